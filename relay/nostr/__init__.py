@@ -1,0 +1,1 @@
+"""The Nostr protocol without I/O: knows no relay and no client."""

@@ -1,0 +1,144 @@
+"""Event: seven checked fields, the id that they hash to, and the bytes that are stored and sent.
+
+House rules: an Event exists only with a right shape and a right id; whether its signature is right
+is `relay.nostr.keys`' question. `tags` are lists for speed and are never changed. `raw` is the one
+canonical serialisation, made once, and is what leaves this relay ever after (N01-04).
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import orjson
+
+from relay.errors import Invalid
+from relay.nostr.kinds import MAX_KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HEX64: Final = re.compile(r"[0-9a-f]{64}").fullmatch
+_HEX128: Final = re.compile(r"[0-9a-f]{128}").fullmatch
+MAX_CREATED_AT: Final = 2**63 - 1
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One event whose shape and id are right. NIP-01."""
+
+    id: str
+    pubkey: str
+    created_at: int
+    kind: int
+    tags: list[list[str]]
+    content: str
+    sig: str
+    raw: bytes
+
+    def tag(self, name: str) -> str | None:
+        """Value of the first tag of this name, `""` when the tag has none; None without the tag."""
+        for tag in self.tags:
+            if tag and tag[0] == name:
+                return tag[1] if len(tag) > 1 else ""
+        return None
+
+    def tag_values(self, name: str) -> list[str]:
+        """Element 1 of each tag of this name that has one."""
+        return [tag[1] for tag in self.tags if len(tag) > 1 and tag[0] == name]
+
+    def has_tag(self, name: str) -> bool:
+        return any(tag and tag[0] == name for tag in self.tags)
+
+    @property
+    def d(self) -> str:
+        """The address part: value of the first `d` tag, empty when there is none (N01-43)."""
+        return self.tag("d") or ""
+
+
+def is_hex64(value: object) -> bool:
+    return isinstance(value, str) and _HEX64(value) is not None
+
+
+def id_bytes(
+    pubkey: str, created_at: int, kind: int, tags: Sequence[Sequence[str]], content: str
+) -> bytes:
+    """The canonical bytes that the id is the SHA-256 of (N01-20…25)."""
+    return orjson.dumps([0, pubkey, created_at, kind, tags, content])
+
+
+def event_from(fields: object) -> Event:
+    """Check shape and id of a decoded JSON value. Raises Invalid naming the field."""
+    if type(fields) is not dict:
+        raise Invalid("event: must be a JSON object")
+    try:
+        id_, pubkey, created_at = fields["id"], fields["pubkey"], fields["created_at"]
+        kind, tags, content = fields["kind"], fields["tags"], fields["content"]
+        sig = fields["sig"]
+    except KeyError as missing:
+        raise Invalid(f"{missing.args[0]}: missing") from None
+    if type(id_) is not str or not _HEX64(id_):
+        raise Invalid("id: must be 64 lowercase hex characters")
+    if type(pubkey) is not str or not _HEX64(pubkey):
+        raise Invalid("pubkey: must be 64 lowercase hex characters")
+    if type(sig) is not str or not _HEX128(sig):
+        raise Invalid("sig: must be 128 lowercase hex characters")
+    # `type() is` and not isinstance(): True is an int in Python and no integer in JSON (N01-07).
+    if type(created_at) is not int or not 0 <= created_at <= MAX_CREATED_AT:
+        raise Invalid("created_at: must be an integer of seconds from 0 to 2^63 - 1")
+    if type(kind) is not int or not 0 <= kind <= MAX_KIND:
+        raise Invalid("kind: must be an integer from 0 to 65535")
+    if type(content) is not str:
+        raise Invalid("content: must be a string")
+    if type(tags) is not list:
+        raise Invalid("tags: must be an array of arrays of strings")
+    for tag in tags:
+        if type(tag) is not list:
+            raise Invalid("tags: must be an array of arrays of strings")
+        for value in tag:
+            if type(value) is not str:
+                raise Invalid("tags: must be an array of arrays of strings")
+    if sha256(id_bytes(pubkey, created_at, kind, tags, content)).hexdigest() != id_:
+        raise Invalid("id: is not the hash of this event")
+    return Event(
+        id_, pubkey, created_at, kind, tags, content, sig,
+        _raw(id_, pubkey, created_at, kind, tags, content, sig),
+    )
+
+
+def signed(
+    pubkey: str, created_at: int, kind: int, tags: list[list[str]], content: str, sign: Signer
+) -> Event:
+    """An event of one's own; `sign` gives 128 hex for the 32 bytes of the id."""
+    digest = sha256(id_bytes(pubkey, created_at, kind, tags, content))
+    id_ = digest.hexdigest()
+    sig = sign(digest.digest())
+    return Event(
+        id_, pubkey, created_at, kind, tags, content, sig,
+        _raw(id_, pubkey, created_at, kind, tags, content, sig),
+    )
+
+
+def event_from_raw(raw: bytes) -> Event:
+    """Read back bytes that this module made: shape and id were checked on the way in."""
+    fields = orjson.loads(raw)
+    return Event(
+        fields["id"], fields["pubkey"], fields["created_at"], fields["kind"], fields["tags"],
+        fields["content"], fields["sig"], raw,
+    )
+
+
+def _raw(
+    id_: str, pubkey: str, created_at: int, kind: int, tags: list[list[str]], content: str, sig: str
+) -> bytes:
+    return orjson.dumps(
+        {"id": id_, "pubkey": pubkey, "created_at": created_at, "kind": kind, "tags": tags,
+         "content": content, "sig": sig}
+    )  # fmt: skip
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Signer = Callable[[bytes], str]

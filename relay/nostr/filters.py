@@ -1,0 +1,192 @@
+"""Filter: parsed once, then asked of events and of stores alike. NIP-01 (N01-60…72), NIP-50.
+
+`matches` is the one meaning of a filter; storage compiles the same fields to SQL, and a law of the
+tests holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Invalid, Unsupported
+from relay.nostr.event import is_hex64
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from relay.nostr.event import Event
+
+_HEX_TAGS: Final = frozenset("ep")
+_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_MAX_SQL_INT: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FilterTerms:
+    """What this relay lets a filter name beyond NIP-01 (contract §7)."""
+
+    index_tags: frozenset[str] = frozenset({"hk"})
+    prefix_d_kinds: frozenset[int] = frozenset({30078, 78})
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """All conditions must hold; None is "not asked". An empty set matches nothing (N01-67)."""
+
+    ids: frozenset[str] | None = None
+    authors: frozenset[str] | None = None
+    kinds: frozenset[int] | None = None
+    since: int | None = None
+    until: int | None = None
+    limit: int | None = None
+    search: str | None = None
+    tags: tuple[tuple[str, frozenset[str]], ...] = ()
+    """(tag name without `#`, values), sorted by name."""
+    d_prefixes: tuple[str, ...] = ()
+    """`#d` values that also match what begins with them (G-09); they stand in `tags` too."""
+    impossible: bool = field(default=False, compare=False)
+    """Some list is empty: nothing can match."""
+
+    def matches(self, event: Event) -> bool:
+        """Whether a live or stored event satisfies every condition but `limit` and `search`."""
+        if self.kinds is not None and event.kind not in self.kinds:
+            return False
+        if self.authors is not None and event.pubkey not in self.authors:
+            return False
+        if self.ids is not None and event.id not in self.ids:
+            return False
+        if self.since is not None and event.created_at < self.since:
+            return False
+        if self.until is not None and event.created_at > self.until:
+            return False
+        return all(self._tag_holds(event, name, values) for name, values in self.tags)
+
+    def _tag_holds(self, event: Event, name: str, values: frozenset[str]) -> bool:
+        for tag in event.tags:
+            if len(tag) > 1 and tag[0] == name and tag[1] in values:
+                return True
+        if name == "d" and self.d_prefixes:
+            return any(value.startswith(self.d_prefixes) for value in event.tag_values("d"))
+        return False
+
+    def tag_values(self, name: str) -> frozenset[str] | None:
+        for key, values in self.tags:
+            if key == name:
+                return values
+        return None
+
+
+def filter_from(value: object, terms: FilterTerms) -> Filter:
+    """One filter of a REQ or COUNT. Raises Invalid (a value) or Unsupported (a key)."""
+    if type(value) is not dict:
+        raise Invalid("filter: must be a JSON object")
+    ids = authors = kinds = None
+    since = until = limit = None
+    search = None
+    tags: list[tuple[str, frozenset[str]]] = []
+    for key, given in value.items():
+        if key == "kinds":
+            kinds = _kinds(given)
+        elif key == "authors":
+            authors = _hex_list(key, given)
+        elif key == "ids":
+            ids = _hex_list(key, given)
+        elif key == "since":
+            since = _integer(key, given)
+        elif key == "until":
+            until = _integer(key, given)
+        elif key == "limit":
+            limit = _integer(key, given)
+            if limit < 0:
+                raise Invalid("limit: must not be negative")
+        elif key == "search":
+            if type(given) is not str:
+                raise Invalid("search: must be a string")
+            search = given
+        elif key[:1] == "#" and (key[1:] in _LETTERS or key[1:] in terms.index_tags):
+            name = key[1:]
+            values = _hex_list(key, given) if name in _HEX_TAGS else _strings(key, given)
+            tags.append((name, values))
+        else:
+            raise Unsupported("filter contains unknown elements")
+    tags.sort()
+    return Filter(
+        ids, authors, kinds, since, until, limit, search, tuple(tags),
+        _d_prefixes(tags, kinds, terms),
+        impossible=(
+            (ids is not None and not ids)
+            or (authors is not None and not authors)
+            or (kinds is not None and not kinds)
+            or any(not values for _, values in tags)
+        ),
+    )  # fmt: skip
+
+
+def _d_prefixes(
+    tags: list[tuple[str, frozenset[str]]], kinds: frozenset[int] | None, terms: FilterTerms
+) -> tuple[str, ...]:
+    if not kinds or not kinds <= terms.prefix_d_kinds:
+        return ()
+    for name, values in tags:
+        if name == "d":
+            return tuple(sorted(value for value in values if value.endswith(":")))
+    return ()
+
+
+def _list(key: str, given: object) -> list[object]:
+    if type(given) is not list:
+        raise Invalid(f"{key}: must be an array")
+    return given
+
+
+def _hex_list(key: str, given: object) -> frozenset[str]:
+    values = _list(key, given)
+    for value in values:
+        if not is_hex64(value):
+            raise Invalid(f"{key}: every value must be 64 lowercase hex characters")
+    return frozenset(values)  # type: ignore[arg-type]
+
+
+def _strings(key: str, given: object) -> frozenset[str]:
+    values = _list(key, given)
+    for value in values:
+        if type(value) is not str:
+            raise Invalid(f"{key}: every value must be a string")
+    return frozenset(values)  # type: ignore[arg-type]
+
+
+def _kinds(given: object) -> frozenset[int]:
+    values = _list("kinds", given)
+    for value in values:
+        # A whole number too large for the parser arrives as a float and matches nothing (N01-68).
+        if type(value) is float and value.is_integer() and abs(value) > _MAX_SQL_INT:
+            continue
+        if type(value) is not int:
+            raise Invalid("kinds: every value must be an integer")
+    return frozenset(value for value in values if type(value) is int and 0 <= value <= 65535) or (
+        frozenset({-1}) if values else frozenset()
+    )
+
+
+def _integer(key: str, given: object) -> int:
+    if type(given) is float and given.is_integer() and abs(given) > _MAX_SQL_INT:
+        given = int(given)
+    if type(given) is not int:
+        raise Invalid(f"{key}: must be an integer")
+    return max(-_MAX_SQL_INT, min(given, _MAX_SQL_INT))
+
+
+def as_json(filter_: Filter) -> Mapping[str, object]:
+    """The filter as a client would send it."""
+    out: dict[str, object] = {}
+    for key in ("ids", "authors", "kinds"):
+        values = getattr(filter_, key)
+        if values is not None:
+            out[key] = sorted(values)
+    for key in ("since", "until", "limit", "search"):
+        if getattr(filter_, key) is not None:
+            out[key] = getattr(filter_, key)
+    for name, values in filter_.tags:
+        out[f"#{name}"] = sorted(values)
+    return out

@@ -1,0 +1,95 @@
+"""Kind numbers by name, and the classes that kinds fall into. NIP-01 (N01-40…44)."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+PROFILE = 0
+NOTE = 1
+CONTACTS = 3
+ENCRYPTED_MESSAGE = 4
+DELETION = 5
+REPOST = 6
+REACTION = 7
+CHAT = 9
+THREAD_REPLY = 10
+THREAD = 11
+THREAD_COMMENT = 12
+SEAL = 13
+PRIVATE_MESSAGE = 14
+PRIVATE_FILE = 15
+GENERIC_REPOST = 16
+VANISH = 62
+APP_RECORD = 78
+GIFT_WRAP = 1059
+ENVELOPE = 1080
+SHARED_ENVELOPE = 1081
+KEY_SHARE = 1082
+COMMENT = 1111
+REPORT = 1984
+CONVERSATION_NOTE = 1988
+SOURCE_DATA = 1989
+PUT_USER = 9000
+REMOVE_USER = 9001
+EDIT_METADATA = 9002
+DELETE_EVENT = 9005
+CREATE_GROUP = 9007
+DELETE_GROUP = 9008
+CREATE_INVITE = 9009
+UPDATE_PINS = 9010
+JOIN_REQUEST = 9021
+LEAVE_REQUEST = 9022
+RELAY_LIST = 10002
+EPHEMERAL_GIFT_WRAP = 21059
+CLIENT_AUTH = 22242
+NOSTR_CONNECT = 24133
+HTTP_AUTH = 27235
+APP_DATA = 30078
+DOC_MANIFEST = 30090
+CHUNK_REF = 30091
+DOC_POLICY = 30092
+PREFERENCE = 30093
+SUMMARY = 30094
+TOOL_HISTORY = 30095
+CLEAR_CONTEXT = 30096
+SUBSCRIPTION_STATE = 30097
+NOMEN_MEMORY = 31234
+SESSION_STATE = 31988
+SESSION_COMMAND = 31989
+RUN_CONFIGURATION = 31991
+GROUP_METADATA = 39000
+GROUP_ADMINS = 39001
+GROUP_MEMBERS = 39002
+GROUP_ROLES = 39003
+GROUP_PARTICIPANTS = 39004
+GROUP_PINS = 39005
+
+MODERATION = range(9000, 9021)
+GROUP_RECORDS = range(9000, 9023)
+"""What people and the relay write about a group: moderation, join and leave requests."""
+GROUP_STATE = range(39000, 39006)
+"""What only the relay signs."""
+
+MAX_KIND = 65535
+
+
+class KindClass(Enum):
+    REGULAR = auto()
+    REPLACEABLE = auto()
+    EPHEMERAL = auto()
+    ADDRESSABLE = auto()
+
+
+def class_of(kind: int) -> KindClass:
+    """Kinds outside every class count as regular (N01-44)."""
+    if 30000 <= kind < 40000:
+        return KindClass.ADDRESSABLE
+    if 20000 <= kind < 30000:
+        return KindClass.EPHEMERAL
+    if 10000 <= kind < 20000 or kind in (PROFILE, CONTACTS):
+        return KindClass.REPLACEABLE
+    return KindClass.REGULAR
+
+
+def is_ephemeral(kind: int) -> bool:
+    return 20000 <= kind < 30000

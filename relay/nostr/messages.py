@@ -1,0 +1,183 @@
+"""Frames to messages and messages to frames, on the relay's side. NIP-01, 42, 45.
+
+The only place that splices stored event bytes into a frame; everything else is encoded.
+`parse` never raises for what a client sent: a broken message is a message too, one that says how
+it is to be answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay.errors import Invalid, Prefix, Refused
+from relay.nostr.event import Event, event_from, is_hex64
+from relay.nostr.filters import Filter, FilterTerms, filter_from
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_SUBSCRIPTION_ID: Final = 64
+"""Characters (N01-52)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    sub: str
+    filters: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    sub: str
+    filters: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    sub: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadEvent:
+    """An EVENT or AUTH whose event cannot be taken, but whose id can be read."""
+
+    id: str
+    refused: Refused
+
+
+@dataclass(frozen=True, slots=True)
+class BadQuery:
+    """A REQ or COUNT that is CLOSED unanswered."""
+
+    sub: str
+    refused: Refused
+
+
+@dataclass(frozen=True, slots=True)
+class BadFrame:
+    """Not a Nostr message: a NOTICE."""
+
+    refused: Refused
+
+
+ClientMessage = Publish | Login | Subscribe | Count | Close | BadEvent | BadQuery | BadFrame
+
+_NOT_JSON: Final = BadFrame(Invalid("message is not JSON"))
+_NOT_ARRAY: Final = BadFrame(Invalid("message must be a JSON array that begins with a verb"))
+
+
+def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMessage:
+    """One frame from a client; its size was checked before."""
+    try:
+        frame = orjson.loads(text)
+    except (orjson.JSONDecodeError, RecursionError):
+        return _NOT_JSON
+    if type(frame) is not list or not frame:
+        return _NOT_ARRAY
+    verb = frame[0]
+    if verb == "EVENT" or verb == "AUTH":
+        return _with_event(verb, frame)
+    if verb == "REQ" or verb == "COUNT":
+        return _query(verb, frame, terms, max_filters)
+    if verb == "CLOSE":
+        if len(frame) < 2 or type(frame[1]) is not str:
+            return BadFrame(Invalid("CLOSE: needs a subscription id"))
+        return Close(frame[1])
+    if type(verb) is str:
+        return BadFrame(Invalid(f"unknown message {verb[:32]!r}"))
+    return _NOT_ARRAY
+
+
+def _with_event(verb: str, frame: list[object]) -> ClientMessage:
+    if len(frame) < 2:
+        return BadFrame(Invalid(f"{verb}: needs an event"))
+    try:
+        event = event_from(frame[1])
+    except Refused as refused:
+        fields = frame[1]
+        if type(fields) is dict and is_hex64(fields.get("id")):
+            return BadEvent(fields["id"], refused)
+        return BadFrame(refused)
+    return Publish(event) if verb == "EVENT" else Login(event)
+
+
+def _query(
+    verb: str, frame: list[object], terms: FilterTerms, max_filters: int
+) -> ClientMessage:
+    sub = frame[1] if len(frame) > 1 else None
+    if type(sub) is not str:
+        return BadFrame(Invalid(f"{verb}: needs a subscription id"))
+    if not 0 < len(sub) <= MAX_SUBSCRIPTION_ID:
+        return BadQuery(
+            sub, Invalid(f"subscription id: must have 1 to {MAX_SUBSCRIPTION_ID} characters")
+        )
+    if len(frame) < 3:
+        return BadQuery(sub, Invalid(f"{verb}: needs at least one filter"))
+    if len(frame) - 2 > max_filters:
+        return BadQuery(
+            sub, Refused(Prefix.RATE_LIMITED, f"at most {max_filters} filters in one {verb}")
+        )
+    try:
+        filters = tuple([filter_from(value, terms) for value in frame[2:]])
+    except Refused as refused:
+        return BadQuery(sub, refused)
+    return Subscribe(sub, filters) if verb == "REQ" else Count(sub, filters)
+
+
+def ok(event_id: str, refused: Refused | None) -> bytes:
+    """`OK true ""`, or the refusal."""
+    if refused is None:
+        return b'["OK","' + event_id.encode() + b'",true,""]'
+    return ok_text(event_id, f"{refused.prefix}: {refused.text}", accepted=False)
+
+
+def ok_text(event_id: str, text: str, *, accepted: bool) -> bytes:
+    return orjson.dumps(["OK", event_id, accepted, text])
+
+
+def closed(sub: str, refused: Refused) -> bytes:
+    return orjson.dumps(["CLOSED", sub, f"{refused.prefix}: {refused.text}"])
+
+
+def eose(sub: str) -> bytes:
+    return orjson.dumps(["EOSE", sub])
+
+
+def notice(refused: Refused) -> bytes:
+    return orjson.dumps(["NOTICE", f"{refused.prefix}: {refused.text}"])
+
+
+def auth_challenge(challenge: str) -> bytes:
+    return orjson.dumps(["AUTH", challenge])
+
+
+def count(sub: str, number: int) -> bytes:
+    return orjson.dumps(["COUNT", sub, {"count": number}])
+
+
+def event_head(sub: str) -> bytes:
+    """What stands before the event in an EVENT frame of this subscription."""
+    return b'["EVENT",' + orjson.dumps(sub) + b","
+
+
+def event_frame(head: bytes, raw: bytes) -> bytes:
+    """`raw` must be `Event.raw`: canonical bytes of a checked event, stored or just made."""
+    return head + raw + b"]"
+
+
+def event_frames(head: bytes, raws: Iterable[bytes]) -> Sequence[bytes]:
+    """`event_frame` for a page of stored rows."""
+    return [head + raw + b"]" for raw in raws]

@@ -1,0 +1,59 @@
+"""NIP-42: is this event a login on this connection? Pure; the clock is an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from relay.errors import Invalid
+from relay.nostr.kinds import CLIENT_AUTH
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+WINDOW_S: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class RelayAddress:
+    """Where a relay is: what two spellings of one URL have in common (N42-06)."""
+
+    host: str
+    port: int | None
+    path: str
+
+
+def relay_address(url: str) -> RelayAddress | None:
+    """None for what is no ws(s) or http(s) URL, or carries a user, query or fragment."""
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        return None
+    scheme = parts.scheme.lower()
+    if scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
+        return None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        return None
+    # ws and wss count as one, since a proxy may end the TLS; so a default port is no port.
+    default = 443 if scheme in ("wss", "https") else 80
+    bare = None if port == default else port
+    return RelayAddress(parts.hostname.rstrip("."), bare, parts.path.rstrip("/"))
+
+
+def check_login(
+    event: Event, challenge: str, here: frozenset[RelayAddress], now: int
+) -> None:
+    """Raises Invalid when the event is no login for this challenge here (N42-05, 06, 15).
+
+    The signature is checked elsewhere. `here`: every address that this connection may call ours.
+    """
+    if event.kind != CLIENT_AUTH:
+        raise Invalid(f"kind: must be {CLIENT_AUTH}")
+    if abs(event.created_at - now) > WINDOW_S:
+        raise Invalid(f"created_at: must be within {WINDOW_S} seconds of now")
+    if event.tag("challenge") != challenge:
+        raise Invalid("challenge: is not the one sent on this connection")
+    if relay_address(event.tag("relay") or "") not in here:
+        raise Invalid("relay: is not this relay's URL")

@@ -1,0 +1,389 @@
+"""What survives: which version holds a slot, what a deletion takes, what may never come back.
+
+House rules: stores look facts up and apply plans; the deciding is here, once, in Python, inside the
+store's transaction. `Found` is the world as the events before in the batch leave it; `plan_for`
+changes it and the batch's plan together, so that the next event sees what this one did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from relay.errors import Invalid
+from relay.groups.group import Groups
+from relay.nostr import kinds
+from relay.nostr.event import Event, is_hex64
+from relay.nostr.kinds import KindClass, class_of, is_ephemeral
+from relay.verdict import WriteOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from relay.groups.group import Group
+    from relay.visibility import Match
+
+
+class Keep(Enum):
+    """How versions of one (pubkey, kind, d) compete. MEMORY.md 0.2."""
+
+    ALL = "all"
+    LATEST = "latest"
+    LATEST_TS = "latest-ts"
+    FIRST = "first"
+
+
+class Slot(NamedTuple):
+    """What versions compete for."""
+
+    pubkey: str
+    kind: int
+    d: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRule:
+    """`[[retention]]` with `keep`: of several that match a row the last one counts."""
+
+    name: str
+    match: Match
+    keep: Keep
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row of the store. `seq` is its place in the order of commits, from 1."""
+
+    seq: int
+    event: Event
+    group: str | None = None
+    quiet: bool = False
+    slot: Slot | None = None
+    version: int = 0
+    """What LATEST compares: created_at, or `ts`."""
+    expires_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A deletion that outlives what it deleted, and holds against what comes later.
+
+    `target` is `e:<id>`, `a:<kind>:<pubkey>:<d>` or `p:<pubkey>`; `by` the key that asked (empty:
+    an admin or the relay, whoever the author is); `until` the last created_at that it takes, None
+    for an id.
+    """
+
+    target: str
+    by: str
+    until: int | None
+    why: str
+
+
+@dataclass(slots=True)
+class WritePlan:
+    """What one batch changes, in one transaction. Grows while the batch is decided."""
+
+    adds: dict[str, Stored] = field(default_factory=dict)
+    """id → row, in order of seq; a row that a later event of the batch takes away is not here."""
+    removes: set[int] = field(default_factory=set)
+    """seq of rows to delete."""
+    tombstones: list[Tombstone] = field(default_factory=list)
+    groups: dict[str, Group | None] = field(default_factory=dict)
+    """Groups whose rows in `groups` and `members` change; None: ended."""
+    ends: set[str] = field(default_factory=set)
+    """Groups whose every row goes but the records of their making and their end (N29-124)."""
+
+    def is_empty(self) -> bool:
+        return not (self.adds or self.removes or self.tombstones or self.groups or self.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a batch must know of the store before it can be decided."""
+
+    ids: frozenset[str]
+    slots: frozenset[Slot]
+    tombstones: frozenset[str]
+    prefixes: frozenset[tuple[str, str]] = frozenset()
+    """(group, hex prefix of an id) that `previous` tags name (N29-21)."""
+    used_groups: frozenset[str] = frozenset()
+    """Groups of which it must be known whether they hold content (Z-03)."""
+
+
+@dataclass(slots=True)
+class Found:
+    """The store's answer to Wanted, changed along as the batch is decided."""
+
+    head: int
+    """seq of the newest row ever committed."""
+    rows: dict[str, Stored] = field(default_factory=dict)
+    slots: dict[Slot, Stored] = field(default_factory=dict)
+    tombstones: dict[str, list[Tombstone]] = field(default_factory=dict)
+    prefixes: set[tuple[str, str]] = field(default_factory=set)
+    used_groups: set[str] = field(default_factory=set)
+
+
+def keep_by_kind(kind: int) -> Keep:
+    """NIP-01's own slots, where no retention rule says otherwise."""
+    if class_of(kind) in (KindClass.REPLACEABLE, KindClass.ADDRESSABLE):
+        return Keep.LATEST
+    return Keep.ALL
+
+
+def slot_of(event: Event, keep: Keep) -> Slot | None:
+    """The slot that the event competes for; None when all are kept. A `d` tag never counts for a
+    replaceable kind (N01-49)."""
+    if keep is Keep.ALL:
+        return None
+    d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
+    return Slot(event.pubkey, event.kind, d)
+
+
+def version_of(event: Event, keep: Keep) -> int:
+    """What LATEST compares (A-08)."""
+    if keep is Keep.LATEST_TS:
+        ts = event.tag("ts")
+        if ts is not None and ts.isascii() and ts.isdigit() and len(ts) < 19:
+            return int(ts)
+    return event.created_at
+
+
+def expiry_of(event: Event) -> int | None:
+    """Unix seconds of the first `expiration` tag. Raises Invalid for what is no time (N40-06)."""
+    value = event.tag("expiration")
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and len(value) < 19):
+        raise Invalid("bad expiration")
+    return int(value)
+
+
+def address_of(value: str) -> Slot | None:
+    """The slot that an `a` value `kind:pubkey:d` names; None when malformed (N09-05, N09-15)."""
+    kind, _, rest = value.partition(":")
+    pubkey, colon, d = rest.partition(":")
+    if not (colon and kind.isascii() and kind.isdigit() and len(kind) <= 5 and is_hex64(pubkey)):
+        return None
+    number = int(kind)
+    if class_of(number) is KindClass.REPLACEABLE:
+        d = ""
+    return Slot(pubkey, number, d)
+
+
+def address_target(slot: Slot) -> str:
+    return f"a:{slot.kind}:{slot.pubkey}:{slot.d}"
+
+
+def event_target(event_id: str) -> str:
+    return f"e:{event_id}"
+
+
+def key_target(pubkey: str) -> str:
+    return f"p:{pubkey}"
+
+
+def deletion_targets(event: Event) -> tuple[list[str], list[Slot]]:
+    """Well-formed ids and own addresses that a kind 5 names."""
+    ids = [value for value in event.tag_values("e") if is_hex64(value)]
+    slots = []
+    for value in event.tag_values("a"):
+        slot = address_of(value)
+        if slot is not None and slot.pubkey == event.pubkey:
+            slots.append(slot)
+    return ids, slots
+
+
+_NO_GROUPS: Final = Groups()
+_UNDELETABLE: Final = frozenset({kinds.DELETION, kinds.VANISH})
+
+
+def may_delete(deletion: Event, target: Event) -> bool:
+    """Whether a kind 5 takes this event away (N09-02, N09-09, N29-58, N59-08)."""
+    if target.kind in _UNDELETABLE or target.kind in kinds.GROUP_RECORDS:
+        return False
+    if target.kind in kinds.GROUP_STATE:
+        return False
+    if target.pubkey == deletion.pubkey:
+        return True
+    return target.kind == kinds.GIFT_WRAP and deletion.pubkey in target.tag_values("p")
+
+
+def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
+    """Whether a tombstone holds against this event (N09-10, N09-11, G-12)."""
+    for stone in found.tombstones.get(event_target(event.id), ()):
+        if not stone.by or stone.by == event.pubkey:
+            return True
+        if event.kind == kinds.GIFT_WRAP and stone.by in event.tag_values("p"):
+            return True
+    targets = [key_target(event.pubkey)]
+    if slot is not None:
+        targets.append(address_target(slot))
+    if event.kind == kinds.GIFT_WRAP:
+        targets.extend(key_target(pubkey) for pubkey in event.tag_values("p"))
+    return any(
+        stone.until is not None and event.created_at <= stone.until
+        for target in targets
+        for stone in found.tombstones.get(target, ())
+    )
+
+
+def loses(event: Event, version: int, keep: Keep, holder: Stored, *, high_tie: bool) -> bool:
+    """Whether the event is older than, or loses the tie against, the slot's holder."""
+    if version != holder.version:
+        return version < holder.version
+    # Lowest id wins (NIP-01); for `ts` the highest, as the original's indexer has it (A-09).
+    if keep is Keep.LATEST_TS and high_tie:
+        return event.id < holder.event.id
+    return event.id > holder.event.id
+
+
+def plan_for(
+    event: Event, group: str | None, keep: Keep, found: Found, plan: WritePlan, *,
+    now: int, high_tie: bool, quiet: bool = False,
+) -> Stored | WriteOutcome:  # fmt: skip
+    """Decide one event that no rule objects to, and note it in `plan` and `found`.
+
+    Gives the row that was added (its `seq` is the next one), or why there is none.
+    """
+    if event.id in found.rows:
+        return WriteOutcome.DUPLICATE
+    expires_at = expiry_of(event)
+    if expires_at is not None and expires_at <= now:
+        return WriteOutcome.EXPIRED
+    slot = slot_of(event, keep)
+    if is_deleted(event, slot, found):
+        return WriteOutcome.DELETED
+    if is_ephemeral(event.kind):
+        return WriteOutcome.PASSED_ON
+    version = version_of(event, keep)
+    if slot is not None:
+        holder = found.slots.get(slot)
+        if holder is not None:
+            if keep is Keep.FIRST:
+                return WriteOutcome.TAKEN
+            if loses(event, version, keep, holder, high_tie=high_tie):
+                return WriteOutcome.SUPERSEDED
+            remove(holder, found, plan)
+    found.head += 1
+    row = Stored(found.head, event, group, quiet, slot, version, expires_at)
+    plan.adds[event.id] = row
+    found.rows[event.id] = row
+    if slot is not None:
+        found.slots[slot] = row
+    if group is not None and event.kind not in kinds.GROUP_RECORDS:
+        found.used_groups.add(group)
+    return row
+
+
+def remove(row: Stored, found: Found, plan: WritePlan) -> None:
+    """Take a row away, whether it was stored before or by this very batch."""
+    if plan.adds.pop(row.event.id, None) is None:
+        plan.removes.add(row.seq)
+    found.rows.pop(row.event.id, None)
+    if row.slot is not None and found.slots.get(row.slot) is row:
+        del found.slots[row.slot]
+
+
+def bury(stone: Tombstone, found: Found, plan: WritePlan) -> None:
+    plan.tombstones.append(stone)
+    found.tombstones.setdefault(stone.target, []).append(stone)
+
+
+def delete_by_author(event: Event, found: Found, plan: WritePlan) -> None:
+    """What an accepted kind 5 does: own targets go, tombstones stay (N09)."""
+    for row in deleted_rows(event, found):
+        remove(row, found, plan)
+    ids, slots = deletion_targets(event)
+    for event_id in ids:
+        bury(Tombstone(event_target(event_id), event.pubkey, None, "kind 5"), found, plan)
+    for slot in slots:
+        bury(
+            Tombstone(address_target(slot), event.pubkey, event.created_at, "kind 5"), found, plan
+        )
+
+
+def deleted_rows(event: Event, found: Found) -> list[Stored]:
+    """The stored rows that a kind 5 takes away."""
+    ids, slots = deletion_targets(event)
+    rows = {}
+    for event_id in ids:
+        row = found.rows.get(event_id)
+        # A kind 5 of a group takes what is of this group or of none (N09-14).
+        if row is not None and may_delete(event, row.event) and _within(event, row):
+            rows[row.seq] = row
+    for slot in slots:
+        row = found.slots.get(slot)
+        if (
+            row is not None
+            and row.event.created_at <= event.created_at
+            and may_delete(event, row.event)
+            and _within(event, row)
+        ):
+            rows[row.seq] = row
+    return list(rows.values())
+
+
+def _within(deletion: Event, row: Stored) -> bool:
+    h = deletion.tag("h")
+    return h is None or row.group is None or row.group == h
+
+
+def wanted_for(events: Sequence[tuple[Event, Keep]]) -> Wanted:
+    """What must be looked up to decide these events."""
+    ids: set[str] = set()
+    slots: set[Slot] = set()
+    targets: set[str] = set()
+    prefixes: set[tuple[str, str]] = set()
+    used: set[str] = set()
+    for event, keep in events:
+        ids.add(event.id)
+        targets.add(event_target(event.id))
+        targets.add(key_target(event.pubkey))
+        slot = slot_of(event, keep)
+        if slot is not None:
+            slots.add(slot)
+            targets.add(address_target(slot))
+        kind = event.kind
+        if kind == kinds.DELETION:
+            named, addressed = deletion_targets(event)
+            ids.update(named)
+            slots.update(addressed)
+        elif kind == kinds.DELETE_EVENT:
+            ids.update(value for value in event.tag_values("e") if is_hex64(value))
+        elif kind == kinds.EDIT_METADATA:
+            used.add(event.tag("h") or "")
+        elif kind == kinds.GIFT_WRAP:
+            targets.update(key_target(pubkey) for pubkey in event.tag_values("p"))
+        for tag in event.tags:
+            if tag and tag[0] == "previous":
+                prefixes.update((event.tag("h") or "", value) for value in tag[1:])
+    return Wanted(
+        frozenset(ids), frozenset(slots), frozenset(targets), frozenset(prefixes), frozenset(used)
+    )
+
+
+class KeepRules:
+    """`keep` of an event by the retention rules, indexed by kind."""
+
+    def __init__(self, rules: Iterable[KeepRule], *, high_tie: bool = True) -> None:
+        self.rules = tuple(rules)
+        self.high_tie = high_tie
+        self._by_kind: dict[int, tuple[KeepRule, ...]] = {}
+
+    def keep_of(self, event: Event) -> Keep:
+        rules = self._by_kind.get(event.kind)
+        if rules is None:
+            rules = tuple(
+                rule
+                for rule in reversed(self.rules)
+                if rule.match.kinds is None or event.kind in rule.match.kinds
+            )
+            self._by_kind[event.kind] = rules  # at most 65,536 kinds exist
+        if rules:
+            row = Stored(0, event, event.tag("h"))
+            for rule in rules:
+                if rule.match.holds(row, _NO_GROUPS):
+                    return rule.keep
+        return keep_by_kind(event.kind)
+

@@ -1,0 +1,462 @@
+"""Who may read what. One function decides every read: `Visibility.may_read` (contract §7).
+
+A Visibility is data: what one viewer may see now. It has two readings, `may_read` here and the
+WHERE condition that `relay.storage.sql` makes of the same fields; a law of the tests holds them
+together.
+A row is readable when *every* read rule that matches it allows the viewer; no rule: anyone.
+Nothing about readers is stored with a row, because policies and membership change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Final, Protocol
+
+from relay.errors import Prefix
+from relay.verdict import Reject, Who
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from relay.groups.group import Group, Groups
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+
+_MAX_ATOMS: Final = 512
+"""Above this many (kind, d, h) combinations a query is not looked at closely, only answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindSet:
+    """Kinds as inclusive ranges, ascending and disjoint."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def __contains__(self, kind: int) -> bool:
+        return any(low <= kind <= high for low, high in self.ranges)
+
+    @classmethod
+    def of(cls, *parts: int | tuple[int, int]) -> KindSet:
+        spans = sorted(part if isinstance(part, tuple) else (part, part) for part in parts)
+        merged: list[tuple[int, int]] = []
+        for low, high in spans:
+            if merged and low <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+            else:
+                merged.append((low, high))
+        return cls(tuple(merged))
+
+
+class Row(Protocol):
+    """What a read rule looks at: an event, and what the relay noted about it when it came."""
+
+    @property
+    def event(self) -> Event: ...
+    @property
+    def group(self) -> str | None:
+        """The group it belongs to: its `h`, the `d` of 39000–39005, the group a kind 5 acted in."""
+    @property
+    def quiet(self) -> bool:
+        """A kind 5 that names what not everyone may read (N29-104)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which rows a rule is about; every condition that is not None must hold."""
+
+    kinds: KindSet | None = None
+    d: frozenset[str] | None = None
+    d_prefixes: tuple[str, ...] | None = None
+    h: bool | frozenset[str] | None = None
+    """True: rows of a group; False: rows of none; ids: rows of these groups."""
+    authors: frozenset[str] | None = None
+    """Public keys, hex."""
+    tags: tuple[tuple[str, bool | frozenset[str]], ...] = ()
+    """(name, present/absent/one of these values)."""
+    quiet: bool | None = None
+    ended: bool | None = None
+    """Rows of a group that was deleted."""
+
+    def holds(self, row: Row, groups: Groups) -> bool:
+        event = row.event
+        if self.kinds is not None and event.kind not in self.kinds:
+            return False
+        if self.h is not None and not _h_holds(self.h, row.group):
+            return False
+        if self.quiet is not None and row.quiet is not self.quiet:
+            return False
+        if self.ended is not None and (row.group in groups.ended) is not self.ended:
+            return False
+        if self.authors is not None and event.pubkey not in self.authors:
+            return False
+        if self.d is not None and event.d not in self.d:
+            return False
+        if self.d_prefixes is not None and not event.d.startswith(self.d_prefixes):
+            return False
+        return all(_tag_holds(event, name, wanted) for name, wanted in self.tags)
+
+
+def _h_holds(wanted: bool | frozenset[str], group: str | None) -> bool:  # noqa: FBT001
+    if isinstance(wanted, bool):
+        return (group is not None) is wanted
+    return group in wanted
+
+
+def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
+    if isinstance(wanted, bool):
+        return any(len(tag) > 1 and tag[0] == name for tag in event.tags) is wanted
+    return any(value in wanted for value in event.tag_values(name))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRule:
+    """Rows that `match`, and that no `excepts` names, are read by `readers` only."""
+
+    name: str
+    match: Match
+    readers: frozenset[Who]
+    excepts: tuple[Match, ...] = ()
+    tag_readers: tuple[str, ...] = ()
+    """`tag:NAME`: a key in a tag of that name reads too."""
+    only_by: frozenset[str] | None = None
+    """Filter keys (`authors`, `ids`, `#p`); the row is given only to a filter that names one."""
+    needs: str = "authentication is needed to read this"
+    """What a REQ is told that could only match such rows, before AUTH."""
+
+    def about(self, row: Row, groups: Groups) -> bool:
+        return self.match.holds(row, groups) and not any(
+            match.holds(row, groups) for match in self.excepts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Who the policy files name. Keys are 64 hex."""
+
+    owners: frozenset[str] = frozenset()
+    agents: frozenset[str] = frozenset()
+    agent_role: str = "agent"
+    households: tuple[Household, ...] = ()
+    allowed: frozenset[str] = frozenset()
+    """Known without being in a group (NIP-86 and `[allow]`)."""
+    relay: str = ""
+    """The relay's own key."""
+
+    def owner_of(self, pubkey: str) -> bool:
+        return pubkey in self.owners or any(pubkey in home.owners for home in self.households)
+
+    def agent_of(self, pubkey: str) -> bool:
+        return pubkey in self.agents or any(pubkey in home.agents for home in self.households)
+
+
+@dataclass(frozen=True, slots=True)
+class Household:
+    """An owner with agents of their own: `owner` and `agent` mean these for rows by these keys."""
+
+    name: str
+    owners: frozenset[str]
+    agents: frozenset[str]
+
+    def has(self, pubkey: str) -> bool:
+        return pubkey in self.owners or pubkey in self.agents
+
+
+def who_writes(
+    pubkey: str, people: People, groups: Groups, group: Group | None
+) -> frozenset[Who]:
+    """The who-words that hold for an author writing into `group` (None: outside every group)."""
+    who = {Who.ANYONE, Who.AUTHOR}
+    if people.owner_of(pubkey):
+        who.add(Who.OWNER)
+    if people.agent_of(pubkey):
+        who.add(Who.AGENT)
+    if groups.is_member(pubkey):
+        who.add(Who.MEMBER)
+    if group is not None:
+        roles = group.members.get(pubkey)
+        if roles is not None:
+            who.add(Who.INSIDER)
+            if people.agent_role in roles:
+                who.add(Who.AGENT)
+        if group.is_admin(pubkey) or Who.OWNER in who:
+            who.add(Who.ADMIN)
+    if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or pubkey in people.allowed:
+        who.add(Who.KNOWN)
+    return frozenset(who)
+
+
+def is_known(pubkey: str, people: People, groups: Groups) -> bool:
+    """Contract §5: owner, agent, member of some group here, or allowed by NIP-86."""
+    return (
+        people.owner_of(pubkey)
+        or people.agent_of(pubkey)
+        or groups.is_member(pubkey)
+        or pubkey in people.allowed
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who reads: the keys that logged in on the connection (none: a stranger)."""
+
+    keys: frozenset[str] = frozenset()
+    trusted: bool = False
+    """The connection comes from `[actors] trusted_readers`."""
+
+
+STRANGER: Final = Viewer()
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """What one viewer may see now. Made by `visibility_for`."""
+
+    viewer: Viewer
+    rules: tuple[ReadRule, ...]
+    """Those that do not allow this viewer everything they are about."""
+    standing: frozenset[Who]
+    """Words that hold for this viewer whatever the row."""
+    people: People
+    groups: Groups
+    insider_of: frozenset[str]
+    admin_of: frozenset[str]
+    everything: bool = False
+    """The relay's own reading: no rule is asked."""
+
+    def may_read(self, row: Row, filter_: Filter | None) -> bool:
+        """Whether this viewer may receive this row as a match of this filter (None: of none)."""
+        return all(
+            self.allows(rule, row, filter_)
+            for rule in self.rules
+            if rule.about(row, self.groups)
+        )
+
+    def allows(self, rule: ReadRule, row: Row, filter_: Filter | None) -> bool:
+        """Whether one rule that is about this row lets this viewer read it."""
+        if rule.only_by is not None and not _names_one(filter_, rule.only_by):
+            return False
+        readers = rule.readers
+        keys = self.viewer.keys
+        if readers & self.standing:
+            return True
+        if Who.AUTHOR in readers and row.event.pubkey in keys:
+            return True
+        if Who.GROUP in readers and row.group is not None and self._open(row.group):
+            return True
+        if Who.VISIBLE in readers and row.group is not None and self._shown(row.group):
+            return True
+        if Who.INSIDER in readers and row.group in self.insider_of:
+            return True
+        if Who.ADMIN in readers and row.group in self.admin_of:
+            return True
+        if keys:
+            if Who.RECIPIENT in readers and not keys.isdisjoint(row.event.tag_values("p")):
+                return True
+            for name in rule.tag_readers:
+                if not keys.isdisjoint(row.event.tag_values(name)):
+                    return True
+            if self.people.households:
+                return self._at_home(readers, row)
+        return False
+
+    def _open(self, group_id: str) -> bool:
+        group = self.groups.by_id.get(group_id)
+        return group is not None and (not group.is_guarded or group_id in self.insider_of)
+
+    def _shown(self, group_id: str) -> bool:
+        group = self.groups.by_id.get(group_id)
+        return group is not None and (not group.is_hidden or group_id in self.insider_of)
+
+    def _at_home(self, readers: frozenset[Who], row: Row) -> bool:
+        for home in self.people.households:
+            if home.has(row.event.pubkey):
+                if Who.OWNER in readers and not self.viewer.keys.isdisjoint(home.owners):
+                    return True
+                if Who.AGENT in readers and not self.viewer.keys.isdisjoint(home.agents):
+                    return True
+        return False
+
+    def gate(self, filters: Sequence[Filter]) -> Reject | None:
+        """Why these filters can only match what this viewer may not read, or None.
+
+        NIP-29 "private", contract §7, G-18, G-19. Says the same of a hidden group as of one that
+        was never made (N29-93).
+        """
+        if self.everything or not filters:
+            return None
+        needs = ""
+        for filter_ in filters:
+            reason = self._unreadable(filter_)
+            if reason is None:
+                return None
+            needs = needs or reason
+        if not self.viewer.keys:
+            return Reject(Prefix.AUTH_REQUIRED, needs, "read")
+        return Reject(Prefix.RESTRICTED, "you may not read this", "read")
+
+    def _unreadable(self, filter_: Filter) -> str | None:
+        """What this viewer lacks to read anything that the filter could match; None: nothing."""
+        if filter_.impossible:
+            return None
+        named = filter_.tag_values("h")
+        if named and self._closed_off(named):
+            return "this group is for its members"
+        needs = ""
+        atoms = list(_atoms(filter_))
+        if not atoms:
+            return None
+        for kind, d, in_group in atoms:
+            rule = self._barrier(filter_, kind, d, in_group=in_group)
+            if rule is None:
+                return None
+            needs = needs or rule.needs
+        return needs
+
+    def _closed_off(self, named: Iterable[str]) -> bool:
+        if self.standing & {Who.OWNER, Who.AGENT}:
+            return False  # they could find configuration, which no group guards
+        for group_id in named:
+            group = self.groups.by_id.get(group_id)
+            if group is None:
+                continue
+            if not group.is_guarded or group_id in self.insider_of:
+                return False
+            if not self.viewer.keys.isdisjoint(group.involved):
+                return False
+        return True
+
+    def _barrier(self, filter_: Filter, kind: int, d: str | None, *, in_group: bool
+                 ) -> ReadRule | None:
+        for rule in self.rules:
+            if _surely_about(rule, kind, d, in_group=in_group) and not self._might_allow(
+                rule, filter_, in_group=in_group
+            ):
+                return rule
+        return None
+
+    def _might_allow(self, rule: ReadRule, filter_: Filter, *, in_group: bool) -> bool:
+        readers, keys = rule.readers, self.viewer.keys
+        if readers & self.standing or self.people.households:
+            return True
+        if readers & {Who.VISIBLE, Who.GROUP, Who.TARGET} and in_group:
+            return True
+        if Who.AUTHOR in readers and _overlap(filter_.authors, keys):
+            return True
+        if readers & {Who.INSIDER, Who.ADMIN} and in_group and self.insider_of:
+            return True
+        if Who.RECIPIENT in readers and _overlap(filter_.tag_values("p"), keys):
+            return True
+        return any(_overlap(filter_.tag_values(name), keys) for name in rule.tag_readers)
+
+
+
+
+def everything_visible(people: People, groups: Groups) -> Visibility:
+    """No rule asked: for the relay's own reading (rebuild, export by the owner of the folder)."""
+    return Visibility(
+        STRANGER, (), frozenset({Who.OWNER}), people, groups, frozenset(), frozenset(),
+        everything=True,
+    )
+
+
+def visibility_for(
+    viewer: Viewer, rules: Sequence[ReadRule], people: People, groups: Groups
+) -> Visibility:
+    """What `viewer` may see, given who is who and who is in which group now."""
+    standing = {Who.ANYONE}
+    insider: set[str] = set()
+    admin: set[str] = set()
+    for key in viewer.keys:
+        if key in people.owners or key == people.relay:
+            standing.add(Who.OWNER)
+        if key in people.agents:
+            standing.add(Who.AGENT)
+        for group_id in groups.groups_of(key):
+            insider.add(group_id)
+            if groups.by_id[group_id].is_admin(key):
+                admin.add(group_id)
+        if is_known(key, people, groups):
+            standing.add(Who.KNOWN)
+    if insider:
+        standing.add(Who.MEMBER)
+    if viewer.trusted:
+        standing.add(Who.TRUSTED)
+    left = tuple(
+        rule for rule in rules if rule.only_by is not None or not rule.readers & standing
+    )
+    return Visibility(
+        viewer, left, frozenset(standing), people, groups, frozenset(insider), frozenset(admin)
+    )
+
+
+def kind_is_guarded(rules: Sequence[ReadRule], kind: int, d: str | None) -> bool:
+    """Whether not everyone may read an event of this kind (and `d`), group or not (N29-104)."""
+    return any(
+        rule.match.kinds is not None
+        and kind in rule.match.kinds
+        and Who.ANYONE not in rule.readers
+        and rule.match.quiet is None
+        and rule.match.ended is None
+        and rule.match.h is not True
+        and (d is None or rule.match.d_prefixes is None or d.startswith(rule.match.d_prefixes))
+        for rule in rules
+    )
+
+
+def _names_one(filter_: Filter | None, only_by: frozenset[str]) -> bool:
+    if filter_ is None:
+        return False
+    return (
+        ("authors" in only_by and filter_.authors is not None)
+        or ("ids" in only_by and filter_.ids is not None)
+        or any("#" + name in only_by for name, _ in filter_.tags)
+    )
+
+
+def _overlap(asked: frozenset[str] | None, keys: frozenset[str]) -> bool:
+    """Whether a condition leaves room for one of these keys."""
+    return bool(keys) if asked is None else not keys.isdisjoint(asked)
+
+
+def _atoms(filter_: Filter) -> Iterator[tuple[int, str | None, bool]]:
+    """(kind, d or None for any, in a group?) combinations that the filter spans; none: too many."""
+    if filter_.kinds is None:
+        return iter(())
+    ds: list[str | None] = list(filter_.tag_values("d") or [None])
+    in_group = [True] if filter_.tag_values("h") else [False, True]
+    if len(filter_.kinds) * len(ds) * 2 > _MAX_ATOMS:
+        return iter(())
+    return product(sorted(filter_.kinds), ds, in_group)
+
+
+def _surely_about(rule: ReadRule, kind: int, d: str | None, *, in_group: bool) -> bool:
+    """Whether every row of this kind, d and side of the group line falls under the rule."""
+    match = rule.match
+    if match.quiet is not None or match.ended is not None or match.tags or match.d is not None:
+        return False
+    if match.authors is not None or isinstance(match.h, frozenset):
+        return False
+    if match.kinds is None or kind not in match.kinds:
+        return False
+    if match.h is not None and match.h is not in_group:
+        return False
+    if match.d_prefixes is not None and not (d is not None and d.startswith(match.d_prefixes)):
+        return False
+    return not any(_touches(other, kind, d, in_group=in_group) for other in rule.excepts)
+
+
+def _touches(match: Match, kind: int, d: str | None, *, in_group: bool) -> bool:
+    """Whether some row of this kind, d and side of the group line could fall under the match."""
+    if match.kinds is not None and kind not in match.kinds:
+        return False
+    if isinstance(match.h, bool) and match.h is not in_group:
+        return False
+    return not (
+        match.d_prefixes is not None
+        and d is not None
+        and not d.endswith(":")
+        and not d.startswith(match.d_prefixes)
+    )
+
+
