@@ -66,9 +66,7 @@ class Filter:
         for tag in event.tags:
             if len(tag) > 1 and tag[0] == name and tag[1] in values:
                 return True
-        if name == "d" and self.d_prefixes:
-            return any(value.startswith(self.d_prefixes) for value in event.tag_values("d"))
-        return False
+        return name == "d" and bool(self.d_prefixes) and event.d.startswith(self.d_prefixes)
 
     def tag_values(self, name: str) -> frozenset[str] | None:
         for key, values in self.tags:

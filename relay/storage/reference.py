@@ -1,0 +1,162 @@
+"""ReferenceStore: the port as an executable specification, in dicts and lists.
+
+House rules: every answer is a walk over all rows that asks `Filter.matches` and
+`Visibility.may_read` of each; nothing is indexed, cached or tuned. It is the oracle that the other
+stores are held to, so it must be right at a glance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import StoreFault
+from relay.nostr import kinds
+from relay.retention import Found
+from relay.storage import Features, Page, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from relay.groups.group import Group
+    from relay.nostr.filters import Filter
+    from relay.retention import Stored, Tombstone, Wanted, WritePlan
+    from relay.visibility import Visibility
+
+_OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP})
+
+
+class ReferenceStore:
+    """A Store that lives as long as the process."""
+
+    features = Features(search=False, shared=False)
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        """What other stores keep in the tables `groups` and `members`."""
+        self._head = 0
+        self._rows: dict[int, Stored] = {}
+        self._tombstones: list[Tombstone] = []
+        self._is_open = True
+
+    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+        self._must_be_open()
+        self._apply(decide(self._found(wanted)))
+        return self._head
+
+    def _found(self, wanted: Wanted) -> Found:
+        """The facts, in containers of their own: `decide` may change them and then fail."""
+        found = Found(self._head)
+        for row in self._rows.values():
+            if row.event.id in wanted.ids:
+                found.rows[row.event.id] = row
+            if row.slot is not None and row.slot in wanted.slots:
+                found.slots[row.slot] = row
+            if row.group in wanted.used_groups and _is_content(row):
+                found.used_groups.add(row.group)
+            for group, prefix in wanted.prefixes:
+                if row.group == group and row.event.id.startswith(prefix):
+                    found.prefixes.add((group, prefix))
+        for stone in self._tombstones:
+            if stone.target in wanted.tombstones:
+                found.tombstones.setdefault(stone.target, []).append(stone)
+        return found
+
+    def _apply(self, plan: WritePlan) -> None:
+        for seq in plan.removes:
+            self._rows.pop(seq, None)
+        for row in plan.adds.values():
+            self._rows[row.seq] = row
+            self._head = max(self._head, row.seq)
+        # After the adds: what a group got in the very batch that ends it goes too.
+        for seq, row in list(self._rows.items()):
+            if row.group in plan.ends and row.event.kind not in _OUTLIVE_THEIR_GROUP:
+                del self._rows[seq]
+        self._tombstones.extend(plan.tombstones)
+        for group_id, group in plan.groups.items():
+            if group is None:
+                self.groups.pop(group_id, None)
+            else:
+                self.groups[group_id] = group
+
+    async def page(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int, upto: int, now: int, after: Place | None, size: int,
+    ) -> Page:  # fmt: skip
+        left = self._answer(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
+        given = left[:size]
+        more = len(left) > len(given)
+        return Page([row.event.raw for row in given], _place(given[-1]) if more else None)
+
+    async def places(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int, upto: int, now: int, after: Place | None, size: int,
+    ) -> Sequence[tuple[Place, bytes]]:  # fmt: skip
+        left = self._answer(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
+        return [(_place(row), row.event.raw) for row in left[:size]]
+
+    def _answer(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int, upto: int, now: int, after: Place | None,
+    ) -> list[Stored]:  # fmt: skip
+        """All that is left to give, in order."""
+        self._must_be_open()
+        rows = [
+            row
+            for row in self._rows.values()
+            if row.seq <= upto
+            and not _is_expired(row, now)
+            and filter_.matches(row.event)
+            and visibility.may_read(row, filter_)
+            and (after is None or _order(after) < _order(_place(row)))
+        ]
+        rows.sort(key=lambda row: _order(_place(row)))
+        return rows[:limit]
+
+    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
+        self._must_be_open()
+        return sum(
+            not _is_expired(row, now)
+            and any(
+                filter_.matches(row.event) and visibility.may_read(row, filter_)
+                for filter_ in filters
+            )
+            for row in self._rows.values()
+        )
+
+    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
+        self._must_be_open()
+        return [self._rows[key] for key in sorted(self._rows) if key > seq][:limit]
+
+    async def head(self) -> int:
+        self._must_be_open()
+        return self._head
+
+    async def is_writable(self) -> bool:
+        self._must_be_open()
+        return True
+
+    async def close(self) -> None:
+        self._is_open = False
+
+    def _must_be_open(self) -> None:
+        if not self._is_open:
+            raise StoreFault("the store is closed")
+
+
+def _place(row: Stored) -> Place:
+    # What a store with 64-bit keys can keep of an id; seq decides between ids that begin alike.
+    tie = int.from_bytes(bytes.fromhex(row.event.id[:16])) - 2**63
+    return Place(row.event.created_at, tie, row.seq)
+
+
+def _order(place: Place) -> tuple[int, int, int]:
+    return -place.created_at, place.tie, place.seq
+
+
+def _is_expired(row: Stored, now: int) -> bool:
+    return row.expires_at is not None and row.expires_at <= now
+
+
+def _is_content(row: Stored) -> bool:
+    """Something that people wrote into a group, not what says that there is one (Z-03)."""
+    return row.event.kind not in kinds.GROUP_RECORDS and row.event.kind not in kinds.GROUP_STATE

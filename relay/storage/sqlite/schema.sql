@@ -1,0 +1,69 @@
+-- The current schema; `PRAGMA user_version` counts its versions, migrations/ lead here from older ones.
+--
+-- Keys of indices are 64-bit numbers: the first 8 bytes of ids and public keys (as signed numbers in
+-- the order of the bytes), and keyed hashes of slots and tags. They find; the full values decide.
+
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value
+) WITHOUT ROWID;
+
+CREATE TABLE events (
+    seq        INTEGER PRIMARY KEY,       -- order of commits, never used again
+    id         BLOB    NOT NULL,
+    id_key     INTEGER NOT NULL,
+    pubkey     BLOB    NOT NULL,
+    author_key INTEGER NOT NULL,
+    kind       INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    grp        TEXT,                      -- the group that the row belongs to
+    d          TEXT    NOT NULL,          -- first `d`, empty when there is none
+    slot       INTEGER,                   -- null: all versions are kept
+    version    INTEGER NOT NULL,          -- what LATEST compares
+    expires_at INTEGER,
+    quiet      INTEGER NOT NULL,
+    raw        BLOB    NOT NULL           -- the event as it is sent
+);
+
+CREATE INDEX events_id     ON events (id_key);
+CREATE INDEX events_time   ON events (created_at DESC, id_key);
+CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key);
+CREATE INDEX events_author ON events (author_key, created_at DESC, id_key);
+CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;
+CREATE INDEX events_d      ON events (d) WHERE d > '';
+CREATE INDEX events_expiry ON events (expires_at) WHERE expires_at IS NOT NULL;
+
+-- One row per indexed tag value; in the order of answers, and holding all that narrows a tag query.
+CREATE TABLE tags (
+    hash       INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    id_key     INTEGER NOT NULL,
+    seq        INTEGER NOT NULL,
+    kind       INTEGER NOT NULL,
+    PRIMARY KEY (hash, created_at DESC, id_key, seq)
+) WITHOUT ROWID;
+
+-- What was deleted: outlives the event, holds against what comes later.
+CREATE TABLE tombstones (
+    target TEXT NOT NULL,                 -- e:<id>, a:<kind>:<pubkey>:<d>, p:<pubkey>
+    by     TEXT NOT NULL,                 -- who asked; empty: whoever the author is
+    until  INTEGER,                       -- last created_at that it takes; null for an id
+    why    TEXT NOT NULL,
+    PRIMARY KEY (target, by)
+) WITHOUT ROWID;
+
+-- What a read rule must know of groups: kept in the transaction that changes them.
+CREATE TABLE groups (
+    id      TEXT PRIMARY KEY,
+    guarded INTEGER NOT NULL,             -- only insiders read its rows
+    hidden  INTEGER NOT NULL,
+    ended   INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE members (
+    pubkey BLOB    NOT NULL,
+    grp    TEXT    NOT NULL,
+    admin  INTEGER NOT NULL,
+    PRIMARY KEY (pubkey, grp)
+) WITHOUT ROWID;
+CREATE INDEX members_group ON members (grp);

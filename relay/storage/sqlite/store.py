@@ -1,0 +1,507 @@
+"""SqliteStore: one file, one writer thread, reads on the loop as long as they are short.
+
+The writer is a plain connection on a thread of its own, since a batch must be one trip to a thread
+(DESIGN §7) and a batch is a Python decision between two halves of one transaction. Rows of a batch
+go in by statements of many rows, so that SQLite runs without the GIL for the whole of each. Short
+reads run on the loop thread (a hand-over costs more than they do); a budget cuts them off, and they
+begin again on a reader thread. Checkpoints run beside the writer, so that no commit waits for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from itertools import chain
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import orjson
+
+from relay.errors import RookeryError, StoreFault, StoreVersion
+from relay.nostr.event import event_from_raw
+from relay.nostr.kinds import KindClass, class_of
+from relay.retention import Found, Slot, Stored, Tombstone, Wanted, WritePlan
+from relay.storage import Features, Page, Place
+from relay.storage.sql import Compiler, Hashes, chunks, id_key, named_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from relay.groups.group import Group
+    from relay.nostr.filters import Filter, FilterTerms
+    from relay.storage.sql import Query, Value
+    from relay.visibility import Visibility
+
+T = TypeVar("T")
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
+_EVENT_RUNS: Final = (128, 16, 1)
+_TAG_RUNS: Final = (256, 32, 1)
+_EVENT_COLUMNS: Final = 14
+_TAG_COLUMNS: Final = 5
+_MMAP_BYTES: Final = 1 << 30
+_CACHE_KIB: Final = 65_536
+_BUDGET_S: Final = 0.005
+"""How long a read may hold the loop thread before it has to begin again elsewhere."""
+_BUDGET_STEPS: Final = 20_000
+"""Steps of SQLite's machine between two looks at the clock: about half a millisecond."""
+_CHECKPOINT_BYTES: Final = 32 << 20
+_STOP_AND_CHECKPOINT_BYTES: Final = 512 << 20
+_STATEMENTS: Final = 512
+
+
+class SqliteStore:
+    """The Store port on one SQLite file in WAL mode."""
+
+    features = Features(search=False, shared=False)
+
+    def __init__(
+        self, path: Path, writer: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, head: int
+    ) -> None:
+        """Use `open`."""
+        self._path = path
+        self._wal = f"{path}-wal"
+        self._hashes = hashes
+        self._index_tags = terms.index_tags
+        self._compiler = Compiler(hashes, terms.index_tags)
+        self._head = head
+        self._writer = writer
+        self._writing = ThreadPoolExecutor(1, "store-writer")
+        self._reading = ThreadPoolExecutor(1, "store-reader")
+        self._checkpointing = ThreadPoolExecutor(1, "store-checkpoint")
+        self._near = _reader(path)
+        self._far = _reader(path)
+        self._tidy = _connection(path)
+        self._checkpoint: asyncio.Future[None] | None = None
+        self._closed = False
+        self._deadline = 0.0
+        self._near.set_progress_handler(self._is_late, _BUDGET_STEPS)
+
+    @classmethod
+    async def open(
+        cls, path: Path, terms: FilterTerms, *, synchronous: str = "FULL"
+    ) -> SqliteStore:
+        """Open or make the file. Raises StoreVersion for one of another version or program."""
+        writer, key, head = await asyncio.to_thread(_opened, path, terms, synchronous)
+        try:
+            return cls(path, writer, Hashes(key), terms, head)
+        except sqlite3.Error as error:
+            writer.close()
+            raise _fault(error) from error
+
+    # -- writing --------------------------------------------------------------------------------
+
+    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+        self._check_open()
+        head = await self._on(self._writing, self._append, wanted, decide)
+        self._tend_wal()
+        return head
+
+    def _append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+        db = self._writer
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            found = self._found(wanted)
+            before = found.head
+            plan = decide(found)
+            if plan.is_empty() and found.head == before:
+                db.execute("ROLLBACK")
+                return before
+            self._apply(plan)
+            if found.head > before and (not plan.adds or next(reversed(plan.adds.values())).seq
+                                        < found.head):  # fmt: skip
+                # The newest row went again in its own batch; its number must not come back.
+                db.execute(_Q["put_meta"], ("head", found.head))
+            db.execute("COMMIT")
+            self._head = found.head
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        return found.head
+
+    def _found(self, wanted: Wanted) -> Found:
+        found = Found(self._head)
+        keys = orjson.dumps([id_key(event_id) for event_id in wanted.ids])
+        for row in self._rows("rows_by_id", {"keys": keys.decode()}):
+            if row.event.id in wanted.ids:
+                found.rows[row.event.id] = row
+        if wanted.slots:
+            hashed = [self._hashes.slot(*slot) for slot in wanted.slots]
+            for row in self._rows("rows_by_slot", {"keys": orjson.dumps(hashed).decode()}):
+                if row.slot in wanted.slots:
+                    found.slots[row.slot] = row
+                    found.rows.setdefault(row.event.id, row)
+        targets = orjson.dumps(list(wanted.tombstones)).decode()
+        for stone in self._writer.execute(_Q["tombstones"], {"targets": targets}):
+            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        for group, prefix in wanted.prefixes:
+            if self._has_prefix(group, prefix):
+                found.prefixes.add((group, prefix))
+        for group in wanted.used_groups:
+            if self._writer.execute(
+                _Q["group_in_use"], {"h": self._hashes.tag("h", group)}
+            ).fetchone():
+                found.used_groups.add(group)
+        return found
+
+    def _rows(self, name: str, values: Mapping[str, Value]) -> list[Stored]:
+        return [_stored(row) for row in self._writer.execute(_Q[name], values).fetchall()]
+
+    def _has_prefix(self, group: str, prefix: str) -> bool:
+        if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:
+            return False
+        low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
+        rows = self._writer.execute(
+            _Q["prefix_in_group"], {"low": low, "high": high, "grp": group}
+        )
+        return any(row[0].hex().startswith(prefix) for row in rows)
+
+    def _apply(self, plan: WritePlan) -> None:
+        db = self._writer
+        if plan.removes:
+            self._remove(plan.removes)
+        for group_id in plan.ends:
+            found = db.execute(
+                _Q["rows_of_group"],
+                {"h": self._hashes.tag("h", group_id), "d": self._hashes.tag("d", group_id),
+                 "grp": group_id},
+            )  # fmt: skip
+            self._remove({row[0] for row in found.fetchall()})
+        if plan.adds:
+            self._add(list(plan.adds.values()))
+        if plan.tombstones:
+            db.executemany(
+                _Q["bury"], [(t.target, t.by, t.until, t.why) for t in plan.tombstones]
+            )
+        for group_id, group in plan.groups.items():
+            self._put_group(group_id, group)
+
+    def _add(self, rows: list[Stored]) -> None:
+        hashes, index_tags = self._hashes, self._index_tags
+        events: list[tuple[Value, ...]] = []
+        tags: list[tuple[int, int, int, int, int]] = []
+        for row in rows:
+            event = row.event
+            key = id_key(event.id)
+            slot = None if row.slot is None else hashes.slot(*row.slot)
+            events.append(
+                (row.seq, bytes.fromhex(event.id), key, bytes.fromhex(event.pubkey),
+                 id_key(event.pubkey), event.kind, event.created_at, row.group, event.d, slot,
+                 row.version, row.expires_at, row.quiet, event.raw)
+            )  # fmt: skip
+            for hash_ in hashes.of_event(event, index_tags):
+                tags.append((hash_, event.created_at, key, row.seq, event.kind))  # noqa: PERF401
+        tags.sort()
+        self._insert("events", _EVENT_COLUMNS, _EVENT_RUNS, events)
+        self._insert("tags", _TAG_COLUMNS, _TAG_RUNS, tags)
+
+    def _insert(
+        self, table: str, columns: int, runs: Sequence[int], rows: Sequence[tuple[Value, ...]]
+    ) -> None:
+        db = self._writer
+        for start, size in chunks(len(rows), runs):
+            values = list(chain.from_iterable(rows[start : start + size]))
+            db.execute(_inserting(table, columns, size), values)
+
+    def _remove(self, seqs: Iterable[int]) -> None:
+        db = self._writer
+        named = orjson.dumps(list(seqs)).decode()
+        gone = []
+        for seq, created_at, key, raw in db.execute(_Q["raws_by_seq"], {"seqs": named}):
+            for hash_ in self._hashes.of_event(event_from_raw(raw), self._index_tags):
+                gone.append((hash_, created_at, key, seq))  # noqa: PERF401
+        db.executemany(_Q["delete_tag"], gone)
+        db.execute(_Q["delete_events"], {"seqs": named})
+
+    def _put_group(self, group_id: str, group: Group | None) -> None:
+        db = self._writer
+        db.execute(_Q["drop_members"], (group_id,))
+        if group is None:
+            db.execute(_Q["put_group"], (group_id, True, True, True))
+            return
+        db.execute(_Q["put_group"], (group_id, group.is_guarded, group.is_hidden, False))
+        db.executemany(
+            _Q["put_member"],
+            [(bytes.fromhex(key), group_id, group.is_admin(key)) for key in group.members],
+        )
+
+    def _tend_wal(self) -> None:
+        """Copy a grown log back, beside the writer; in its way only when the log is huge."""
+        if self._checkpoint is not None and not self._checkpoint.done():
+            return
+        try:
+            size = os.stat(self._wal).st_size
+        except FileNotFoundError:
+            return
+        if size < _CHECKPOINT_BYTES:
+            return
+        # A full log is written over only when it was copied whole while no reader stood in it.
+        mode = "TRUNCATE" if size > _STOP_AND_CHECKPOINT_BYTES else "PASSIVE"
+        loop = asyncio.get_running_loop()
+        self._checkpoint = loop.run_in_executor(self._checkpointing, _checkpoint, self._tidy, mode)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    async def page(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int, upto: int, now: int, after: Place | None, size: int,
+    ) -> Page:  # fmt: skip
+        self._check_open()
+        size = min(size, limit)
+        if size <= 0 or filter_.impossible:
+            return Page((), None)
+        query = self._compiler.page(
+            filter_, visibility, columns="e.raw", upto=upto, now=now, after=after, size=size
+        )
+        raws = [raw for (raw,) in await self._read(query)]
+        if len(raws) < size or size == limit:
+            return Page(raws, None)
+        return Page(raws, self._place_of(raws[-1]))
+
+    async def places(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int, upto: int, now: int, after: Place | None, size: int,
+    ) -> Sequence[tuple[Place, bytes]]:  # fmt: skip
+        self._check_open()
+        size = min(size, limit)
+        if size <= 0 or filter_.impossible:
+            return []
+        query = self._compiler.page(
+            filter_, visibility, columns="e.raw, e.created_at, e.id_key, e.seq", upto=upto,
+            now=now, after=after, size=size,
+        )  # fmt: skip
+        return [(Place(*place), raw) for raw, *place in await self._read(query)]
+
+    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
+        self._check_open()
+        possible = [filter_ for filter_ in filters if not filter_.impossible]
+        if not possible:
+            return 0
+        rows = await self._read(self._compiler.count(possible, visibility, now=now))
+        number: int = rows[0][0]
+        return number
+
+    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
+        self._check_open()
+        query = _Q["rows_since"], {"seq": seq, "limit": limit}
+        rows = await self._on(self._reading, _fetched, self._far, *query)
+        return [_stored(row) for row in rows]
+
+    async def head(self) -> int:
+        self._check_open()
+        return self._head
+
+    async def is_writable(self) -> bool:
+        self._check_open()
+        try:
+            await self._on(self._writing, self._touch)
+        except StoreFault:
+            return False
+        return True
+
+    def _touch(self) -> None:
+        self._writer.execute(_Q["put_meta"], ("checked", self._head))
+
+    def _is_late(self) -> bool:
+        return monotonic() > self._deadline
+
+    async def _read(self, query: Query) -> list[Any]:
+        """Here when it is short, else begun again on the reader thread."""
+        self._deadline = monotonic() + _BUDGET_S
+        try:
+            return _fetched(self._near, query.sql, query.values)
+        except sqlite3.OperationalError as error:
+            if "interrupted" not in str(error):
+                raise _fault(error) from error
+        return await self._on(self._reading, _fetched, self._far, query.sql, query.values)
+
+    def _place_of(self, raw: bytes) -> Place:
+        event = event_from_raw(raw)
+        key = id_key(event.id)
+        row = self._near.execute(_Q["seq_of_id"], (key, bytes.fromhex(event.id))).fetchone()
+        # Deleted since the page was read: any row behind it in the order is behind this place too.
+        return Place(event.created_at, key, row[0] if row else 0)
+
+    # -- both -----------------------------------------------------------------------------------
+
+    async def _on(self, pool: ThreadPoolExecutor, work: Callable[..., T], *args: object) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(pool, work, *args)
+        except sqlite3.Error as error:
+            raise _fault(error) from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreFault("the store is closed")
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        if self._checkpoint is not None:
+            with contextlib.suppress(sqlite3.Error):
+                await self._checkpoint
+        await loop.run_in_executor(self._reading, self._far.close)
+        self._near.close()
+        await loop.run_in_executor(self._checkpointing, self._tidy.close)
+        await loop.run_in_executor(self._writing, _close_whole, self._writer)
+        for pool in (self._writing, self._reading, self._checkpointing):
+            pool.shutdown()
+
+
+def _opened(
+    path: Path, terms: FilterTerms, synchronous: str
+) -> tuple[sqlite3.Connection, bytes, int]:
+    try:
+        db = _connection(path)
+    except sqlite3.Error as error:
+        raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        _make_current(db, path)
+        db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        key = bytes.fromhex(db.execute(_Q["get_meta"], ("hash_key",)).fetchone()[0])
+        _index_again(db, Hashes(key), terms)
+        kept = db.execute(_Q["get_meta"], ("head",)).fetchone()
+        newest = db.execute(_Q["newest_seq"]).fetchone()[0]
+        return db, key, max(kept[0] if kept else 0, newest or 0)
+    except sqlite3.Error as error:
+        db.close()
+        raise StoreFault(f"{path}: {error}") from error
+    except RookeryError:
+        db.close()
+        raise
+
+
+def _make_current(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, or bring older ones up to date; never guess at a file of others."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application == 0 and version == 0 and tables == 0:
+        _run(db, _sql("schema.sql"), SCHEMA_VERSION)
+        db.execute(_Q["put_meta"], ("hash_key", secrets.token_hex(32)))
+        return
+    if application != APPLICATION_ID:
+        raise StoreVersion(f"{path} is a database of another program; move it away")
+    if version > SCHEMA_VERSION:
+        raise StoreVersion(
+            f"{path} has schema {version}, this Rookery knows up to {SCHEMA_VERSION}:"
+            " run the newer version that wrote it, or export there and import here"
+        )
+    for step in range(version + 1, SCHEMA_VERSION + 1):
+        _run(db, _migration(step), step)
+
+
+def _run(db: sqlite3.Connection, script: str, version: int) -> None:
+    db.executescript(
+        f"BEGIN IMMEDIATE; {script};"
+        f" PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;"
+    )
+
+
+def _index_again(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> None:
+    """Index stored rows by names that `index_tags` did not have when they came (contract §7)."""
+    kept = db.execute(_Q["get_meta"], ("index_tags",)).fetchone()
+    known = frozenset(orjson.loads(kept[0])) if kept else None
+    if known == terms.index_tags:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    new = terms.index_tags - known if known is not None else frozenset()
+    if new:
+        for seq, created_at, key, kind, raw in db.execute(
+            "SELECT seq, created_at, id_key, kind, raw FROM events"
+        ):
+            for name in new:
+                db.executemany(
+                    "INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?)",
+                    [
+                        (hashes.tag(name, value), created_at, key, seq, kind)
+                        for value in event_from_raw(raw).tag_values(name)
+                    ],
+                )
+    # Names that are no longer indexed keep their old rows: harmless, and completed on their return.
+    names = orjson.dumps(sorted(terms.index_tags)).decode()
+    db.execute(_Q["put_meta"], ("index_tags", names))
+    db.execute("COMMIT")
+
+
+def _sql(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _migration(step: int) -> str:
+    for file in resources.files(__package__).joinpath("migrations").iterdir():
+        if file.name.startswith(f"{step:04}_"):
+            return file.read_text("utf-8")
+    raise StoreVersion(f"no migration leads to schema {step}")
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        path, timeout=10, isolation_level=None, check_same_thread=False,
+        cached_statements=_STATEMENTS,
+    )  # fmt: skip
+    db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    db.execute("PRAGMA temp_store = MEMORY")
+    return db
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    db = _connection(path)
+    db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+    db.execute("PRAGMA query_only = ON")
+    return db
+
+
+def _fetched(
+    db: sqlite3.Connection, sql: str, values: Sequence[Value] | Mapping[str, Value]
+) -> list[Any]:
+    return db.execute(sql, values).fetchall()
+
+
+def _stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None]) -> Stored:
+    seq, raw, group, quiet, slot, version, expires_at = row
+    event = event_from_raw(raw)
+    place = None
+    if slot is not None:
+        d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
+        place = Slot(event.pubkey, event.kind, d)
+    return Stored(seq, event, group, bool(quiet), place, version, expires_at)
+
+
+def _inserting(table: str, columns: int, rows: int) -> str:
+    key = (table, rows)
+    if key not in _INSERTS:
+        one = f"({','.join('?' * columns)})"
+        _INSERTS[key] = f"INSERT INTO {table} VALUES {','.join([one] * rows)}"  # noqa: S608
+    return _INSERTS[key]
+
+
+def _checkpoint(db: sqlite3.Connection, mode: str) -> None:
+    db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+
+
+def _close_whole(db: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.Error):
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    db.close()
+
+
+def _fault(error: sqlite3.Error) -> StoreFault:
+    return StoreFault(f"store: {error}")
+
+
+_Q: Final = named_queries(_sql("queries.sql"))
+_INSERTS: Final[dict[tuple[str, int], str]] = {}
