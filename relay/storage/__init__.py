@@ -7,7 +7,7 @@ store's transaction, who may read by `relay.visibility`, which a store compiles 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.retention import Found, Stored, Wanted, WritePlan
     from relay.visibility import Visibility
+
+
+PAGE_BYTES: Final = 1 << 20
+"""Where a page of large rows ends early."""
 
 
 class Place(NamedTuple):
@@ -62,9 +66,16 @@ class Store(Protocol):
     ) -> Page:  # fmt: skip
         """Up to `size` rows that match, that `visibility` lets through and that are not expired.
 
-        In order of Place, from behind `after`; never a row with seq > `upto`; over all pages never
-        more than the newest `limit` rows (the caller subtracts what it got).
+        Fewer when they are large: then a page ends at about PAGE_BYTES. In order of Place, from
+        behind `after`; never a row with seq > `upto`; over all pages never more than the newest
+        `limit` rows (the caller subtracts what it got).
         """
+
+    def page_now(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int, upto: int, now: int, after: Place | None, size: int,
+    ) -> Page | None:  # fmt: skip
+        """`page` without waiting; None when it would take long: then ask `page`."""
 
     async def places(
         self, filter_: Filter, visibility: Visibility, *,

@@ -40,7 +40,10 @@ class ReferenceStore:
 
     async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
         self._must_be_open()
-        self._apply(decide(self._found(wanted)))
+        found = self._found(wanted)
+        self._apply(decide(found))
+        # A number that was given out is spent, even when its row went again in the same batch.
+        self._head = found.head
         return self._head
 
     def _found(self, wanted: Wanted) -> Found:
@@ -66,7 +69,6 @@ class ReferenceStore:
             self._rows.pop(seq, None)
         for row in plan.adds.values():
             self._rows[row.seq] = row
-            self._head = max(self._head, row.seq)
         # After the adds: what a group got in the very batch that ends it goes too.
         for seq, row in list(self._rows.items()):
             if row.group in plan.ends and row.event.kind not in _OUTLIVE_THEIR_GROUP:

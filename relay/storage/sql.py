@@ -14,6 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
+from relay.nostr.filters import BROAD_TAGS
 from relay.verdict import Who
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ class Compiler:
 
     def _driving_tag(self, filter_: Filter) -> str | None:
         names = [name for name, _ in filter_.tags]
-        narrow = [name for name in names if name not in _BROAD_TAGS]
+        narrow = [name for name in names if name not in BROAD_TAGS]
         if narrow:
             return min(narrow, key=lambda name: len(filter_.tag_values(name) or ()))
         if names and filter_.authors is None:
@@ -403,8 +404,6 @@ _OPEN_GROUP: Final = Condition(
 _SHOWN_GROUP: Final = Condition(
     "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.hidden = 0 AND g.ended = 0)"
 )
-_BROAD_TAGS: Final = frozenset("hptkKPlLmr")
-"""Names whose values many events share: an author narrows more than they do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
 from relay.retention import Found, Slot, Stored, Tombstone, Wanted, WritePlan
-from relay.storage import Features, Page, Place
+from relay.storage import PAGE_BYTES, Features, Page, Place
 from relay.storage.sql import Compiler, Hashes, chunks, id_key, named_queries
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ _BUDGET_S: Final = 0.005
 """How long a read may hold the loop thread before it has to begin again elsewhere."""
 _BUDGET_STEPS: Final = 20_000
 """Steps of SQLite's machine between two looks at the clock: about half a millisecond."""
+_ROWS_AT_ONCE: Final = 64
 _CHECKPOINT_BYTES: Final = 32 << 20
 _STOP_AND_CHECKPOINT_BYTES: Final = 512 << 20
 _STATEMENTS: Final = 512
@@ -254,6 +255,22 @@ class SqliteStore:
         self, filter_: Filter, visibility: Visibility, *,
         limit: int, upto: int, now: int, after: Place | None, size: int,
     ) -> Page:  # fmt: skip
+        page = self.page_now(
+            filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
+        )
+        if page is not None:
+            return page
+        query = self._compiler.page(
+            filter_, visibility, columns="e.raw", upto=upto, now=now, after=after,
+            size=min(size, limit),
+        )  # fmt: skip
+        raws = await self._on(self._reading, _raws, self._far, query)
+        return self._paged(raws, min(size, limit), limit)
+
+    def page_now(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int, upto: int, now: int, after: Place | None, size: int,
+    ) -> Page | None:  # fmt: skip
         self._check_open()
         size = min(size, limit)
         if size <= 0 or filter_.impossible:
@@ -261,8 +278,16 @@ class SqliteStore:
         query = self._compiler.page(
             filter_, visibility, columns="e.raw", upto=upto, now=now, after=after, size=size
         )
-        raws = [raw for (raw,) in await self._read(query)]
-        if len(raws) < size or size == limit:
+        self._deadline = monotonic() + _BUDGET_S
+        try:
+            return self._paged(_raws(self._near, query), size, limit)
+        except sqlite3.OperationalError as error:
+            if "interrupted" in str(error):
+                return None
+            raise _fault(error) from error
+
+    def _paged(self, raws: list[bytes], size: int, limit: int) -> Page:
+        if not raws or len(raws) == limit or (len(raws) < size and not _is_full(raws)):
             return Page(raws, None)
         return Page(raws, self._place_of(raws[-1]))
 
@@ -278,21 +303,21 @@ class SqliteStore:
             filter_, visibility, columns="e.raw, e.created_at, e.id_key, e.seq", upto=upto,
             now=now, after=after, size=size,
         )  # fmt: skip
-        return [(Place(*place), raw) for raw, *place in await self._read(query)]
+        rows = await self._read(query, _weighed)
+        return [(Place(*place), raw) for raw, *place in rows]
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
         self._check_open()
         possible = [filter_ for filter_ in filters if not filter_.impossible]
         if not possible:
             return 0
-        rows = await self._read(self._compiler.count(possible, visibility, now=now))
+        rows = await self._read(self._compiler.count(possible, visibility, now=now), _fetched)
         number: int = rows[0][0]
         return number
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._check_open()
-        query = _Q["rows_since"], {"seq": seq, "limit": limit}
-        rows = await self._on(self._reading, _fetched, self._far, *query)
+        rows = await self._on(self._reading, _logged, self._far, seq, limit)
         return [_stored(row) for row in rows]
 
     async def head(self) -> int:
@@ -313,15 +338,17 @@ class SqliteStore:
     def _is_late(self) -> bool:
         return monotonic() > self._deadline
 
-    async def _read(self, query: Query) -> list[Any]:
+    async def _read(
+        self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[Any]]
+    ) -> list[Any]:
         """Here when it is short, else begun again on the reader thread."""
         self._deadline = monotonic() + _BUDGET_S
         try:
-            return _fetched(self._near, query.sql, query.values)
+            return fetch(self._near, query)
         except sqlite3.OperationalError as error:
             if "interrupted" not in str(error):
                 raise _fault(error) from error
-        return await self._on(self._reading, _fetched, self._far, query.sql, query.values)
+        return await self._on(self._reading, fetch, self._far, query)
 
     def _place_of(self, raw: bytes) -> Place:
         event = event_from_raw(raw)
@@ -465,10 +492,32 @@ def _reader(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _fetched(
-    db: sqlite3.Connection, sql: str, values: Sequence[Value] | Mapping[str, Value]
-) -> list[Any]:
-    return db.execute(sql, values).fetchall()
+def _fetched(db: sqlite3.Connection, query: Query) -> list[Any]:
+    return db.execute(query.sql, query.values).fetchall()
+
+
+def _weighed(db: sqlite3.Connection, query: Query) -> list[Any]:
+    """Rows whose first column weighs, until there are no more or the page is large enough."""
+    cursor = db.execute(query.sql, query.values)
+    rows: list[Any] = []
+    weight = 0
+    while weight < PAGE_BYTES and (more := cursor.fetchmany(_ROWS_AT_ONCE)):
+        rows += more
+        weight += sum([len(row[0]) for row in more])
+    cursor.close()
+    return rows
+
+
+def _logged(db: sqlite3.Connection, seq: int, limit: int) -> list[Any]:
+    return db.execute(_Q["rows_since"], {"seq": seq, "limit": limit}).fetchall()
+
+
+def _raws(db: sqlite3.Connection, query: Query) -> list[bytes]:
+    return [raw for (raw,) in _weighed(db, query)]
+
+
+def _is_full(raws: Sequence[bytes]) -> bool:
+    return sum(map(len, raws)) >= PAGE_BYTES
 
 
 def _stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None]) -> Stored:

@@ -1,0 +1,112 @@
+"""`rookery` and `python -m relay`: is this installation ours? Then the command line takes over.
+
+Python does not know whose an import name is. Another distribution that ships a package `relay` or
+`policies` may lie before ours on the path, or in the same folder with its files over ours, whichever
+was installed last. Nothing of Rookery but this file is needed to find out. Only when a foreign
+`relay` lies before ours as a whole is this file not reached at all.
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import urlsafe_b64encode
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NAMES: Final = ("relay", "policies")
+
+
+def main() -> None:
+    """Runs the command line and exits with its code."""
+    root = Path(__file__).resolve().parent.parent
+    if fault := foreign(root):
+        sys.stderr.write(f"rookery: {fault}\n")
+        sys.exit(1)
+    from relay.cli import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+def foreign(root: Path) -> str:
+    """Which of the import names is not ours alone, in one line; empty when all is well.
+
+    `root`: the folder that this package lies in.
+    """
+    for name in _NAMES:
+        found = _location(name)
+        if found is None:
+            return (
+                f"the package {name!r} is incomplete; install again:"
+                " python -m pip install --force-reinstall rookery"
+            )
+        if found != root / name:
+            owner = next(_owners(found.parent, name), "an unknown distribution")
+            return _conflict(name, owner, found)
+        for owner in _owners(root, name):
+            return _conflict(name, owner, found)
+        if _is_changed(root, name):
+            return _conflict(name, "an unknown distribution", found)
+    return ""
+
+
+def _conflict(name: str, owner: str, found: Path) -> str:
+    return (
+        f"the import name {name!r} also belongs to {owner} ({found}): uninstall that, or give"
+        " Rookery a virtual environment of its own (python3 -m venv)"
+    )
+
+
+def _location(name: str) -> Path | None:
+    """The folder that `import name` takes; a module file for what is no package; None if broken."""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    origin = Path(spec.origin).resolve()
+    return origin.parent if origin.name == "__init__.py" else origin
+
+
+def _owners(folder: Path, name: str) -> Iterator[str]:
+    """Other distributions in this folder whose list of files has this import name.
+
+    Read here and not with importlib.metadata: `packages_distributions()` parses every list of files
+    and takes ten times as long, at each start of the command.
+    """
+    package, module = f"{name}/".encode(), f"{name}.py,".encode()
+    for record in sorted(folder.glob("*.dist-info/RECORD")):
+        if record.parent.name.startswith("rookery-"):
+            continue
+        files = b"\n" + record.read_bytes()
+        if b"\n" + package in files or b"\n" + module in files:
+            yield _title(record.parent.name.removesuffix(".dist-info"))
+    for listed in sorted(folder.glob("*.egg-info/top_level.txt")):
+        title = listed.parent.name.removesuffix(".egg-info")
+        if name in listed.read_text("utf-8", "replace").split() and title != "rookery":
+            yield _title(title)
+
+
+def _title(folder_name: str) -> str:
+    distribution, _, version = folder_name.partition("-")
+    return f"the distribution {distribution!r} {version}".rstrip()
+
+
+def _is_changed(root: Path, name: str) -> bool:
+    """Whether the package's first file is another than the one that was installed with us."""
+    path = root / name / "__init__.py"
+    for record in root.glob("rookery-*.dist-info/RECORD"):
+        for line in record.read_text("utf-8").splitlines():
+            if line.startswith(f"{name}/__init__.py,sha256="):
+                digest = urlsafe_b64encode(sha256(path.read_bytes()).digest())
+                return line.split(",")[1] != f"sha256={digest.decode().rstrip('=')}"
+    return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Outbox: what one connection still has to be sent. Bounded in bytes; one write a turn of the loop.
+
+A websocket message costs its system call, not its bytes (DESIGN §7): payloads that gather within
+one turn are framed and written together. A client that reads too slowly is told so and closed;
+nothing is dropped silently from the middle, nothing is buffered without end.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_SMALL: Final = [bytes((0x81, n)) for n in range(126)]
+_MEDIUM: Final = [b"\x81\x7e" + struct.pack("!H", n) for n in range(8192)]
+
+
+def frame_head(size: int) -> bytes:
+    """Header of an unmasked, whole text frame of `size` bytes. RFC 6455 §5.2."""
+    if size < 126:
+        return _SMALL[size]
+    if size < 8192:
+        return _MEDIUM[size]
+    if size < 65536:
+        return b"\x81\x7e" + struct.pack("!H", size)
+    return b"\x81\x7f" + struct.pack("!Q", size)
+
+
+class Sink(Protocol):
+    """What an outbox writes to: an asyncio transport will do."""
+
+    def write(self, data: bytes) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+    def is_closing(self) -> bool: ...
+
+
+class Turn:
+    """The outboxes that have something to write in this turn of the loop."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._waiting: list[Outbox] = []
+
+    def add(self, outbox: Outbox) -> None:
+        if not self._waiting:
+            self._call_soon(self.flush)
+        self._waiting.append(outbox)
+
+    def flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for outbox in waiting:
+            outbox.flush()
+
+
+class Outbox:
+    """Payloads of text frames on their way to one client.
+
+    Promises: in the order in which they were put; whole or not at all; what is over `max_bytes`
+    (queued here and in the transport together) calls `overflow` once and nothing more is taken.
+    """
+
+    __slots__ = ("_bytes", "_max_bytes", "_overflow", "_parts", "_sink", "_turn", "closed", "sent")
+
+    def __init__(
+        self, sink: Sink, turn: Turn, *, max_bytes: int, overflow: Callable[[], None]
+    ) -> None:
+        self._sink = sink
+        self._turn = turn
+        self._max_bytes = max_bytes
+        self._overflow = overflow
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self.closed = False
+        self.sent = 0
+        """Frames written so far."""
+
+    def put(self, payload: bytes) -> None:
+        if self.closed:
+            return
+        if not self._parts:
+            self._turn.add(self)
+        self._parts.append(payload)
+        self._bytes += len(payload)
+        if self._bytes > self._max_bytes:
+            self._check()
+
+    def put_all(self, payloads: Sequence[bytes]) -> None:
+        if self.closed or not payloads:
+            return
+        if not self._parts:
+            self._turn.add(self)
+        self._parts.extend(payloads)
+        self._bytes += sum(map(len, payloads))
+
+    def flush(self) -> None:
+        """Frame and write what has gathered."""
+        parts = self._parts
+        if not parts or self.closed:
+            return
+        self._parts = []
+        self._bytes = 0
+        self.sent += len(parts)
+        if self._sink.is_closing():
+            self.closed = True
+            return
+        out = [b""] * (2 * len(parts))
+        out[0::2] = [frame_head(len(part)) for part in parts]
+        out[1::2] = parts
+        self._sink.write(b"".join(out))
+        self._check()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes not yet taken by the client's socket."""
+        return self._bytes + self._sink.get_write_buffer_size()
+
+    def _check(self) -> None:
+        if not self.closed and self.backlog > self._max_bytes:
+            self._overflow()
+
+    def close(self) -> None:
+        """Write what has gathered; take no more."""
+        self.flush()
+        self.closed = True
+        self._parts = []

@@ -1,0 +1,127 @@
+"""What everything is judged against now: the policies in force and the groups as the log left them.
+
+Swapped whole, never changed in place: a reader that holds one value holds a consistent one. Groups
+are a projection of the log: `rebuilt_groups` makes from the store what was there before a restart.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
+
+from relay.groups.group import Groups, replayed
+from relay.nostr import kinds
+from relay.visibility import visibility_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ipaddress import IPv4Network, IPv6Network
+
+    from relay.groups.ruling import GroupSettings
+    from relay.nostr.event import Event
+    from relay.retention import KeepRules, Stored
+    from relay.storage import Store
+    from relay.verdict import Facts, Origin, Reject
+    from relay.visibility import People, ReadRule, Viewer, Visibility
+
+_KEPT_VIEWERS: Final = 4096
+_LOG_PAGE: Final = 2000
+
+
+class EventLimits(Protocol):
+    """What NIP-11 says of events; the policy's screen enforces it."""
+
+    @property
+    def created_at_upper(self) -> int: ...
+    @property
+    def created_at_lower(self) -> int: ...
+    @property
+    def max_content_length(self) -> int: ...
+    @property
+    def max_event_tags(self) -> int: ...
+    @property
+    def min_pow_difficulty(self) -> int: ...
+
+
+class Policy(Protocol):
+    """The policies in force, as the roads see them."""
+
+    @property
+    def people(self) -> People: ...
+    @property
+    def keep(self) -> KeepRules: ...
+    @property
+    def read_rules(self) -> tuple[ReadRule, ...]: ...
+    @property
+    def groups(self) -> GroupSettings: ...
+    @property
+    def limits(self) -> EventLimits: ...
+    @property
+    def trusted_readers(self) -> Sequence[IPv4Network | IPv6Network]: ...
+    @property
+    def restricted_writes(self) -> bool: ...
+
+    def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
+        """Cheap objections that say nothing about the author; before any signature work."""
+
+    def judge(self, event: Event, facts: Facts) -> Reject | None:
+        """The first objection of the rules, in the lane."""
+
+
+class Realm:
+    """The policies and the groups in force. Only the lane calls `adopt`, only a reload `enforce`."""
+
+    def __init__(self, policy: Policy, groups: Groups) -> None:
+        self.policy = policy
+        self.groups = groups
+        self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
+        self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
+
+    def adopt(self, groups: Groups) -> None:
+        """After the commit that changed them."""
+        if groups is not self.groups:
+            self.groups = groups
+            self._views.clear()
+
+    def enforce(self, policy: Policy) -> None:
+        self.policy = policy
+        self._views.clear()
+        self._rules_of_kind = {}
+
+    def visibility(self, viewer: Viewer) -> Visibility:
+        """What `viewer` may see at this moment."""
+        found = self._views.get(viewer)
+        if found is None:
+            policy = self.policy
+            found = visibility_for(viewer, policy.read_rules, policy.people, self.groups)
+            self._views[viewer] = found
+            if len(self._views) > _KEPT_VIEWERS:
+                self._views.popitem(last=False)
+        return found
+
+    def is_public(self, row: Stored) -> bool:
+        """Whether no read rule is about this row: then everybody may read it."""
+        kind = row.event.kind
+        rules = self._rules_of_kind.get(kind)
+        if rules is None:
+            rules = tuple(
+                rule
+                for rule in self.policy.read_rules
+                if rule.match.kinds is None or kind in rule.match.kinds
+            )
+            self._rules_of_kind[kind] = rules
+        groups = self.groups
+        return not any(rule.about(row, groups) for rule in rules)
+
+
+async def rebuilt_groups(store: Store, relay_pubkey: str) -> Groups:
+    """Fold the whole log, to its end. N29-55."""
+    groups = Groups()
+    seq = 0
+    while rows := await store.since(seq, _LOG_PAGE):
+        for row in rows:
+            kind = row.event.kind
+            if kind in kinds.GROUP_RECORDS or kind in kinds.GROUP_STATE:
+                groups = replayed(groups, row.event, relay_pubkey)
+        seq = rows[-1].seq
+    return groups

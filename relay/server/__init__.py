@@ -1,0 +1,1 @@
+"""The shell that speaks websocket and HTTP."""

@@ -1,0 +1,229 @@
+"""One websocket: frames to the Session, its effects to the roads, the outbox to the socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, assert_never
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from relay.answer import Scans
+from relay.errors import Invalid, Prefix, Refused
+from relay.ingest import BAD_SIGNATURE
+from relay.nostr import messages
+from relay.nostr.keys import is_signed
+from relay.outbox import Outbox
+from relay.session import Ask, CountRows, Drop, Hangup, Reply, Session, Submit, VerifyLogin
+from relay.verdict import Origin, WriteOutcome, spoken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relay.answer import Answers
+    from relay.config import LimitsConfig
+    from relay.ingest import Ingest, Result
+    from relay.nostr.event import Event
+    from relay.nostr.filters import FilterTerms
+    from relay.nostr.nip42 import RelayAddress
+    from relay.observe import Metrics
+    from relay.outbox import Turn
+    from relay.session import Effect
+
+_MAX_UNANSWERED: Final = 2048
+"""Events of one connection on their road; then its socket is not read for a while."""
+_BACKLOG_SHARE: Final = 4
+"""A client whose backlog is over this part of its outbox waits for the rest of its answers."""
+_CLOSE_S: Final = 2.0
+_SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
+
+
+@dataclass(frozen=True, slots=True)
+class Roads:
+    """What every connection of a relay shares."""
+
+    ingest: Ingest
+    answers: Answers
+    turn: Turn
+    limits: LimitsConfig
+    terms: FilterTerms
+    metrics: Metrics
+    clock: Callable[[], int]
+    compression: bool
+
+
+class RelaySocket(web.WebSocketResponse):
+    """aiohttp's websocket, saying NOTICE before it closes over a frame that is too large."""
+
+    def __init__(self, *, max_message_length: int, compression: bool) -> None:
+        super().__init__(
+            max_msg_size=max_message_length + 1, compress=compression, decode_text=False,
+            timeout=_CLOSE_S,
+        )  # fmt: skip
+        self._max_message_length = max_message_length
+
+    async def close(
+        self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True
+    ) -> bool:
+        if code == WSCloseCode.MESSAGE_TOO_BIG and not self.closed:
+            over = Invalid(f"message is over {self._max_message_length} bytes")
+            with contextlib.suppress(ConnectionError):
+                await self.send_frame(messages.notice(over), WSMsgType.TEXT)
+        return await super().close(code=code, message=message, drain=drain)
+
+
+class Connection:
+    """A client of `answer` and an author of `ingest`. Lives as long as its socket."""
+
+    __slots__ = ("_hangup", "_request", "_roads", "_room", "_scans", "_session", "_socket",
+                 "_unanswered", "outbox", "trusted")  # fmt: skip
+
+    def __init__(
+        self, roads: Roads, request: web.Request, socket: RelaySocket,
+        addresses: frozenset[RelayAddress], *, trusted: bool,
+    ) -> None:  # fmt: skip
+        transport = request.transport
+        assert transport is not None
+        self._roads = roads
+        self._request = request
+        self._socket = socket
+        self._session = Session(
+            secrets.token_hex(16), addresses,
+            max_subscriptions=roads.limits.max_subscriptions, trusted=trusted,
+        )  # fmt: skip
+        self.outbox = Outbox(
+            transport, roads.turn, max_bytes=roads.limits.outbox_bytes,
+            overflow=self._too_slow,
+        )  # fmt: skip
+        self._scans = Scans(roads.answers, self)
+        self._unanswered = 0
+        self._room: asyncio.Event | None = None
+        self._hangup: asyncio.Task[None] | None = None
+
+    # -- what answer and ingest see --------------------------------------------------------------
+
+    @property
+    def reader(self) -> Session:
+        return self._session
+
+    @property
+    def authenticated(self) -> frozenset[str]:
+        return self._session.viewer.keys
+
+    @property
+    def is_reading(self) -> bool:
+        return self.outbox.backlog < self._roads.limits.outbox_bytes // _BACKLOG_SHARE
+
+    async def drained(self) -> None:
+        self.outbox.flush()
+        if not self.is_reading:
+            with contextlib.suppress(ConnectionError):
+                await self._request.writer.drain()
+        else:
+            await asyncio.sleep(0)  # others have their turn between two pages
+
+    def closed_by_relay(self, sub: str) -> None:
+        self._session.closed_by_relay(sub)
+
+    def answered(self, event: Event, result: Result) -> None:
+        self._unanswered -= 1
+        if result is WriteOutcome.STORED:
+            self.outbox.put(b'["OK","' + event.id.encode() + b'",true,""]')
+        else:
+            accepted, text = spoken(result)
+            self.outbox.put(messages.ok_text(event.id, text, accepted=accepted))
+        if self._room is not None and self._unanswered < _MAX_UNANSWERED // 2:
+            self._room.set()
+
+    # -- the loop of one socket -------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Until the client goes, or is sent away."""
+        socket, roads = self._socket, self._roads
+        terms, max_filters, clock = roads.terms, roads.limits.max_filters, roads.clock
+        receive, act = self._session.receive, self._act
+        self.outbox.put(self._session.greeting())
+        try:
+            async for frame in socket:
+                if frame.type is WSMsgType.TEXT:
+                    message = messages.parse(frame.data, terms, max_filters)
+                elif frame.type is WSMsgType.BINARY:
+                    message = messages.BadFrame(Invalid("binary frames are not Nostr messages"))
+                else:
+                    break
+                for effect in receive(message, clock()):
+                    act(effect)
+                if self._unanswered >= _MAX_UNANSWERED:
+                    await self._answers_to_come()
+                if self._hangup is not None:
+                    break
+        finally:
+            self.outbox.close()
+            await self._scans.aclose()
+            if self._hangup is not None:
+                await self._hangup
+
+    def _act(self, effect: Effect) -> None:
+        match effect:
+            case Submit(event):
+                self._unanswered += 1
+                self._roads.ingest.submit(event, self, Origin.WIRE)
+            case Ask(sub, filters):
+                self._scans.ask(sub, filters)
+            case Drop(sub):
+                self._scans.drop(sub)
+            case Reply(payload):
+                self.outbox.put(payload)
+            case CountRows(sub, filters):
+                self._scans.count(sub, filters)
+            case VerifyLogin(event):
+                self._log_in(event)
+            case Hangup(code, reason):
+                self._hang_up(code, reason)
+            case _:
+                assert_never(effect)
+
+    def _log_in(self, event: Event) -> None:
+        # On the loop, 25 µs: what the client sends next must already find its key.
+        if is_signed(event):
+            reply = self._session.logged_in(event)
+        else:
+            reply = self._session.login_refused(event, BAD_SIGNATURE.refused())
+        self.outbox.put(reply.payload)
+
+    async def _answers_to_come(self) -> None:
+        self._room = asyncio.Event()
+        await self._room.wait()
+        self._room = None
+
+    # -- sending somebody away --------------------------------------------------------------------
+
+    def _too_slow(self) -> None:
+        self._roads.metrics.too_slow()
+        for sub in list(self._session.open):
+            self._scans.drop(sub)
+        self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")
+
+    def _hang_up(self, code: int, reason: str) -> None:
+        if self._hangup is None:
+            self.outbox.close()
+            self._hangup = asyncio.create_task(self._close(code, reason), name="hang up")
+
+    async def _close(self, code: int, reason: str) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(2 * _CLOSE_S):
+                await self._socket.close(code=code, message=reason.encode(), drain=False)
+        if self._request.transport is not None:
+            self._request.transport.close()
+
+    async def say_goodbye(self) -> None:
+        """The relay stops: CLOSED to every subscription, then a close frame."""
+        stopping = Refused(Prefix.ERROR, "the relay is stopping")
+        for sub in list(self._session.open):
+            self._scans.drop(sub)
+            self.outbox.put(messages.closed(sub, stopping))
+        self._hang_up(WSCloseCode.GOING_AWAY, "the relay is stopping")
+        assert self._hangup is not None
+        await asyncio.shield(self._hangup)

@@ -1,0 +1,180 @@
+"""Session: the pure state of one client. A message goes in, effects come out; it acts on nothing.
+
+    greeted ── AUTH ok ──▶ logged in (several keys, N42-07)
+      REQ  → Ask        while fewer than `max_subscriptions` are open, else CLOSED rate-limited
+      CLOSE → Drop      when it is open, else nothing
+      EVENT → Submit    whoever sends it; the policies decide
+      bad frame → NOTICE; `MAX_BAD_FRAMES` in a row close the connection (1008)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.errors import Invalid, Prefix, Refused
+from relay.nostr import messages
+from relay.nostr.messages import (
+    BadEvent,
+    BadFrame,
+    BadQuery,
+    Close,
+    Count,
+    Login,
+    Publish,
+    Subscribe,
+)
+from relay.nostr.nip42 import check_login
+from relay.visibility import Viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.nostr.messages import ClientMessage
+    from relay.nostr.nip42 import RelayAddress
+
+MAX_BAD_FRAMES: Final = 20
+MAX_KEYS: Final = 64
+"""Keys that may log in on one connection."""
+POLICY_VIOLATION: Final = 1008
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    sub: str
+    filters: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CountRows:
+    sub: str
+    filters: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    sub: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyLogin:
+    """Whether the signature holds is not for a pure room: answer with `logged_in` or `refuse`."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Hangup:
+    code: int
+    reason: str
+
+
+Effect = Reply | Submit | Ask | CountRows | Drop | VerifyLogin | Hangup
+
+
+class Session:
+    """One client: its challenge, its keys, its open subscriptions, its patience."""
+
+    __slots__ = ("_addresses", "_bad_frames", "_challenge", "_max_subscriptions", "open", "viewer")
+
+    def __init__(
+        self, challenge: str, addresses: frozenset[RelayAddress], *,
+        max_subscriptions: int, trusted: bool = False,
+    ) -> None:  # fmt: skip
+        self._challenge = challenge
+        self._addresses = addresses
+        self._max_subscriptions = max_subscriptions
+        self._bad_frames = 0
+        self.viewer = Viewer(trusted=trusted)
+        self.open: set[str] = set()
+        """Ids of open subscriptions."""
+
+    def greeting(self) -> bytes:
+        """Sent on connect (N42-02)."""
+        return messages.auth_challenge(self._challenge)
+
+    def receive(self, message: ClientMessage, now: int) -> Sequence[Effect]:
+        """What is to be done about one message. `now`: Unix seconds."""
+        if isinstance(message, BadFrame):
+            return self._bad(message.refused)
+        self._bad_frames = 0
+        match message:
+            case Publish(event):
+                return (Submit(event),)
+            case Subscribe(sub, filters):
+                return self._subscribe(sub, filters)
+            case Count(sub, filters):
+                return (CountRows(sub, filters),)
+            case Close(sub):
+                if sub not in self.open:
+                    return ()
+                self.open.discard(sub)
+                return (Drop(sub),)
+            case Login(event):
+                return self._login(event, now)
+            case BadEvent(event_id, refused):
+                return (Reply(messages.ok(event_id, refused)),)
+            case BadQuery(sub, refused):
+                return self._refuse_query(sub, refused)
+            case _:
+                assert_never(message)
+
+    def _bad(self, refused: Refused) -> Sequence[Effect]:
+        self._bad_frames += 1
+        reply = Reply(messages.notice(refused))
+        if self._bad_frames >= MAX_BAD_FRAMES:
+            return reply, Hangup(POLICY_VIOLATION, "too many invalid messages")
+        return (reply,)
+
+    def _subscribe(self, sub: str, filters: tuple[Filter, ...]) -> Sequence[Effect]:
+        if sub in self.open:
+            return Drop(sub), Ask(sub, filters)  # replaced at once (N01-54)
+        if len(self.open) >= self._max_subscriptions:
+            refused = Refused(
+                Prefix.RATE_LIMITED, f"at most {self._max_subscriptions} open subscriptions"
+            )
+            return (Reply(messages.closed(sub, refused)),)
+        self.open.add(sub)
+        return (Ask(sub, filters),)
+
+    def _refuse_query(self, sub: str, refused: Refused) -> Sequence[Effect]:
+        reply = Reply(messages.closed(sub, refused))
+        if sub in self.open:
+            # CLOSED ends the id for the client: what was open under it must end here too (N01-93).
+            self.open.discard(sub)
+            return Drop(sub), reply
+        return (reply,)
+
+    def closed_by_relay(self, sub: str) -> None:
+        """The relay said CLOSED to this subscription."""
+        self.open.discard(sub)
+
+    def _login(self, event: Event, now: int) -> Sequence[Effect]:
+        try:
+            check_login(event, self._challenge, self._addresses, now)
+        except Invalid as refused:
+            return (Reply(messages.ok(event.id, refused)),)
+        if len(self.viewer.keys) >= MAX_KEYS and event.pubkey not in self.viewer.keys:
+            full = Refused(Prefix.RATE_LIMITED, f"at most {MAX_KEYS} keys on one connection")
+            return (Reply(messages.ok(event.id, full)),)
+        return (VerifyLogin(event),)
+
+    def logged_in(self, event: Event) -> Reply:
+        """The signature holds: this key counts from now on, beside those before it."""
+        self.viewer = Viewer(self.viewer.keys | {event.pubkey}, self.viewer.trusted)
+        return Reply(messages.ok(event.id, None))
+
+    def login_refused(self, event: Event, refused: Refused) -> Reply:
+        return Reply(messages.ok(event.id, refused))
