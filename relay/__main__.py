@@ -1,9 +1,9 @@
 """`rookery` and `python -m relay`: is this installation ours? Then the command line takes over.
 
 Python does not know whose an import name is. Another distribution that ships a package `relay` or
-`policies` may lie before ours on the path, or in the same folder with its files over ours, whichever
-was installed last. Nothing of Rookery but this file is needed to find out. Only when a foreign
-`relay` lies before ours as a whole is this file not reached at all.
+`policies` may lie before ours on the path, or in the same folder with its files among ours, over
+them if it was installed last. Nothing of Rookery but this file is needed to find out. Only when a
+foreign `relay` lies before ours as a whole is this file not reached.
 """
 
 from __future__ import annotations

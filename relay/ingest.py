@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Invalid, Prefix, Refused, StoreFault
 from relay.groups.actions import action_of, group_of
+from relay.groups.circumstances import Circumstances, NotStored, Target
 from relay.groups.notices import notices_for
-from relay.groups.ruling import Circumstances, Target, objection, ruling_on
+from relay.groups.ruling import ruling_on
+from relay.groups.writing import objection
 from relay.lane import Lane
+from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.nostr.keys import are_signed
 from relay.retention import (
@@ -42,8 +46,9 @@ if TYPE_CHECKING:
 
     from relay.fanout import Fanout
     from relay.groups.actions import Action
+    from relay.groups.circumstances import Ruling
     from relay.groups.group import Groups
-    from relay.groups.ruling import Draft, Ruling
+    from relay.groups.notices import Draft
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
@@ -183,9 +188,9 @@ class Ingest:
                 await self._commit([submission])
 
     def _fail(self, batch: Sequence[Submission]) -> None:
+        self._metrics.answered([OUR_FAULT] * len(batch))
         for submission in batch:
-            submission.result = OUR_FAULT
-        self._answer(batch)
+            submission.author.answered(submission.event, OUR_FAULT)
 
     async def _commit_whole(self, batch: Sequence[Submission]) -> None:
         now = self._clock()
@@ -201,18 +206,15 @@ class Ingest:
                 submission.result = decision.take(submission, keep, found)
             return decision.plan
 
-        with self._metrics.commit(len(batch)):
-            head = await self._store.append(wanted, decide)
+        began = monotonic()
+        head = await self._store.append(wanted, decide)
         self._realm.adopt(decision.groups)
-        self._answer(batch)
+        self._metrics.committed([submission.result for submission in batch], monotonic() - began)
+        for submission in batch:
+            submission.author.answered(submission.event, submission.result)
         if decision.rows:
             self._committed(head)
             self._fanout.deliver(decision.rows)
-
-    def _answer(self, batch: Sequence[Submission]) -> None:
-        self._metrics.answered([submission.result for submission in batch])
-        for submission in batch:
-            submission.author.answered(submission.event, submission.result)
 
 
 def with_state(
@@ -274,8 +276,10 @@ class Decision:
         if kind in kinds.GROUP_STATE:
             return WriteOutcome.DUPLICATE if event.id in found.rows else ONLY_RELAY
         ruling: Ruling | None = None
-        if action is not None or group_id is not None:
-            circumstances = self._circumstances(submission, found, group_id, facts)
+        slot = slot_of(event, keep)
+        holder = None if slot is None else found.slots.get(slot)
+        if group_id is not None or (holder is not None and holder.group is not None):
+            circumstances = self._circumstances(submission, found, group_id, holder, facts)
             if action is not None:
                 if self._is_known_record(event, found, facts):
                     return WriteOutcome.DUPLICATE
@@ -283,7 +287,7 @@ class Decision:
                 if isinstance(ruled, Reject):
                     return ruled
                 ruling = ruled
-            elif group_id is not None:
+            else:
                 objected = objection(
                     event, group_id, self.groups, self._policy.groups, circumstances
                 )
@@ -357,8 +361,9 @@ class Decision:
         )  # fmt: skip
 
     def _circumstances(
-        self, submission: Submission, found: Found, group_id: str | None, facts: Facts
-    ) -> Circumstances:
+        self, submission: Submission, found: Found, group_id: str | None,
+        holder: Stored | None, facts: Facts,
+    ) -> Circumstances:  # fmt: skip
         event = submission.event
         gid = group_id or ""
         previous = frozenset(
@@ -377,6 +382,8 @@ class Decision:
         return Circumstances(
             now=self._now, origin=submission.origin, who=facts.who,
             has_content=gid in found.used_groups, previous_found=previous, targets=targets,
+            moved_from=NotStored.NOT_STORED if holder is None else holder.group,
+            is_memory=is_memory(event), relay=self._relay_key.pubkey,
         )  # fmt: skip
 
     def _added(self, group_id: str, prefix: str) -> bool:
@@ -442,7 +449,8 @@ class Decision:
                 remove(row, found, self.plan)
 
     def _sign(self, draft: Draft, group_id: str, found: Found) -> None:
-        event = self._relay_key.sign(draft.kind, draft.tags, draft.content, draft.created_at)
+        tags = [list(tag) for tag in draft.tags]
+        event = self._relay_key.sign(draft.kind, tags, draft.content, draft.created_at)
         keep = self._policy.keep.keep_of(event)
         self._store_one(event, group_id, keep, found, quiet=False)
 

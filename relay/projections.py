@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
-from relay.groups.group import Groups, replayed
-from relay.nostr import kinds
+from relay.groups.group import Groups, rebuilt
 from relay.visibility import visibility_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Network, IPv6Network
 
-    from relay.groups.ruling import GroupSettings
+    from relay.groups.circumstances import GroupSettings
     from relay.nostr.event import Event
     from relay.retention import KeepRules, Stored
     from relay.storage import Store
@@ -69,7 +68,7 @@ class Policy(Protocol):
 
 
 class Realm:
-    """The policies and the groups in force. Only the lane calls `adopt`, only a reload `enforce`."""
+    """Policies and groups in force. Only the lane calls `adopt`, only a reload `enforce`."""
 
     def __init__(self, policy: Policy, groups: Groups) -> None:
         self.policy = policy
@@ -119,9 +118,6 @@ async def rebuilt_groups(store: Store, relay_pubkey: str) -> Groups:
     groups = Groups()
     seq = 0
     while rows := await store.since(seq, _LOG_PAGE):
-        for row in rows:
-            kind = row.event.kind
-            if kind in kinds.GROUP_RECORDS or kind in kinds.GROUP_STATE:
-                groups = replayed(groups, row.event, relay_pubkey)
+        groups = rebuilt(groups, (row.event for row in rows), relay_pubkey)
         seq = rows[-1].seq
     return groups

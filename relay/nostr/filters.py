@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _HEX_TAGS: Final = frozenset("ep")
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+BROAD_TAGS: Final = frozenset("hptkKPlLmr")
+"""Names whose values many events share: an author narrows a search more than they do."""
 _MAX_SQL_INT: Final = 2**63 - 1
 
 
@@ -28,6 +30,8 @@ class FilterTerms:
 
     index_tags: frozenset[str] = frozenset({"hk"})
     prefix_d_kinds: frozenset[int] = frozenset({30078, 78})
+    search: bool = False
+    """Whether NIP-50 is offered; ignoring the key would be wrong (N50-12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,9 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
         elif key == "search":
             if type(given) is not str:
                 raise Invalid("search: must be a string")
-            search = given
+            if given and not terms.search:
+                raise Unsupported("search is not offered here")
+            search = given or None
         elif key[:1] == "#" and (key[1:] in _LETTERS or key[1:] in terms.index_tags):
             name = key[1:]
             values = _hex_list(key, given) if name in _HEX_TAGS else _strings(key, given)

@@ -201,7 +201,7 @@ class Connection:
     # -- sending somebody away --------------------------------------------------------------------
 
     def _too_slow(self) -> None:
-        self._roads.metrics.too_slow()
+        self._roads.metrics.outbox_closes += 1
         for sub in list(self._session.open):
             self._scans.drop(sub)
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")
@@ -216,7 +216,7 @@ class Connection:
             async with asyncio.timeout(2 * _CLOSE_S):
                 await self._socket.close(code=code, message=reason.encode(), drain=False)
         if self._request.transport is not None:
-            self._request.transport.close()
+            self._request.transport.abort()  # who does not read would hold its buffer for ever
 
     async def say_goodbye(self) -> None:
         """The relay stops: CLOSED to every subscription, then a close frame."""

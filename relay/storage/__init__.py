@@ -94,6 +94,9 @@ class Store(Protocol):
     async def head(self) -> int:
         """seq of the newest row ever committed; 0 in an empty store. Never goes back."""
 
+    def committed(self) -> int:
+        """`head` without waiting, as far as this process knows; rows up to it can be read."""
+
     async def is_writable(self) -> bool:
         """Whether a write would be taken now (disk not full, file not read-only)."""
 

@@ -324,6 +324,9 @@ class SqliteStore:
         self._check_open()
         return self._head
 
+    def committed(self) -> int:
+        return self._head
+
     async def is_writable(self) -> bool:
         self._check_open()
         try:

@@ -1,0 +1,335 @@
+"""Tables of cases: an event, who is who, what is stored, and the verdict that is wanted.
+
+    [[case]]
+    says  = "a stranger may not post in a group"
+    event = { kind = 9, by = "stranger", tags = [["h", "tea"]] }
+    given = { group = "tea", members = ["alice"] }
+    want  = "restricted"
+
+`want`: "accept", a wire word, or the whole text; `rule` pins which rule spoke. With `reads = "bob"`
+the question is whether he may read the event, and `want` is "shown" or "hidden". People are names:
+"owner" and "agent" are those of the policies under test, everybody else is somebody only by
+`given`. A file may name a `preset` and add a `policy`, both laid over what it is run with.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from policies.fields import Source, Table
+from policies.lines import lines_of
+from policies.load import PRESETS, load
+from relay.errors import ConfigFaults, Fault
+from relay.groups.group import Flag, Group, Groups, Role
+from relay.groups.ruling import Circumstances, NotStored, objection
+from relay.nostr import kinds
+from relay.nostr.event import Event, is_hex64, signed
+from relay.nostr.filters import Filter
+from relay.retention import Stored
+from relay.verdict import Facts, Origin, Reject, Who
+from relay.visibility import Viewer, is_known, visibility_for, who_writes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from policies.engine import PolicySet
+    from relay.visibility import People
+
+NOW: Final = 1_772_000_000
+"""The moment at which every case takes place, unix seconds."""
+
+ACCEPT: Final = "accept"
+SHOWN: Final = "shown"
+HIDDEN: Final = "hidden"
+NO_LOGIN: Final = "no login"
+
+_CASE_KEYS: Final = ("says", "event", "given", "reads", "want", "rule")
+_EVENT_KEYS: Final = ("kind", "by", "tags", "content", "age", "id")
+_GIVEN_KEYS: Final = (
+    "group", "flags", "members", "admins", "agents", "kinds", "logged_in", "known", "replaces",
+    "deletes_own", "quiet", "origin",
+)  # fmt: skip
+_FILE_KEYS: Final = ("case", "preset", "policy")
+_ORIGINS: Final = {
+    "wire": Origin.WIRE, "import": Origin.IMPORT, "trusted import": Origin.TRUSTED_IMPORT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The world of one case."""
+
+    group: str | None = None
+    flags: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    """Members of the group with the role that writes memory there."""
+    kinds: frozenset[int] | None = None
+    logged_in: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    """Allowed by NIP-86."""
+    replaces: bool = False
+    deletes_own: bool = False
+    quiet: bool = False
+    origin: Origin = Origin.WIRE
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of a table."""
+
+    says: str
+    line: int
+    kind: int
+    by: str
+    tags: tuple[tuple[str, ...], ...]
+    content: str
+    age: int
+    want: str
+    rule: str | None
+    reads: str | None
+    given: Given
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseTable:
+    """One file of cases, and the policies that it brings."""
+
+    file: str
+    cases: tuple[Case, ...]
+    preset: str | None = None
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one case."""
+
+    case: Case
+    got: str
+    rule: str
+    passed: bool = field(default=False)
+
+
+def case_table(path: Path) -> CaseTable:
+    """Read one file. Raises ConfigFaults with all its faults."""
+    name = str(path)
+    try:
+        text = path.read_bytes().decode()
+        values = tomllib.loads(text)
+    except OSError as wrong:
+        raise ConfigFaults([Fault(name, 0, f"cannot be read: {wrong.strerror}")]) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as wrong:
+        raise ConfigFaults([Fault(name, 0, f"is not TOML: {wrong}")]) from None
+    faults: list[Fault] = []
+    top = Table(Source(name, lines_of(text), faults), (), values)
+    top.refuse_unknown(_FILE_KEYS)
+    preset = top.text("preset") if top.has("preset") else None
+    if preset is not None and not (PRESETS / f"{preset}.toml").is_file():
+        top.wrong("preset", f'there is no preset "{preset}"')
+    cases = [_case(table) for table in top.tables("case")]
+    if faults:
+        raise ConfigFaults(faults)
+    policy = values.get("policy", "")
+    return CaseTable(name, tuple(cases), preset, policy if isinstance(policy, str) else "")
+
+
+def _case(table: Table) -> Case:
+    table.refuse_unknown(_CASE_KEYS)
+    for needed in ("says", "event", "want"):
+        if not table.has(needed):
+            table.wrong(needed, f"a case needs {needed}")
+    event = table.table("event") or Table(table.source, table.path, {})
+    event.refuse_unknown(_EVENT_KEYS)
+    kind = event.integer("kind")
+    if kind is None and table.has("event") and not event.has("kind"):
+        event.wrong("kind", "an event needs a kind")
+    age = event.values.get("age", 0)
+    content = event.values.get("content", "")
+    return Case(
+        table.text("says") or "", table.line, kind or 0,
+        event.text("by") or "stranger", _tags(event),
+        content if isinstance(content, str) else "",
+        age if isinstance(age, int) else 0,
+        table.text("want") or "", table.text("rule"), table.text("reads"),
+        _given(table.table("given")), event.text("id"),
+    )  # fmt: skip
+
+
+def _tags(event: Table) -> tuple[tuple[str, ...], ...]:
+    tags = event.values.get("tags", [])
+    if isinstance(tags, list) and all(
+        isinstance(tag, list) and all(isinstance(value, str) for value in tag) for tag in tags
+    ):
+        return tuple([tuple(tag) for tag in tags])
+    event.wrong("tags", "tags must be a list of lists of texts")
+    return ()
+
+
+def _given(table: Table | None) -> Given:
+    if table is None:
+        return Given()
+    table.refuse_unknown(_GIVEN_KEYS)
+    names = {
+        key: tuple(table.strings(key) or ())
+        for key in ("members", "admins", "agents", "logged_in", "known")
+    }
+    listed = table.values.get("kinds")
+    origin = table.text("origin") or "wire"
+    if origin not in _ORIGINS:
+        table.wrong("origin", f"origin must be one of {', '.join(_ORIGINS)}")
+    flags = table.list_of("flags", Flag) or frozenset()
+    return Given(
+        table.text("group"), tuple(sorted(flags)), **names,
+        kinds=frozenset(listed) if isinstance(listed, list) else None,
+        replaces=table.boolean("replaces") or False,
+        deletes_own=table.boolean("deletes_own") or False,
+        quiet=table.boolean("quiet") or False,
+        origin=_ORIGINS.get(origin, Origin.WIRE),
+    )  # fmt: skip
+
+
+def results(table: CaseTable, folder: Path | None) -> Sequence[Result]:
+    """Run every case against a policy folder (None: the packaged policies alone)."""
+    policy = _policy_for(table, folder)
+    return [result_of(case, policy) for case in table.cases]
+
+
+def _policy_for(table: CaseTable, folder: Path | None) -> PolicySet:
+    with tempfile.TemporaryDirectory(prefix="rookery-cases-") as made:
+        home = Path(made)
+        if folder is not None:
+            for path in folder.glob("**/*.toml"):
+                copy = home / path.relative_to(folder)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(path.read_bytes())
+        if table.preset is not None:
+            preset = (PRESETS / f"{table.preset}.toml").read_bytes()
+            (home / "10-preset.toml").write_bytes(preset)
+        (home / "99-cases.toml").write_text(table.policy)
+        return load(home)
+
+
+def result_of(case: Case, policy: PolicySet) -> Result:
+    """One case: who is who, then the question."""
+    cast = Cast(policy.people)
+    given = case.given
+    people = replace(
+        cast.people, allowed=cast.people.allowed | {cast.key(name) for name in given.known}
+    )
+    policy = policy.with_people(people)
+    groups = _groups(given, cast, people)
+    event = _event(case, cast)
+    if case.reads is not None:
+        keys = frozenset() if case.reads == NO_LOGIN else frozenset({cast.key(case.reads)})
+        visible = visibility_for(Viewer(keys), policy.read_rules, people, groups)
+        row = Stored(1, event, _group_of(event), given.quiet)
+        # Asked for by author, as a few rows want to be (`only_by`).
+        asked = Filter(authors=frozenset({event.pubkey}))
+        got = SHOWN if visible.may_read(row, asked) else HIDDEN
+        return Result(case, got, "", got == case.want)
+    reject = verdict_on(
+        event, policy, groups, frozenset(cast.key(name) for name in given.logged_in), given, NOW
+    )
+    if reject is None:
+        return Result(case, ACCEPT, "", case.want == ACCEPT and case.rule is None)
+    got = f"{reject.prefix}: {reject.text}"
+    passed = case.want in (got, reject.prefix) and case.rule in (None, reject.rule)
+    return Result(case, got, reject.rule, passed)
+
+
+def verdict_on(
+    event: Event, policy: PolicySet, groups: Groups, logged_in: frozenset[str], given: Given,
+    now: int,
+) -> Reject | None:  # fmt: skip
+    """What the rules of the policies and of the event's group object to."""
+    facts = facts_for(event, policy.people, groups, logged_in, now, given=given)
+    refusal = policy.screen(event, now, given.origin) or policy.judge(event, facts)
+    if refusal is not None or event.kind in kinds.GROUP_RECORDS:
+        return refusal
+    circumstances = Circumstances(
+        now,
+        given.origin,
+        facts.who,
+        moved_from=event.tag("h") if given.replaces else NotStored.NOT_STORED,
+        is_memory=policy.is_memory(event),
+    )
+    return objection(event, event.tag("h"), groups, policy.groups, circumstances)
+
+
+def facts_for(
+    event: Event, people: People, groups: Groups, logged_in: frozenset[str], now: int, *,
+    given: Given,
+) -> Facts:  # fmt: skip
+    """Facts of an event in a world that is told and not stored."""
+    group = groups.get(event.tag("h"))
+    readers: set[Who] = set()
+    for key in logged_in:
+        readers |= who_writes(key, people, groups, group)
+    return Facts(
+        now, given.origin, logged_in, who_writes(event.pubkey, people, groups, group),
+        frozenset(readers),
+        wraps_for_known=any(is_known(key, people, groups) for key in event.tag_values("p")),
+        deletes_own=given.deletes_own, replaces=given.replaces, has_group=group is not None,
+    )  # fmt: skip
+
+
+class Cast:
+    """Names → keys. The policies' own people where they have some, made-up ones elsewhere."""
+
+    def __init__(self, people: People) -> None:
+        owner = min(people.owners, default=_made_up("owner"))
+        agent = min(people.agents, default=_made_up("agent"))
+        self._keys = {"owner": owner, "agent": agent}
+        self.people = replace(
+            people, owners=people.owners | {owner}, agents=people.agents | {agent}
+        )
+
+    def key(self, name: str) -> str:
+        if is_hex64(name):
+            return name
+        return self._keys.get(name) or _made_up(name)
+
+    def keys(self, names: Iterable[str]) -> list[str]:
+        return [self.key(name) for name in names]
+
+    def told(self, value: str) -> str:
+        """`@alice` is her key; anything else is itself."""
+        return self.key(value[1:]) if value[:1] == "@" else value
+
+
+def _made_up(name: str) -> str:
+    return sha256(f"rookery policy case: {name}".encode()).hexdigest()
+
+
+def _groups(given: Given, cast: Cast, people: People) -> Groups:
+    if given.group is None:
+        return Groups()
+    members: dict[str, tuple[str, ...]] = dict.fromkeys(cast.keys(given.members), ())
+    members |= dict.fromkeys(cast.keys(given.agents), (people.agent_role,))
+    members |= dict.fromkeys(cast.keys(given.admins), (Role.ADMIN.value,))
+    flags = frozenset(Flag(flag) for flag in given.flags)
+    group = Group(given.group, flags=flags, members=members, supported_kinds=given.kinds)
+    return Groups().with_group(group)
+
+
+def _group_of(event: Event) -> str | None:
+    return event.d if event.kind in kinds.GROUP_STATE else event.tag("h")
+
+
+def _event(case: Case, cast: Cast) -> Event:
+    tags = [[cast.told(value) for value in tag] for tag in case.tags]
+    content = case.content
+    event = signed(cast.key(case.by), NOW - case.age, case.kind, tags, content, lambda _: "0" * 128)
+    if case.id is None:
+        return event
+    return Event(
+        case.id, event.pubkey, event.created_at, event.kind, tags, content, event.sig, event.raw
+    )

@@ -1,0 +1,239 @@
+"""What `match` and `except` may ask: of a write (`Condition`), and of a row (`relay.visibility`).
+
+A write is asked more than a row, because what is true of the author at that moment is not stored:
+who-words, age, what it replaces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from policies.fields import nearest
+from relay.nostr import kinds
+from relay.verdict import Origin, Who
+from relay.visibility import KindSet, Match
+
+if TYPE_CHECKING:
+    from policies.fields import Table
+    from relay.nostr.event import Event
+    from relay.verdict import Facts
+
+MATCH_KEYS: Final = (
+    "kinds", "d", "d_prefix", "h", "authors", "tags", "content_chars", "age", "replaces",
+)  # fmt: skip
+WRITE_ONLY: Final = ("content_chars", "age", "replaces")
+PACKAGED_ONLY: Final = ("quiet", "ended")
+
+WRITERS: Final = (
+    Who.ANYONE, Who.NOBODY, Who.OWNER, Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN,
+)  # fmt: skip
+"""What can be said of an author; the other who-words are about readers."""
+READERS: Final = tuple(word for word in Who if word is not Who.TARGET)
+
+READ_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
+"""Names longer than a letter that stores keep for read rules (DESIGN §4)."""
+_WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
+
+TagRules = tuple[tuple[str, bool | frozenset[str]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Which writes a rule is about; every part that is not None must hold."""
+
+    kinds: KindSet | None = None
+    d: frozenset[str] | None = None
+    d_prefixes: tuple[str, ...] | None = None
+    h: bool | frozenset[str] | None = None
+    who: frozenset[Who] | None = None
+    """`authors`: the author is one of these …"""
+    authors: frozenset[str] | None = None
+    """… or has one of these keys."""
+    tags: TagRules = ()
+    wraps_for_known: bool | None = None
+    """`tags = { p = ["known"] }` on gift wraps: some `p` is somebody known here."""
+    content_chars: int | None = None
+    """More than so many characters."""
+    age: int | None = None
+    """Dated more than so many seconds back."""
+    replaces: bool | None = None
+    """Takes the place of, or as a kind 5 takes away, something stored of its author."""
+
+    def holds(self, event: Event, facts: Facts) -> bool:
+        if self.kinds is not None and event.kind not in self.kinds:
+            return False
+        if self.h is not None and not _h_holds(self.h, event.tag("h")):
+            return False
+        if self.who is not None and not self._author_holds(event, facts):
+            return False
+        if self.d is not None and event.d not in self.d:
+            return False
+        if self.d_prefixes is not None and not event.d.startswith(self.d_prefixes):
+            return False
+        if self.content_chars is not None and len(event.content) <= self.content_chars:
+            return False
+        if self.age is not None and (
+            # Windows of time are not asked of what is brought in (contract §2, import).
+            facts.origin is not Origin.WIRE or facts.now - event.created_at <= self.age
+        ):
+            return False
+        if self.replaces is not None and self._replaces(event, facts) is not self.replaces:
+            return False
+        if self.wraps_for_known is not None and facts.wraps_for_known is not self.wraps_for_known:
+            return False
+        return all(_tag_holds(event, name, wanted) for name, wanted in self.tags)
+
+    def _author_holds(self, event: Event, facts: Facts) -> bool:
+        assert self.who is not None
+        assert self.authors is not None
+        return not self.who.isdisjoint(facts.who) or event.pubkey in self.authors
+
+    def _replaces(self, event: Event, facts: Facts) -> bool:
+        return facts.deletes_own if event.kind == kinds.DELETION else facts.replaces
+
+    def for_kind(self, kind: int) -> Condition | None:
+        """The rest of the question once the kind is known; None: never about this kind."""
+        if self.kinds is None:
+            return self
+        return replace(self, kinds=None) if kind in self.kinds else None
+
+
+EVERYTHING: Final = Condition()
+
+
+def _h_holds(wanted: bool | frozenset[str], h: str | None) -> bool:  # noqa: FBT001
+    return (h is not None) is wanted if isinstance(wanted, bool) else h in wanted
+
+
+def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
+    if isinstance(wanted, bool):
+        return any(len(tag) > 1 and tag[0] == name for tag in event.tags) is wanted
+    return any(value in wanted for value in event.tag_values(name))
+
+
+def condition_from(table: Table) -> Condition:
+    """A `match` or `except` of a rule about writing."""
+    table.refuse_unknown(_known(table))
+    for key in PACKAGED_ONLY:
+        if table.has(key):
+            table.wrong(key, f"{key} can be asked of a stored row only")
+    parts = _common(table)
+    who, authors = _authors(table)
+    tags, wraps_for_known = _tags_of_a_write(table, parts)
+    return Condition(
+        parts.kinds, parts.d, parts.d_prefixes, parts.h, who, authors, tags, wraps_for_known,
+        table.integer("content_chars"), table.integer("age"), table.boolean("replaces"),
+    )  # fmt: skip
+
+
+def match_of_rows(table: Table) -> Match:
+    """A `match` or `except` about stored events, whose authors may have been anything since."""
+    table.refuse_unknown(_known(table))
+    for key in WRITE_ONLY:
+        if table.has(key):
+            table.wrong(key, f"{key} can be asked of a write only, not of a stored event")
+    parts = _common(table)
+    who, authors = _authors(table)
+    if who:
+        table.wrong("authors", "authors of stored events must be keys, not who-words")
+    return replace(
+        parts, authors=authors, tags=_tags(table), quiet=table.boolean("quiet"),
+        ended=table.boolean("ended"),
+    )  # fmt: skip
+
+
+def match_of_readable(table: Table) -> Match:
+    """`match_of_rows` of a rule with `read`, which stores ask of their tag index."""
+    match = match_of_rows(table)
+    for name, wanted in match.tags:
+        letter = len(name) == 1 and name.isascii() and name.isalpha()
+        if name not in READ_TAGS and not (letter and not isinstance(wanted, bool)):
+            table.source.fault(
+                (*table.path, "tags", name),
+                f'tag "{name}" in a rule with `read` is not offered by this version; offered: '
+                "single letters with values, " + ", ".join(sorted(READ_TAGS)),
+            )
+    return match
+
+
+def _known(table: Table) -> tuple[str, ...]:
+    return (*MATCH_KEYS, *PACKAGED_ONLY) if table.source.packaged else MATCH_KEYS
+
+
+def _common(table: Table) -> Match:
+    d = table.strings("d")
+    d_prefixes = table.strings("d_prefix")
+    return Match(
+        table.kinds("kinds"),
+        None if d is None else frozenset(d),
+        None if d_prefixes is None else tuple(d_prefixes),
+        _h(table),
+    )
+
+
+def _h(table: Table) -> bool | frozenset[str] | None:
+    value = table.values.get("h")
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) or (
+        isinstance(value, list) and all(isinstance(item, str) for item in value)
+    ):
+        return frozenset([value] if isinstance(value, str) else value)
+    if table.has("h"):
+        table.wrong("h", "h must be true, false or a list of group ids")
+    return None
+
+
+def _authors(table: Table) -> tuple[frozenset[Who] | None, frozenset[str] | None]:
+    values = table.strings("authors")
+    if values is None:
+        return None, None
+    words = {word.value: word for word in WRITERS}
+    who: set[Who] = set()
+    keys: set[str] = set()
+    for number, value in enumerate(values):
+        if value in words:
+            who.add(words[value])
+        elif value.isalpha() and len(value) < 20:  # a word, not a key
+            table.wrong_item(
+                "authors", number, f'unknown word "{value}" in authors{nearest(value, words)}'
+            )
+        else:
+            key = table.key_of("authors", number, value)
+            if key is not None:
+                keys.add(key)
+    return frozenset(who), frozenset(keys)
+
+
+def _tags(table: Table) -> TagRules:
+    tags = table.table("tags")
+    if tags is None:
+        return ()
+    found: list[tuple[str, bool | frozenset[str]]] = []
+    for name, value in tags.values.items():
+        if isinstance(value, bool):
+            found.append((name, value))
+        else:
+            values = tags.strings(name)
+            if values is not None:
+                found.append((name, frozenset(values)))
+    return tuple(found)
+
+
+def _tags_of_a_write(table: Table, parts: Match) -> tuple[TagRules, bool | None]:
+    tags = _tags(table)
+    plain = tuple((name, wanted) for name, wanted in tags if not _names_known(name, wanted))
+    if len(plain) == len(tags):
+        return tags, None
+    asked = parts.kinds
+    if asked is None or any(low != high or low not in _WRAPS for low, high in asked.ranges):
+        table.source.fault(
+            (*table.path, "tags", "p"),
+            'tags p = ["known"] is offered for the kinds 1059, 21059 and 24133 only',
+        )
+    return plain, True
+
+
+def _names_known(name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
+    return name == "p" and not isinstance(wanted, bool) and Who.KNOWN.value in wanted

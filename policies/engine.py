@@ -1,0 +1,376 @@
+"""PolicySet: every rule in force, asked in order. The first objection wins; none can force a yes.
+
+House rules: a rule gets all it needs in Facts and works alone. Each kind has its own short list of
+the rules that may be about it, with all that depends on the kind alone answered beforehand: this
+runs for each event on its way in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from policies.conditions import EVERYTHING
+from policies.rules.forms import FORMS
+from policies.rules.memory import is_memory, schema_fault
+from policies.rules.people import CODED, unproven
+from policies.rules.work import too_little_work
+from policies.settings import AuthWrites, Limits, Memory, SchemaMode, System
+from relay.errors import Prefix
+from relay.nostr import kinds
+from relay.verdict import Origin, Reject, Who
+from relay.visibility import visibility_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from policies.conditions import Condition
+    from policies.fields import Network
+    from relay.groups.group import Groups
+    from relay.groups.ruling import GroupSettings
+    from relay.nostr.event import Event
+    from relay.retention import KeepRules
+    from relay.verdict import Facts
+    from relay.visibility import People, ReadRule, Row, Viewer
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rule stands."""
+
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRule:
+    """One `[[rule]]` as far as it is about writing."""
+
+    place: Place
+    match: Condition = EVERYTHING
+    excepts: tuple[Condition, ...] = ()
+    writers: frozenset[Who] | None = None
+    """None: whoever the author is."""
+    require: tuple[str, ...] = ()
+    schema: System | None = None
+    """The memory system whose check is asked; its mode `off` lifts `require` too (G-05)."""
+    pow_bits: int = 0
+    reject: str | None = None
+
+    @property
+    def asks_who(self) -> bool:
+        return self.writers is not None or self.place.name in CODED
+
+    @property
+    def asks_form(self) -> bool:
+        return bool(self.require or self.schema or self.pow_bits)
+
+
+class Stage(Enum):
+    """When a rule is asked."""
+
+    SCREEN = "before the signature"
+    WRITER = "who writes"
+    LOGIN = "login"
+    FORM = "form"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rule that was consulted."""
+
+    place: Place
+    stage: Stage
+    matched: bool
+    verdict: Reject | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Every rule consulted about one event, in order, and the one that decided."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def decided(self) -> Step | None:
+        """The first objection; None: accepted."""
+        return next((step for step in self.steps if step.verdict is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStep:
+    """One read rule about a row, and whether it lets the viewer read it."""
+
+    place: Place
+    allowed: bool
+    readers: str
+
+
+class _Asked:
+    """A rule with what depends on the kind alone already answered."""
+
+    __slots__ = ("always", "excepts", "match", "refusal", "rule", "writers")
+
+    def __init__(self, rule: WriteRule, match: Condition, excepts: tuple[Condition, ...]) -> None:
+        self.rule = rule
+        self.match = match
+        self.excepts = excepts
+        self.always = match == EVERYTHING and not excepts
+        self.writers = rule.writers
+        self.refusal = Reject(
+            Prefix.RESTRICTED,
+            rule.reject or f"not allowed by the rule {rule.place.name!r}",
+            rule.place.name,
+        )
+
+    def about(self, event: Event, facts: Facts) -> bool:
+        return self.always or (
+            self.match.holds(event, facts)
+            and not any(other.holds(event, facts) for other in self.excepts)
+        )
+
+
+_NO_RULES: Final[tuple[tuple[_Asked, ...], tuple[_Asked, ...]]] = ((), ())
+_ANY_AGE: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.VANISH})
+
+
+class PolicySet:
+    """What the policy files say, whole. Not changed after `load`; a reload makes another."""
+
+    def __init__(
+        self, *,
+        people: People,
+        keep: KeepRules,
+        read_rules: tuple[ReadRule, ...],
+        write_rules: tuple[WriteRule, ...],
+        groups: GroupSettings,
+        limits: Limits,
+        memory: Memory,
+        auth_writes: AuthWrites,
+        trusted_readers: tuple[Network, ...],
+        read_places: tuple[Place, ...] = (),
+        files: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self.people = people
+        self.keep = keep
+        self.read_rules = read_rules
+        self.write_rules = write_rules
+        self.groups = groups
+        self.limits = limits
+        self.memory = memory
+        self.auth_writes = auth_writes
+        self.trusted_readers = trusted_readers
+        self.read_places = read_places
+        """Where each of `read_rules` stands."""
+        self.files = files
+        """Every file that was read, in order."""
+        self.notes = notes
+        """What an admin should know: packaged rules that their files replace or switch off."""
+        self._by_kind: dict[int, tuple[tuple[_Asked, ...], tuple[_Asked, ...]]] = {}
+        self._max_content = limits.max_content_length
+        self._max_tags = limits.max_event_tags
+        self._upper = limits.created_at_upper
+        self._lower = limits.created_at_lower
+        self._pow = limits.min_pow_difficulty
+
+    @property
+    def restricted_writes(self) -> bool:
+        """Whether only some may write ordinary events (NIP-11)."""
+        return any(
+            rule.match.kinds is None
+            and rule.match == EVERYTHING
+            and rule.writers is not None
+            and Who.ANYONE not in rule.writers
+            for rule in self.write_rules
+        )
+
+    def with_people(self, people: People) -> PolicySet:
+        """These policies with other people: keys that NIP-86 allows, the relay's own key."""
+        return PolicySet(
+            people=people,
+            keep=self.keep,
+            read_rules=self.read_rules,
+            write_rules=self.write_rules,
+            groups=self.groups,
+            limits=self.limits,
+            memory=self.memory,
+            auth_writes=self.auth_writes,
+            trusted_readers=self.trusted_readers,
+            read_places=self.read_places,
+            files=self.files,
+            notes=self.notes,
+        )
+
+    def is_memory(self, event: Event) -> bool:
+        """A record of one of the memory systems (G-14, G-31, G-33)."""
+        return is_memory(event)
+
+    def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
+        """What is wrong with an event whatever its author and our state; before its signature."""
+        if len(event.content) > self._max_content:
+            return self._too_long(event)
+        if len(event.tags) > self._max_tags:
+            return self._too_many_tags(event)
+        ahead = event.created_at - now
+        if (ahead > self._upper or (self._lower and -ahead > self._lower)) and (
+            origin is Origin.WIRE
+        ):
+            refusal = self._out_of_time(event, ahead)
+            if refusal is not None:
+                return refusal
+        # A request to vanish is not held up by work (N62-11).
+        if self._pow and event.kind != kinds.VANISH:
+            refusal = too_little_work(event, self._pow, "[limits] min_pow_difficulty")
+            if refusal is not None:
+                return refusal
+        form = FORMS.get(event.kind)
+        return None if form is None else form(event, origin)
+
+    def _too_long(self, event: Event) -> Reject:
+        return Reject(
+            Prefix.INVALID,
+            f"content: has {len(event.content)} characters, at most {self._max_content} allowed",
+            "[limits] max_content_length",
+        )
+
+    def _too_many_tags(self, event: Event) -> Reject:
+        return Reject(
+            Prefix.INVALID,
+            f"tags: has {len(event.tags)}, at most {self._max_tags} allowed",
+            "[limits] max_event_tags",
+        )
+
+    def _out_of_time(self, event: Event, ahead: int) -> Reject | None:
+        if ahead > self._upper:
+            return Reject(
+                Prefix.INVALID,
+                f"created_at: {ahead} s in the future, at most {self._upper} s allowed",
+                "[limits] created_at_upper",
+            )
+        if event.kind in _ANY_AGE or is_memory(event):  # N59-06, N62-01, G-14
+            return None
+        return Reject(
+            Prefix.INVALID,
+            f"created_at: {-ahead} s in the past, at most {self._lower} s allowed",
+            "[limits] created_at_lower",
+        )
+
+    def judge(self, event: Event, facts: Facts) -> Reject | None:
+        """Why this event may not be written, given the state before it; None: no objection.
+
+        Who writes first, so that whoever may not write learns nothing else (G-03); then logins,
+        then the form.
+        """
+        writers, forms = self._by_kind.get(event.kind) or self._asked_about(event.kind)
+        if facts.origin is not Origin.TRUSTED_IMPORT:
+            for asked in writers:
+                refusal = self._writer_refusal(asked, event, facts)
+                if refusal is not None:
+                    return refusal
+        if facts.origin is Origin.WIRE and event.kind != kinds.VANISH:
+            refusal = unproven(event, facts, self.auth_writes)
+            if refusal is not None:
+                return refusal
+        for asked in forms:
+            refusal = self._form_refusal(asked, event, facts)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _asked_about(self, kind: int) -> tuple[tuple[_Asked, ...], tuple[_Asked, ...]]:
+        writers: list[_Asked] = []
+        forms: list[_Asked] = []
+        for rule in self.write_rules:
+            match = rule.match.for_kind(kind)
+            if match is None:
+                continue
+            excepts = [other.for_kind(kind) for other in rule.excepts]
+            left = tuple([other for other in excepts if other is not None])
+            if EVERYTHING in left:
+                continue
+            asked = _Asked(rule, match, left)
+            # A request to vanish is not held up by who its author is (N62-11).
+            if rule.asks_who and kind != kinds.VANISH:
+                writers.append(asked)
+            if rule.asks_form:
+                forms.append(asked)
+        # At most 65,536 kinds exist, and most of them share the empty answer.
+        found = (tuple(writers), tuple(forms)) if writers or forms else _NO_RULES
+        self._by_kind[kind] = found
+        return found
+
+    def _writer_refusal(self, asked: _Asked, event: Event, facts: Facts) -> Reject | None:
+        if asked.writers is None:
+            code = CODED[asked.rule.place.name]
+            return code(event, facts, self.memory) if asked.about(event, facts) else None
+        if asked.writers.isdisjoint(facts.who) and asked.about(event, facts):
+            return asked.refusal
+        return None
+
+    def _form_refusal(self, asked: _Asked, event: Event, facts: Facts) -> Reject | None:
+        rule = asked.rule
+        name = rule.place.name
+        if rule.schema is not None and self.memory.schema_of(rule.schema) is SchemaMode.OFF:
+            return None
+        if not asked.about(event, facts):
+            return None
+        for tag in rule.require:
+            if not _has(event, tag):
+                custom = rule.reject if rule.writers is None else None
+                return Reject(Prefix.INVALID, custom or f"missing tag {tag}", name)
+        if rule.pow_bits:
+            refusal = too_little_work(event, rule.pow_bits, name)
+            if refusal is not None:
+                return refusal
+        if rule.schema is not None:
+            fault = schema_fault(rule.schema, event, facts, self.memory)
+            if fault is not None:
+                return Reject(*fault, name)
+        return None
+
+    def explain(self, event: Event, facts: Facts) -> Explanation:
+        """Every rule that `screen` and `judge` consult about this event, in their order.
+
+        Goes on behind the first objection, so that an admin sees what else would object.
+        """
+        return Explanation(tuple(self._steps(event, facts)))
+
+    def _steps(self, event: Event, facts: Facts) -> Iterator[Step]:
+        screened = self.screen(event, facts.now, facts.origin)
+        rule = "limits and forms" if screened is None else screened.rule
+        yield Step(Place(rule, "", 0), Stage.SCREEN, True, screened)  # noqa: FBT003
+        writers, forms = self._by_kind.get(event.kind) or self._asked_about(event.kind)
+        if facts.origin is not Origin.TRUSTED_IMPORT:
+            for asked in writers:
+                refusal = self._writer_refusal(asked, event, facts)
+                yield Step(asked.rule.place, Stage.WRITER, asked.about(event, facts), refusal)
+        if facts.origin is Origin.WIRE and event.kind != kinds.VANISH:
+            unproved = unproven(event, facts, self.auth_writes)
+            rule = "protected events, [auth] writes" if unproved is None else unproved.rule
+            yield Step(Place(rule, "", 0), Stage.LOGIN, unproved is not None, unproved)
+        for asked in forms:
+            refusal = self._form_refusal(asked, event, facts)
+            yield Step(asked.rule.place, Stage.FORM, asked.about(event, facts), refusal)
+
+    def explain_read(self, row: Row, viewer: Viewer, groups: Groups) -> Sequence[ReadStep]:
+        """Every read rule about the row; it is readable when all of them allow the viewer.
+
+        `only_by` is taken as fulfilled: it is a question to a filter.
+        """
+        seen = visibility_for(viewer, self.read_rules, self.people, groups)
+        steps = []
+        for rule, place in zip(self.read_rules, self.read_places, strict=True):
+            if rule.about(row, groups):
+                open_rule = replace(rule, only_by=None)
+                words = [*sorted(word.value for word in rule.readers)]
+                words += [f"tag:{name}" for name in rule.tag_readers]
+                steps.append(ReadStep(place, seen.allows(open_rule, row, None), ", ".join(words)))
+        return steps
+
+
+def _has(event: Event, name: str) -> bool:
+    """A required tag; a `d` must also say something, others may be empty (MEMORY.md 3.7)."""
+    return event.d != "" if name == "d" else event.has_tag(name)

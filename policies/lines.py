@@ -1,0 +1,159 @@
+"""Where a key stands in a TOML text: `tomllib` tells no lines, an admin needs them.
+
+House rule: the text was read by `tomllib` before, so it is valid; this only walks over it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+Path = tuple[str | int, ...]
+"""`("rule", 2, "match", "kinds")`: key `kinds` of `match` of the third `[[rule]]`."""
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_SCALAR: Final = re.compile(r"[^,\]}#\n]+")
+_ESCAPES: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+def lines_of(text: str) -> dict[Path, int]:
+    """Line (from 1) of every key and table of a valid TOML text; each array of tables by index."""
+    return _Walk(text).lines
+
+
+class _Walk:
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self.at = 0
+        self.lines: dict[Path, int] = {}
+        self.counts: dict[Path, int] = {}
+        self.counted_at = (0, 1)
+        table: Path = ()
+        while self.skip_blank():
+            if self.text.startswith("[[", self.at):
+                table = self.header(2)
+            elif self.text[self.at] == "[":
+                table = self.header(1)
+            else:
+                self.pair(table)
+
+    def skip_blank(self) -> bool:
+        """Over spaces, line ends and comments; whether something is left."""
+        text = self.text
+        while self.at < len(text):
+            char = text[self.at]
+            if char == "#":
+                end = text.find("\n", self.at)
+                self.at = len(text) if end < 0 else end
+            elif char in " \t\n":
+                self.at += 1
+            else:
+                return True
+        return False
+
+    def note(self, path: Path, at: int) -> None:
+        # Keys come in the order of the text, so line ends are counted once, not from the top.
+        seen, line = self.counted_at
+        line += self.text.count("\n", seen, at)
+        self.counted_at = (at, line)
+        self.lines.setdefault(path, line)
+
+    def header(self, brackets: int) -> Path:
+        start = self.at
+        self.at += brackets
+        path = self.placed(self.dotted())
+        if brackets == 2:
+            number = self.counts.get(path, 0)
+            self.counts[path] = number + 1
+            path = (*path, number)
+        self.at = self.text.index("]" * brackets, self.at) + brackets
+        self.note(path, start)
+        return path
+
+    def placed(self, names: list[str]) -> Path:
+        """`[[rule]]` then `[rule.match]`: the second belongs to the newest `[[rule]]`."""
+        path: Path = ()
+        for position, name in enumerate(names):
+            path = (*path, name)
+            if position < len(names) - 1 and path in self.counts:
+                path = (*path, self.counts[path] - 1)
+        return path
+
+    def dotted(self) -> list[str]:
+        names = [self.name()]
+        while True:
+            self.spaces()
+            if self.text[self.at] != ".":
+                return names
+            self.at += 1
+            names.append(self.name())
+
+    def spaces(self) -> None:
+        while self.text[self.at : self.at + 1] in (" ", "\t"):
+            self.at += 1
+
+    def name(self) -> str:
+        self.spaces()
+        if self.text[self.at] in "\"'":
+            return self.string()
+        found = _BARE.match(self.text, self.at)
+        assert found is not None  # tomllib took this text
+        self.at = found.end()
+        return found.group()
+
+    def string(self) -> str:
+        text, quote = self.text, self.text[self.at]
+        mark = quote * 3 if text.startswith(quote * 3, self.at) else quote
+        start = at = self.at + len(mark)
+        while not text.startswith(mark, at):
+            at += 2 if text[at] == "\\" and quote == '"' else 1
+        if len(mark) == 3:
+            while text[at + 3 : at + 4] == quote:  # up to two quotes may touch the closing ones
+                at += 1
+        self.at = at + len(mark)
+        return _ESCAPES.sub(r"\1", text[start:at]) if quote == '"' else text[start:at]
+
+    def pair(self, table: Path) -> None:
+        start = self.at
+        path = table
+        for name in self.dotted():
+            path = (*path, name)
+            self.note(path, start)
+        self.at = self.text.index("=", self.at) + 1
+        self.spaces()
+        self.value(path)
+
+    def value(self, path: Path) -> None:
+        char = self.text[self.at]
+        if char in "\"'":
+            self.string()
+        elif char == "[":
+            self.list(path)
+        elif char == "{":
+            self.inline(path)
+        else:
+            found = _SCALAR.match(self.text, self.at)
+            assert found is not None
+            self.at = found.end()
+
+    def list(self, path: Path) -> None:
+        self.at += 1
+        number = 0
+        while self.skip_blank() and self.text[self.at] != "]":
+            if self.text[self.at] == ",":
+                self.at += 1
+                continue
+            place = (*path, number)
+            self.note(place, self.at)
+            self.value(place)
+            number += 1
+        self.at += 1
+
+    def inline(self, path: Path) -> None:
+        self.at += 1
+        while self.skip_blank() and self.text[self.at] != "}":
+            if self.text[self.at] == ",":
+                self.at += 1
+                continue
+            self.pair(path)
+        self.at += 1

@@ -1,0 +1,1 @@
+"""Rules that need code, one subject per file; the files of TOML switch them on."""

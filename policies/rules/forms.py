@@ -1,0 +1,82 @@
+"""Objections to the form of an event, cheap and said before its signature is looked at.
+
+None of them tells who the author is or what is stored.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Prefix
+from relay.nostr import kinds
+from relay.verdict import Origin, Reject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from relay.nostr.event import Event
+
+_WITH_CREDENTIALS: Final = Reject(
+    Prefix.INVALID, "kind: a login is not an event to publish", "credentials"
+)
+_RUMOR: Final = Reject(
+    Prefix.BLOCKED, "a private message is never signed; it travels inside a gift wrap", "rumors"
+)
+_SEAL: Final = Reject(Prefix.INVALID, "tags: a seal has none", "seals")
+_WRAP: Final = Reject(Prefix.INVALID, "missing tag p", "gift wraps")
+_KEY_SHARE: Final = Reject(
+    Prefix.INVALID, "kind 1082 travels only inside a gift wrap", "key shares"
+)
+_REPOST: Final = Reject(Prefix.BLOCKED, "the reposted event is protected", "reposts")
+
+
+def _credentials(event: Event, origin: Origin) -> Reject | None:
+    """A login or a signed HTTP call must not be handed on (N42-10, N98-09)."""
+    return _WITH_CREDENTIALS
+
+
+def _rumor(event: Event, origin: Origin) -> Reject | None:
+    return _RUMOR  # a signed kind 14 or 15 is a leak by mistake (N17-02)
+
+
+def _seal(event: Event, origin: Origin) -> Reject | None:
+    return _SEAL if event.tags else None  # N59-02
+
+
+def _wrap(event: Event, origin: Origin) -> Reject | None:
+    # Without a `p` nobody could ever read it (N59-07).
+    return None if event.tag_values("p") else _WRAP
+
+
+def _key_share(event: Event, origin: Origin) -> Reject | None:
+    return _KEY_SHARE  # D-35
+
+
+def _repost(event: Event, origin: Origin) -> Reject | None:
+    """A repost that carries a protected event carries it to where its author did not (N70-05)."""
+    if origin is not Origin.WIRE or "{" not in event.content:
+        return None
+    try:
+        inner = json.loads(event.content)
+    except (ValueError, RecursionError):
+        return None  # not an event, so no protected one
+    tags = inner.get("tags") if isinstance(inner, dict) else None
+    if not isinstance(tags, list):
+        return None
+    protected = any(isinstance(tag, list) and tag and tag[0] == "-" for tag in tags)
+    return _REPOST if protected else None
+
+
+FORMS: Final[Mapping[int, Callable[[Event, Origin], Reject | None]]] = {
+    kinds.CLIENT_AUTH: _credentials,
+    kinds.HTTP_AUTH: _credentials,
+    kinds.PRIVATE_MESSAGE: _rumor,
+    kinds.PRIVATE_FILE: _rumor,
+    kinds.SEAL: _seal,
+    kinds.GIFT_WRAP: _wrap,
+    kinds.EPHEMERAL_GIFT_WRAP: _wrap,
+    kinds.KEY_SHARE: _key_share,
+    kinds.REPOST: _repost,
+    kinds.GENERIC_REPOST: _repost,
+}

@@ -1,0 +1,111 @@
+"""What the policy files set beside rules: frozen, each with the names of DESIGN §10."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class AuthWrites(Enum):
+    """`[auth] writes`: which events want a login on their connection (Z-10)."""
+
+    NEVER = "never"
+    GROUPS = "groups"
+    ALWAYS = "always"
+
+
+class SchemaMode(Enum):
+    """How closely records of a memory system are looked at (G-05)."""
+
+    STRICT = "strict"
+    LENIENT = "lenient"
+    OFF = "off"
+
+
+class System(StrEnum):
+    """The five memory systems."""
+
+    AMAN = "aman"
+    TRANSCRIPTS = "transcripts"
+    SNOWCLAW = "snowclaw"
+    NMEM = "nmem"
+    ANAMNESIS = "anamnesis"
+
+
+class Tie(Enum):
+    """Which id stays at equal `ts` (A-09)."""
+
+    HIGH = "high"
+    LOW = "low"
+
+
+class TsRule(Enum):
+    """What tag `ts` may say beside `created_at` (A-08)."""
+
+    ORDER = "order"
+    EQUAL = "equal"
+
+
+class AnonymousRead(Enum):
+    """Which rows of 30090–30097 everyone may read (A-20)."""
+
+    NONE = "none"
+    ENCRYPTED = "encrypted"
+    ALL = "all"
+
+
+class Vouchers(Enum):
+    """Who may vouch for a memory beside the owner (X-12)."""
+
+    AGENTS = "agents"
+    MEMBERS = "members"
+
+
+UPPER_S: Final = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`[limits]` of policy files; NIP-11 announces them."""
+
+    created_at_upper: int = UPPER_S
+    """Seconds ahead."""
+    created_at_lower: int = 0
+    """Seconds back; 0: any age."""
+    max_content_length: int = 400_000
+    """Characters."""
+    max_event_tags: int = 5000
+    min_pow_difficulty: int = 0
+    """Bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """`[memory]` and its tables."""
+
+    schemas: Mapping[System, SchemaMode] = field(default_factory=dict)
+    owner_annotations: bool = False
+    tie: Tie = Tie.HIGH
+    ts_rule: TsRule = TsRule.ORDER
+    verify_hash: bool = False
+    anonymous_read: AnonymousRead = AnonymousRead.NONE
+    envelope_keys: frozenset[str] = frozenset()
+    vouchers: Vouchers = Vouchers.AGENTS
+    created_at_upper: int = UPPER_S
+    """How far ahead `ts` may be (G-14): the general limit."""
+
+    def schema_of(self, system: System) -> SchemaMode:
+        return self.schemas.get(system, SchemaMode.STRICT)
+
+
+SERVER_TABLES: Final = ("relay", "server", "storage", "bus", "log")
+"""Tables of rookery.toml; `[limits]` is in both files with other keys."""
+
+SERVER_LIMITS: Final = (
+    "max_message_length", "max_subscriptions", "max_filters", "max_limit", "default_limit",
+    "max_connections", "connections_per_address", "outbox_bytes", "neg_records", "neg_sessions",
+)  # fmt: skip

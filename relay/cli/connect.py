@@ -1,0 +1,56 @@
+"""How a command becomes a client: its relay, its key, and what is said when the relay says no."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from relay.client import Client, PublishRefused, QueryClosed, Unreachable
+from relay.client.settings import find_settings
+from relay.errors import Prefix, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from relay.client.settings import Actor
+
+    Result = TypeVar("Result")
+
+_ABOUT_WHO: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
+
+
+def with_client(
+    actor: Actor,
+    relay: str | None,
+    key_file: Path | None,
+    work: Callable[[Client], Awaitable[Result]],
+) -> Result:
+    """What `work` returns, given a client that signs as the actor or as the user says."""
+    settings = find_settings(
+        actor,
+        relay=relay,
+        key_file=key_file,
+        environ=os.environ,
+        home=Path.home(),
+        here=Path(),
+    )
+
+    async def connected() -> Result:
+        async with Client(settings.relay, settings.key) as client:
+            return await work(client)
+
+    try:
+        return asyncio.run(connected())
+    except (PublishRefused, QueryClosed) as error:
+        if error.prefix not in _ABOUT_WHO:
+            raise UserError(f"{settings.relay} refused: {error}") from error
+        raise UserError(
+            f"{settings.relay} refused: {error}; that was {settings.key.npub}: another key is given"
+            " with --key-file or ROOKERY_KEY"
+        ) from error
+    except Unreachable as error:
+        raise UserError(
+            f"{error}; start one with `rookery serve --data ./data`, or name another with --relay"
+        ) from error

@@ -1,0 +1,301 @@
+"""`rookery init` and `rookery keygen`, and the data folder that `serve` makes for itself.
+
+A folder gets its settings with every default written out as a comment, so that nobody has to look
+them up; secrets are files that only their owner may read. Nothing that exists is overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import orjson
+
+from relay.cli.options import PublicKey, json_option, print_json
+from relay.errors import UserError
+from relay.nostr.keys import SecretKey, npub, read_key_file
+from relay.nostr.nip42 import relay_address
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PRESETS: Final = ("group", "open")
+_SECRET: Final = 0o600
+_PUBLIC: Final = 0o644
+_FOLDER: Final = 0o700
+"""A new data folder is its owner's alone: the database in it holds what private groups say."""
+
+_SETTINGS: Final = """\
+# Rookery: what the server is, and where it listens. Read at start.
+# A line that is commented out shows the default, or an example where it says "none".
+# Who may do what stands in policies/*.toml, which is read again when it changes.
+
+[relay]
+{name}
+# description = ""
+# contact = ""                         # a URI: mailto:… or https://…
+# icon = ""
+# banner = ""
+# terms_of_service = ""
+# The public URL: what clients log in to (NIP-42). Its path is the endpoint.
+{url}
+
+[server]
+# host = "127.0.0.1"                   # "0.0.0.0" or "::" to be reached from other machines
+# port = 7777
+# tls_cert = "cert.pem"                # none
+# tls_key = "key.pem"                  # none
+# trusted_proxies = []                 # CIDRs whose forwarding header is believed
+# metrics_from = ["127.0.0.0/8", "::1/128"]
+# compression = false                  # permessage-deflate; costs about 100 KiB a connection
+
+[limits]
+# max_message_length = 524288          # bytes of a frame
+# max_subscriptions = 200              # of a connection
+# max_filters = 50                     # of a REQ
+# max_limit = 50000                    # rows of a filter, at most
+# default_limit = 50000                # … when the filter has no limit
+# max_connections = 5000
+# connections_per_address = 0          # 0: any number
+# outbox_bytes = 4194304               # that wait for one slow client
+# neg_records = 1000000                # negentropy: records of a set
+# neg_sessions = 16                    # … and sets of a connection
+
+[storage]
+# backend = "sqlite"                   # or "postgres", which wants a dsn
+# dsn = "postgresql:///rookery"        # none
+# synchronous = "FULL"                 # "NORMAL" may lose acknowledged events when power fails
+# index_tags = ["hk"]                  # multi-letter tags that filters may name
+# prefix_d_kinds = [30078, 78]         # kinds whose #d value that ends in ":" is a prefix
+
+[bus]
+# backend = "local"                    # or "nats", for several processes on one store
+# url = "nats://127.0.0.1:4222"        # none
+
+[log]
+# level = "info"
+# format = "auto"                      # text on a terminal, json elsewhere
+"""
+
+_ACTORS: Final = """\
+# Who is who. Public keys, as npub or 64 hex; read again when this file changes.
+
+[actors]
+# Owners write the configuration and may do in every group what its admins may.
+owners = [{owners}]
+# Agents keep their memory here.
+agents = [{agents}]
+# agent_role = "agent"                 # the role of a group that lets its holder write memory there
+# trusted_readers = []                 # CIDRs that read agents' memory without logging in
+
+# [[actors.household]]                 # an owner with agents of their own
+# name = "kitchen"
+# owner = "npub1…"
+# agents = ["npub1…"]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshFolder:
+    """What `fresh_folder` made, for `serve` to say once."""
+
+    folder: Path
+    owner_key_file: Path
+    owner: str
+    """64 hex."""
+    agent_key_file: Path
+    agent: str
+
+
+@click.command("init", epilog="Example: rookery init ./data --owner npub1… --agent npub1…")
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--owner", "owners", type=PublicKey(), multiple=True, required=True, metavar="KEY",
+    help="Public key of an owner, npub or 64 hex; once for each.",
+)  # fmt: skip
+@click.option(
+    "--agent", "agents", type=PublicKey(), multiple=True, metavar="KEY",
+    help="Public key of an agent; once for each.",
+)  # fmt: skip
+@click.option(
+    "--preset", type=click.Choice(PRESETS), default="group", show_default=True,
+    help="group: a private home for a team and its agents. open: anybody may write.",
+)  # fmt: skip
+@click.option("--name", metavar="TEXT", help="What the relay is called.")
+@click.option("--url", metavar="URL", help="Its public URL, wss://…")
+def init(
+    folder: Path,
+    owners: tuple[str, ...],
+    agents: tuple[str, ...],
+    preset: str,
+    name: str | None,
+    url: str | None,
+) -> None:
+    """Make a data folder: settings, policies and the relay's own key."""
+    if url is not None and not _is_public_url(url):
+        raise click.BadParameter(f"{url!r} does not begin with wss:// or ws://", param_hint="--url")
+    made = init_folder(folder, owners, agents, preset, name, url)
+    for path in made:
+        click.echo(f"wrote {path}")
+    click.echo(f"start it with: rookery serve --data {folder}")
+
+
+@click.command("keygen", epilog="Example: rookery keygen --json")
+@json_option
+def keygen(*, as_json: bool) -> None:
+    """Make one new key pair and print it; it is kept nowhere."""
+    key = new_key()
+    if as_json:
+        print_json(
+            {"nsec": key.nsec, "npub": key.npub, "secret": key.hex, "public": key.pubkey}
+        )
+        return
+    click.echo(f"nsec  {key.nsec}   (secret: who has it is you)")
+    click.echo(f"npub  {key.npub}")
+    click.echo(f"hex   {key.pubkey}   (the npub in hex)")
+
+
+def new_key() -> SecretKey:
+    return SecretKey(secrets.token_bytes(32))
+
+
+def is_fresh(folder: Path) -> bool:
+    """Whether `init` was never run here."""
+    return not (folder / "rookery.toml").exists()
+
+
+def fresh_folder(folder: Path) -> FreshFolder:
+    """What `init --preset group` makes, for a new owner and a new agent. Raises UserError.
+
+    Their secret keys go to keys/{owner,agent}.nsec; keys that are there already are taken.
+    """
+    _refuse_to_overwrite(folder)
+    _make_folder(folder / "keys")
+    pairs = []
+    for name in ("owner", "agent"):
+        path = folder / "keys" / f"{name}.nsec"
+        if path.exists():
+            key = read_key_file(path.read_text("utf-8"), str(path))
+        else:
+            key = new_key()
+            _write(path, f"{key.nsec}\n", _SECRET)
+        pairs.append((path, key.pubkey))
+    (owner_file, owner), (agent_file, agent) = pairs
+    init_folder(folder, [owner], [agent], "group", None, None)
+    return FreshFolder(folder, owner_file, owner, agent_file, agent)
+
+
+def init_folder(
+    folder: Path,
+    owners: Sequence[str],
+    agents: Sequence[str],
+    preset: str,
+    name: str | None,
+    url: str | None,
+) -> tuple[Path, ...]:
+    """Write a data folder's files; all of them or none. Raises UserError when one is there.
+
+    `owners`, `agents`: 64 hex. `preset`: one of PRESETS. None: left to the default.
+    """
+    _refuse_to_overwrite(folder)
+    texts = {
+        # The settings come last: a folder that has them is whole.
+        "relay.key": (f"{new_key().nsec}\n", _SECRET),
+        "policies/00-actors.toml": (_actors(owners, agents), _PUBLIC),
+        "policies/10-preset.toml": (_preset(preset), _PUBLIC),
+        "rookery.toml": (_settings(name, url), _PUBLIC),
+    }
+    _make_folder(folder / "policies")
+    made: list[Path] = []
+    try:
+        for file, (text, mode) in texts.items():
+            _write(folder / file, text, mode)
+            made.append(folder / file)
+    except BaseException:
+        for path in made:
+            with suppress(OSError):
+                path.unlink()
+        raise
+    return tuple(made)
+
+
+_FILES: Final = ("rookery.toml", "policies/00-actors.toml", "policies/10-preset.toml", "relay.key")
+
+
+def _refuse_to_overwrite(folder: Path) -> None:
+    for file in _FILES:
+        if os.path.lexists(folder / file):
+            raise UserError(
+                f"{folder / file} exists and is not overwritten; choose another folder, or move"
+                " that file away"
+            )
+
+
+def _make_folder(folder: Path) -> None:
+    # mkdir's own `parents` would give the folders above the mode of the umask.
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=_FOLDER, exist_ok=True)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """A new file, never through a link; on disk on return, since a lost key cannot be remade."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        descriptor = os.open(path, flags, mode)
+    except FileExistsError:
+        raise UserError(f"{path} exists and is not overwritten; choose another folder") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _settings(name: str | None, url: str | None) -> str:
+    return _SETTINGS.format(
+        name='# name = "Rookery"' if name is None else f"name = {_toml(name)}",
+        url=(
+            '# url = "wss://relay.example.org"   # none: localhost and the listening port'
+            if url is None
+            else f"url = {_toml(url)}"
+        ),
+    )
+
+
+def _actors(owners: Sequence[str], agents: Sequence[str]) -> str:
+    return _ACTORS.format(owners=_keys(owners), agents=_keys(agents))
+
+
+def _keys(pubkeys: Sequence[str]) -> str:
+    """Each once, in order, on a line of its own."""
+    lines = "".join(f'    "{npub(pubkey)}",\n' for pubkey in dict.fromkeys(pubkeys))
+    return f"\n{lines}" if lines else ""
+
+
+def _preset(preset: str) -> str:
+    resource = files("policies") / "presets" / f"{preset}.toml"
+    try:
+        return resource.read_text("utf-8")
+    except FileNotFoundError:
+        # Without its rules the relay would be somebody else's than the one asked for.
+        raise UserError(
+            f"this installation lacks policies/presets/{preset}.toml; install Rookery again"
+        ) from None
+
+
+def _toml(text: str) -> str:
+    """A TOML string: JSON's escapes are TOML's, but JSON leaves DEL as it is."""
+    try:
+        return orjson.dumps(text).decode().replace("\x7f", "\\u007f")
+    except orjson.JSONEncodeError:
+        raise UserError("--name is not valid text", code=2) from None
+
+
+def _is_public_url(url: str) -> bool:
+    return url.lower().startswith(("ws://", "wss://")) and relay_address(url) is not None

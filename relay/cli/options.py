@@ -1,0 +1,73 @@
+"""What commands share: options, the spelling of keys, and safe ways to print."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import orjson
+
+from relay.errors import Invalid
+from relay.nostr.keys import public_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    KeyType = click.ParamType[str]
+else:
+    KeyType = click.ParamType  # takes no arguments in older versions of click
+
+_WIDE: Final = 200
+"""Columns when nobody looks: a table in a pipe must not break its keys in two."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--relay` and `--key-file` (contract §2)."""
+    relay = click.option("--relay", metavar="URL", help="The relay, ws:// or wss://.")
+    key_file = click.option(
+        "--key-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A file with the nsec or 64 hex that signs.",
+    )
+    return relay(key_file(command))
+
+
+class PublicKey(KeyType):
+    """An npub or 64 hex; the value is 64 hex."""
+
+    name = "key"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        if value.strip().lower().startswith("nsec1"):
+            # Never repeated, however it is spelt.
+            self.fail("that is a secret key; give the public one (npub or 64 hex)", param, ctx)
+        try:
+            return public_key(value)
+        except Invalid as invalid:
+            self.fail(invalid.text, param, ctx)
+
+
+def print_json(value: object) -> None:
+    """One value on one line."""
+    click.echo(orjson.dumps(value).decode())
+
+
+def printable(text: str) -> str:
+    """Text from the network with nothing in it that a terminal obeys."""
+    return "".join(char if char.isprintable() else "�" for char in text)
+
+
+def console() -> Console:
+    """Where tables go."""
+    from rich.console import Console
+
+    out = partial(Console, markup=False, highlight=False, emoji=False)
+    return out() if out().is_terminal else out(width=_WIDE)

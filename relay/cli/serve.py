@@ -1,0 +1,342 @@
+"""`rookery serve`: the one file that names implementations and puts the rooms together.
+
+`open_folder` gives the other commands of a folder its events: through the control socket while a
+relay runs there, else from the store, opened here under the folder's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import stat
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+import policies
+from policies.reload import fingerprint, reloaded
+from relay.answer import Answers
+from relay.bus.local import LocalBus
+from relay.cli.folder_lock import locked
+from relay.cli.init import fresh_folder
+from relay.config import Config, load_config
+from relay.errors import ConfigFaults, FolderBusy, UserError
+from relay.fanout import Fanout
+from relay.ingest import Ingest
+from relay.nostr.filters import FilterTerms
+from relay.nostr.keys import npub, read_key_file
+from relay.observe import Metrics, Readiness, set_up_logging
+from relay.outbox import Turn
+from relay.projections import Realm, rebuilt_groups
+from relay.server.app import Parts, Server
+from relay.server.connection import Roads
+from relay.server.control import ControlServer, RemoteFolder
+from relay.storage.sqlite.store import SqliteStore
+from relay.verdict import Origin, WriteOutcome, spoken
+from relay.visibility import everything_visible
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+
+    from relay.ingest import Result
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.nostr.keys import SecretKey
+    from relay.server.control import Folder
+
+_log = logging.getLogger("rookery")
+
+_RELOAD_S: Final = 1.0
+_EXPORT_PAGE: Final = 500
+_SWITCH_S: Final = 0.0005
+"""How long a thread keeps the interpreter: the writer must not wait 5 ms per statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One data folder at work: its store, what is judged against, the road in."""
+
+    config: Config
+    relay_key: SecretKey
+    policies: policies.PolicySet
+    """As they were at the start."""
+    store: SqliteStore
+    realm: Realm
+    fanout: Fanout
+    ingest: Ingest
+    metrics: Metrics
+    readiness: Readiness
+    bus: LocalBus
+    terms: FilterTerms
+
+    @property
+    def folder(self) -> LocalFolder:
+        return LocalFolder(self)
+
+
+def _now() -> int:
+    return int(time.time())  # noqa: TID251 — a shell reads the clock
+
+
+@asynccontextmanager
+async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
+    """The folder's parts, running; the caller holds its lock."""
+    relay_key = _relay_key(folder)
+    policy = policies.load(folder / "policies", relay_key.pubkey)
+    terms = FilterTerms(config.storage.index_tags, config.storage.prefix_d_kinds)
+    metrics, readiness, bus = Metrics(), Readiness(), LocalBus()
+    store = await SqliteStore.open(
+        folder / "rookery.db", terms, synchronous=config.storage.synchronous.value
+    )
+    verifiers = ThreadPoolExecutor(2, "verify")
+    try:
+        realm = Realm(policy, await rebuilt_groups(store, relay_key.pubkey))
+        fanout = Fanout(realm)
+        ingest = Ingest(
+            store, realm, relay_key, fanout, clock=_now, verifiers=verifiers, metrics=metrics,
+            committed=bus.announce,
+        )  # fmt: skip
+        async with ingest:
+            yield Opened(
+                config, relay_key, policy, store, realm, fanout, ingest, metrics, readiness, bus,
+                terms,
+            )
+    finally:
+        verifiers.shutdown()
+        await store.close()
+
+
+def _relay_key(folder: Path) -> SecretKey:
+    path = folder / "relay.key"
+    try:
+        text = path.read_text("ascii")
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} is missing: make the folder with `rookery init {folder} --owner KEY`"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        _log.warning("%s can be read by others: chmod 600 %s", path, path)
+    return read_key_file(text, str(path))
+
+
+class LocalFolder:
+    """`Folder` over the parts of this process: what commands and the control socket ask."""
+
+    def __init__(self, parts: Opened) -> None:
+        self._parts = parts
+
+    async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
+        batch = _Batch(len(events))
+        for number, event in enumerate(events):
+            self._parts.ingest.submit(event, _Line(batch, number), origin)
+        await batch.done.wait()
+        return batch.results
+
+    async def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
+        seq = 0
+        visibility = everything_visible(self._parts.realm.policy.people, self._parts.realm.groups)
+        while rows := await self._parts.store.since(seq, _EXPORT_PAGE):
+            now = _now()
+            yield [
+                row.event.raw
+                for row in rows
+                if (row.expires_at is None or row.expires_at > now)
+                and filter_.matches(row.event)
+                and visibility.may_read(row, filter_)
+            ]
+            seq = rows[-1].seq
+
+    async def head(self) -> int:
+        return await self._parts.store.head()
+
+
+class _Batch:
+    """Events of an import that wait for their verdicts together."""
+
+    def __init__(self, size: int) -> None:
+        self.results: list[tuple[bool, str]] = [(False, "")] * size
+        self.done = asyncio.Event()
+        self._left = size
+        if not size:
+            self.done.set()
+
+    def note(self, number: int, result: Result) -> None:
+        self.results[number] = (
+            (True, "") if result is WriteOutcome.STORED else spoken(result)
+        )
+        self._left -= 1
+        if not self._left:
+            self.done.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The author of one imported event: nobody is logged in."""
+
+    batch: _Batch
+    number: int
+
+    @property
+    def authenticated(self) -> frozenset[str]:
+        return frozenset()
+
+    def answered(self, event: Event, result: Result) -> None:
+        self.batch.note(self.number, result)
+
+
+@asynccontextmanager
+async def open_folder(folder: Path) -> AsyncIterator[Folder]:
+    """The folder's events, whether a relay runs on it or not."""
+    if not folder.is_dir():  # noqa: ASYNC240 — nothing else runs here
+        raise UserError(f"{folder} is no folder: `rookery init {folder} --owner KEY` makes one")
+    socket = folder / "control.sock"
+    try:
+        with locked(folder):
+            config = load_config(folder / "rookery.toml")
+            async with opened(folder, config) as parts:
+                yield parts.folder
+            return
+    except FolderBusy as busy:
+        if not socket.exists():
+            raise busy from None
+    async with RemoteFolder(socket) as remote:
+        yield remote
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+@click.command("serve", epilog="Example: rookery serve --data ./data --port 7777")
+@click.option(
+    "--data", "folder", default="data", show_default=True, metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path), help="The relay's folder.",
+)  # fmt: skip
+@click.option(
+    "--config", "config_file", metavar="F", type=click.Path(dir_okay=False, path_type=Path),
+    help="Settings to read instead of DIR/rookery.toml.",
+)  # fmt: skip
+@click.option("--host", metavar="H", help="Listen here instead of [server] host.")
+@click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="0 picks a free one.")
+def serve_command(
+    folder: Path, config_file: Path | None, host: str | None, port: int | None
+) -> None:
+    """Run the relay. A folder that is empty or not there yet is made first."""
+    _make_if_fresh(folder)
+    config = load_config(config_file or folder / "rookery.toml")
+    if config_file is not None and not config_file.is_file():
+        raise UserError(f"{config_file} is not there", code=2)
+    config = replace(
+        config,
+        server=replace(
+            config.server,
+            host=config.server.host if host is None else host,
+            port=config.server.port if port is None else port,
+        ),
+    )
+    set_up_logging(config.log.level.value, config.log.format.value, sys.stderr)
+    with locked(folder):
+        _run(_serve(folder, config))
+
+
+def _make_if_fresh(folder: Path) -> None:
+    if folder.exists() and any(
+        path.name not in ("rookery.lock", "lost+found") for path in folder.iterdir()
+    ):
+        return
+    made = fresh_folder(folder)
+    print(f"made {made.folder}: a relay with a new owner and one agent", flush=True)
+    print(f"  owner {npub(made.owner)}  secret key in {made.owner_key_file}", flush=True)
+    print(f"  agent {npub(made.agent)}  secret key in {made.agent_key_file}", flush=True)
+    print("  keep the keys safe; who may do what stands in policies/*.toml", flush=True)
+
+
+def _run(main: Coroutine[object, object, None]) -> None:
+    sys.setswitchinterval(_SWITCH_S)
+    gc.set_threshold(50_000, 20, 50)
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(main)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # not on every platform; slower, not different
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _serve(folder: Path, config: Config) -> None:
+    stop, reload = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    async with opened(folder, config) as parts:
+        roads = _roads(parts)
+        server = Server(
+            Parts(config, parts.realm, parts.store, roads, parts.relay_key.pubkey, parts.metrics,
+                  parts.readiness),
+            config.server.host, config.server.port,
+        )  # fmt: skip
+        async with ControlServer(folder / "control.sock", parts.folder), server:
+            watching = asyncio.create_task(_reload(folder, parts, reload), name="reload")
+            gc.freeze()
+            print(f"listening on {server.url}", flush=True)
+            await stop.wait()
+            _log.info("stopping")
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+def _roads(parts: Opened) -> Roads:
+    config = parts.config
+    loop = asyncio.get_running_loop()
+    answers = Answers(
+        parts.store, parts.realm, parts.fanout, config.limits, clock=_now,
+        head=parts.store.committed,
+    )  # fmt: skip
+    return Roads(
+        parts.ingest, answers, Turn(loop.call_soon), config.limits, parts.terms, parts.metrics,
+        _now, compression=config.server.compression,
+    )  # fmt: skip
+
+
+async def _reload(folder: Path, parts: Opened, asked: asyncio.Event) -> None:
+    """Policies anew within 2 s of a change, or on SIGHUP: whole or not at all (contract §4)."""
+    home = folder / "policies"
+    seen = fingerprint(home)
+    current = parts.policies
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RELOAD_S):
+                await asked.wait()
+        now = await asyncio.to_thread(fingerprint, home)
+        if now == seen and not asked.is_set():
+            continue
+        asked.clear()
+        seen = now
+        policy = await asyncio.to_thread(reloaded, current, home)
+        if isinstance(policy, ConfigFaults):
+            parts.readiness.warns("policies", str(policy))
+            parts.metrics.policies_kept()
+            for fault in policy.faults:
+                _log.error("policies stay as they were: %s", fault)
+            continue
+        current = policy
+        parts.realm.enforce(policy)
+        parts.readiness.recovers("policies")
+        parts.metrics.policies_reloaded()
+        _log.info("policies reloaded")
+
+

@@ -1,0 +1,316 @@
+"""Client: a signing Nostr client on one relay, for as long as its `async with` lasts.
+
+It logs in by itself, comes back by itself, and never waits without a deadline. Requests outlive a
+connection: what was under way is asked again on the next one, which is safe because publishing an
+event twice is publishing it once (`duplicate:`) and reading changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from relay.client.answers import CountAnswer, StoredAnswer, filters_of
+from relay.client.errors import ConnectionLost, NoKey, PublishRefused, QueryClosed
+from relay.client.line import Line
+from relay.client.link import Pace, Reply
+from relay.client.subscription import Subscription
+from relay.errors import Prefix
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterable,
+        AsyncIterator,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+    from types import TracebackType
+    from typing import Self
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.nostr.keys import SecretKey
+
+    Answer = TypeVar("Answer", StoredAnswer, CountAnswer)
+    Question = Filter | Mapping[str, object]
+    """A filter, or what NIP-01 writes for one: `{"kinds": [9], "#h": ["tea"]}`."""
+
+_DEFAULT_PACE: Final = Pace()
+
+
+def unix_now() -> int:
+    """Seconds since 1970 by this machine's clock."""
+    return int(time.time())  # noqa: TID251  a client has a clock of its own; tests pass another
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReport:
+    """What became of many events."""
+
+    stored: int
+    duplicates: int
+    """Stored already: published before, or by somebody else."""
+    refused: tuple[PublishRefused, ...]
+    """In the order of the answers; each names its event."""
+
+
+class Client:
+    """`async with Client("ws://127.0.0.1:7777", key) as relay: …`
+
+    Safe to use from many tasks of one loop at once. Every method raises Unanswered when its
+    deadline passes (`deadline_s`, or `pace.deadline_s`), and ClientClosed outside the `async with`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *keys: SecretKey,
+        pace: Pace = _DEFAULT_PACE,
+        now: Callable[[], int] = unix_now,
+    ) -> None:
+        """The first key signs; all of them log in. `now`: seconds since 1970. Raises UserError."""
+        self._keys = keys
+        self._line = Line(url, keys, pace, now)
+
+    @property
+    def url(self) -> str:
+        return self._line.url
+
+    @property
+    def pubkey(self) -> str:
+        """Who signs, 64 hex. Raises NoKey."""
+        return self._signer(None).pubkey
+
+    @property
+    def logged_in(self) -> frozenset[str]:
+        """The public keys that the relay took on this connection."""
+        link = self._line.link
+        return link.logged_in if link is not None else frozenset()
+
+    @property
+    def notices(self) -> Collection[str]:
+        """The last NOTICE texts of the relay, at most 32."""
+        return self._line.notices
+
+    async def __aenter__(self) -> Self:
+        """Connect and log in. Raises Unreachable."""
+        await self._line.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._line.close()
+
+    def sign(
+        self,
+        kind: int,
+        content: str = "",
+        tags: Iterable[Iterable[str]] = (),
+        *,
+        created_at: int | None = None,
+        key: SecretKey | None = None,
+    ) -> Event:
+        """An event of the first key, or of `key`, dated now. Raises NoKey."""
+        at = self._line.now() if created_at is None else created_at
+        return self._signer(key).sign(kind, [list(tag) for tag in tags], content, at)
+
+    async def send(
+        self, kind: int, content: str = "", tags: Iterable[Iterable[str]] = ()
+    ) -> Event:
+        """Sign and publish; the event, once the relay has it. Raises NoKey, PublishRefused."""
+        event = self.sign(kind, content, tags)
+        await self.publish(event)
+        return event
+
+    async def publish(self, event: Event, *, deadline_s: float | None = None) -> None:
+        """Until the relay has the event. Raises PublishRefused.
+
+        On a lost connection it is sent again on the next one, until the deadline; `OK true
+        "duplicate: …"` is success.
+        """
+        await self._accepted(event, deadline_s)
+
+    async def publish_many(
+        self,
+        events: Iterable[Event] | AsyncIterable[Event],
+        *,
+        window: int = 256,
+        deadline_s: float | None = None,
+    ) -> PublishReport:
+        """Publish in order, at most `window` events on their way at a time; refusals stop nothing.
+
+        The deadline is that of each event. Raises Unanswered; it is safe to begin again.
+        """
+        slots = asyncio.Semaphore(window)
+        replies = {"stored": 0, "duplicates": 0}
+        refused: list[PublishRefused] = []
+
+        async def publish_one(event: Event) -> None:
+            try:
+                reply = await self._accepted(event, deadline_s)
+                replies["duplicates" if reply.is_duplicate else "stored"] += 1
+            except PublishRefused as refusal:
+                refused.append(refusal)
+            finally:
+                slots.release()
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                async for event in _each(events):
+                    await slots.acquire()
+                    tasks.create_task(publish_one(event))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return PublishReport(**replies, refused=tuple(refused))
+
+    async def query(self, *filters: Question, deadline_s: float | None = None) -> list[Event]:
+        """The stored events that match any of the filters, in the relay's order, each once.
+
+        A relay may cut a long answer at its limits: see `query_all`. Raises QueryClosed,
+        AnswerTooLong.
+        """
+        wanted = filters_of(filters)
+        async with self._line.deadline(deadline_s, "EOSE"):
+            answer = await self._answer("REQ", wanted, lambda: StoredAnswer(wanted))
+            return await answer.events()
+
+    async def query_all(
+        self, *filters: Question, page: int = 5_000, deadline_s: float | None = None
+    ) -> AsyncIterator[Event]:
+        """Every stored event that matches, newest first, asked for page by page with `until`.
+
+        Filter by filter; an event that matches several comes with the first. `deadline_s` is that
+        of a page. A relay that serves less than `page` events at a time is asked more often; only
+        more events in one second than it serves at a time cannot be had. A `search` is one page.
+        """
+        wanted = filters_of(filters)
+        given: set[str] = set()
+        for position, filter_ in enumerate(wanted):
+            earlier = [other for other in wanted[:position] if _is_whole(other)]
+            async for event in self._pages(filter_, page, deadline_s):
+                if event.id in given or any(other.matches(event) for other in earlier):
+                    continue
+                if not _is_whole(filter_):
+                    # Bounded by the filter's limit, or by one answer to a search.
+                    given.add(event.id)
+                yield event
+
+    async def count(self, *filters: Question, deadline_s: float | None = None) -> int:
+        """How many events match (NIP-45). Raises QueryClosed."""
+        wanted = filters_of(filters)
+        async with self._line.deadline(deadline_s, "the COUNT"):
+            return (await self._answer("COUNT", wanted, CountAnswer)).number
+
+    def subscribe(self, *filters: Question, queue: int = 10_000) -> Subscription:
+        """Stored events, then live ones, across reconnects: see Subscription.
+
+        `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
+        """
+        return Subscription(self._line, filters_of(filters), queue)
+
+    async def information(self, *, deadline_s: float | None = None) -> dict[str, object]:
+        """The relay's information document (NIP-11). Raises Unreachable, NotARelay."""
+        async with self._line.deadline(deadline_s, "the relay information document"):
+            return await self._line.information()
+
+    def _signer(self, key: SecretKey | None) -> SecretKey:
+        if key is not None:
+            return key
+        if not self._keys:
+            raise NoKey
+        return self._keys[0]
+
+    async def _accepted(self, event: Event, deadline_s: float | None) -> Reply:
+        async with self._line.deadline(deadline_s, f"the OK for event {event.id[:12]}…"):
+            frame, login_tried = b'["EVENT",' + event.raw + b"]", False
+            while True:
+                link = await self._line.link_up()
+                rounds = link.login_rounds
+                try:
+                    reply = await link.publish(event.id, frame)
+                    if reply.accepted:
+                        return reply
+                    if reply.prefix != Prefix.AUTH_REQUIRED:
+                        raise PublishRefused(reply.prefix, reply.text, event)
+                    if login_tried or not await link.login_after(rounds):
+                        raise PublishRefused(reply.prefix, reply.text, event, link.login_refusal)
+                    login_tried = True
+                except ConnectionLost:
+                    login_tried = False
+
+    async def _answer(
+        self, verb: str, filters: Sequence[Filter], new_answer: Callable[[], Answer]
+    ) -> Answer:
+        login_tried = False
+        while True:
+            link = await self._line.link_up()
+            rounds, answer = link.login_rounds, new_answer()
+            try:
+                try:
+                    async with link.asking(verb, filters, answer):
+                        await answer.wait()
+                    return answer
+                except QueryClosed as closed:
+                    if closed.prefix != Prefix.AUTH_REQUIRED:
+                        raise
+                    if login_tried or not await link.login_after(rounds):
+                        refusal = link.login_refusal
+                        raise QueryClosed(closed.prefix, closed.text, refusal) from None
+                    login_tried = True
+            except ConnectionLost:
+                login_tried = False
+
+    async def _pages(
+        self, filter_: Filter, page: int, deadline_s: float | None
+    ) -> AsyncIterator[Event]:
+        until, left = filter_.until, filter_.limit
+        edge: set[str] = set()
+        """Ids dated `until` that were given already: the next page begins with them."""
+        while left is None or left > 0:
+            size = len(edge) + (page if left is None else min(page, left))
+            answer = await self.query(
+                replace(filter_, until=until, limit=size), deadline_s=deadline_s
+            )
+            if filter_.search is not None:
+                for event in answer:
+                    yield event
+                return
+            fresh = [event for event in answer if event.id not in edge]
+            fresh = sorted(fresh, key=lambda event: (-event.created_at, event.id))[:left]
+            for event in fresh:
+                yield event
+            if left is not None:
+                left -= len(fresh)
+            if fresh:
+                oldest = fresh[-1].created_at
+                held = edge if oldest == until else set()
+                edge = held | {event.id for event in fresh if event.created_at == oldest}
+                until = oldest
+            elif until is not None and 0 < len(answer) < len(edge):
+                # The relay serves less at a time than this second holds: go on below it.
+                until, edge = until - 1, set()
+            else:
+                return
+
+
+def _is_whole(filter_: Filter) -> bool:
+    """Whether `query_all` gives everything that the filter matches."""
+    return filter_.limit is None and filter_.search is None
+
+
+async def _each(events: Iterable[Event] | AsyncIterable[Event]) -> AsyncIterator[Event]:
+    if hasattr(events, "__aiter__"):
+        async for event in events:
+            yield event
+    else:
+        for event in events:
+            yield event

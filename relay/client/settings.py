@@ -1,0 +1,207 @@
+"""Where a command finds its relay and its key, and what `~/.config/rookery/client.toml` may say.
+
+First what the command line says, then the environment, then the file, then what `rookery serve
+--data ./data` makes in the current folder (contract §2; keys: DESIGN §10, rows C and E). A key
+never appears in a message: texts name the place that it was read from.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import ConfigFaults, Fault, Invalid, UserError
+from relay.nostr.keys import SecretKey, read_key_file
+from relay.nostr.nip42 import relay_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
+FILE: Final = Path(".config/rookery/client.toml")
+"""Below the home folder."""
+_KEYS: Final = ("relay", "key_file", "agent_key_file", "data")
+_TABLES: Final = ("snowclaw", "nmem", "anamnesis")
+"""Known here, read by those who use them."""
+
+
+class Actor(StrEnum):
+    """Whose key a command signs with when nobody says otherwise; also the name of its file."""
+
+    OWNER = "owner"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFile:
+    """What client.toml says; None where it says nothing."""
+
+    relay: str | None = None
+    key_file: Path | None = None
+    agent_key_file: Path | None = None
+    data: Path | None = None
+    tables: tuple[tuple[str, Mapping[str, object]], ...] = ()
+    """(name, content) of the tables that are here, unchecked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """One command's relay and key."""
+
+    relay: str
+    key: SecretKey
+    data: Path
+    """Caches, outboxes and spool of the client; not the relay's data folder."""
+    agent_key_file: Path | None
+    file: ClientFile
+
+    def agent_key(self) -> SecretKey | None:
+        """The agent's key when one is configured beside `key` (MEMORY S-23). Raises UserError."""
+        return None if self.agent_key_file is None else _key_in(self.agent_key_file)
+
+
+def find_settings(
+    actor: Actor,
+    *,
+    relay: str | None,
+    key_file: Path | None,
+    environ: Mapping[str, str],
+    home: Path,
+    here: Path,
+) -> ClientSettings:
+    """`relay`, `key_file`: the options of the command. `here`: the current folder.
+
+    Raises UserError saying what to do next, ConfigFaults for a client.toml that cannot be used.
+    """
+    file = read_client_file(home)
+    if relay is not None:
+        url = _relay_url(relay, "--relay")
+    elif environ.get("ROOKERY_RELAY"):
+        url = _relay_url(environ["ROOKERY_RELAY"], "ROOKERY_RELAY")
+    else:
+        url = file.relay or DEFAULT_RELAY
+    return ClientSettings(
+        relay=url,
+        key=_key(actor, key_file, file, environ, here),
+        data=file.data or home / ".local/share/rookery",
+        agent_key_file=file.agent_key_file,
+        file=file,
+    )
+
+
+def read_client_file(home: Path) -> ClientFile:
+    """client.toml, all None when there is none. Raises ConfigFaults with every fault at once."""
+    path = home / FILE
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return ClientFile()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigFaults([Fault(str(path), 0, f"cannot be read: {error}")]) from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        raise ConfigFaults([Fault(str(path), int(at[1]) if at else 0, str(error))]) from error
+    faults = [
+        Fault(str(path), _line_of(key, text), fault)
+        for key, value in content.items()
+        if (fault := _fault_in(key, value))
+    ]
+    if faults:
+        raise ConfigFaults(faults)
+    return ClientFile(
+        relay=content.get("relay"),
+        key_file=_path_in(content, "key_file", home),
+        agent_key_file=_path_in(content, "agent_key_file", home),
+        data=_path_in(content, "data", home),
+        tables=tuple((name, content[name]) for name in _TABLES if name in content),
+    )
+
+
+def _key(
+    actor: Actor,
+    key_file: Path | None,
+    file: ClientFile,
+    environ: Mapping[str, str],
+    here: Path,
+) -> SecretKey:
+    if key_file is not None:
+        return _key_in(key_file)
+    if environ.get("ROOKERY_KEY"):
+        try:
+            return SecretKey.parse(environ["ROOKERY_KEY"])
+        except Invalid:
+            raise UserError("ROOKERY_KEY holds no nsec and no 64 hex characters") from None
+    if file.key_file is not None:
+        return _key_in(file.key_file)
+    if actor is Actor.AGENT and file.agent_key_file is not None:
+        return _key_in(file.agent_key_file)
+    made_by_serve = here / "data" / "keys" / f"{actor}.nsec"
+    if made_by_serve.exists():
+        return _key_in(made_by_serve)
+    raise UserError(
+        f"no key to sign with: give --key-file FILE or set ROOKERY_KEY (there is no key_file in"
+        f" ~/{FILE} and no ./data/keys/{actor}.nsec; `rookery keygen` makes a key)"
+    )
+
+
+def _key_in(path: Path) -> SecretKey:
+    try:
+        return read_key_file(path.read_text("utf-8"), str(path))
+    except FileNotFoundError:
+        raise UserError(f"there is no key file {path}; `rookery keygen` makes a key") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} holds no nsec and no 64 hex characters") from None
+    except OSError as error:
+        raise UserError(f"cannot read the key file {path}: {error.strerror}") from error
+
+
+def _relay_url(url: str, where: str) -> str:
+    url = url.strip()
+    if not _is_relay_url(url):
+        raise UserError(f"{where}: {url!r} is no relay URL; it begins with ws:// or wss://", code=2)
+    return url
+
+
+def _is_relay_url(url: str) -> bool:
+    return url.lower().startswith(("ws://", "wss://")) and relay_address(url) is not None
+
+
+def _fault_in(key: str, value: object) -> str:
+    """What is wrong with one entry, or nothing. Values are not repeated: one may be a secret."""
+    if key in _TABLES:
+        return "" if isinstance(value, dict) else f"{key}: must be a table, [{key}]"
+    if key not in _KEYS:
+        what = f"[{key}]" if isinstance(value, dict) else key
+        known = (*_KEYS, *_TABLES)
+        near = get_close_matches(key, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        return f"unknown key {what}; {hint}"
+    if not isinstance(value, str):
+        return f"{key}: must be a string"
+    if key == "relay" and not _is_relay_url(value):
+        return "relay: must be a URL that begins with ws:// or wss://"
+    return ""
+
+
+def _path_in(content: Mapping[str, str], key: str, home: Path) -> Path | None:
+    """`~` is the home folder; a relative path begins at the file's own folder."""
+    if key not in content:
+        return None
+    text = content[key]
+    if text == "~" or text.startswith("~/"):
+        return home / text[2:]
+    return (home / FILE).parent / text
+
+
+def _line_of(key: str, text: str) -> int:
+    """Where a top-level key or table of this name stands; tomllib does not tell."""
+    name = re.escape(key)
+    entry = re.compile(rf"""\s*(\[+\s*)?["']?{name}["']?\s*[=.\]]""").match
+    return next((n for n, line in enumerate(text.splitlines(), 1) if entry(line)), 0)

@@ -1,0 +1,96 @@
+"""Group → the 39000–39003 that it implies, unsigned.
+
+House rules: only what changed is said again (N29-69), each time with a later created_at than
+before (N29-68); what no message can hold is said in part and never fails what caused it (N29-71).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from relay.groups.group import SINGLE_VALUED, Flag, Role
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.groups.group import Group
+
+MAX_TAGS_BYTES: Final = 480_000
+"""For the tags of one notice: with the rest of the frame below the default
+`max_message_length` of 524,288. Enough for 6,600 members."""
+
+_ROLES: Final = (
+    (Role.ADMIN, "does everything in this group"),
+    (Role.MODERATOR, "puts in and takes out plain members, deletes their events, makes invites"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event that the relay will sign with its own key."""
+
+    kind: int
+    tags: tuple[tuple[str, ...], ...]
+    content: str
+    created_at: int
+
+
+def notices_for(before: Group | None, after: Group, now: int) -> tuple[Group, tuple[Draft, ...]]:
+    """What must be said about the group when it has become `after`; `before` None: it is new.
+
+    Gives `after` with the stamps of these drafts, and the drafts in order of kind.
+    """
+    drafts = tuple(
+        Draft(kind, tags, "", max(now, after.stamps.get(kind, -1) + 1))
+        for kind, tags in _changed(before, after)
+    )
+    if not drafts:
+        return after, ()
+    stamps = {**after.stamps, **{draft.kind: draft.created_at for draft in drafts}}
+    return replace(after, stamps=stamps), drafts
+
+
+def _changed(
+    before: Group | None, after: Group
+) -> Iterable[tuple[int, tuple[tuple[str, ...], ...]]]:
+    if before is None or _description(before) != _description(after):
+        yield kinds.GROUP_METADATA, _description(after)
+    if before is None or (
+        before.members is not after.members and before.admins() != after.admins()
+    ):
+        yield (
+            kinds.GROUP_ADMINS,
+            _list_of(after, (("p", pubkey, *roles) for pubkey, roles in after.admins().items())),
+        )
+    if before is None or before.members.keys() != after.members.keys():
+        yield kinds.GROUP_MEMBERS, _list_of(after, (("p", pubkey) for pubkey in after.members))
+    if before is None:
+        yield kinds.GROUP_ROLES, _list_of(after, (("role", name, text) for name, text in _ROLES))
+
+
+def _description(group: Group) -> tuple[tuple[str, ...], ...]:
+    """Tags of 39000 in the order of N29-62; `relay.groups.group` reads them back."""
+    known = tuple(tag for tag in group.metadata if tag[0] in SINGLE_VALUED)
+    others = tuple(tag for tag in group.metadata if tag[0] not in SINGLE_VALUED)
+    flags = tuple((flag.value,) for flag in Flag if flag in group.flags)
+    supported: tuple[tuple[str, ...], ...] = ()
+    if group.supported_kinds is not None:
+        supported = (("supported_kinds", *map(str, sorted(group.supported_kinds))),)
+    return (("d", group.id), *known, *flags, *supported, *others)
+
+
+def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """`d` and as many of these tags as there is room for."""
+    listed: list[tuple[str, ...]] = [("d", group.id)]
+    room = MAX_TAGS_BYTES
+    for tag in tags:
+        # Quotes and comma of each element, brackets and comma of the tag; a character of JSON takes
+        # at most six bytes, and the name of a role may be anything.
+        room -= 3 + sum(3 + (1 if part.isascii() and part.isalnum() else 6) * len(part)
+                        for part in tag)  # fmt: skip
+        if room < 0:
+            break
+        listed.append(tag)
+    return tuple(listed)

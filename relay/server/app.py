@@ -1,0 +1,216 @@
+"""The aiohttp application: one endpoint, four kinds of request; started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import hdrs, web
+
+from relay.errors import UserError
+from relay.nostr.nip42 import RelayAddress, relay_address
+from relay.server import http
+from relay.server.connection import Connection, RelaySocket, Roads
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
+    from pathlib import Path
+
+    from relay.config import Config
+    from relay.observe import Metrics, Readiness
+    from relay.projections import Realm
+    from relay.storage import Store
+
+_GOODBYE_S: Final = 5.0
+_BACKLOG: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the server stands on; made by the command that serves."""
+
+    config: Config
+    realm: Realm
+    store: Store
+    roads: Roads
+    relay_pubkey: str
+    metrics: Metrics
+    readiness: Readiness
+
+
+class Server:
+    """`async with Server(…)`: listening inside, every connection closed and answered after."""
+
+    def __init__(self, parts: Parts, host: str, port: int) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self._host = host
+        self._wanted_port = port
+        self._connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
+        url = parts.config.relay.url
+        self._path = "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") \
+            if url else "/"
+        app = web.Application(client_max_size=parts.config.limits.max_message_length)
+        app.router.add_route("GET", self._path, self._get)
+        app.router.add_route("OPTIONS", self._path, self._options)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=_GOODBYE_S,
+            keepalive_timeout=30.0,
+        )  # fmt: skip
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        scheme = "wss" if self._config.server.tls_cert else "ws"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{scheme}://{host}:{self.port}"
+
+    async def __aenter__(self) -> Server:
+        await self._runner.setup()
+        tls = _tls(self._config.server.tls_cert, self._config.server.tls_key)
+        site = web.TCPSite(
+            self._runner, self._host, self._wanted_port, ssl_context=tls, backlog=_BACKLOG
+        )
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = error.strerror or str(error)
+            raise UserError(
+                f"cannot listen on {self._host} port {self._wanted_port}: {reason};"
+                " choose another with --port"
+            ) from error
+        self.port = self._runner.addresses[0][1]
+        self._here = self._own_addresses()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for site in list(self._runner.sites):
+            await site.stop()
+        goodbyes = [connection.say_goodbye() for connection in self._connections]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await asyncio.gather(*goodbyes, return_exceptions=True)
+        await self._runner.cleanup()
+
+    def _own_addresses(self) -> frozenset[RelayAddress]:
+        """What an AUTH may call this relay (contract §7); never what a Host header says."""
+        url = self._config.relay.url
+        if url:
+            known = relay_address(url)
+            return frozenset({known} if known else ())
+        names = ["localhost", "127.0.0.1", "[::1]"]
+        if self._host not in ("0.0.0.0", "::", *names):  # noqa: S104
+            names.append(f"[{self._host}]" if ":" in self._host else self._host)
+        return frozenset(
+            address for name in names if (address := relay_address(f"ws://{name}:{self.port}"))
+        )
+
+    def _addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
+        if self._config.relay.url or request.transport is None:
+            return self._here
+        name = request.transport.get_extra_info("sockname")
+        if not name:
+            return self._here
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        came_in = relay_address(f"ws://{host}:{self.port}")
+        return self._here | {came_in} if came_in and came_in not in self._here else self._here
+
+    # -- requests -------------------------------------------------------------------------------
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":
+            return await self._websocket(request)
+        if http.wants_information(request.headers):
+            parts = self._parts
+            return web.Response(
+                body=http.information(self._config, parts.realm, parts.relay_pubkey),
+                content_type=http.NOSTR_JSON, headers=http.CORS,
+            )  # fmt: skip
+        return web.Response(
+            text=http.page(self._config), content_type="text/html", headers=http.CORS
+        )
+
+    async def _options(self, _: web.Request) -> web.Response:
+        return web.Response(status=204, headers=http.CORS)
+
+    async def _websocket(self, request: web.Request) -> web.StreamResponse:
+        parts, config = self._parts, self._config
+        address = http.client_address(request, config.server.trusted_proxies)
+        if len(self._connections) >= config.limits.max_connections:
+            parts.metrics.connections_refused += 1
+            return web.Response(status=503, text="too many connections", headers={
+                "Retry-After": "30"})  # fmt: skip
+        limit = config.limits.connections_per_address
+        name = str(address)
+        if limit and self._per_address[name] >= limit:
+            parts.metrics.connections_refused += 1
+            return web.Response(status=429, text="too many connections from your address")
+        socket = RelaySocket(
+            max_message_length=config.limits.max_message_length,
+            compression=config.server.compression,
+        )
+        await socket.prepare(request)
+        connection = Connection(
+            parts.roads, request, socket, self._addresses_for(request),
+            trusted=self._is_trusted(address),
+        )  # fmt: skip
+        self._connections.add(connection)
+        self._per_address[name] += 1
+        parts.metrics.connections = len(self._connections)
+        parts.metrics.connections_opened += 1
+        try:
+            await connection.serve()
+        finally:
+            self._connections.discard(connection)
+            self._per_address[name] -= 1
+            if not self._per_address[name]:
+                del self._per_address[name]
+            parts.metrics.connections = len(self._connections)
+        return socket
+
+    def _is_trusted(self, address: IPv4Address | IPv6Address | None) -> bool:
+        return http.is_within(address, self._parts.realm.policy.trusted_readers)
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        readiness = self._parts.readiness
+        if await self._parts.store.is_writable():
+            readiness.recovers("store")
+        else:
+            readiness.fails("store", "cannot write: is the disk full?")
+        return web.Response(
+            body=readiness.page(), content_type="application/json",
+            status=200 if readiness.is_ready else 503,
+        )  # fmt: skip
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        address = http.client_address(request, self._config.server.trusted_proxies)
+        if not http.is_within(address, self._config.server.metrics_from):
+            return web.Response(status=403, text="see [server] metrics_from\n")
+        metrics = self._parts.metrics
+        return web.Response(body=metrics.page(), headers={"Content-Type": metrics.content_type})
+
+
+def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """TLS with the files of `[server] tls_cert` and `tls_key`; None without."""
+    if cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(
+            f"[server] tls_cert {cert} with tls_key {key} cannot be used: {error}"
+        ) from error
+    return context

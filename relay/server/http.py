@@ -1,0 +1,128 @@
+"""What the relay's port says over plain HTTP: NIP-11, health, metrics, a page for browsers."""
+
+from __future__ import annotations
+
+import html
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+    from aiohttp import web
+
+    from relay.config import Config
+    from relay.projections import Realm
+
+SOFTWARE: Final = "https://github.com/rookery-relay/rookery"
+NOSTR_JSON: Final = "application/nostr+json"
+RPC_JSON: Final = "application/nostr+json+rpc"
+CORS: Final = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Headers": "*",
+    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+}
+SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 70)
+_FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+
+
+def information(config: Config, realm: Realm, relay_pubkey: str) -> bytes:
+    """The NIP-11 document. Every limit in it is the one enforced (N11-12)."""
+    relay, limits, policy = config.relay, config.limits, realm.policy
+    rules = policy.limits
+    document: dict[str, object] = {
+        "name": relay.name,
+        "description": relay.description,
+        "self": relay_pubkey,
+        "supported_nips": list(SUPPORTED_NIPS),
+        "software": SOFTWARE,
+        "version": __version__,
+        "limitation": {
+            "max_message_length": limits.max_message_length,
+            "max_subscriptions": limits.max_subscriptions,
+            "max_filters": limits.max_filters,
+            "max_limit": limits.max_limit,
+            "default_limit": limits.default_limit,
+            "max_subid_length": 64,
+            "max_event_tags": rules.max_event_tags,
+            "max_content_length": rules.max_content_length,
+            "min_pow_difficulty": rules.min_pow_difficulty,
+            "created_at_lower_limit": rules.created_at_lower,
+            "created_at_upper_limit": rules.created_at_upper,
+            "auth_required": False,
+            "payment_required": False,
+            "restricted_writes": policy.restricted_writes,
+        },
+    }
+    owners = sorted(policy.people.owners)
+    if owners:
+        document["pubkey"] = owners[0]
+    for key in ("contact", "icon", "banner", "terms_of_service"):
+        value = getattr(relay, key)
+        if value:
+            document[key] = value
+    return orjson.dumps(document)
+
+
+def wants_information(headers: Mapping[str, str]) -> bool:
+    """Whether the Accept list names the NIP-11 type, whatever its parameters (N11-01)."""
+    accepted = headers.get("Accept", "").lower()
+    return any(part.split(";")[0].strip() == NOSTR_JSON for part in accepted.split(","))
+
+
+def page(config: Config) -> str:
+    """What a browser sees until it has something better."""
+    name, about = html.escape(config.relay.name), html.escape(config.relay.description)
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width">'
+        f"<title>{name}</title>"
+        "<style>body{font:1.1rem/1.6 system-ui;max-width:36rem;margin:4rem auto;padding:0 1rem}"
+        "code{background:#8882;padding:.1em .3em;border-radius:.2em}</style>"
+        f"<h1>{name}</h1><p>{about}</p>"
+        "<p>This is a Nostr relay for groups and their agents. Point a client that speaks "
+        "NIP-29 at this address with <code>ws://</code> or <code>wss://</code>.</p></html>"
+    )
+
+
+def client_address(
+    request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network]
+) -> IPv4Address | IPv6Address | None:
+    """Where a request comes from. None: from nowhere that any list could trust (contract §3)."""
+    peer = _address(request.remote or "")
+    forwarded = [name for name in _FORWARDED if name in request.headers]
+    if not forwarded:
+        return peer
+    if peer is None or not is_within(peer, trusted_proxies):
+        return None
+    # The last proxy appends: the rightmost address that is not one of ours is the client's.
+    hops = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",")]
+    for hop in reversed(hops):
+        address = _address(hop)
+        if address is None:
+            return None
+        if not is_within(address, trusted_proxies):
+            return address
+    return None
+
+
+def is_within(
+    address: IPv4Address | IPv6Address | None, networks: Sequence[IPv4Network | IPv6Network]
+) -> bool:
+    if address is None:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    address = mapped or address
+    return any(address in network for network in networks)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text.strip("[]"))
+    except ValueError:
+        return None
