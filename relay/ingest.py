@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Invalid, Prefix, Refused, StoreFault
@@ -206,10 +205,10 @@ class Ingest:
                 submission.result = decision.take(submission, keep, found)
             return decision.plan
 
-        began = monotonic()
-        head = await self._store.append(wanted, decide)
+        with self._metrics.commit(len(batch)):
+            head = await self._store.append(wanted, decide)
         self._realm.adopt(decision.groups)
-        self._metrics.committed([submission.result for submission in batch], monotonic() - began)
+        self._metrics.answered([submission.result for submission in batch])
         for submission in batch:
             submission.author.answered(submission.event, submission.result)
         if decision.rows:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import traceback
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TextIO
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 import orjson
 from prometheus_client import (
@@ -22,7 +25,6 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from relay import __version__
@@ -40,22 +42,34 @@ _OURS: Final = "rookery"
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def set_up_logging(level: str, form: str, stream: TextIO) -> None:
-    """Send every log line to `stream`, from `level` ("debug" … "error") on.
+class LogSettings(Protocol):
+    """`[log]`; config and observe do not know each other."""
 
-    `form` is "text", "json" or "auto": text when the stream is a terminal. Called again, it
-    replaces what it set up before and leaves handlers of others alone. A line brings its facts in
-    `extra={"peer": …}`.
+    @property
+    def level(self) -> str:
+        """The least that is written: "debug", "info", "warning" or "error"."""
+
+    @property
+    def format(self) -> str:
+        """ "text", "json", or "auto": text on a terminal, else json."""
+
+
+def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> None:
+    """Send log lines to `stream`, stderr when none is given.
+
+    Called again, it replaces what it set up before and leaves handlers of others alone. A line
+    brings its facts in `extra={"peer": …}`.
     """
+    stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream)
     handler.name = _OURS
-    is_text = form == "text" or (form == "auto" and stream.isatty())
+    is_text = log.format == "text" or (log.format == "auto" and stream.isatty())
     handler.setFormatter(TextLines() if is_text else JsonLines())
     root = logging.getLogger()
     for old in [old for old in root.handlers if old.name == _OURS]:
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(level.upper())
+    root.setLevel(log.level.upper())
     # Its lines name each request and what was asked for; the metrics count, the console shows.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
@@ -143,32 +157,23 @@ _COUNTERS: Final[Mapping[str, str]] = {
 _GAUGES: Final[Mapping[str, str]] = {
     "connections": "Open connections.",
     "subscriptions": "Open subscriptions.",
+    "policies_current": "1: the policy files are in force; 0: a reload failed, older ones are.",
 }
 
 
 class Metrics(Collector):
     """What this relay counts, in a registry of its own.
 
-    Hot paths add to the plain numbers (`metrics.frames_in += 40`), from the loop's thread only; a
-    counter of prometheus-client would look its labels up and take a lock each time.
+    From the loop's thread only, and once for a batch with a number: the numbers are plain ones in a
+    dict, where a counter of prometheus-client would look its labels up and take a lock.
     """
 
-    content_type: Final = CONTENT_TYPE_LATEST
-
     def __init__(self) -> None:
-        self.frames_in = 0
-        self.frames_out = 0
-        self.connections = 0
-        self.connections_opened = 0
-        self.connections_refused = 0
-        self.subscriptions = 0
-        self.live_deliveries = 0
-        self.rows_sent = 0
-        self.outbox_closes = 0
+        self._numbers = dict.fromkeys((*_COUNTERS, *_GAUGES), 0)
+        self._numbers["policies_current"] = 1
         self._events: dict[tuple[str, str], int] = {}
         self._refusals: dict[str, int] = {}
         self._reloads = {"ok": 0, "failed": 0}
-        self._policies_current = 1
         self._watched: dict[str, tuple[str, Callable[[], float]]] = {}
         self._registry = CollectorRegistry()
         self._batch = self._histogram("commit_batch_events", "Events of one commit.", _SIZES)
@@ -180,14 +185,18 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    def committed(self, results: Sequence[WriteOutcome | Reject], seconds: float) -> None:
-        """One batch of the lane ended like this, after so long."""
-        self._batch.observe(len(results))
-        self._commit.observe(seconds)
-        self.answered(results)
+    @contextmanager
+    def commit(self, size: int) -> Iterator[None]:
+        """Around one commit of so many events; one that failed counts too."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self._commit.observe(perf_counter() - began)
+            self._batch.observe(size)
 
     def answered(self, results: Iterable[WriteOutcome | Reject]) -> None:
-        """Events were answered outside the lane: refused before it, or ephemeral."""
+        """Events ended like this."""
         events, refusals = self._events, self._refusals
         for result in results:
             if isinstance(result, Reject):
@@ -197,36 +206,59 @@ class Metrics(Collector):
                 key = _OUTCOMES[result]
             events[key] = events.get(key, 0) + 1
 
-    def scanned(self, seconds: float) -> None:
+    def connections(self, number: int) -> None:
+        """So many are open now."""
+        self._numbers["connections_opened"] += max(0, number - self._numbers["connections"])
+        self._numbers["connections"] = number
+
+    def connection_refused(self) -> None:
+        self._numbers["connections_refused"] += 1
+
+    def subscriptions(self, number: int) -> None:
+        """So many are open now."""
+        self._numbers["subscriptions"] = number
+
+    def frames_in(self, number: int) -> None:
+        self._numbers["frames_in"] += number
+
+    def frames_out(self, number: int) -> None:
+        self._numbers["frames_out"] += number
+
+    def delivered(self, number: int) -> None:
+        """Live events went into outboxes."""
+        self._numbers["live_deliveries"] += number
+
+    def scanned(self, rows: int, seconds: float) -> None:
         """One query has its last stored event."""
+        self._numbers["rows_sent"] += rows
         self._scan.observe(seconds)
 
-    def policies_reloaded(self) -> None:
-        self._reloads["ok"] += 1
-        self._policies_current = 1
+    def too_slow(self) -> None:
+        """A connection was closed because its outbox was full."""
+        self._numbers["outbox_closes"] += 1
 
-    def policies_kept(self) -> None:
-        """A reload failed; the set before stays in force."""
-        self._reloads["failed"] += 1
-        self._policies_current = 0
+    def reloaded(self, *, ok: bool) -> None:
+        """The policy files were read again; when that failed, the older ones stay in force."""
+        self._reloads["ok" if ok else "failed"] += 1
+        self._numbers["policies_current"] = int(ok)
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Also show the gauge `rookery_<name>`, read whenever a page is made."""
+        """Also show a gauge `rookery_<name>`, read whenever a page is made."""
         self._watched[name] = (text, read)
 
     def page(self) -> bytes:
-        """The page of /metrics, of `content_type`."""
+        """Prometheus' text format, version 0.0.4."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """What prometheus-client asks for a page."""
-        yield _gauge("info", "The version that runs.", {__version__: 1}, "version")
+        yield _gauge("info", "The version that runs.", 1, {"version": __version__})
         for name, text in _COUNTERS.items():
-            counter = CounterMetricFamily(f"rookery_{name}", text)
-            counter.add_metric((), getattr(self, name))
-            yield counter
+            yield CounterMetricFamily(f"rookery_{name}", text, self._numbers[name])
         for name, text in _GAUGES.items():
-            yield _gauge(name, text, {"": getattr(self, name)})
+            yield _gauge(name, text, self._numbers[name])
+        for name, (text, read) in self._watched.items():
+            yield _gauge(name, text, read())
         events = CounterMetricFamily(
             "rookery_events", "Events by how they ended; prefix is the word of a refusal.",
             labels=("outcome", "prefix"),
@@ -236,12 +268,6 @@ class Metrics(Collector):
         yield events
         yield _counter("refusals", "Events refused, by rule.", self._refusals, "rule")
         yield _counter("policy_reloads", "Reloads of the policies.", self._reloads, "result")
-        yield _gauge(
-            "policies_current", "1: the files are what is in force; 0: a set before them is.",
-            {"": self._policies_current},
-        )  # fmt: skip
-        for name, (text, read) in self._watched.items():
-            yield _gauge(name, text, {"": read()})
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
         return Histogram(f"rookery_{name}", text, buckets=bounds, registry=self._registry)
@@ -257,11 +283,11 @@ def _counter(
 
 
 def _gauge(
-    name: str, text: str, values: Mapping[str, float], label: str | None = None
+    name: str, text: str, value: float, labels: Mapping[str, str] | None = None
 ) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"rookery_{name}", text, labels=(label,) if label else ())
-    for word, number in values.items():
-        family.add_metric((word,) if label else (), number)
+    labels = labels or {}
+    family = GaugeMetricFamily(f"rookery_{name}", text, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
     return family
 
 
@@ -269,36 +295,19 @@ def _gauge(
 
 
 class Readiness:
-    """What is wrong with this relay just now: name → one line for /readyz.
-
-    A problem takes the relay out of service; a note is shown beside it (policies that failed to
-    load leave the old ones in force, contract §4). A name is that of a part: "store", "policies".
-    """
+    """What /readyz says is wrong just now: a part's name ("policies") → one line for the admin."""
 
     def __init__(self) -> None:
         self._problems: dict[str, str] = {}
-        self._notes: dict[str, str] = {}
 
-    def fails(self, name: str, text: str) -> None:
-        """This part cannot do its work."""
-        self._notes.pop(name, None)
+    def note(self, name: str, text: str) -> None:
+        """This is wrong with the part, until `clear`."""
         self._problems[name] = text
 
-    def warns(self, name: str, text: str) -> None:
-        """This part works, but not as the admin wants."""
+    def clear(self, name: str) -> None:
+        """Nothing is wrong with the part (any more)."""
         self._problems.pop(name, None)
-        self._notes[name] = text
-
-    def recovers(self, name: str) -> None:
-        self._problems.pop(name, None)
-        self._notes.pop(name, None)
 
     @property
-    def is_ready(self) -> bool:
-        return not self._problems
-
-    def page(self) -> bytes:
-        """`{"ready":…,"problems":{…},"notes":{…}}`."""
-        return orjson.dumps(
-            {"ready": self.is_ready, "problems": self._problems, "notes": self._notes}
-        )
+    def problems(self) -> Mapping[str, str]:
+        return dict(self._problems)

@@ -244,7 +244,7 @@ def serve_command(
             port=config.server.port if port is None else port,
         ),
     )
-    set_up_logging(config.log.level.value, config.log.format.value, sys.stderr)
+    set_up_logging(config.log)
     with locked(folder):
         _run(_serve(folder, config))
 
@@ -328,15 +328,15 @@ async def _reload(folder: Path, parts: Opened, asked: asyncio.Event) -> None:
         seen = now
         policy = await asyncio.to_thread(reloaded, current, home)
         if isinstance(policy, ConfigFaults):
-            parts.readiness.warns("policies", str(policy))
-            parts.metrics.policies_kept()
+            parts.readiness.note("policies", str(policy))
+            parts.metrics.reloaded(ok=False)
             for fault in policy.faults:
                 _log.error("policies stay as they were: %s", fault)
             continue
         current = policy
         parts.realm.enforce(policy)
-        parts.readiness.recovers("policies")
-        parts.metrics.policies_reloaded()
+        parts.readiness.clear("policies")
+        parts.metrics.reloaded(ok=True)
         _log.info("policies reloaded")
 
 

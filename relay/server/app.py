@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
@@ -146,13 +147,13 @@ class Server:
         parts, config = self._parts, self._config
         address = http.client_address(request, config.server.trusted_proxies)
         if len(self._connections) >= config.limits.max_connections:
-            parts.metrics.connections_refused += 1
+            parts.metrics.connection_refused()
             return web.Response(status=503, text="too many connections", headers={
                 "Retry-After": "30"})  # fmt: skip
         limit = config.limits.connections_per_address
         name = str(address)
         if limit and self._per_address[name] >= limit:
-            parts.metrics.connections_refused += 1
+            parts.metrics.connection_refused()
             return web.Response(status=429, text="too many connections from your address")
         socket = RelaySocket(
             max_message_length=config.limits.max_message_length,
@@ -165,8 +166,7 @@ class Server:
         )  # fmt: skip
         self._connections.add(connection)
         self._per_address[name] += 1
-        parts.metrics.connections = len(self._connections)
-        parts.metrics.connections_opened += 1
+        parts.metrics.connections(len(self._connections))
         try:
             await connection.serve()
         finally:
@@ -174,7 +174,7 @@ class Server:
             self._per_address[name] -= 1
             if not self._per_address[name]:
                 del self._per_address[name]
-            parts.metrics.connections = len(self._connections)
+            parts.metrics.connections(len(self._connections))
         return socket
 
     def _is_trusted(self, address: IPv4Address | IPv6Address | None) -> bool:
@@ -184,22 +184,19 @@ class Server:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        readiness = self._parts.readiness
-        if await self._parts.store.is_writable():
-            readiness.recovers("store")
-        else:
-            readiness.fails("store", "cannot write: is the disk full?")
-        return web.Response(
-            body=readiness.page(), content_type="application/json",
-            status=200 if readiness.is_ready else 503,
-        )  # fmt: skip
+        problems = dict(self._parts.readiness.problems)
+        writable = await self._parts.store.is_writable()
+        if not writable:
+            problems["store"] = "cannot write: is the disk full?"
+        lines = [f"{name}: {text}" for name, text in problems.items()] or ["ok"]
+        return web.Response(text="\n".join(lines) + "\n", status=200 if writable else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         address = http.client_address(request, self._config.server.trusted_proxies)
         if not http.is_within(address, self._config.server.metrics_from):
             return web.Response(status=403, text="see [server] metrics_from\n")
         metrics = self._parts.metrics
-        return web.Response(body=metrics.page(), headers={"Content-Type": metrics.content_type})
+        return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -201,7 +201,7 @@ class Connection:
     # -- sending somebody away --------------------------------------------------------------------
 
     def _too_slow(self) -> None:
-        self._roads.metrics.outbox_closes += 1
+        self._roads.metrics.too_slow()
         for sub in list(self._session.open):
             self._scans.drop(sub)
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")

@@ -84,6 +84,14 @@ class ReferenceStore:
         self, filter_: Filter, visibility: Visibility, *,
         limit: int, upto: int, now: int, after: Place | None, size: int,
     ) -> Page:  # fmt: skip
+        return self.page_now(
+            filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
+        )
+
+    def page_now(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int, upto: int, now: int, after: Place | None, size: int,
+    ) -> Page:  # fmt: skip
         left = self._answer(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
         given = left[:size]
         more = len(left) > len(given)
