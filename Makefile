@@ -1,0 +1,62 @@
+# Needs make and Python 3.11 or newer with venv; everything else goes into .venv.
+
+# The first of these that is new enough and can make a virtual environment is taken.
+# One of your own: make run PYTHON=/path/to/python3
+PYTHON ?= python3.13 python3.12 python3.11 python3
+
+VENV := .venv
+BIN  := $(VENV)/bin
+# Passed on to what `run`, `test` and `bench` start: make run ARGS="--port 7000"
+ARGS  =
+
+# Two pips in one environment would tread on each other.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help run test check lint types imports bench clean
+
+help:  ## what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777, its data in ./data
+	@exec $(BIN)/rookery serve --data ./data $(ARGS)
+
+test: $(VENV)/.with-test  ## the whole test suite, on all cores
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+check: lint types imports  ## linter, types and import contracts
+
+lint: $(VENV)/.with-check  ## only the linter
+	$(BIN)/ruff check
+
+types: $(VENV)/.with-check  ## only the types
+	$(BIN)/mypy
+
+imports: $(VENV)/.with-check  ## only the import contracts
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.with-test  ## the benchmarks, one table at the end
+	$(BIN)/python -m tests.bench $(ARGS)
+
+clean:  ## remove .venv and the caches, never ./data
+	rm -rf $(VENV) build dist .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find relay policies tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# A stamp for each set of packages: installed once, and again when pyproject.toml changes.
+EXTRA_run   :=
+EXTRA_test  := [test]
+EXTRA_check := [check]
+
+$(VENV)/.with-%: $(VENV)/.made pyproject.toml
+	@echo "installing what 'make $*' needs into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.$(EXTRA_$*)'
+	@touch $@
+
+# The names are tried, not only looked for: a shim may stand in for a Python that is not there.
+$(VENV)/.made:
+	@for python in $(PYTHON); do \
+	    if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        "$$python" -m venv $(VENV) && touch $@; exit; \
+	    fi; \
+	done; \
+	echo "no Python 3.11 or newer with venv among: $(PYTHON). On Debian: apt install python3-venv; else name one: make PYTHON=/path/to/python3" >&2; \
+	exit 1
