@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tempfile
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -49,7 +49,7 @@ HIDDEN: Final = "hidden"
 NO_LOGIN: Final = "no login"
 
 _CASE_KEYS: Final = ("says", "event", "given", "reads", "want", "rule")
-_EVENT_KEYS: Final = ("kind", "by", "tags", "content", "age", "id")
+_EVENT_KEYS: Final = ("kind", "by", "tags", "content", "age")
 _GIVEN_KEYS: Final = (
     "group", "flags", "members", "admins", "agents", "kinds", "logged_in", "known", "replaces",
     "deletes_own", "quiet", "origin",
@@ -95,7 +95,6 @@ class Case:
     rule: str | None
     reads: str | None
     given: Given
-    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class Result:
     case: Case
     got: str
     rule: str
-    passed: bool = field(default=False)
+    passed: bool
 
 
 def case_table(path: Path) -> CaseTable:
@@ -159,7 +158,7 @@ def _case(table: Table) -> Case:
         content if isinstance(content, str) else "",
         age if isinstance(age, int) else 0,
         table.text("want") or "", table.text("rule"), table.text("reads"),
-        _given(table.table("given")), event.text("id"),
+        _given(table.table("given")),
     )  # fmt: skip
 
 
@@ -326,10 +325,6 @@ def _group_of(event: Event) -> str | None:
 
 def _event(case: Case, cast: Cast) -> Event:
     tags = [[cast.told(value) for value in tag] for tag in case.tags]
-    content = case.content
-    event = signed(cast.key(case.by), NOW - case.age, case.kind, tags, content, lambda _: "0" * 128)
-    if case.id is None:
-        return event
-    return Event(
-        case.id, event.pubkey, event.created_at, event.kind, tags, content, event.sig, event.raw
+    return signed(
+        cast.key(case.by), NOW - case.age, case.kind, tags, case.content, lambda _: "0" * 128
     )

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from policies.fields import nearest
 from relay.nostr import kinds
+from relay.nostr.event import is_hex64
 from relay.verdict import Origin, Who
 from relay.visibility import KindSet, Match
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from policies.fields import Table
     from relay.nostr.event import Event
     from relay.verdict import Facts
@@ -155,6 +158,39 @@ def match_of_readable(table: Table) -> Match:
                 "single letters with values, " + ", ".join(sorted(READ_TAGS)),
             )
     return match
+
+
+def who_words(
+    table: Table, key: str, offered: Sequence[Who], what_for: str
+) -> frozenset[Who] | None:
+    """`write`, `read`, `create`: words that are `offered` there."""
+    values = table.strings(key)
+    if values is None:
+        return None
+    if not values:
+        table.wrong(key, f'{key} is empty; say ["nobody"] if nobody is meant')
+    words = {word.value: word for word in offered}
+    every = {word.value for word in Who}
+    found = set()
+    for number, value in enumerate(values):
+        if value in words:
+            found.add(words[value])
+        elif value == Who.TARGET.value:
+            table.wrong_item(key, number, '"target" is not offered by this version')
+        elif value.startswith("tag:") and offered is READERS:
+            continue
+        elif value in every or value.startswith("tag:"):
+            table.wrong_item(
+                key, number,
+                f'"{value}" is no word {what_for}; {key} takes {", ".join(words)}',
+            )  # fmt: skip
+        elif value[:5] in ("npub1", "nsec1") or is_hex64(value):
+            table.wrong_item(key, number, f"{key} takes who-words, not keys: {', '.join(words)}")
+        else:
+            table.wrong_item(
+                key, number, f'unknown who-word "{value}" in {key}{nearest(value, words)}'
+            )
+    return frozenset(found)
 
 
 def _known(table: Table) -> tuple[str, ...]:

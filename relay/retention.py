@@ -271,7 +271,11 @@ def plan_for(
     found.rows[event.id] = row
     if slot is not None:
         found.slots[slot] = row
-    if group is not None and event.kind not in kinds.GROUP_RECORDS:
+    if (
+        group is not None
+        and event.kind not in kinds.GROUP_RECORDS
+        and event.kind not in kinds.GROUP_STATE
+    ):
         found.used_groups.add(group)
     return row
 

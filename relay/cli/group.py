@@ -123,6 +123,8 @@ def create(
         print_json(card.as_json())
     else:
         click.echo(f"created {printable(group_id)} ({_flags_in_words(card)})")
+        if kept := [flag for flag in _FLAGS if flagged.get(flag) is False and flag in card.flags]:
+            click.echo(f"the relay keeps its groups {', '.join(kept)}", err=True)
 
 
 @group.command("add", epilog="Example: rookery group add tea npub1… --role admin")
@@ -188,6 +190,7 @@ def invite(
     word = code if code is not None else secrets.token_urlsafe(12)
 
     async def work(client: Client) -> tuple[Event, str | None]:
+        """The invite, and the group's address if the relay says who signs it."""
         tags = [["h", group_id], ["code", word], *([["reusable"]] if reusable else [])]
         invited = client.sign(kinds.CREATE_INVITE, "", tags)
         if days is not None:
@@ -195,10 +198,11 @@ def invite(
             at = invited.created_at
             invited = client.sign(kinds.CREATE_INVITE, "", [*tags, ends], created_at=at)
         await client.publish(invited)
-        return invited, await _self_of(client)
+        relay_key = await _self_of(client)
+        return invited, relay_key and _naddr(group_id, relay_key, client.url)
 
-    event, relay_key = with_client(Actor.OWNER, relay, key_file, work)
-    link = None if relay_key is None else f"{_naddr(group_id, relay_key)}?invite={word}"
+    event, naddr = with_client(Actor.OWNER, relay, key_file, work)
+    link = f"{naddr}?invite={word}" if naddr is not None else None
     if as_json:
         print_json({"id": event.id, "group": group_id, "code": word, "link": link})
         return
@@ -351,14 +355,17 @@ async def _self_of(client: Client) -> str | None:
     return relay_key if isinstance(relay_key, str) and is_hex64(relay_key) else None
 
 
-def _naddr(group_id: str, relay_key: str) -> str:
-    """NIP-19 reference of a group: the address of its 39000 (N19-02)."""
+def _naddr(group_id: str, relay_key: str, url: str) -> str:
+    """NIP-19 reference of a group: the address of its 39000, and where (N19-02)."""
     values = (
         (0, group_id.encode()),
+        (1, url.encode()),
         (2, bytes.fromhex(relay_key)),
         (3, kinds.GROUP_METADATA.to_bytes(4, "big")),
     )
-    return encode_bech32("naddr", b"".join(bytes([t, len(v)]) + v for t, v in values))
+    # Lengths are one byte: what is longer cannot be said.
+    said = [(type_, value) for type_, value in values if len(value) < 256]
+    return encode_bech32("naddr", b"".join(bytes([t, len(v)]) + v for t, v in said))
 
 
 def _sent(

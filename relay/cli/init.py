@@ -166,8 +166,8 @@ def new_key() -> SecretKey:
 
 
 def is_fresh(folder: Path) -> bool:
-    """Whether `init` was never run here."""
-    return not (folder / "rookery.toml").exists()
+    """Whether nobody has made a data folder here yet; other files may lie in it."""
+    return not any(os.path.lexists(folder / file) for file in (*_FILES, "rookery.db"))
 
 
 def fresh_folder(folder: Path) -> FreshFolder:

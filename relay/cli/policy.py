@@ -316,7 +316,7 @@ def _print_steps(steps: Sequence[Step]) -> None:
     for column in ("asked", "rule", "about it", "says", "file"):
         table.add_column(column)
     for step in steps:
-        says = "–" if step.verdict is None else spoken(step.verdict)[1]
+        says = "–" if step.verdict is None else printable(spoken(step.verdict)[1])
         table.add_row(
             step.stage.value, step.place.name, "yes" if step.matched else "no", says,
             _where(step.place),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from relay.client.answers import CountAnswer, StoredAnswer, filters_of
+from relay.client.dialer import Dialer
 from relay.client.errors import ConnectionLost, NoKey, PublishRefused, QueryClosed
-from relay.client.line import Line
 from relay.client.link import Pace, Reply
 from relay.client.subscription import Subscription
 from relay.errors import Prefix
@@ -75,11 +75,11 @@ class Client:
     ) -> None:
         """The first key signs; all of them log in. `now`: seconds since 1970. Raises UserError."""
         self._keys = keys
-        self._line = Line(url, keys, pace, now)
+        self._dialer = Dialer(url, keys, pace, now)
 
     @property
     def url(self) -> str:
-        return self._line.url
+        return self._dialer.url
 
     @property
     def pubkey(self) -> str:
@@ -89,17 +89,17 @@ class Client:
     @property
     def logged_in(self) -> frozenset[str]:
         """The public keys that the relay took on this connection."""
-        link = self._line.link
+        link = self._dialer.link
         return link.logged_in if link is not None else frozenset()
 
     @property
     def notices(self) -> Collection[str]:
         """The last NOTICE texts of the relay, at most 32."""
-        return self._line.notices
+        return self._dialer.notices
 
     async def __aenter__(self) -> Self:
         """Connect and log in. Raises Unreachable."""
-        await self._line.open()
+        await self._dialer.open()
         return self
 
     async def __aexit__(
@@ -108,7 +108,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._line.close()
+        await self._dialer.close()
 
     def sign(
         self,
@@ -120,7 +120,7 @@ class Client:
         key: SecretKey | None = None,
     ) -> Event:
         """An event of the first key, or of `key`, dated now. Raises NoKey."""
-        at = self._line.now() if created_at is None else created_at
+        at = self._dialer.now() if created_at is None else created_at
         return self._signer(key).sign(kind, [list(tag) for tag in tags], content, at)
 
     async def send(
@@ -179,7 +179,7 @@ class Client:
         AnswerTooLong.
         """
         wanted = filters_of(filters)
-        async with self._line.deadline(deadline_s, "EOSE"):
+        async with self._dialer.deadline(deadline_s, "EOSE"):
             answer = await self._answer("REQ", wanted, lambda: StoredAnswer(wanted))
             return await answer.events()
 
@@ -207,7 +207,7 @@ class Client:
     async def count(self, *filters: Question, deadline_s: float | None = None) -> int:
         """How many events match (NIP-45). Raises QueryClosed."""
         wanted = filters_of(filters)
-        async with self._line.deadline(deadline_s, "the COUNT"):
+        async with self._dialer.deadline(deadline_s, "the COUNT"):
             return (await self._answer("COUNT", wanted, CountAnswer)).number
 
     def subscribe(self, *filters: Question, queue: int = 10_000) -> Subscription:
@@ -215,12 +215,12 @@ class Client:
 
         `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
         """
-        return Subscription(self._line, filters_of(filters), queue)
+        return Subscription(self._dialer, filters_of(filters), queue)
 
     async def information(self, *, deadline_s: float | None = None) -> dict[str, object]:
         """The relay's information document (NIP-11). Raises Unreachable, NotARelay."""
-        async with self._line.deadline(deadline_s, "the relay information document"):
-            return await self._line.information()
+        async with self._dialer.deadline(deadline_s, "the relay information document"):
+            return await self._dialer.information()
 
     def _signer(self, key: SecretKey | None) -> SecretKey:
         if key is not None:
@@ -230,10 +230,10 @@ class Client:
         return self._keys[0]
 
     async def _accepted(self, event: Event, deadline_s: float | None) -> Reply:
-        async with self._line.deadline(deadline_s, f"the OK for event {event.id[:12]}…"):
+        async with self._dialer.deadline(deadline_s, f"the OK for event {event.id[:12]}…"):
             frame, login_tried = b'["EVENT",' + event.raw + b"]", False
             while True:
-                link = await self._line.link_up()
+                link = await self._dialer.link_up()
                 rounds = link.login_rounds
                 try:
                     reply = await link.publish(event.id, frame)
@@ -252,7 +252,7 @@ class Client:
     ) -> Answer:
         login_tried = False
         while True:
-            link = await self._line.link_up()
+            link = await self._dialer.link_up()
             rounds, answer = link.login_rounds, new_answer()
             try:
                 try:
@@ -272,7 +272,7 @@ class Client:
     async def _pages(
         self, filter_: Filter, page: int, deadline_s: float | None
     ) -> AsyncIterator[Event]:
-        until, left = filter_.until, filter_.limit
+        until, left, longest = filter_.until, filter_.limit, 0
         edge: set[str] = set()
         """Ids dated `until` that were given already: the next page begins with them."""
         while left is None or left > 0:
@@ -284,6 +284,7 @@ class Client:
                 for event in answer:
                     yield event
                 return
+            longest = max(longest, len(answer))
             fresh = [event for event in answer if event.id not in edge]
             fresh = sorted(fresh, key=lambda event: (-event.created_at, event.id))[:left]
             for event in fresh:
@@ -295,8 +296,8 @@ class Client:
                 held = edge if oldest == until else set()
                 edge = held | {event.id for event in fresh if event.created_at == oldest}
                 until = oldest
-            elif until is not None and 0 < len(answer) < len(edge):
-                # The relay serves less at a time than this second holds: go on below it.
+            elif until is not None and len(answer) == longest > 0:
+                # Perhaps the relay serves no more at a time than this second holds: go on below it.
                 until, edge = until - 1, set()
             else:
                 return

@@ -42,8 +42,9 @@ class Pace:
     """For one handshake."""
     patience_s: float = 0.0
     """How long `async with` goes on trying when the relay is not there; 0: one try."""
-    challenge_s: float = 0.5
-    """For the challenge after a handshake, with a key. A relay that sends one sends it at once."""
+    challenge_s: float = 2.0
+    """For the challenge after a handshake, with a key. A relay that sends one sends it at once, and
+    gives less, without a word, to who asks before the login."""
     login_s: float = 10.0
     """For the OK to a login."""
     first_wait_s: float = 0.25
@@ -135,11 +136,11 @@ class Link:
         """Read until the socket ends; `ready` is called when requests may begin."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                answering = tasks.create_task(self._answer_challenges())
-                settling = tasks.create_task(self._settle(ready))
-                await self._read()
-                answering.cancel()
-                settling.cancel()
+                work = (self._read(), self._answer_challenges(), self._settle(ready))
+                running = [tasks.create_task(part) for part in work]
+                await self._bell.until(lambda: self.is_lost)
+                for task in running:
+                    task.cancel()
         finally:
             self._end()
             await self._socket.close()
@@ -197,6 +198,8 @@ class Link:
         try:
             await self._socket.send_frame(frame, aiohttp.WSMsgType.TEXT)
         except (aiohttp.ClientError, OSError) as error:
+            # Not only for who sends: the reader of a broken connection may hear of it late.
+            self._end()
             raise ConnectionLost(str(error)) from error
 
     async def _read(self) -> None:
@@ -206,9 +209,11 @@ class Link:
             elif message.type is aiohttp.WSMsgType.ERROR:
                 # A frame over max_msg_size, or one that is no WebSocket frame: nothing that we sent
                 # is to blame.
-                return
-        if self._socket.close_code == _TOO_BIG:
-            self._blame_largest()
+                break
+        else:
+            if self._socket.close_code == _TOO_BIG:
+                self._blame_largest()
+        self._end()
 
     def _take(self, text: str) -> None:
         try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from relay.client.line import Line
+    from relay.client.dialer import Dialer
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
 
@@ -63,15 +63,15 @@ class Subscription:
     it has more stored than can be held, ClientClosed after its `async with` or the client's.
     """
 
-    def __init__(self, line: Line, filters: Sequence[Filter], queue: int) -> None:
+    def __init__(self, dialer: Dialer, filters: Sequence[Filter], queue: int) -> None:
         """`queue`: live events that wait for the reader, at most."""
         self.is_live = False
         """The stored events have all been read."""
-        self._line = line
+        self._dialer = dialer
         self._filters = tuple(filters)
         self._most = queue
         self._bell = Bell()
-        self._bookmark = Bookmark(filters, line.now())
+        self._bookmark = Bookmark(filters, dialer.now())
         self._unchecked: deque[Event | _Stored | ClientError] = deque()
         self._ready: deque[Event | _Stored | ClientError] = deque()
         self._held = 0
@@ -138,7 +138,7 @@ class Subscription:
         return item
 
     async def _within_deadline(self, condition: Callable[[], bool], what: str) -> None:
-        seconds = self._line.pace.deadline_s
+        seconds = self._dialer.pace.deadline_s
         try:
             async with asyncio.timeout(seconds):
                 await self._bell.until(lambda: condition() or self._failure is not None)
@@ -173,7 +173,7 @@ class Subscription:
         filters, attempt, login_tried = self._filters, 0, False
         while True:
             try:
-                link = await self._line.link_up()
+                link = await self._dialer.link_up()
             except ClientError as closed_client:
                 return closed_client
             rounds, call = link.login_rounds, _Call(self)
@@ -195,13 +195,13 @@ class Subscription:
                             return QueryClosed(closed.prefix, closed.text, link.login_refusal)
                         login_tried = True
                     case QueryClosed(prefix=word) if self._bookmark.is_live and word in _PASSING:
-                        await asyncio.sleep(self._line.wait_before(attempt))
+                        await asyncio.sleep(self._dialer.wait_before(attempt))
                         attempt += 1
                     case failure:
                         return failure
             except ConnectionLost:
                 login_tried = False
-            filters = self._bookmark.filters_from(self._line.now())
+            filters = self._bookmark.filters_from(self._dialer.now())
 
     async def _until_over(self, call: _Call) -> None:
         """… or until what was let go can be asked for again."""

@@ -30,9 +30,9 @@ MAX_COPIED_TAGS: Final = 64
 
 CONFIRMING: Final = frozenset({"public", "visible", "open"})
 """Tags by which a 9002 says that it means to drop a flag (Z-03)."""
-_NEVER_COPIED: Final = frozenset(
-    {"h", "d", "previous", "-", "expiration", "nonce", "supported_kinds", "unrestricted"}
-) | CONFIRMING | FLAGS.keys()  # fmt: skip
+_NEVER_COPIED: Final = CONFIRMING | {
+    "h", "d", "previous", "-", "expiration", "nonce", "unrestricted",
+}  # fmt: skip
 _SUBGROUP_TAGS: Final = ("parent", "child")
 
 _NEVER_EXPIRING: Final = frozenset(

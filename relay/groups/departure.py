@@ -60,9 +60,9 @@ def departures(
 def mending(before: Groups, left: Groups, now: int) -> tuple[Draft, ...]:
     """What the relay must sign so that members, roles and removals become again as in `before`.
 
-    `before` is the state with the `departures` of the key, `left` the fold of what a vanish left in
-    the log and of those departures. The state is then `rebuilt(left, <these drafts, signed>)`; codes
-    that the vanished key made are gone.
+    `before` is the state after the `departures` of the key, `left` the fold of what the vanish left
+    in the log, those departures included. The state is then `rebuilt(left, <these, signed>)`;
+    codes that the vanished key made are gone.
     """
     drafts = [
         Draft(kinds.DELETE_GROUP, (("h", group_id),), "", now)

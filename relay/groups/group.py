@@ -132,13 +132,13 @@ class Group:
             removed=_without(self.removed, users.keys()),
             requests=_without(self.requests, users.keys()),
             invites={
-                code: replace(invite, barred=invite.barred - users.keys())
+                code: replace(invite, barred=invite.barred.difference(users))
                 if invite.barred
                 else invite
                 for code, invite in self.invites.items()
             },
-            involved=self.involved | users.keys(),
-            newcomers=self.newcomers - users.keys(),
+            involved=self.involved.union(users),
+            newcomers=self.newcomers.difference(users),
         )
 
     def without_users(self, pubkeys: Set[str], *, removed_at: int | None) -> Group:
@@ -152,8 +152,8 @@ class Group:
             self,
             members=_without(self.members, pubkeys),
             requests=_without(self.requests, pubkeys),
-            involved=self.involved | pubkeys,
-            newcomers=self.newcomers - pubkeys,
+            involved=self.involved.union(pubkeys),
+            newcomers=self.newcomers.difference(pubkeys),
         )
         if removed_at is None:
             return left
@@ -163,7 +163,7 @@ class Group:
             # Order of acceptance tells an invite before the removal from one after it (N29-55);
             # created_at cannot, its second is too long.
             invites={
-                code: replace(invite, barred=invite.barred | pubkeys)
+                code: replace(invite, barred=invite.barred.union(pubkeys))
                 for code, invite in self.invites.items()
             },
         )
@@ -203,8 +203,8 @@ class Group:
             self,
             invites=invites,
             requests=_without(self.requests, withdrawn),
-            involved=self.involved - (self.newcomers & withdrawn),
-            newcomers=self.newcomers - withdrawn,
+            involved=self.involved.difference(self.newcomers & withdrawn),
+            newcomers=self.newcomers.difference(withdrawn),
         )
 
 

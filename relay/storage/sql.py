@@ -421,7 +421,7 @@ class _Walk:
         if filter_.since is not None:
             out.append(Condition(f"{column} >= ?", (filter_.since,)))
         if filter_.until is not None:
-            out.append(Condition(f"{column} < ?", (filter_.until,)))
+            out.append(Condition(f"{column} <= ?", (filter_.until,)))
         if after is not None:
             a = self.times_of
             out.append(Condition(f"{column} <= ?", (after.created_at,)))

@@ -12,7 +12,9 @@ FROM events AS e WHERE e.seq > :seq ORDER BY e.seq LIMIT :limit;
 
 -- :rows_of_group  hash of h, hash of d, group -> seq of what goes when a group ends (N29-124)
 SELECT e.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE t.hash IN (:h, :d) AND e.grp = :grp AND e.kind NOT IN (9007, 9008);
+WHERE t.hash IN (:h, :d) AND e.grp = :grp AND e.kind NOT IN (9007, 9008)
+UNION  -- a deletion without `h` that acted in the group
+SELECT seq FROM events INDEXED BY events_kind WHERE kind = 5 AND grp = :grp;
 
 -- :raws_by_seq  [seq] -> seq, created_at, id_key, raw
 SELECT e.seq, e.created_at, e.id_key, e.raw

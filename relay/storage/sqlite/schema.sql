@@ -7,6 +7,8 @@ CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value
 ) WITHOUT ROWID;
+-- In the transaction that makes the tables: a store without its key could not be opened again.
+INSERT INTO meta (name, value) VALUES ('hash_key', lower(hex(randomblob(32))));
 
 CREATE TABLE events (
     seq        INTEGER PRIMARY KEY,       -- order of commits, never used again

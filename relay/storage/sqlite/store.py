@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
@@ -116,9 +115,8 @@ class SqliteStore:
                 db.execute("ROLLBACK")
                 return before
             self._apply(plan)
-            if found.head > before and (not plan.adds or next(reversed(plan.adds.values())).seq
-                                        < found.head):  # fmt: skip
-                # The newest row went again in its own batch; its number must not come back.
+            if db.execute(_Q["newest_seq"]).fetchone()[0] != found.head:
+                # The newest row went, now or before; its number must not come back.
                 db.execute(_Q["put_meta"], ("head", found.head))
             db.execute("COMMIT")
             self._head = found.head
@@ -138,8 +136,8 @@ class SqliteStore:
             hashed = [self._hashes.slot(*slot) for slot in wanted.slots]
             for row in self._rows("rows_by_slot", {"keys": orjson.dumps(hashed).decode()}):
                 if row.slot in wanted.slots:
-                    found.slots[row.slot] = row
-                    found.rows.setdefault(row.event.id, row)
+                    # One object in both: `retention.remove` goes by identity.
+                    found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
         targets = orjson.dumps(list(wanted.tombstones)).decode()
         for stone in self._writer.execute(_Q["tombstones"], {"targets": targets}):
             found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
@@ -169,6 +167,8 @@ class SqliteStore:
         db = self._writer
         if plan.removes:
             self._remove(plan.removes)
+        if plan.adds:
+            self._add(list(plan.adds.values()))
         for group_id in plan.ends:
             found = db.execute(
                 _Q["rows_of_group"],
@@ -176,8 +176,6 @@ class SqliteStore:
                  "grp": group_id},
             )  # fmt: skip
             self._remove({row[0] for row in found.fetchall()})
-        if plan.adds:
-            self._add(list(plan.adds.values()))
         if plan.tombstones:
             db.executemany(
                 _Q["bury"], [(t.target, t.by, t.until, t.why) for t in plan.tombstones]
@@ -397,8 +395,8 @@ def _opened(
     except sqlite3.Error as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
     try:
-        db.execute("PRAGMA journal_mode = WAL")
         _make_current(db, path)
+        db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         key = bytes.fromhex(db.execute(_Q["get_meta"], ("hash_key",)).fetchone()[0])
@@ -421,7 +419,6 @@ def _make_current(db: sqlite3.Connection, path: Path) -> None:
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application == 0 and version == 0 and tables == 0:
         _run(db, _sql("schema.sql"), SCHEMA_VERSION)
-        db.execute(_Q["put_meta"], ("hash_key", secrets.token_hex(32)))
         return
     if application != APPLICATION_ID:
         raise StoreVersion(f"{path} is a database of another program; move it away")

@@ -1,4 +1,4 @@
-"""Line: keeps one connection to a relay up, for as long as its `async with` lasts.
+"""Dialer: keeps one connection to a relay up, for as long as its Client lasts.
 
 When a Link ends another is made, after a wait that doubles with each failure and is jittered, so
 that the clients of a relay that restarts do not all come back at once. It never gives up;
@@ -37,7 +37,7 @@ _STEADY_S: Final = 10.0
 _JITTER: Final = random.SystemRandom()
 
 
-class Line:
+class Dialer:
     """The way to one relay. Opened and closed by its Client."""
 
     def __init__(
@@ -90,7 +90,10 @@ class Line:
         """The connection to use now; waits for one. Raises ClientClosed."""
         if self._up is None:
             raise ClientClosed("use the client inside its `async with`")
-        return await asyncio.shield(self._up)
+        while (link := await asyncio.shield(self._up)).is_lost:
+            # It has ended and is only not cleared away yet: who asked it again would spin.
+            self._went_down()
+        return link
 
     def wait_before(self, attempt: int) -> float:
         """Seconds before trying again: doubled with each attempt up to a bound, with jitter."""

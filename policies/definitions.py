@@ -1,0 +1,214 @@
+"""`[[rule]]` and `[[retention]]` of one file, each checked by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from policies.conditions import (
+    EVERYTHING,
+    READERS,
+    WRITERS,
+    condition_from,
+    match_of_readable,
+    match_of_rows,
+    who_words,
+)
+from policies.engine import Place, WriteRule
+from policies.fields import nearest
+from policies.rules.people import CODED
+from policies.settings import System
+from relay.retention import Keep, KeepRule
+from relay.visibility import Match, ReadRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from policies.fields import Table
+
+
+@dataclass(slots=True)
+class RuleDefinition:
+    place: Place
+    packaged: bool
+    fixed: bool = False
+    enabled: bool = True
+    write: WriteRule | None = None
+    read: ReadRule | None = None
+    is_switch: bool = False
+    """Only a name and `enabled`: switches an earlier rule."""
+
+
+@dataclass(slots=True)
+class KeepDefinition:
+    place: Place
+    packaged: bool
+    enabled: bool = True
+    rule: KeepRule | None = None
+    is_switch: bool = False
+
+
+RULE_KEYS: Final = (
+    "name", "enabled", "match", "except", "write", "read", "only_by", "target", "require",
+    "schema", "content", "rate", "quota", "pow", "reject",
+)  # fmt: skip
+RETENTION_KEYS: Final = (
+    "name", "enabled", "match", "keep", "days", "count", "bytes", "never", "never_before",
+)  # fmt: skip
+_LATER_RULE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "target": ("kinds", "tag"),
+    "content": ("json", "refuse"),
+    "rate": ("per", "burst", "per_minute"),
+    "quota": ("per", "events", "bytes"),
+}
+"""Tables of a rule that are checked and then refused."""
+_PACKAGED_RULE_KEYS: Final = ("fixed", "needs")
+
+
+def named(tables: Sequence[Table], read: Callable[[Table, str], Any]) -> list[Any]:
+    """Each table read under its name; a name twice in one file is a fault."""
+    seen: dict[str, int] = {}
+    found = []
+    for table in tables:
+        name = table.text("name")
+        if name is None:
+            if not table.has("name"):
+                table.wrong("name", f"{table.label} needs a name")
+            name = ""
+        elif name in seen:
+            table.wrong("name", f'"{name}" stands twice in this file, first in line {seen[name]}')
+        seen.setdefault(name, table.line)
+        found.append(read(table, name))
+    return found
+
+
+_DOES_NOTHING: Final = "a rule without write, read, require, schema or pow does nothing"
+
+
+def _place(table: Table, name: str) -> Place:
+    return Place(name, table.source.name, table.line)
+
+
+def rule_from(table: Table, name: str) -> RuleDefinition:
+    packaged = table.source.packaged
+    known = (*RULE_KEYS, *_PACKAGED_RULE_KEYS) if packaged else RULE_KEYS
+    table.refuse_unknown(known)
+    _rule_parts_of_later_versions(table)
+    enabled = table.boolean("enabled")
+    rule = RuleDefinition(_place(table, name), packaged, enabled=enabled is not False)
+    rule.fixed = packaged and bool(table.boolean("fixed"))
+    if not set(table.values) - {"name", "enabled"}:
+        rule.is_switch = table.has("enabled")
+        if not rule.is_switch:
+            table.source.fault(table.path, _DOES_NOTHING)
+        return rule
+    about_writing = any(table.has(key) for key in ("write", "require", "schema", "pow"))
+    if about_writing or (packaged and name in CODED):
+        rule.write = _write_rule(table, rule.place)
+    if table.has("read"):
+        rule.read = _read_rule(table, name)
+    elif table.has("only_by"):
+        table.wrong("only_by", "only_by is about reading and needs read")
+    later = any(table.has(key) for key in _LATER_RULE_KEYS)  # told already
+    if rule.write is None and rule.read is None and not later:
+        table.source.fault(table.path, _DOES_NOTHING)
+    if table.has("reject") and not any(table.has(key) for key in ("write", "require")):
+        table.wrong("reject", "reject is what a writer is told; it needs write or require")
+    return rule
+
+
+def _rule_parts_of_later_versions(table: Table) -> None:
+    for key, known in _LATER_RULE_KEYS.items():
+        part = table.table(key)
+        if part is not None:
+            part.refuse_unknown(known)
+            table.not_offered(key)
+
+
+def _write_rule(table: Table, place: Place) -> WriteRule:
+    match = table.table("match")
+    schema = table.text("schema")
+    systems = {system.value: system for system in System}
+    if schema is not None and schema not in (*systems, "off"):
+        table.wrong(
+            "schema", f'unknown memory system "{schema}" in schema'
+                      f'{nearest(schema, [*systems, "off"])}'
+        )  # fmt: skip
+    bits = table.integer("pow", 1)
+    if bits is not None and bits > 256:
+        table.wrong("pow", "pow must be a whole number of bits from 1 to 256")
+    return WriteRule(
+        place,
+        EVERYTHING if match is None else condition_from(match),
+        tuple([condition_from(other) for other in table.tables("except")]),
+        who_words(table, "write", WRITERS, "for writing"),
+        tuple(table.strings("require") or ()),
+        systems.get(schema or ""),
+        bits or 0,
+        table.text("reject"),
+    )
+
+
+def _read_rule(table: Table, name: str) -> ReadRule:
+    match = table.table("match")
+    words = list(table.strings("read") or ())
+    tags = tuple([word.removeprefix("tag:") for word in words if word.startswith("tag:")])
+    for tag in tags:
+        letter = len(tag) == 1 and tag.isascii() and tag.isalpha()
+        if not letter and tag != "scope":
+            table.wrong("read", f'the readers "tag:{tag}" are not offered by this version; '
+                                "offered: tag: and a single letter, tag:scope")  # fmt: skip
+    rule = ReadRule(
+        name,
+        Match() if match is None else match_of_readable(match),
+        who_words(table, "read", READERS, "for reading") or frozenset(),
+        tuple([match_of_readable(other) for other in table.tables("except")]),
+        tags,
+        _only_by(table),
+    )
+    needs = table.text("needs") if table.source.packaged else None
+    return rule if needs is None else replace(rule, needs=needs)
+
+
+def _only_by(table: Table) -> frozenset[str] | None:
+    keys = table.strings("only_by")
+    if keys is None:
+        return None
+    for number, key in enumerate(keys):
+        tag = key[:1] == "#" and len(key) == 2 and key[1].isascii() and key[1].isalpha()
+        if key not in ("authors", "ids") and not tag:
+            table.wrong_item(
+                "only_by", number,
+                f'only_by cannot name "{key}"{nearest(key, ("authors", "ids", "#p", "#e"))}',
+            )  # fmt: skip
+    return frozenset(keys)
+
+
+def retention_from(table: Table, name: str) -> KeepDefinition:
+    table.refuse_unknown(RETENTION_KEYS)
+    enabled = table.boolean("enabled")
+    keep = KeepDefinition(_place(table, name), table.source.packaged, enabled=enabled is not False)
+    for key in ("days", "bytes"):
+        if table.integer(key, 1) is not None:
+            table.not_offered(key)
+    count = table.table("count")
+    if count is not None:
+        count.refuse_unknown(("per", "max"))
+        table.not_offered("count")
+    table.boolean("never")
+    held = table.table("never_before")
+    if held is not None:
+        held.refuse_unknown(("kinds", "same", "up_to"))
+        held.kinds("kinds")
+        held.strings("same")
+        held.text("up_to")
+    if not set(table.values) - {"name", "enabled"}:
+        keep.is_switch = table.has("enabled")
+        if not keep.is_switch:
+            table.source.fault(table.path, "a rule without keep or never does nothing")
+        return keep
+    match = table.table("match")
+    rows = Match() if match is None else match_of_rows(match)
+    how = table.choice("keep", Keep)
+    keep.rule = None if how is None else KeepRule(name, rows, how)
+    return keep

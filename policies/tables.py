@@ -1,0 +1,236 @@
+"""The tables of policy files beside rules: which keys there are, and what they come to.
+
+SETTINGS is the whole list (DESIGN §10, rows "P"); the defaults stand in `policies/defaults`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from policies.conditions import WRITERS, who_words
+from policies.fields import Table, nearest
+from policies.settings import (
+    SERVER_LIMITS,
+    AnonymousRead,
+    AuthWrites,
+    Limits,
+    Memory,
+    SchemaMode,
+    System,
+    Tie,
+    TsRule,
+    Vouchers,
+)
+from relay.groups.group import Flag
+from relay.groups.ruling import GroupSettings, Joins
+from relay.visibility import Household, People
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from relay.verdict import Who
+
+    Reader = Callable[[Table, str], object]
+    Settings = Mapping[tuple[str, str], Any]
+
+
+def _later(reader: Reader, *accepted: object) -> Reader:
+    """A setting of a later version: checked, and taken as long as it asks for nothing new."""
+
+    def read(table: Table, key: str) -> object:
+        before = len(table.source.faults)
+        value = reader(table, key)
+        if len(table.source.faults) == before and value not in (None, *accepted):
+            table.not_offered(key)
+        return None
+
+    return read
+
+
+def _households(table: Table, key: str) -> tuple[Household, ...] | None:
+    if not table.has(key):
+        return None
+    found = []
+    for home in table.tables(key):
+        home.refuse_unknown(("name", "owner", "agents"))
+        for needed in ("name", "owner"):
+            if not home.has(needed):
+                home.wrong(needed, f"a household needs {needed}")
+        name, owners, agents = home.text("name"), home.keys("owner"), home.keys("agents")
+        if name is not None and owners is not None:
+            found.append(Household(name, owners, agents or frozenset()))
+    return tuple(found)
+
+
+def _creators(table: Table, key: str) -> frozenset[Who] | None:
+    return who_words(table, key, WRITERS, "for writing")
+
+
+def _any_table(table: Table, key: str) -> object:
+    """A table of a later version."""
+    return None if table.table(key) is None else table.values[key]
+
+
+def _any_list(table: Table, key: str) -> object:
+    values = table.strings(key)
+    return None if values is None else list(values)
+
+
+def _searchable(table: Table, key: str) -> object:
+    return "all" if table.values.get(key) == "all" else table.kinds(key)
+
+
+def _text(table: Table, key: str) -> object:
+    return table.text(key)
+
+
+def _boolean(table: Table, key: str) -> object:
+    return table.boolean(key)
+
+
+def _count(table: Table, key: str) -> object:
+    return table.integer(key)
+
+
+def _at_least_one(table: Table, key: str) -> object:
+    return table.integer(key, 1)
+
+
+def _keys(table: Table, key: str) -> object:
+    return table.keys(key)
+
+
+def _networks(table: Table, key: str) -> object:
+    return table.networks(key)
+
+
+def _flags(table: Table, key: str) -> object:
+    return table.list_of(key, Flag)
+
+
+def _schema(table: Table, key: str) -> object:
+    return table.choice(key, SchemaMode)
+
+
+SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
+    "actors": {
+        "owners": _keys,
+        "agents": _keys,
+        "agent_role": _text,
+        "trusted_readers": _networks,
+        "household": _households,
+    },
+    "groups": {
+        "always": _flags,
+        "new": _flags,
+        "create": _creators,
+        "joins": lambda table, key: table.choice(key, Joins),
+        "invite_uses": _at_least_one,
+        "late": _count,
+        "previous": _count,
+    },
+    "auth": {"writes": lambda table, key: table.choice(key, AuthWrites)},
+    "limits": {
+        "created_at_upper": _count,
+        "created_at_lower": _count,
+        "max_content_length": _count,
+        "max_event_tags": _count,
+        "min_pow_difficulty": _count,
+    },
+    "search": {"kinds": _later(_searchable, "all")},
+    "bans": {"files": _later(_any_list, []), "stored": _later(_text, "hide")},
+    "allow": {"files": _later(_any_list, [])},
+    "memory": {
+        "owner_annotations": _boolean,
+        "schema": _schema,
+        "versions": _later(_count, 0, 20),
+        "reject_patterns": _later(_any_list, []),
+    },
+    "memory.aman": {
+        "schema": _schema,
+        "tie": lambda table, key: table.choice(key, Tie),
+        "ts_rule": lambda table, key: table.choice(key, TsRule),
+        "verify_hash": _boolean,
+        "anonymous_read": lambda table, key: table.choice(key, AnonymousRead),
+    },
+    "memory.transcripts": {"schema": _schema},
+    "memory.snowclaw": {"schema": _schema},
+    "memory.nmem": {
+        "schema": _schema,
+        "sweep": _later(_boolean, True, False),  # noqa: FBT003
+        "retention_days": _later(_any_table, {}),
+    },
+    "memory.anamnesis": {
+        "schema": _schema,
+        "max_chars": _later(_count, 10_000),
+        "max_bytes": _later(_count, 0),
+        "vouchers": lambda table, key: table.choice(key, Vouchers),
+    },
+    "memory.envelopes": {"keys": _keys},
+}
+"""Every setting of DESIGN §10 "P" beside rules: table → key → how it is read."""
+
+
+def read_settings(top: Table, name: str, into: dict[tuple[str, str], object]) -> None:
+    """One table of SETTINGS out of a file."""
+    *outer, last = name.split(".")
+    home: Table | None = top
+    for part in outer:
+        # A wrong type of [memory] is told once, at [memory] itself.
+        home = home.table(part) if home and isinstance(home.values.get(part), dict) else None
+    table = None if home is None else home.table(last)
+    if table is None:
+        return
+    inner = [other.rpartition(".")[2] for other in SETTINGS if other.startswith(f"{name}.")]
+    readers = SETTINGS[name]
+    for key in table.values:
+        if name == "limits" and key in SERVER_LIMITS:
+            table.wrong(key, f"{key} belongs in [limits] of rookery.toml")
+        elif key not in readers and key not in inner:
+            table.wrong(key, f'unknown key "{key}" in [{name}]{nearest(key, [*readers, *inner])}')
+        elif key in readers:
+            value = readers[key](table, key)
+            if value is not None:
+                into[name, key] = value
+
+
+def people_of(settings: Settings, relay: str) -> People:
+    return People(
+        owners=settings.get(("actors", "owners"), frozenset()),
+        agents=settings.get(("actors", "agents"), frozenset()),
+        agent_role=settings["actors", "agent_role"],
+        households=settings.get(("actors", "household"), ()),
+        relay=relay,
+    )
+
+
+def limits_of(settings: Settings) -> Limits:
+    return Limits(**{key: settings["limits", key] for key in SETTINGS["limits"]})
+
+
+def groups_of(settings: Settings) -> GroupSettings:
+    return GroupSettings(
+        always=settings["groups", "always"],
+        new=settings["groups", "new"],
+        create=settings["groups", "create"],
+        joins=settings["groups", "joins"],
+        invite_uses=settings["groups", "invite_uses"],
+        late_s=settings["groups", "late"],
+        previous=settings["groups", "previous"],
+    )
+
+
+def memory_of(settings: Settings) -> Memory:
+    general = settings["memory", "schema"]
+    return Memory(
+        schemas={system: settings.get((f"memory.{system}", "schema"), general)
+                 for system in System},
+        owner_annotations=settings["memory", "owner_annotations"],
+        tie=settings["memory.aman", "tie"],
+        ts_rule=settings["memory.aman", "ts_rule"],
+        verify_hash=settings["memory.aman", "verify_hash"],
+        anonymous_read=settings["memory.aman", "anonymous_read"],
+        envelope_keys=settings["memory.envelopes", "keys"],
+        vouchers=settings["memory.anamnesis", "vouchers"],
+        created_at_upper=settings["limits", "created_at_upper"],
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The tests of Rookery; their manners are in CONTRIBUTING.md."""

@@ -1,0 +1,167 @@
+"""A `rookery serve` process for tests of processes: signals, kill -9, files, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import websockets
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+START_S = 30
+STOP_S = 15
+
+
+class Rookery:
+    """One data folder and the process that serves it, if any."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = ""
+        self.lines: list[str] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def init(self, *args: str) -> None:
+        code, text = await command("init", str(self.folder), *args)
+        assert code == 0, text
+
+    async def start(self, *args: str) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "relay", "serve", "--data", str(self.folder), "--port", "0",
+            *args, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read(self._process, listening))
+        self.url = await asyncio.wait_for(listening, START_S)
+
+    async def _read(
+        self, process: asyncio.subprocess.Process, listening: asyncio.Future[str]
+    ) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            text = line.decode().rstrip()
+            self.lines.append(text)
+            found = re.search(r"listening on (wss?://\S+)", text)
+            if found and not listening.done():
+                listening.set_result(found[1])
+        if not listening.done():
+            listening.set_exception(AssertionError("\n".join(["did not listen:", *self.lines])))
+
+    def send_signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def stop(self, number: int = signal.SIGTERM) -> int:
+        """The exit code; the process that this test started, and no other, is ended."""
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        try:
+            code = await asyncio.wait_for(process.wait(), STOP_S)
+        except TimeoutError:
+            process.kill()
+            code = await process.wait()
+        if self._reading is not None:
+            await self._reading
+        self._process = None
+        return code
+
+    async def __aenter__(self) -> Rookery:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process is not None:
+            await self.stop(signal.SIGKILL)
+
+
+async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tuple[int, str]:
+    """One finished `rookery …`: its exit code, and what it printed on both streams."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "relay", *args, stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=cwd,
+    )  # fmt: skip
+    out, _ = await asyncio.wait_for(process.communicate(stdin), 60)
+    assert process.returncode is not None
+    return process.returncode, out.decode()
+
+
+class Wire:
+    """A bare client: frames as they are."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self.challenge = ""
+
+    async def send(self, *message: object) -> None:
+        await self._socket.send(json.dumps(message, ensure_ascii=False))
+
+    async def send_event(self, event: Event, verb: str = "EVENT") -> None:
+        await self._socket.send(f'["{verb}",{event.raw.decode()}]')
+
+    async def receive(self) -> list[Any]:
+        frame = json.loads(await asyncio.wait_for(self._socket.recv(), 20))
+        assert isinstance(frame, list)
+        return frame
+
+    async def publish(self, event: Event) -> tuple[bool, str]:
+        await self.send_event(event)
+        while True:
+            frame = await self.receive()
+            if frame[0] == "OK" and frame[1] == event.id:
+                return frame[2], frame[3]
+
+    async def log_in(self, key: SecretKey, url: str, now: int) -> None:
+        event = key.sign(22242, [["relay", url], ["challenge", self.challenge]], "", now)
+        await self.send_event(event, "AUTH")
+        frame = await self.receive()
+        assert frame == ["OK", event.id, True, ""], frame
+
+    async def query(self, *filters: dict[str, object]) -> list[dict[str, Any]]:
+        """Stored events; a CLOSED is an empty answer."""
+        await self.send("REQ", "q", *filters)
+        found = []
+        while True:
+            frame = await self.receive()
+            if frame[0] == "EVENT" and frame[1] == "q":
+                found.append(frame[2])
+            elif frame[0] == "EOSE" and frame[1] == "q":
+                await self.send("CLOSE", "q")
+                return found
+            elif frame[0] == "CLOSED" and frame[1] == "q":
+                return found
+
+    async def query_ids(self, ids: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for start in range(0, len(ids), 500):
+            page = await self.query({"ids": list(ids[start : start + 500])})
+            found.update(event["id"] for event in page)
+        return found
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str, **options: Any) -> AsyncIterator[Wire]:
+    async with websockets.connect(url, max_size=None, **options) as socket:
+        wire = Wire(socket)
+        greeting = await wire.receive()
+        assert greeting[0] == "AUTH"
+        wire.challenge = greeting[1]
+        yield wire

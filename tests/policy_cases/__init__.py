@@ -1,0 +1,1 @@
+"""Tables of cases that policies must hold, and their one runner."""

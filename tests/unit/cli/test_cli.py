@@ -1,0 +1,173 @@
+"""The command line as a whole: help, exit codes, and how it says what went wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from relay import __version__, cli
+from relay.cli import COMMANDS, rookery, run
+from relay.errors import ConfigFaults, Fault, Invalid, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | int], None]:
+    """Makes `rookery keygen` raise, or return."""
+
+    def made(outcome: BaseException | int) -> None:
+        @click.command("keygen")
+        def keygen() -> int:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(import_module("relay.cli.init"), "keygen", keygen)
+
+    return made
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """What stands on stderr: one line."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("\n")
+    assert "Traceback" not in err
+    return err.removesuffix("\n")
+
+
+def test_help_names_every_command_and_imports_none_of_them() -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c",
+         "import sys; from relay.cli import run; run(['--help']);"
+         "print([name for name in sys.modules if name.startswith('relay.')])"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in COMMANDS:
+        assert f"\n  {name} " in loaded
+    assert loaded.splitlines()[-1] == "['relay.errors', 'relay.cli']"
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"rookery {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if find_spec(f"relay.cli.{COMMANDS[name][0]}") is None:
+        pytest.skip(f"{name} is not written yet")
+    assert run([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"Usage: rookery {name}" in out
+    assert "Example" in out
+
+
+def test_every_command_of_a_group_has_help_with_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    context = click.Context(rookery)
+    group = rookery.get_command(context, "group")
+    assert isinstance(group, click.Group)
+    for name in group.commands:
+        assert run(["group", name, "--help"]) == 0
+        assert "Example: rookery group " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["ini"], "rookery: No such command 'ini'"),
+        (["keygen", "--jsn"], "rookery keygen: No such option"),
+        (["init"], "rookery init: Missing argument 'DIR'"),
+        (["init", "x"], "rookery init: Missing option '--owner'"),
+        (["group", "show"], "rookery group show: Missing argument 'ID'"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(
+    args: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(args) == 2
+    line = complaint(capsys)
+    assert line.startswith(says)
+    assert line.endswith("--help`)")
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("args", [[], ["group"]])
+def test_without_a_command_the_help_is_shown_and_it_is_bad_usage(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(args) == 2
+    assert "Commands:" in complaint(capsys)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (UserError("do this next"), 1, "rookery: do this next"),
+        (UserError("that is no URL", code=2), 2, "rookery: that is no URL"),
+        (Invalid("kind: wrong"), 1, "rookery: invalid: kind: wrong"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "rookery: /x: Permission denied"),
+    ],
+)
+def test_what_a_user_can_put_right_is_one_line(
+    error: Exception,
+    code: int,
+    says: str,
+    command: Callable[[BaseException | int], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command(error)
+    assert run(["keygen"]) == code
+    assert complaint(capsys) == says
+
+
+def test_faults_of_a_file_have_a_line_each(
+    command: Callable[[BaseException | int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(ConfigFaults([Fault("a.toml", 3, "one"), Fault("a.toml", 9, "two")]))
+    assert run(["keygen"]) == 1
+    assert complaint(capsys) == "rookery: a.toml:3: one\na.toml:9: two"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_ctrl_c_is_130_and_no_traceback(
+    error: BaseException,
+    command: Callable[[BaseException | int], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command(error)
+    assert run(["keygen"]) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+def test_a_bug_of_ours_is_not_dressed_up(command: Callable[[BaseException | int], None]) -> None:
+    command(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        run(["keygen"])
+
+
+def test_a_command_may_return_its_exit_code(
+    command: Callable[[BaseException | int], None],
+) -> None:
+    command(1)
+    assert run(["keygen"]) == 1
+
+
+def test_a_module_without_the_command_it_is_listed_for_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli, "COMMANDS", {"nothing": ("init", "is not there")})
+    with pytest.raises(LookupError, match=r"relay\.cli\.init has no click command named 'nothing'"):
+        run(["nothing"])

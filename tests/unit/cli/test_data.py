@@ -1,0 +1,585 @@
+"""relay/cli/data.py: `rookery export` and `rookery import`, over a folder that is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import stat
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from relay.cli import run
+from relay.cli.data import MAX_LINE, Place, import_events
+from relay.errors import StoreFault
+from relay.nostr.keys import is_signed
+from relay.verdict import Origin
+from tests.cast import alice, bob, stranger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+
+NOW = 1_700_000_000
+NOTES = [alice.sign(1, [], f"note {number}", NOW + number) for number in range(8)]
+NEWER = alice.sign(0, [], "{}", NOW + 1)
+OLDER = alice.sign(0, [], "{}", NOW)
+STRANGE = stranger.sign(1, [], "let me in", NOW)
+PASSING = alice.sign(20_001, [], "now", NOW)
+
+
+class FakeFolder:
+    """A store in a dict; refuses the stranger, and whatever it was told to."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Event] = {}
+        self.origins: list[Origin] = []
+        self.batches: list[int] = []
+        self.fails: Callable[[Event], str | None] = lambda _: None
+        """What is wrong with an event, on our side."""
+        self.breaks_after: int | None = None
+        """So many batches are taken, then the relay is gone."""
+        self.breaks_with: Exception | type[BaseException] = StoreFault("the relay went away")
+
+    async def submit(
+        self, events: Sequence[Event], origin: Origin
+    ) -> Sequence[tuple[bool, str]]:
+        if self.breaks_after is not None and len(self.batches) >= self.breaks_after:
+            raise self.breaks_with
+        self.batches.append(len(events))
+        self.origins.append(origin)
+        return [self._answer(event, origin) for event in events]
+
+    def _answer(self, event: Event, origin: Origin) -> tuple[bool, str]:
+        if not is_signed(event):
+            return False, "invalid: sig: does not fit"
+        if event.id in self.rows:
+            return True, "duplicate: already have this event"
+        if event.id == OLDER.id and NEWER.id in self.rows:
+            return False, "duplicate: a newer version is stored"
+        if event.pubkey == stranger.pubkey and origin is Origin.IMPORT:
+            return False, "restricted: only people known here may write"
+        fault = self.fails(event)
+        if fault is not None:
+            return False, fault
+        if event.id != PASSING.id:
+            self.rows[event.id] = event
+        return True, ""
+
+    async def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
+        rows = [event.raw for event in self.rows.values() if filter_.matches(event)]
+        for start in range(0, len(rows), 3):
+            yield rows[start : start + 3]
+        yield []
+
+    async def head(self) -> int:
+        return len(self.rows)
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> FakeFolder:
+    """What every command finds in whatever DIR it opens."""
+    fake, serve = FakeFolder(), ModuleType("relay.cli.serve")
+
+    @asynccontextmanager
+    async def open_folder(_: Path) -> AsyncIterator[FakeFolder]:
+        yield fake
+
+    serve.open_folder = open_folder  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "relay.cli.serve", serve)
+    return fake
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+def write(file: Path, *lines: Event | bytes) -> None:
+    file.write_bytes(
+        b"".join((line if isinstance(line, bytes) else line.raw) + b"\n" for line in lines)
+    )
+
+
+def imported(data: Path, file: Path | str, *options: str) -> int:
+    return run(["import", str(file), "--data", str(data), *options])
+
+
+def notes_in(data: Path) -> list[str]:
+    return [path.name for path in data.iterdir()]
+
+
+# -- export ---------------------------------------------------------------------------------------
+
+
+def exported(data: Path, *options: str) -> int:
+    return run(["export", "--data", str(data), *options])
+
+
+def lines_of(*events: Event) -> bytes:
+    return b"".join(event.raw + b"\n" for event in events)
+
+
+def test_an_export_has_the_stored_bytes_in_order_of_seq(
+    folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    folder.rows = {note.id: note for note in reversed(NOTES)}
+    assert exported(data) == 0
+    out, err = capfdbinary.readouterr()
+    assert out == lines_of(*reversed(NOTES))
+    assert err == b""
+
+
+def test_an_export_made_twice_is_the_same_to_the_byte(
+    folder: FakeFolder, data: Path, tmp_path: Path
+) -> None:
+    folder.rows = {note.id: note for note in NOTES}
+    one, other = tmp_path / "1", tmp_path / "2"
+    assert exported(data, "-o", str(one)) == exported(data, "-o", str(other)) == 0
+    assert one.read_bytes() == other.read_bytes() == lines_of(*NOTES)
+
+
+def test_a_filter_chooses_what_is_exported(
+    folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    theirs = bob.sign(1, [["h", "tea"]], "hi", NOW)
+    folder.rows = {event.id: event for event in (*NOTES, theirs)}
+    assert exported(data, "--filter", '{"kinds":[1],"#h":["tea"]}') == 0
+    assert capfdbinary.readouterr().out == lines_of(theirs)
+
+
+def test_a_filter_may_name_what_the_folder_indexes(
+    folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (data / "rookery.toml").write_text('[storage]\nindex_tags = ["title"]\n')
+    tea = bob.sign(1, [["title", "tea"]], "hi", NOW)
+    folder.rows = {event.id: event for event in (*NOTES, tea)}
+    assert exported(data, "--filter", '{"#title":["tea"]}') == 0
+    assert capfdbinary.readouterr().out == lines_of(tea)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "--filter: not JSON (column"),
+        ("[]", "--filter: filter: must be a JSON object"),
+        ('{"kinds":["x"]}', "--filter: kinds: every value must be an integer"),
+        ('{"#nope":["x"]}', "--filter: filter contains unknown elements"),
+        ('{"limit":5}', "--filter: limit and search choose among matches"),
+        ('{"search":"tea"}', "--filter: search is not offered here"),
+    ],
+)
+def test_a_bad_filter_is_bad_usage(
+    folder: FakeFolder, data: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exported(data, "--filter", text) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_faults_of_rookery_toml_are_told_with_their_lines(
+    folder: FakeFolder, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "rookery.toml").write_text("[storage]\nindex = 1\n")
+    assert exported(data, "--filter", "{}") == 1
+    assert "rookery.toml:2: unknown key" in capsys.readouterr().err
+
+
+def test_the_summary_of_an_export_to_a_file_is_on_stderr_or_as_json(
+    folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.rows = {note.id: note for note in NOTES}
+    target = tmp_path / "out"
+    size = len(lines_of(*NOTES))
+    exported(data, "-o", str(target))
+    assert capsys.readouterr() == ("", f"8 events, {size} bytes to {target}\n")
+    exported(data, "-o", str(target), "--json")
+    out, err = capsys.readouterr()
+    assert orjson.loads(out) == {"events": 8, "bytes": size, "file": str(target)}
+    assert err == ""
+
+
+def test_with_events_on_stdout_the_json_summary_is_on_stderr(
+    folder: FakeFolder, data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder.rows = {NOTES[0].id: NOTES[0]}
+    assert exported(data, "--json", "-o", "-") == 0
+    out, err = capfd.readouterr()
+    assert out.encode() == lines_of(NOTES[0])
+    assert orjson.loads(err) == {"events": 1, "bytes": len(out)}
+
+
+def test_an_export_that_fails_leaves_the_old_file_alone(
+    folder: FakeFolder, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: Filter) -> AsyncIterator[Sequence[bytes]]:
+        yield [NOTES[0].raw]
+        raise StoreFault("file damaged")
+
+    monkeypatch.setattr(folder, "events", broken)
+    target = tmp_path / "out"
+    target.write_text("yesterday's")
+    assert exported(data, "-o", str(target)) == 1
+    assert target.read_text() == "yesterday's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out"]
+
+
+def test_an_exported_file_is_its_owners_alone(
+    folder: FakeFolder, data: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "out"
+    exported(data, "-o", str(target))
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_an_export_through_a_link_keeps_the_link(
+    folder: FakeFolder, data: Path, tmp_path: Path
+) -> None:
+    folder.rows = {NOTES[0].id: NOTES[0]}
+    target, link = tmp_path / "out", tmp_path / "link"
+    link.symlink_to(target)
+    exported(data, "-o", str(link))
+    assert link.is_symlink()
+    assert target.read_bytes() == lines_of(NOTES[0])
+
+
+def test_a_device_is_written_to_and_not_replaced(folder: FakeFolder, data: Path) -> None:
+    folder.rows = {NOTES[0].id: NOTES[0]}
+    assert exported(data, "-o", "/dev/null") == 0
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_where_nothing_can_be_written_the_folder_is_named(
+    folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exported(data, "-o", str(tmp_path / "nowhere" / "out")) == 1
+    assert f"{tmp_path}/nowhere: nothing can be written there" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_enough_ends_an_export_without_a_traceback(tmp_path: Path) -> None:
+    program = (
+        "import sys; from tests.unit.cli import test_data as t; from types import ModuleType\n"
+        "from contextlib import asynccontextmanager\n"
+        "fake, serve = t.FakeFolder(), ModuleType('relay.cli.serve')\n"
+        "fake.rows = {n: t.NOTES[0] for n in range(20_000)}\n"
+        "@asynccontextmanager\n"
+        "async def open_folder(_): yield fake\n"
+        "serve.open_folder = open_folder; sys.modules['relay.cli.serve'] = serve\n"
+        "sys.exit(t.run(['export', '--data', sys.argv[1]]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert orjson.loads(child.stdout.readline())["id"] == NOTES[0].id
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 1
+
+
+# -- import: what is read -------------------------------------------------------------------------
+
+
+def test_an_import_stores_every_event_and_says_so(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, *NOTES)
+    assert imported(data, file) == 0
+    assert list(folder.rows) == [note.id for note in NOTES]
+    assert folder.origins == [Origin.IMPORT]
+    assert capsys.readouterr() == ("8 read, 8 stored, 0 duplicates, 0 refused\n", "")
+
+
+def test_an_import_done_twice_changes_nothing(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, *NOTES)
+    imported(data, file)
+    rows = dict(folder.rows)
+    assert imported(data, file) == 0
+    assert folder.rows == rows
+    assert "8 read, 0 stored, 8 duplicates, 0 refused" in capsys.readouterr().out
+
+
+def test_an_export_read_back_is_byte_equal(
+    folder: FakeFolder, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.rows = {event.id: event for event in (*NOTES, NEWER)}
+    one, other = tmp_path / "1", tmp_path / "2"
+    exported(data, "-o", str(one))
+    folder.rows = {}
+    assert imported(data, one) == 0
+    exported(data, "-o", str(other))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_what_is_refused_is_named_by_line_reason_and_id(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = NOTES[2].raw.replace(NOTES[2].sig.encode(), NOTES[3].sig.encode())
+    changed = NOTES[1].raw.replace(b"note 1", b"note x")
+    write(file, NOTES[0], b"", b"{bad", changed, STRANGE, b'{"id":1}', forged, b"[]",
+          b"x" * (MAX_LINE + 1), NOTES[4])  # fmt: skip
+    assert imported(data, file) == 1
+    out, err = capsys.readouterr()
+    assert out == "9 read, 2 stored, 0 duplicates, 7 refused\n"
+    assert err.splitlines() == [
+        f"{file}:3: invalid: not JSON (column 2)",
+        f"{file}:4: invalid: id: is not the hash of this event (id {NOTES[1].id})",
+        f"{file}:5: restricted: only people known here may write (id {STRANGE.id})",
+        f"{file}:6: invalid: pubkey: missing",
+        f"{file}:7: invalid: sig: does not fit (id {NOTES[2].id})",
+        f"{file}:8: invalid: event: must be a JSON object",
+        f"{file}:9: invalid: line is over {MAX_LINE} bytes",
+    ]
+
+
+def test_duplicates_and_superseded_versions_are_no_refusals(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, NEWER, OLDER, NOTES[0], NOTES[0], PASSING)
+    assert imported(data, file) == 0
+    assert capsys.readouterr() == (
+        "5 read, 2 stored, 1 passed on, 1 duplicate, 1 superseded, 0 refused\n", ""
+    )  # fmt: skip
+
+
+def test_trust_lifts_the_rules_about_the_author(
+    folder: FakeFolder, data: Path, file: Path
+) -> None:
+    write(file, STRANGE)
+    assert imported(data, file, "--trust") == 0
+    assert folder.origins == [Origin.TRUSTED_IMPORT]
+
+
+def test_the_summary_of_an_import_can_be_json(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, *NOTES, STRANGE)
+    assert imported(data, file, "--json") == 1
+    out, err = capsys.readouterr()
+    assert orjson.loads(out) == {
+        "file": str(file), "read": 9, "stored": 8, "passed_on": 0, "duplicates": 0,
+        "superseded": 0, "refused": 1,
+    }  # fmt: skip
+    assert err.startswith(f"{file}:9: restricted:")
+
+
+def test_lines_may_end_like_on_windows_begin_with_a_mark_and_lack_the_last_end(
+    folder: FakeFolder, data: Path, file: Path
+) -> None:
+    file.write_bytes(b"\xef\xbb\xbf" + NOTES[0].raw + b"\r\n  \r\n" + NOTES[1].raw)
+    assert imported(data, file) == 0
+    assert list(folder.rows) == [NOTES[0].id, NOTES[1].id]
+
+
+def test_the_longest_line_that_is_allowed_is_taken(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fits = NOTES[0].raw + b" " * (MAX_LINE - len(NOTES[0].raw))
+    write(file, fits, fits + b" ", NOTES[1])
+    assert imported(data, file) == 1
+    assert list(folder.rows) == [NOTES[0].id, NOTES[1].id]
+    assert f"{file}:2: invalid: line is over" in capsys.readouterr().err
+
+
+def test_stdin_can_be_imported(
+    folder: FakeFolder, data: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    text = io.TextIOWrapper(io.BytesIO(lines_of(*NOTES) + b"{\n"))
+    monkeypatch.setattr(sys, "stdin", text)
+    assert imported(data, "-") == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("9 read, 8 stored")
+    assert err.startswith("stdin:9: invalid: not JSON")
+    assert notes_in(data) == []
+
+
+def test_an_empty_file_is_an_import_of_nothing(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file)
+    assert imported(data, file) == 0
+    assert capsys.readouterr().out == "0 read, 0 stored, 0 duplicates, 0 refused\n"
+    assert folder.batches == []
+
+
+def test_a_file_that_is_not_there_is_bad_usage(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert imported(data, file) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_what_is_printed_cannot_move_the_cursor(
+    folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a\x1b[2Jb"
+    write(file, b"{")
+    assert imported(data, file) == 1
+    assert "\x1b" not in capsys.readouterr().err
+
+
+# -- import: batches, and going on ----------------------------------------------------------------
+
+
+def test_a_batch_holds_at_most_512_events(folder: FakeFolder, data: Path, file: Path) -> None:
+    write(file, *[NOTES[0]] * 513)
+    assert imported(data, file) == 0
+    assert folder.batches == [512, 1]
+
+
+def test_a_batch_of_large_events_holds_fewer(folder: FakeFolder, data: Path, file: Path) -> None:
+    large = NOTES[0].raw + b" " * 3_000_000
+    write(file, large, large, large, large)
+    assert imported(data, file) == 0
+    assert folder.batches == [3, 1]
+
+
+def test_an_import_goes_on_behind_the_last_acknowledged_batch(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, *[NOTES[0]] * 511, b"{", *[NOTES[1]] * 511, STRANGE, NOTES[2])
+    folder.breaks_after = 1
+    assert imported(data, file) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        f"{file}:512: invalid: not JSON (column 1)",
+        f"rookery: the relay went away; {file} is imported up to line 513; "
+        "the same command goes on there",
+    ]
+    assert len(notes_in(data)) == 1
+
+    folder.breaks_after = None
+    assert imported(data, file) == 1
+    assert folder.batches == [512, 512]
+    out, err = capsys.readouterr()
+    assert out == "1025 read, 3 stored, 1020 duplicates, 2 refused\n"
+    assert err.splitlines() == [
+        f"{file}: goes on behind line 513, where an earlier import stopped",
+        f"{file}:1024: restricted: only people known here may write (id {STRANGE.id})",
+    ]
+    assert notes_in(data) == []
+
+
+def test_ctrl_c_leaves_an_import_that_can_go_on(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, *[NOTES[0]] * 512, NOTES[1])
+    folder.breaks_after, folder.breaks_with = 1, KeyboardInterrupt
+    assert imported(data, file) == 130
+    folder.breaks_after = None
+    assert imported(data, file) == 0
+    assert folder.batches == [512, 1]
+    assert notes_in(data) == []
+
+
+def test_a_file_that_changed_meanwhile_is_read_from_its_beginning(
+    folder: FakeFolder, data: Path, file: Path
+) -> None:
+    write(file, *[NOTES[0]] * 512, NOTES[1])
+    folder.breaks_after = 1
+    imported(data, file)
+    write(file, *[NOTES[0]] * 512, NOTES[1], NOTES[2])
+    folder.breaks_after = None
+    assert imported(data, file) == 0
+    assert folder.batches == [512, 512, 2]
+
+
+def test_with_trust_a_stopped_import_without_it_begins_anew(
+    folder: FakeFolder, data: Path, file: Path
+) -> None:
+    write(file, *[STRANGE] * 512, NOTES[1])
+    folder.breaks_after = 1
+    imported(data, file)
+    folder.breaks_after = None
+    assert imported(data, file, "--trust") == 0
+    assert list(folder.rows) == [STRANGE.id, NOTES[1].id]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"origin":"IMPORT","offset":-4,"line":0}'])
+def test_a_note_that_cannot_be_read_is_no_obstacle(
+    folder: FakeFolder, data: Path, file: Path, content: bytes
+) -> None:
+    write(file, *[NOTES[0]] * 512, NOTES[1])
+    folder.breaks_after = 1
+    imported(data, file)
+    (data / notes_in(data)[0]).write_bytes(content)
+    folder.breaks_after = None
+    assert imported(data, file) == 0
+    assert folder.batches == [512, 512, 1]
+
+
+# -- import: our own faults -----------------------------------------------------------------------
+
+
+async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]:
+    place, said = Place(), []
+    await import_events(
+        folder, io.BytesIO(lines_of(*events)), "F", Origin.IMPORT, place, say=said.append,
+        note=lambda _: None, pauses_s=(0, 0),
+    )  # fmt: skip
+    return place, said
+
+
+@pytest.mark.parametrize("text", ["error: disk full", "rate-limited: queue full"])
+async def test_what_is_refused_for_now_is_tried_again(folder: FakeFolder, text: str) -> None:
+    tries: dict[str, int] = {}
+
+    def at_first(event: Event) -> str | None:
+        tries[event.id] = tries.get(event.id, 0) + 1
+        return text if tries[event.id] < 3 and event.id != NOTES[0].id else None
+
+    folder.fails = at_first
+    place, said = await _import(folder, *NOTES[:3])
+    assert (place.tally.stored, place.tally.refused, said) == (3, 0, [])
+    assert folder.batches == [3, 2, 2]
+
+
+async def test_one_event_that_always_fails_does_not_stop_the_others(folder: FakeFolder) -> None:
+    folder.fails = lambda event: "error: our fault" if event.id == NOTES[1].id else None
+    place, said = await _import(folder, *NOTES)
+    assert (place.tally.stored, place.tally.refused) == (7, 1)
+    assert said == [f"F:2: error: our fault (id {NOTES[1].id})"]
+
+
+async def test_a_store_that_takes_nothing_stops_the_import(folder: FakeFolder) -> None:
+    folder.fails = lambda _: "error: disk full"
+    place = Place()
+    with pytest.raises(StoreFault, match="error: disk full"):
+        await import_events(
+            folder, io.BytesIO(lines_of(*NOTES)), "F", Origin.IMPORT, place,
+            say=pytest.fail, note=pytest.fail, pauses_s=(0,),
+        )  # fmt: skip
+    assert place == Place()
+
+
+async def test_a_file_of_nothing_but_rubbish_is_read_in_parts(folder: FakeFolder) -> None:
+    places: list[int] = []
+    await import_events(
+        folder, io.BytesIO(b"{\n" * 10_000), "F", Origin.IMPORT, Place(), say=lambda _: None,
+        note=lambda place: places.append(place.line),
+    )  # fmt: skip
+    assert places == [4096, 8192, 10_000]
+    assert folder.batches == []
+    await asyncio.sleep(0)

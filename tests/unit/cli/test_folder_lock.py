@@ -1,0 +1,74 @@
+"""relay/cli/folder_lock.py: one process writes in a folder. Contract §4."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.cli.folder_lock import locked
+from relay.errors import FolderBusy, UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLD = """
+import sys
+from pathlib import Path
+from relay.cli.folder_lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_taker_is_told_who_has_the_folder(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        with pytest.raises(FolderBusy) as busy, locked(tmp_path):
+            pass
+        assert busy.value.pid == os.getpid()
+        assert str(tmp_path) in str(busy.value)
+
+
+def test_a_folder_that_was_left_can_be_taken_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with locked(tmp_path):
+            pass
+    assert (tmp_path / "rookery.lock").read_bytes() == b""
+
+
+def test_a_folder_that_was_left_by_an_error_can_be_taken_again(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+        raise ZeroDivisionError
+    with locked(tmp_path):
+        pass
+
+
+def test_an_unreadable_pid_does_not_hide_that_the_folder_is_busy(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        (tmp_path / "rookery.lock").write_bytes(b"?")
+        with pytest.raises(FolderBusy, match="another process"), locked(tmp_path):
+            pass
+
+
+def test_a_folder_that_is_not_there_is_a_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no folder"), locked(tmp_path / "nowhere"):
+        pass
+
+
+@pytest.mark.slow
+def test_the_lock_of_a_killed_process_is_gone_with_it(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(FolderBusy) as busy, locked(tmp_path):
+            pass
+        assert busy.value.pid == child.pid
+        child.kill()
+    with locked(tmp_path):
+        pass

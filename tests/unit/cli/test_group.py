@@ -1,0 +1,335 @@
+"""`rookery group`, against a fake relay that knows just enough of NIP-29."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from nostr_sdk import Nip19Coordinate
+
+from relay.cli import run
+from relay.nostr import kinds
+from relay.nostr.event import event_from
+from relay.nostr.keys import SecretKey
+from tests.cast import alice, bob, owner, person
+from tests.unit.client.fake_relay import FakeRelay
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from tests.unit.client.fake_relay import Visitor
+
+    Rookery = Callable[..., Coroutine[Any, Any, int]]
+
+FLAGS = ["private", "restricted", "closed", "hidden"]
+
+
+class GroupRelay(FakeRelay):
+    """Takes every moderation event and says in 39000–39002 what it made of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key = person("the relay itself")
+        self.information = {"self": self.key.pubkey}
+        self.defaults = ["private", "restricted", "closed"]
+        self.always: list[str] = []
+        self.reads_creation = True
+        self.users: dict[str, dict[str, list[str]]] = {}
+        self.on["EVENT"] = self.moderate
+        self.challenges_at_once = True
+        self._stamp = 1_700_000_000
+
+    async def moderate(self, visitor: Visitor, frame: list[Any]) -> None:
+        event = event_from(frame[1])
+        group = event.tag("h") or ""
+        match event.kind:
+            case kinds.CREATE_GROUP if group in self.users:
+                await visitor.say_no(event.id, "duplicate: this id is in use")
+                return
+            case kinds.CREATE_GROUP:
+                self.users[group] = {event.pubkey: ["admin"]}
+                said = event.tags if self.reads_creation else []
+                if not any(tag[0] in FLAGS for tag in said):
+                    said = [*said, *([flag] for flag in self.defaults)]
+                self.state(kinds.GROUP_METADATA, group, self.metadata(said))
+            case _ if "admin" not in self.users.get(group, {}).get(event.pubkey, []):
+                await visitor.say_no(event.id, "restricted: not an admin")
+                return
+            case kinds.EDIT_METADATA:
+                self.state(kinds.GROUP_METADATA, group, self.metadata(event.tags))
+            case kinds.PUT_USER:
+                for _, user, *roles in (tag for tag in event.tags if tag[0] == "p"):
+                    self.users[group][user] = roles
+            case kinds.REMOVE_USER:
+                for user in event.tag_values("p"):
+                    del self.users[group][user]
+        users = self.users[group]
+        admins = [["p", user, *roles] for user, roles in users.items() if roles]
+        self.state(kinds.GROUP_ADMINS, group, admins)
+        self.state(kinds.GROUP_MEMBERS, group, [["p", user] for user in users])
+        await self.take(visitor, frame)
+
+    def metadata(self, tags: list[list[str]]) -> list[list[str]]:
+        said = [tag for tag in tags if tag[0] in (*FLAGS, "name", "about", "picture")]
+        return [*said, *([flag] for flag in self.always if [flag] not in said)]
+
+    def state(self, kind: int, group: str, tags: list[list[str]]) -> None:
+        self._stamp += 1
+        self.forget(kind, group)
+        self.events.append(self.key.sign(kind, [["d", group], *tags], "", self._stamp))
+
+    def forget(self, kind: int, group: str) -> None:
+        self.events = [e for e in self.events if (e.kind, e.d) != (kind, group)]
+
+    def sent(self, kind: int) -> list[Event]:
+        return [event for event in self.events if event.kind == kind]
+
+    def flags(self, group: str) -> set[str]:
+        (metadata,) = [e for e in self.sent(kinds.GROUP_METADATA) if e.d == group]
+        return {tag[0] for tag in metadata.tags} & set(FLAGS)
+
+
+@pytest.fixture
+async def relay() -> AsyncIterator[GroupRelay]:
+    async with GroupRelay() as relay:
+        yield relay
+
+
+@pytest.fixture
+def rookery(relay: GroupRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rookery:
+    """The command line in a thread, so that the relay in this loop can answer it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROOKERY_RELAY", relay.url)
+    monkeypatch.setenv("ROOKERY_KEY", owner.nsec)
+
+    async def started(*args: str) -> int:
+        return await asyncio.to_thread(run, ["group", *args])
+
+    return started
+
+
+async def test_a_group_is_created_with_its_metadata(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("create", "tea", "--name", "Tea room", "--about", "All of it") == 0
+    (created,) = relay.sent(kinds.CREATE_GROUP)
+    assert created.pubkey == owner.pubkey
+    assert created.tags == [["h", "tea"], ["name", "Tea room"], ["about", "All of it"]]
+    assert relay.flags("tea") == {"private", "restricted", "closed"}
+    assert relay.sent(kinds.EDIT_METADATA) == []
+    assert capsys.readouterr().out == "created tea (private, restricted, closed)\n"
+
+
+async def test_naming_one_flag_does_not_open_the_others(
+    relay: GroupRelay, rookery: Rookery
+) -> None:
+    relay.defaults = []
+    assert await rookery("create", "cellar", "--hidden") == 0
+    assert relay.flags("cellar") == {"private", "restricted", "closed", "hidden"}
+    assert await rookery("create", "shop", "--public") == 0
+    assert relay.flags("shop") == {"restricted", "closed"}
+
+
+async def test_a_group_open_to_all_is_so_on_a_relay_that_shuts_new_groups(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("create", "square", "--public", "--unrestricted", "--open") == 0
+    assert relay.flags("square") == set()
+    (edited,) = relay.sent(kinds.EDIT_METADATA)
+    assert ["public"] in edited.tags, "the word that confirms it"
+    assert "open to all" in capsys.readouterr().out
+
+
+async def test_flags_that_the_relay_does_not_drop_are_told(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.always = ["private", "closed"]
+    assert await rookery("create", "square", "--public", "--unrestricted", "--open") == 0
+    out, err = capsys.readouterr()
+    assert out == "created square (private, closed)\n"
+    assert err == "the relay keeps its groups private, closed\n"
+
+
+async def test_a_relay_that_looks_only_at_9002_gets_one(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.reads_creation = False
+    assert await rookery("create", "tea", "--name", "Tea room", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["name"] == "Tea room"
+    assert shown["flags"] == ["private", "restricted", "closed"], "as it made them"
+
+
+async def test_an_id_in_use_is_refused(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea")
+    assert await rookery("create", "tea") == 1
+    assert capsys.readouterr().err.endswith("refused: duplicate: this id is in use\n")
+
+
+async def test_people_are_added_with_roles_and_removed(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea")
+    assert await rookery("add", "tea", alice.npub, "--role", "admin", "--role", "agent") == 0
+    assert await rookery("add", "tea", bob.pubkey) == 0
+    assert relay.users["tea"][alice.pubkey] == ["admin", "agent"]
+    assert relay.users["tea"][bob.pubkey] == []
+    assert f"added {bob.npub} to tea" in capsys.readouterr().out
+    assert await rookery("remove", "tea", alice.npub, bob.npub) == 0
+    assert relay.users["tea"].keys() == {owner.pubkey}
+
+
+async def test_a_refusal_names_who_asked_and_how_to_be_another(
+    relay: GroupRelay,
+    rookery: Rookery,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    await rookery("create", "tea")
+    capsys.readouterr()
+    key_file = tmp_path / "bob.nsec"
+    key_file.write_text(bob.nsec)
+    assert await rookery("add", "tea", bob.npub, "--key-file", str(key_file)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "refused: restricted: not an admin" in line
+    assert bob.npub in line
+    assert "--key-file" in line
+
+
+async def test_groups_are_listed(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("list") == 0
+    assert "no groups yet" in capsys.readouterr().out
+    await rookery("create", "tea", "--name", "Tea room")
+    await rookery("create", "art")
+    await rookery("add", "tea", bob.npub)
+    capsys.readouterr()
+    assert await rookery("list", "--json") == 0
+    art, tea = json.loads(capsys.readouterr().out)
+    assert (art["id"], tea["id"], tea["name"]) == ("art", "tea", "Tea room")
+    assert tea["members"] == [owner.pubkey, bob.pubkey]
+    assert tea["admins"] == {owner.pubkey: ["admin"]}
+    assert await rookery("list") == 0
+    out = capsys.readouterr().out
+    assert "Tea room" in out
+    assert "private, restricted, closed" in out
+
+
+async def test_what_others_sign_is_no_group_of_this_relay(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events.append(bob.sign(kinds.GROUP_METADATA, [["d", "fake"]], "", 1_700_000_000))
+    assert await rookery("list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+async def test_a_group_is_shown_with_its_people(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea", "--name", "Tea room")
+    await rookery("add", "tea", bob.npub)
+    capsys.readouterr()
+    assert await rookery("show", "tea") == 0
+    out = capsys.readouterr().out
+    for text in ("tea: private", "name: Tea room", owner.npub, "admin", bob.npub):
+        assert text in out
+
+
+async def test_members_that_may_not_be_seen_are_said_to_be_so(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea")
+    relay.forget(kinds.GROUP_MEMBERS, "tea")
+    capsys.readouterr()
+    assert await rookery("show", "tea") == 0
+    assert "not for this key to see" in capsys.readouterr().out
+    assert await rookery("show", "tea", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["members"] is None
+
+
+async def test_a_group_that_is_not_there_is_said_so(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("show", "nowhere") == 1
+    assert "there is no group 'nowhere' that this key may see" in capsys.readouterr().err
+
+
+async def test_names_cannot_command_the_terminal(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea", "--name", "\x1b[31mred[bold]")
+    for command in (["list"], ["show", "tea"]):
+        assert await rookery(*command) == 0
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        assert "red[bold]" in out
+
+
+async def test_an_invite_is_a_code_and_a_link(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea")
+    capsys.readouterr()
+    assert await rookery("invite", "tea", "--json") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert await rookery("invite", "tea", "--json") == 0
+    second = json.loads(capsys.readouterr().out)
+    assert first["code"] != second["code"]
+    assert len(first["code"]) >= 8
+    assert first["link"].startswith("naddr1")
+    address = Nip19Coordinate.from_bech32(first["link"].partition("?")[0])
+    coordinate = address.coordinate()
+    assert (coordinate.kind().as_u16(), coordinate.identifier()) == (39000, "tea")
+    assert coordinate.public_key().to_hex() == relay.key.pubkey
+    assert [str(url) for url in address.relays()] == [relay.url]
+    assert first["link"].endswith(f"?invite={first['code']}")
+    assert relay.sent(kinds.CREATE_INVITE)[0].tags == [["h", "tea"], ["code", first["code"]]]
+
+
+async def test_an_invite_may_end_and_may_be_for_many(relay: GroupRelay, rookery: Rookery) -> None:
+    await rookery("create", "tea")
+    code = "come-to-tea"
+    assert await rookery("invite", "tea", "--code", code, "--days", "2", "--reusable") == 0
+    (invite,) = relay.sent(kinds.CREATE_INVITE)
+    assert invite.tags == [
+        ["h", "tea"], ["code", code], ["reusable"],
+        ["expiration", str(invite.created_at + 2 * 86_400)],
+    ]  # fmt: skip
+
+
+async def test_a_code_that_is_easily_guessed_is_bad_usage(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("invite", "tea", "--code", "tea") == 2
+    assert "needs 8 characters" in capsys.readouterr().err
+    assert relay.visits == 0
+
+
+async def test_a_relay_that_is_not_there_comes_with_advice(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await relay.stop()
+    assert await rookery("list") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"cannot reach {relay.url}: connection refused" in line
+    assert "rookery serve" in line
+    await relay.start()
+
+
+async def test_the_key_of_the_owner_that_serve_made_signs(
+    relay: GroupRelay, rookery: Rookery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROOKERY_KEY")
+    monkeypatch.chdir(tmp_path)
+    key = SecretKey(bytes(31) + b"\x07")
+    (tmp_path / "data/keys").mkdir(parents=True)
+    (tmp_path / "data/keys/owner.nsec").write_text(key.nsec)
+    assert await rookery("create", "tea") == 0
+    assert relay.sent(kinds.CREATE_GROUP)[0].pubkey == key.pubkey

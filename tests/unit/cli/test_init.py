@@ -1,0 +1,232 @@
+"""`rookery init`, `rookery keygen`, and the folder that `serve` makes for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import stat
+import tomllib
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.cli import init as init_module
+from relay.cli import run
+from relay.cli.init import fresh_folder, init_folder, is_fresh
+from relay.config import Config, load_config
+from relay.errors import UserError
+from relay.nostr.keys import SecretKey, npub
+from tests.cast import alice, owner, robot, rover
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALL = ["relay.key", "policies/00-actors.toml", "policies/10-preset.toml", "rookery.toml"]
+
+
+def toml(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text("utf-8"))
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def listing(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_init_writes_settings_policies_and_a_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new" / "data"
+    code = run(
+        ["init", str(folder), "--owner", owner.npub, "--owner", alice.pubkey, "--owner",
+         owner.pubkey, "--agent", robot.npub, "--name", "The Nest", "--url", "wss://nest.example"]
+    )  # fmt: skip
+    assert code == 0
+    assert listing(folder) == set(ALL)
+    assert toml(folder / "policies/00-actors.toml") == {
+        "actors": {"owners": [owner.npub, alice.npub], "agents": [robot.npub]}
+    }
+    config = load_config(folder / "rookery.toml")
+    assert (config.relay.name, config.relay.url) == ("The Nest", "wss://nest.example")
+    out = capsys.readouterr().out
+    assert f"start it with: rookery serve --data {folder}" in out
+    assert (folder / "relay.key").read_text().strip() not in out
+
+
+def test_the_relay_s_key_is_new_and_its_owner_s_alone(tmp_path: Path) -> None:
+    keys = []
+    for name in ("a", "b"):
+        init_folder(tmp_path / name, [owner.pubkey], [], "group", None, None)
+        path = tmp_path / name / "relay.key"
+        assert mode(path) == 0o600
+        keys.append(SecretKey.parse(path.read_text()).pubkey)
+    assert keys[0] != keys[1]
+    assert mode(tmp_path / "a") == 0o700
+
+
+@pytest.mark.parametrize("preset", ["group", "open"])
+def test_the_preset_is_the_packaged_text(tmp_path: Path, preset: str) -> None:
+    assert run(["init", str(tmp_path), "--owner", owner.npub, "--preset", preset]) == 0
+    packaged = files("policies").joinpath("presets", f"{preset}.toml").read_text("utf-8")
+    assert (tmp_path / "policies/10-preset.toml").read_text("utf-8") == packaged
+
+
+def test_group_is_the_preset_when_none_is_named(tmp_path: Path) -> None:
+    assert run(["init", str(tmp_path), "--owner", owner.npub]) == 0
+    packaged = files("policies").joinpath("presets", "group.toml").read_text("utf-8")
+    assert (tmp_path / "policies/10-preset.toml").read_text("utf-8") == packaged
+
+
+def test_settings_that_nobody_chose_are_the_defaults(tmp_path: Path) -> None:
+    init_folder(tmp_path, [owner.pubkey], [], "group", None, None)
+    assert load_config(tmp_path / "rookery.toml") == Config()
+
+
+def test_every_setting_stands_in_the_file_with_its_default(tmp_path: Path) -> None:
+    init_folder(tmp_path, [owner.pubkey], [], "group", None, None)
+    text = (tmp_path / "rookery.toml").read_text("utf-8")
+    shown = tomllib.loads(re.sub(r"^# (?=[a-z_]+ = )", "", text, flags=re.MULTILINE))
+    defaults = Config()
+    for section in dataclasses.fields(Config):
+        table = getattr(defaults, section.name)
+        assert set(shown[section.name]) == {key.name for key in dataclasses.fields(table)}
+        for key in dataclasses.fields(table):
+            default = getattr(table, key.name)
+            if default is None:
+                assert re.search(rf"^# {key.name} = .*# none", text, re.MULTILINE)
+            elif isinstance(default, (tuple, frozenset)):
+                assert [str(v) for v in shown[section.name][key.name]] == sorted(map(str, default))
+            else:
+                assert shown[section.name][key.name] == default
+
+
+@pytest.mark.parametrize("name", ['say "hi" \\o/', "a\nb\tc", "\x7f\x01", "Nest 🪺", "{name}"])
+def test_any_name_is_written_as_it_was_given(tmp_path: Path, name: str) -> None:
+    init_folder(tmp_path, [owner.pubkey], [], "group", name, None)
+    assert toml(tmp_path / "rookery.toml")["relay"]["name"] == name
+
+
+@pytest.mark.parametrize("file", ALL)
+def test_nothing_that_exists_is_overwritten(
+    tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / file).write_text("mine")
+    assert run(["init", str(tmp_path), "--owner", owner.npub]) == 1
+    assert f"{tmp_path / file} exists and is not overwritten" in capsys.readouterr().err
+    assert listing(tmp_path) == {file}
+    assert (tmp_path / file).read_text() == "mine"
+
+
+def test_other_policy_files_of_the_admin_stay(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies/20-mine.toml").write_text("# mine\n")
+    assert run(["init", str(tmp_path), "--owner", owner.npub]) == 0
+    assert listing(tmp_path) == {*ALL, "policies/20-mine.toml"}
+
+
+def test_a_failure_half_way_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = init_module._write
+
+    def full_disk(path: Path, text: str, mode: int) -> None:
+        if path.name == "rookery.toml":
+            raise OSError(28, "No space left on device", str(path))
+        write(path, text, mode)
+
+    monkeypatch.setattr(init_module, "_write", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        init_folder(tmp_path, [owner.pubkey], [], "group", None, None)
+    assert listing(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--owner", "npub1nonsense", "not a valid npub"),
+        ("--owner", "alice", "not a public key"),
+        ("--agent", owner.pubkey[:-1], "not a public key"),
+        ("--preset", "closed", "'closed' is not one of"),
+        ("--url", "https://nest.example", "does not begin with wss:// or ws://"),
+    ],
+)
+def test_a_value_that_cannot_be_is_bad_usage_and_writes_nothing(
+    tmp_path: Path, option: str, value: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    assert run(["init", str(folder), "--owner", owner.npub, option, value]) == 2
+    assert says in capsys.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("spelling", [alice.nsec, alice.nsec.upper(), alice.nsec[:-1]])
+def test_a_secret_key_given_by_mistake_is_refused_and_not_repeated(
+    tmp_path: Path, spelling: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", str(tmp_path), "--owner", spelling]) == 2
+    err = capsys.readouterr().err
+    assert "secret key" in err
+    assert spelling[5:] not in err
+
+
+def test_an_installation_without_its_presets_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_module, "files", lambda _: tmp_path)
+    with pytest.raises(UserError, match=r"lacks policies/presets/group\.toml"):
+        init_folder(tmp_path / "data", [owner.pubkey], [], "group", None, None)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_fresh_folder_has_a_new_owner_and_an_agent(tmp_path: Path) -> None:
+    made = fresh_folder(tmp_path / "data")
+    assert listing(made.folder) == {*ALL, "keys/owner.nsec", "keys/agent.nsec"}
+    for path, pubkey in ((made.owner_key_file, made.owner), (made.agent_key_file, made.agent)):
+        assert SecretKey.parse(path.read_text()).pubkey == pubkey
+        assert mode(path) == 0o600
+    assert toml(made.folder / "policies/00-actors.toml") == {
+        "actors": {"owners": [npub(made.owner)], "agents": [npub(made.agent)]}
+    }
+
+
+def test_keys_that_are_in_a_fresh_folder_already_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/owner.nsec").write_text(rover.nsec)
+    assert fresh_folder(tmp_path).owner == rover.pubkey
+
+
+def test_a_folder_is_fresh_until_somebody_made_it(tmp_path: Path) -> None:
+    assert is_fresh(tmp_path / "not-there")
+    (tmp_path / "lost+found").mkdir()
+    assert is_fresh(tmp_path)
+    fresh_folder(tmp_path)
+    assert not is_fresh(tmp_path)
+    with pytest.raises(UserError, match="exists and is not overwritten"):
+        fresh_folder(tmp_path)
+
+
+def test_keygen_prints_one_new_pair_in_every_spelling(capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = []
+    for _ in range(2):
+        assert run(["keygen", "--json"]) == 0
+        pairs.append(json.loads(capsys.readouterr().out))
+    assert pairs[0] != pairs[1]
+    for pair in pairs:
+        assert list(pair) == ["nsec", "npub", "secret", "public"]
+        key = SecretKey.parse(pair["nsec"])
+        assert (key.hex, key.pubkey, key.npub) == (pair["secret"], pair["public"], pair["npub"])
+
+
+def test_keygen_for_people_says_which_line_is_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["keygen"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["nsec", "npub", "hex"]
+    key = SecretKey.parse(lines[0].split()[1])
+    assert [line.split()[1] for line in lines] == [key.nsec, key.npub, key.pubkey]
+    assert "secret" in lines[0]

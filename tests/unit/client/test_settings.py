@@ -1,0 +1,178 @@
+"""Where a command finds its relay and its key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.client.settings import FILE, Actor, ClientSettings, find_settings, read_client_file
+from relay.errors import ConfigFaults, UserError
+from tests.cast import alice, bob, carol, dave, owner, robot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.nostr.keys import SecretKey
+
+
+def write_key(path: Path, key: SecretKey) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{key.nsec}\n")
+    return path
+
+
+def write_file(home: Path, text: str) -> Path:
+    path = home / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def found(
+    tmp_path: Path,
+    actor: Actor = Actor.OWNER,
+    *,
+    relay: str | None = None,
+    key_file: Path | None = None,
+    **environ: str,
+) -> ClientSettings:
+    return find_settings(
+        actor, relay=relay, key_file=key_file, environ=environ, home=tmp_path, here=tmp_path
+    )
+
+
+@pytest.fixture
+def keys_of_serve(tmp_path: Path) -> None:
+    write_key(tmp_path / "data/keys/owner.nsec", owner)
+    write_key(tmp_path / "data/keys/agent.nsec", robot)
+
+
+@pytest.mark.usefixtures("keys_of_serve")
+def test_with_nothing_said_it_is_the_relay_that_serve_starts(tmp_path: Path) -> None:
+    settings = found(tmp_path)
+    assert settings.relay == "ws://127.0.0.1:7777"
+    assert settings.key.pubkey == owner.pubkey
+    assert settings.data == tmp_path / ".local/share/rookery"
+    assert settings.agent_key() is None
+    assert found(tmp_path, Actor.AGENT).key.pubkey == robot.pubkey
+
+
+@pytest.mark.usefixtures("keys_of_serve")
+def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    write_key(tmp_path / "alice.nsec", alice)
+    write_file(tmp_path, f'relay = "wss://file.example"\nkey_file = "{tmp_path}/alice.nsec"\n')
+    settings = found(tmp_path)
+    assert (settings.relay, settings.key.pubkey) == ("wss://file.example", alice.pubkey)
+
+    settings = found(tmp_path, ROOKERY_RELAY="wss://env.example", ROOKERY_KEY=bob.hex)
+    assert (settings.relay, settings.key.pubkey) == ("wss://env.example", bob.pubkey)
+
+    settings = found(
+        tmp_path,
+        relay="wss://option.example",
+        key_file=write_key(tmp_path / "carol.nsec", carol),
+        ROOKERY_RELAY="wss://env.example",
+        ROOKERY_KEY=bob.hex,
+    )
+    assert (settings.relay, settings.key.pubkey) == ("wss://option.example", carol.pubkey)
+
+
+@pytest.mark.usefixtures("keys_of_serve")
+def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
+    settings = found(tmp_path, ROOKERY_RELAY="", ROOKERY_KEY="")
+    assert (settings.relay, settings.key.pubkey) == ("ws://127.0.0.1:7777", owner.pubkey)
+
+
+def test_paths_in_the_file_begin_at_home_or_beside_the_file(tmp_path: Path) -> None:
+    write_key(tmp_path / "keys/dave", dave)
+    write_key(tmp_path / ".config/rookery/bot", robot)
+    write_file(
+        tmp_path, 'key_file = "~/keys/dave"\nagent_key_file = "bot"\ndata = "/var/lib/agent"\n'
+    )
+    settings = found(tmp_path)
+    assert settings.key.pubkey == dave.pubkey
+    assert settings.data.as_posix() == "/var/lib/agent"
+    agent = settings.agent_key()
+    assert agent is not None
+    assert agent.pubkey == robot.pubkey
+
+
+def test_an_agent_s_command_takes_the_agent_s_key_file_when_there_is_no_other(
+    tmp_path: Path,
+) -> None:
+    write_key(tmp_path / "bot", robot)
+    write_file(tmp_path, 'agent_key_file = "~/bot"\n')
+    assert found(tmp_path, Actor.AGENT).key.pubkey == robot.pubkey
+
+
+def test_tables_of_the_memory_systems_are_kept_for_who_reads_them(tmp_path: Path) -> None:
+    write_file(tmp_path, '[snowclaw]\nrespond_mode = "all"\n[nmem]\n[anamnesis]\n')
+    assert dict(read_client_file(tmp_path).tables) == {
+        "snowclaw": {"respond_mode": "all"}, "nmem": {}, "anamnesis": {},
+    }  # fmt: skip
+
+
+def test_every_fault_of_the_file_is_told_at_once_with_line_and_nearest_word(
+    tmp_path: Path,
+) -> None:
+    path = write_file(
+        tmp_path,
+        '# mine\nrelai = "ws://x"\ndata = 5\n\nrelay = "http://x"\n[snowclow]\nrelay = 1\n'
+        'zzz = "y"\n[[nmem]]\n',
+    )
+    with pytest.raises(ConfigFaults) as faults:
+        read_client_file(tmp_path)
+    assert str(faults.value).splitlines() == [
+        f"{path}:2: unknown key relai; did you mean relay?",
+        f"{path}:3: data: must be a string",
+        f"{path}:5: relay: must be a URL that begins with ws:// or wss://",
+        f"{path}:6: unknown key [snowclow]; did you mean snowclaw?",
+        f"{path}:9: nmem: must be a table, [nmem]",
+    ]
+
+
+def test_a_file_that_is_no_toml_is_told_with_its_line(tmp_path: Path) -> None:
+    path = write_file(tmp_path, 'relay = "ws://x"\nkey_file =\n')
+    with pytest.raises(ConfigFaults) as faults:
+        read_client_file(tmp_path)
+    assert str(faults.value).startswith(f"{path}:2: ")
+
+
+def test_without_a_key_the_message_says_how_to_give_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--key-file FILE or set ROOKERY_KEY"):
+        found(tmp_path)
+
+
+def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no key file .*nowhere"):
+        found(tmp_path, key_file=tmp_path / "nowhere")
+
+
+def test_a_secret_that_cannot_be_read_is_never_repeated(tmp_path: Path) -> None:
+    secret = alice.nsec[:-1] + "1"
+    with pytest.raises(UserError) as from_environment:
+        found(tmp_path, ROOKERY_KEY=secret)
+    path = tmp_path / "broken"
+    path.write_text(secret)
+    with pytest.raises(UserError) as from_file:
+        found(tmp_path, key_file=path)
+    path.write_bytes(b"\xff\xfe" + secret.encode())
+    with pytest.raises(UserError) as from_bytes:
+        found(tmp_path, key_file=path)
+    for error in (from_environment, from_file, from_bytes):
+        assert secret not in str(error.value)
+    write_file(tmp_path, f'key = "{secret}"\nkey_file = 5\n')
+    with pytest.raises(ConfigFaults) as in_file:
+        found(tmp_path)
+    assert secret not in str(in_file.value)
+    assert "did you mean key_file?" in str(in_file.value)
+
+
+@pytest.mark.parametrize("url", ["http://relay.example", "relay.example", "ws://u:p@x"])
+def test_a_relay_that_is_no_websocket_url_is_bad_usage(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UserError, match=r"--relay: .* is no relay URL") as error:
+        found(tmp_path, relay=url, ROOKERY_KEY=alice.hex)
+    assert error.value.code == 2
+    with pytest.raises(UserError, match="ROOKERY_RELAY: "):
+        found(tmp_path, ROOKERY_RELAY=url, ROOKERY_KEY=alice.hex)

@@ -1,0 +1,265 @@
+"""Subscription: stored events, then live ones, none missing and none twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, ClientClosed, Pace, QueryClosed, Subscription, Unanswered
+from relay.client import subscription as subscription_module
+from relay.client.errors import AnswerTooLong
+from tests.cast import alice, bob
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+CHAT = {"kinds": [9]}
+NOW = 1_700_000_000
+
+
+def chat(text: str, at: int = NOW) -> Event:
+    return bob.sign(9, [["h", "tea"]], text, at)
+
+
+def client_of(fake: FakeRelay, pace: Pace) -> Client:
+    return Client(fake.url, alice, pace=pace, now=lambda: NOW)
+
+
+async def texts(events: Subscription, count: int) -> list[str]:
+    async with asyncio.timeout(10):
+        return [(await anext(events)).content for _ in range(count)]
+
+
+async def test_stored_events_come_first_then_live_ones(fake: FakeRelay, pace: Pace) -> None:
+    fake.events = [chat("old", NOW - 2), chat("new", NOW - 1)]
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        assert [event.content async for event in events.stored()] == ["new", "old"]
+        assert events.is_live
+        await fake.publish(chat("live"))
+        assert await texts(events, 1) == ["live"]
+
+
+async def test_eose_can_be_awaited(fake: FakeRelay, pace: Pace) -> None:
+    fake.events = [chat("old")]
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        await events.eose
+        assert not events.is_live, "nothing was read yet"
+        assert await texts(events, 1) == ["old"]
+
+
+async def test_eose_that_does_not_come_is_a_deadline(fake: FakeRelay) -> None:
+    async def ignore(visitor: Visitor, frame: list[Any]) -> None:
+        pass
+
+    fake.on["REQ"] = ignore
+    hasty = Pace(deadline_s=0.05, challenge_s=0.01)
+    async with client_of(fake, hasty) as relay, relay.subscribe(CHAT) as events:
+        with pytest.raises(Unanswered, match="EOSE"):
+            await events.eose
+        with pytest.raises(Unanswered, match="stored events"):
+            await anext(events.stored())
+
+
+async def test_what_this_client_publishes_comes_back_to_it(fake: FakeRelay, pace: Pace) -> None:
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        await relay.send(9, "echo")
+        assert await texts(events, 1) == ["echo"]
+
+
+async def test_an_event_sent_twice_or_not_asked_for_or_forged_is_given_once_or_never(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        once, note = chat("once"), bob.sign(1, [], "note", NOW)
+        forged = chat("forged")
+        (visitor,) = fake.visitors
+        (sub,) = visitor.subs
+        await visitor.show(sub, once)
+        await visitor.show(sub, once)
+        await visitor.show(sub, note)
+        await visitor.say(
+            "EVENT", sub,
+            {"id": forged.id, "pubkey": forged.pubkey, "created_at": NOW, "kind": 9,
+             "tags": forged.tags, "content": "forged", "sig": once.sig},
+        )  # fmt: skip
+        await visitor.show(sub, chat("end"))
+        assert await texts(events, 2) == ["once", "end"]
+
+
+async def test_leaving_the_block_closes_the_subscription_at_the_relay(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    async with client_of(fake, pace) as relay:
+        async with relay.subscribe(CHAT) as events:
+            await events.eose
+        await fake.until(lambda: not fake.visitors[0].subs)
+        with pytest.raises(ClientClosed, match="ended"):
+            await anext(events)
+
+
+async def test_closing_the_client_ends_a_subscription_that_is_still_read(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    events = client_of(fake, pace)
+    async with events as relay:
+        subscription = await relay.subscribe(CHAT).__aenter__()
+    with pytest.raises(ClientClosed):
+        await anext(subscription)
+    await subscription.__aexit__(None, None, None)
+
+
+async def test_a_reader_may_give_up_waiting_and_lose_nothing(fake: FakeRelay, pace: Pace) -> None:
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await anext(events)
+        await fake.publish(chat("later"))
+        assert await texts(events, 1) == ["later"]
+
+
+# Reconnecting
+
+
+async def test_after_a_reconnect_nothing_is_missing_and_nothing_comes_twice(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    fake.events = [chat("stored", NOW - 5)]
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        assert await texts(events, 1) == ["stored"]
+        await events.eose
+        await fake.publish(chat("live", NOW - 4))
+        assert await texts(events, 1) == ["live"]
+        await fake.stop()
+        # Late, and dated before what was seen last: clocks differ.
+        fake.events += [chat("meanwhile", NOW - 3), chat("backdated", NOW - 60)]
+        await fake.start()
+        assert await texts(events, 2) == ["meanwhile", "backdated"]
+        await fake.publish(chat("live again", NOW))
+        assert await texts(events, 1) == ["live again"]
+    since = fake.verbs("REQ")[-1][2]["since"]
+    assert since == NOW - 4 - 900
+
+
+async def test_a_connection_lost_among_the_stored_events_repeats_none_of_them(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    fake.events = [chat(f"{n}", NOW - n) for n in range(10)]
+
+    async def half_an_answer(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["REQ"] = fake.answer
+        for event in fake.events[:5]:
+            await visitor.show(frame[1], event)
+        await visitor.hang_up()
+
+    fake.on["REQ"] = half_an_answer
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        assert [event.content async for event in events.stored()] == [f"{n}" for n in range(10)]
+
+
+async def test_a_live_only_subscription_stays_one_after_a_reconnect(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    fake.events = [chat("history", NOW - 5)]
+    async with client_of(fake, pace) as relay, relay.subscribe({**CHAT, "limit": 0}) as events:
+        await events.eose
+        await fake.stop()
+        fake.events.append(chat("meanwhile", NOW + 1))
+        await fake.start()
+        assert await texts(events, 1) == ["meanwhile"]
+
+
+# CLOSED
+
+
+async def test_a_subscription_that_the_relay_refuses_raises(fake: FakeRelay, pace: Pace) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("CLOSED", frame[1], "restricted: not a member")
+
+    fake.on["REQ"] = refuse
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        for _ in range(2):
+            with pytest.raises(QueryClosed, match="restricted: not a member"):
+                await anext(events)
+        with pytest.raises(QueryClosed):
+            await events.eose
+
+
+async def test_what_came_before_closed_is_read_before_it_raises(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        (visitor,) = fake.visitors
+        (sub,) = visitor.subs
+        await fake.publish(chat("last words"))
+        await visitor.say("CLOSED", sub, "restricted: you were removed")
+        assert await texts(events, 1) == ["last words"]
+        with pytest.raises(QueryClosed, match="removed"):
+            await anext(events)
+
+
+async def test_auth_required_is_answered_and_the_subscription_asked_again(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    async def ask_who(visitor: Visitor, frame: list[Any]) -> None:
+        if visitor.keys:
+            await fake.answer(visitor, frame)
+        else:
+            await visitor.say("AUTH", visitor.challenge)
+            await visitor.say("CLOSED", frame[1], "auth-required: who are you?")
+
+    fake.on["REQ"] = ask_who
+    fake.events = [chat("secret")]
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        assert await texts(events, 1) == ["secret"]
+    async with Client(fake.url, pace=pace) as relay, relay.subscribe(CHAT) as events:
+        with pytest.raises(QueryClosed, match="auth-required"):
+            await anext(events)
+
+
+async def test_a_live_subscription_that_a_busy_relay_ends_is_asked_for_again(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        await events.eose
+        await fake.publish(chat("before"))
+        (visitor,) = fake.visitors
+        (sub,) = visitor.subs
+        del visitor.subs[sub]
+        await visitor.say("CLOSED", sub, "error: the relay is stopping")
+        fake.events.append(chat("meanwhile", NOW + 1))
+        assert await texts(events, 2) == ["before", "meanwhile"]
+    assert len(fake.verbs("REQ")) == 2
+
+
+# A slow reader
+
+
+async def test_a_slow_reader_is_late_and_misses_nothing(fake: FakeRelay, pace: Pace) -> None:
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT, queue=10) as events:
+        await events.eose
+        for n in range(100):
+            await fake.publish(chat(f"{n}", NOW + n))
+        # Its own publishing goes on while the queue is full.
+        await relay.publish(chat("mine", NOW + 100))
+        got = await texts(events, 101)
+    assert sorted(got) == sorted([*(f"{n}" for n in range(100)), "mine"])
+    assert got[:10] == [f"{n}" for n in range(10)]
+
+
+async def test_more_stored_events_than_can_be_held_raise(
+    fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_module, "MAX_ANSWER", 3)
+    fake.events = [chat(f"{n}", NOW - n) for n in range(9)]
+    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+        await fake.until(lambda: bool(fake.verbs("CLOSE")))
+        assert await texts(events, 3) == ["0", "1", "2"]
+        with pytest.raises(AnswerTooLong):
+            await anext(events)

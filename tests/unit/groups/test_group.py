@@ -1,0 +1,180 @@
+"""relay/groups/group.py, departure.py: the fold, also when rows go by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relay.groups.departure import Cause, departures, forgotten, mending
+from relay.groups.group import SHUT, Flag, Group, Groups, rebuilt, replayed
+from relay.groups.ruling import Joins
+from relay.nostr import kinds
+from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
+from tests.unit.groups.world import GUARDED, NOON, OPEN, RELAY, STORED, World, event, tea_party
+
+
+def lived_in() -> World:
+    """A world in which much has happened."""
+    world = tea_party(GUARDED)
+    world.invite(admin, "open sesame", ["reusable"])
+    world.invite(admin, "used up now")
+    world.join(stranger, "open sesame")
+    world.join(carol, "used up now")
+    world.remove(admin, stranger)
+    world.leave(carol)
+    world.edit(admin, ["name", "Tea"], ["theme", "green"], ["supported_kinds", "9"], ["hidden"])
+    world.make(robot, "coffee")
+    world.put(robot, alice, "poet", group="coffee")
+    world.make(robot, "gone")
+    world.end(robot, "gone")
+    return world
+
+
+def test_a_restart_changes_nothing() -> None:
+    """N29-55, N29-56, N29-82, contract §9."""
+    world = lived_in()
+    assert world.rebuilt() == world.groups
+    assert world.groups.ended == {"gone"}
+    assert world.groups.groups_of(alice.pubkey) == {"tea", "coffee"}
+    assert world.tea.invites["used up now"].used == 1
+    assert world.tea.removed.keys() == {stranger.pubkey}
+    assert world.tea.involved == {
+        who.pubkey for who in (owner, admin, alice, bob, stranger, carol)
+    }
+
+
+def test_the_policy_of_a_later_day_changes_no_group_at_a_restart() -> None:
+    """N29-55: flags come from what the relay signed."""
+    world = World(OPEN)
+    world.make(admin)
+    world.settings = GUARDED
+    assert world.rebuilt().by_id["tea"].flags == frozenset()
+
+
+def test_flags_come_only_from_what_this_relay_signed() -> None:
+    """N29-60, N29-73: without its word a group is shut."""
+    world = tea_party(OPEN)
+    foreign = rebuilt(Groups(), world.log, stranger.pubkey)
+    assert foreign.by_id["tea"].flags == SHUT
+    assert foreign.by_id["tea"].members == world.tea.members
+    forged = event(admin, 39000, ["d", "tea"], ["name", "Mine"])
+    assert replayed(world.groups, forged, RELAY) == world.groups
+
+
+def test_only_the_relay_says_how_somebody_came_or_went() -> None:
+    """N29-83: a mark that anyone may write is not believed."""
+    world = tea_party(OPEN)
+    world.invite(admin, "open sesame")
+    made = world.last(kinds.CREATE_INVITE).id
+    assert world.do(admin, 9000, ["p", carol.pubkey], ["invite", made, "0"]) == STORED
+    assert world.tea.invites["open sesame"].used == 0
+    assert world.do(admin, 9001, ["p", carol.pubkey], ["self-removal"]) == STORED
+    assert carol.pubkey in world.tea.removed
+
+
+def test_one_by_one_is_the_same_as_all_at_once() -> None:
+    """N29-55."""
+    world = lived_in()
+    groups = Groups()
+    for row in world.log:
+        groups = replayed(groups, row, RELAY)
+    assert groups == world.groups
+
+
+def test_the_log_is_read_without_judging() -> None:
+    """N29-55: what was accepted once counts, whatever the rules are now."""
+    log = [
+        event(admin, 9007, ["h", "a/b"]),
+        event(stranger, 9000, ["h", "a/b"], ["p", alice.pubkey, *"123456789"], ["p", "short"], []),
+        event(RELAY, 9000, ["h", "a/b"], ["p", bob.pubkey], ["invite", "x", "one"], ["invite"]),
+        event(stranger, 9009, ["h", "a/b"], ["code", "short"], ["expiration", "soon"]),
+        event(alice, 1, ["h", "a/b"]),
+        event(alice, 9021),
+        event(alice, 9003, ["h", "a/b"], ["p", "x"]),
+    ]
+    groups = rebuilt(Groups(), log, RELAY)
+    group = groups.by_id["a/b"]
+    assert group.members == {alice.pubkey: tuple("123456789"), bob.pubkey: ()}
+    assert group.invites["short"].expires_at is None
+    assert list(groups.by_id) == ["a/b"]
+
+
+def test_twenty_thousand_records_are_replayed_to_the_end() -> None:
+    """N29-55: no limit to the replay."""
+    log = [event(admin, 9007, ["h", "tea"])]
+    log += [event(admin, 9000, ["h", "tea"], ["p", f"{n % 500:064x}"]) for n in range(20_000)]
+    log.append(event(admin, 9001, ["h", "tea"], ["p", f"{0:064x}"]))
+    groups = rebuilt(Groups(), log, RELAY)
+    assert len(groups.by_id["tea"].members) == 499
+
+
+def test_flags_say_who_reads_and_writes() -> None:
+    """N29-10, N29-11, N29-97."""
+    assert not Group("tea", flags=frozenset({Flag.CLOSED})).members_only
+    assert Group("tea", flags=frozenset({Flag.RESTRICTED})).members_only
+    assert not Group("tea", flags=frozenset({Flag.RESTRICTED})).is_guarded
+    for flag in (Flag.PRIVATE, Flag.HIDDEN):
+        assert Group("tea", flags=frozenset({flag})).is_guarded
+        assert Group("tea", flags=frozenset({flag})).members_only
+
+
+# Rows that go by themselves
+
+
+def test_an_expired_invite_and_a_swept_request_are_forgotten() -> None:
+    """N29-37, N29-55, N40-04."""
+    world = tea_party(replace(OPEN, joins=Joins.REVIEW))
+    world.invite(admin, "open sesame", ["expiration", str(NOON + 5)])
+    world.join(stranger)
+    rows = [row for row in world.log if row.kind in (9009, 9021)]
+    world.log = [row for row in world.log if row not in rows]
+    world.groups = forgotten(world.groups, rows)
+    assert world.tea.invites == {}
+    assert world.tea.requests == {}
+    assert stranger.pubkey not in world.tea.involved
+    assert world.rebuilt() == world.groups
+
+
+def test_a_vanished_member_leaves_every_group_and_may_come_back() -> None:
+    """N29-84, N62-07."""
+    world = tea_party(OPEN)
+    world.make(alice, "coffee")
+    groups, drafts = departures(world.groups, alice.pubkey, NOON, Cause.VANISHED)
+    assert [draft.kind for draft in drafts] == [9001, 9001]
+    assert not groups.is_member(alice.pubkey)
+    world.mend(drafts)
+    assert world.groups == world.rebuilt()
+    assert world.groups.memberships == groups.memberships
+    assert world.tea.removed == {}
+    assert world.join(alice) == STORED
+
+
+def test_a_banned_member_is_removed_from_every_group() -> None:
+    """N29-84, N29-40."""
+    world = tea_party(OPEN)
+    groups, drafts = departures(world.groups, alice.pubkey, NOON, Cause.BANNED)
+    world.mend(drafts)
+    assert world.groups == world.rebuilt()
+    assert world.tea.removed == groups.by_id["tea"].removed == {alice.pubkey: NOON}
+    assert world.join(alice) == (False, "restricted: pending review")
+
+
+def test_the_state_outlives_the_admin_whose_records_vanish() -> None:
+    """N29-58: what the admin had said the relay says again."""
+    world = tea_party(OPEN)
+    for who in (carol, dave):
+        world.put(admin, who)
+    world.remove(admin, dave)
+    world.put(admin, alice, "admin")
+    world.make(admin, "gone")
+    world.end(admin, "gone")
+    before, drafts = departures(world.groups, admin.pubkey, NOON + 1, Cause.VANISHED)
+    world.log = [row for row in world.log if row.pubkey != admin.pubkey]
+    world.groups = world.rebuilt()
+    world.mend(drafts)
+    world.mend(mending(before, world.groups, NOON + 1))
+    assert world.groups == world.rebuilt()
+    assert world.tea.members == before.by_id["tea"].members
+    assert world.tea.removed.keys() == before.by_id["tea"].removed.keys() == {dave.pubkey}
+    assert world.tea.flags == before.by_id["tea"].flags
+    assert world.groups.ended == {"gone"}
+    assert world.groups.memberships == before.memberships

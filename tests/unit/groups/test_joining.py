@@ -1,0 +1,322 @@
+"""relay/groups/ruling.py: 9021, 9022 and invites. NIPS.md N29-30…43, N29-80…83, Z-01, Z-14."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relay.groups.group import Flag
+from relay.groups.ruling import Joins
+from relay.nostr import kinds
+from tests.cast import admin, alice, bob, carol, dave, robot, stranger
+from tests.unit.groups.world import (
+    GUARDED,
+    NOON,
+    OPEN,
+    RELAY,
+    STORED,
+    STRANGERS_ANSWER,
+    event,
+    tea_party,
+)
+
+PENDING = (False, "restricted: pending review")
+BAD_CODE = (False, "restricted: the group is closed: this code is not valid")
+NO_CODE = (False, "restricted: the group is closed: needs an invite code")
+REVIEWED = replace(OPEN, joins=Joins.REVIEW)
+
+
+# Asking
+
+
+def test_whoever_asks_is_admitted_where_the_group_is_not_closed() -> None:
+    """N29-30, N29-31, N29-33, N29-80, N29-81."""
+    world = tea_party(OPEN, Flag.PRIVATE)
+    length = len(world.log)
+    assert world.join(stranger) == STORED
+    assert world.tea.members[stranger.pubkey] == ()
+    assert world.kinds_since(length - 1) == [9021, 9000, 39002]
+    put = world.last(kinds.PUT_USER)
+    assert put.pubkey == RELAY
+    assert put.tags == [["h", "tea"], ["p", stranger.pubkey]]
+    assert world.tea.requests == {}
+
+
+def test_a_member_need_not_ask() -> None:
+    """N29-32."""
+    world = tea_party(OPEN)
+    assert world.join(alice) == (False, "duplicate: already a member")
+
+
+def test_a_closed_group_keeps_nothing_of_who_asks_without_a_code() -> None:
+    """N29-34."""
+    world = tea_party(GUARDED)
+    length = len(world.log)
+    assert world.join(stranger) == NO_CODE
+    assert world.join(stranger, "guessing") == BAD_CODE
+    assert len(world.log) == length
+    assert stranger.pubkey not in world.tea.involved
+
+
+def test_a_group_under_review_keeps_the_request_and_says_so() -> None:
+    """N29-31, N29-35, Z-01."""
+    world = tea_party(REVIEWED)
+    assert world.join(stranger) == PENDING
+    asked = world.last(kinds.JOIN_REQUEST).id
+    assert world.tea.requests == {stranger.pubkey: asked}
+    assert stranger.pubkey in world.tea.involved
+    assert not world.is_in(stranger)
+    assert world.put(admin, stranger) == STORED
+    assert world.tea.requests == {}
+
+
+def test_one_request_waits_per_user_and_the_later_replaces_it() -> None:
+    """N29-35."""
+    world = tea_party(REVIEWED)
+    world.join(stranger)
+    first = world.last(kinds.JOIN_REQUEST).id
+    world.join(carol)
+    assert world.join(stranger) == PENDING
+    assert first not in {row.id for row in world.log}
+    asking = [row.pubkey for row in world.log if row.kind == kinds.JOIN_REQUEST]
+    assert asking == [carol.pubkey, stranger.pubkey]
+    assert world.rebuilt() == world.groups
+
+
+def test_a_removal_turns_away_who_only_waits() -> None:
+    """N29-35, N29-47."""
+    world = tea_party(REVIEWED)
+    world.join(stranger)
+    assert world.remove(admin, stranger) == STORED
+    assert world.tea.requests == {}
+    assert stranger.pubkey in world.tea.removed
+
+
+def test_a_deleted_request_leaves_no_trace_of_who_asked() -> None:
+    """N29-51, N29-92."""
+    world = tea_party(REVIEWED)
+    world.join(stranger)
+    assert world.delete(admin, world.last(kinds.JOIN_REQUEST).id) == STORED
+    assert world.tea.requests == {}
+    assert stranger.pubkey not in world.tea.involved
+    world.remove(admin, alice)
+    world.join(alice)
+    world.delete(admin, world.last(kinds.JOIN_REQUEST).id)
+    assert alice.pubkey in world.tea.involved
+    assert world.rebuilt() == world.groups
+
+
+def test_a_hidden_group_under_review_does_not_show_itself() -> None:
+    """Z-01, Z-02: the request waits, the answer is that of a group that is not there."""
+    world = tea_party(REVIEWED, Flag.HIDDEN)
+    assert world.join(stranger) == STRANGERS_ANSWER
+    assert world.join(stranger) == STRANGERS_ANSWER
+    assert stranger.pubkey in world.tea.requests
+    world.remove(admin, alice)
+    assert world.join(alice) == PENDING
+
+
+def test_an_old_request_is_not_replayed() -> None:
+    """N29-43, Z-19."""
+    world = tea_party(OPEN)
+    assert world.do(stranger, 9021, at=NOON - 601) == (
+        False,
+        "invalid: created_at: 601 s in the past, at most 600 s allowed",
+    )
+    assert world.do(alice, 9022, at=NOON - 601)[0] is False
+
+
+# Removed
+
+
+def test_who_was_removed_waits_where_others_walk_in() -> None:
+    """N29-40, Z-01."""
+    world = tea_party(OPEN)
+    world.remove(bob, alice)
+    assert world.join(alice) == PENDING
+    assert not world.is_in(alice)
+    assert world.put(bob, alice) == STORED
+    assert world.tea.removed == {}
+    world.leave(alice)
+    assert world.join(alice) == STORED
+
+
+def test_a_removal_counts_in_its_own_group_only() -> None:
+    """N29-40."""
+    world = tea_party(OPEN)
+    world.make(carol, "coffee")
+    world.remove(admin, alice)
+    assert world.join(alice, group="coffee") == STORED
+
+
+def test_who_removes_oneself_may_come_back() -> None:
+    """N29-40, N29-83."""
+    world = tea_party(OPEN)
+    world.put(admin, carol, "admin")
+    assert world.remove(carol, carol) == STORED
+    assert world.tea.removed == {}
+    assert world.join(carol) == STORED
+
+
+def test_an_invite_from_before_the_removal_lets_nobody_back_in() -> None:
+    """N29-40: a newer one does, be it made in the same second."""
+    world = tea_party(GUARDED)
+    world.invite(admin, "old invite", ["reusable"])
+    world.remove(admin, alice)
+    world.invite(admin, "new invite", ["reusable"])
+    assert world.join(alice, "old invite") == BAD_CODE
+    assert world.rebuilt() == world.groups
+    assert world.join(stranger, "old invite") == STORED
+    assert world.join(alice, "new invite") == STORED
+    assert world.tea.removed == {}
+    assert world.rebuilt() == world.groups
+
+
+# Invites
+
+
+def test_a_code_lets_in_once_and_its_9000_does_not_tell_it() -> None:
+    """N29-36, N29-38, N29-39, N29-80, Z-14."""
+    world = tea_party(GUARDED)
+    world.invite(admin, "open sesame")
+    made = world.last(kinds.CREATE_INVITE)
+    assert world.join(stranger, "open sesame") == STORED
+    put = world.last(kinds.PUT_USER)
+    assert put.tags == [["h", "tea"], ["p", stranger.pubkey], ["invite", made.id, "0"]]
+    assert world.join(carol, "open sesame") == BAD_CODE
+    assert world.rebuilt() == world.groups
+
+
+def test_the_policy_says_how_often_a_code_is_good() -> None:
+    """Z-14: the policy of the day, for codes from before too."""
+    world = tea_party(replace(GUARDED, invite_uses=2))
+    world.invite(admin, "open sesame")
+    assert world.join(stranger, "open sesame") == STORED
+    assert world.join(carol, "open sesame") == STORED
+    assert world.join(dave, "open sesame") == BAD_CODE
+    world.settings = replace(GUARDED, invite_uses=3)
+    assert world.join(dave, "open sesame") == STORED
+
+
+def test_a_reusable_code_is_good_for_all() -> None:
+    """Z-14."""
+    world = tea_party(GUARDED)
+    world.invite(admin, "open sesame", ["reusable"])
+    for who in (stranger, carol, dave):
+        assert world.join(who, "open sesame") == STORED
+
+
+def test_each_code_of_one_9009_is_counted_by_itself() -> None:
+    """N29-37."""
+    world = tea_party(GUARDED)
+    world.do(admin, 9009, ["code", "sesame-1"], ["code", "sesame-2"])
+    assert world.join(stranger, "sesame-2") == STORED
+    assert world.join(carol, "sesame-2") == BAD_CODE
+    assert world.join(carol, "sesame-1") == STORED
+    assert world.rebuilt() == world.groups
+
+
+def test_wrong_used_expired_and_foreign_codes_get_one_answer() -> None:
+    """N29-39."""
+    world = tea_party(GUARDED)
+    assert world.make(robot, "coffee") == STORED
+    world.invite(robot, "foreign code", group="coffee")
+    world.invite(admin, "used up now")
+    world.join(carol, "used up now")
+    world.invite(admin, "expired now", ["expiration", str(NOON + 10)])
+    world.now = NOON + 10
+    for code in ("wrong code", "used up now", "expired now", "foreign code", "short"):
+        assert world.join(stranger, code) == BAD_CODE
+    assert world.join(stranger, "") == NO_CODE
+
+
+def test_a_code_is_not_spent_where_nobody_asks_for_one() -> None:
+    """N29-33: the group is open."""
+    world = tea_party(OPEN)
+    world.invite(admin, "open sesame")
+    assert world.join(stranger, "open sesame") == STORED
+    assert world.tea.invites["open sesame"].used == 0
+
+
+def test_a_code_opens_a_group_under_review_and_to_who_was_removed_before_it() -> None:
+    """N29-40, Z-01."""
+    world = tea_party(REVIEWED)
+    world.remove(admin, alice)
+    world.invite(admin, "open sesame", ["reusable"])
+    assert world.join(stranger, "wrong code") == PENDING
+    assert world.join(stranger, "open sesame") == STORED
+    assert world.join(alice, "open sesame") == STORED
+    assert len([row for row in world.log if row.kind == kinds.JOIN_REQUEST]) == 2
+    assert world.rebuilt() == world.groups
+
+
+def test_a_code_opens_a_hidden_group() -> None:
+    """N29-36, Z-02."""
+    world = tea_party(GUARDED, Flag.HIDDEN, Flag.CLOSED)
+    world.invite(admin, "open sesame")
+    assert world.join(stranger, "wrong code") == STRANGERS_ANSWER
+    assert world.join(stranger, "open sesame") == STORED
+
+
+def test_two_users_race_for_one_code_and_one_wins() -> None:
+    """N29-39."""
+    world = tea_party(GUARDED)
+    world.invite(admin, "open sesame")
+    answers = [world.join(who, "open sesame") for who in (stranger, carol)]
+    assert answers == [STORED, BAD_CODE]
+
+
+# Leaving
+
+
+def test_who_leaves_is_taken_out_by_the_relay() -> None:
+    """N29-41, N29-83."""
+    world = tea_party(OPEN)
+    length = len(world.log)
+    assert world.leave(alice) == STORED
+    assert not world.is_in(alice)
+    removal = world.last(kinds.REMOVE_USER)
+    assert removal.pubkey == RELAY
+    assert removal.tags[:3] == [["h", "tea"], ["p", alice.pubkey], ["self-removal"]]
+    assert world.kinds_since(length - 1) == [9022, 9001, 39002]
+    assert world.tea.removed == {}
+
+
+def test_who_is_no_member_has_nothing_to_leave() -> None:
+    """N29-41."""
+    world = tea_party(OPEN)
+    length = len(world.log)
+    assert world.leave(stranger) == (False, "invalid: not a member")
+    assert len(world.log) == length
+    assert world.leave(stranger, "nowhere") == STRANGERS_ANSWER
+
+
+def test_the_last_admin_cannot_leave_others_alone() -> None:
+    """N29-42: alone they may."""
+    world = tea_party(OPEN)
+    refused = (
+        False,
+        "restricted: the last admin stays while there are members; make another one first",
+    )
+    assert world.leave(admin) == refused
+    world.leave(alice)
+    world.leave(bob)
+    assert world.leave(admin) == STORED
+    assert world.tea.members == {}
+
+
+def test_in_and_out_within_a_second_is_told_in_full() -> None:
+    """N29-55: no two automatic events have one id."""
+    world = tea_party(OPEN)
+    for _ in range(3):
+        assert world.join(stranger) == STORED
+        assert world.rebuilt() == world.groups
+        assert world.leave(stranger) == STORED
+        assert world.rebuilt() == world.groups
+
+
+def test_the_same_request_again_is_a_duplicate() -> None:
+    """N29-57."""
+    world = tea_party(OPEN)
+    asking = event(stranger, 9021, ["h", "tea"])
+    assert world.send(asking) == STORED
+    assert world.send(asking) == (True, "duplicate: already have this event")

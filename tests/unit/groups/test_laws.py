@@ -1,0 +1,301 @@
+"""Laws of the groups' room, over random histories: folded live = replayed from the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.groups.departure import Cause, departures, forgotten, mending
+from relay.groups.group import SHUT, Flag, Groups, rebuilt
+from relay.groups.ruling import Joins
+from relay.nostr import kinds
+from tests.cast import admin, alice, bob, carol, owner, robot, stranger
+from tests.unit.groups.world import (
+    GUARDED,
+    OPEN,
+    RELAY,
+    STRANGERS_ANSWER,
+    World,
+    event,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relay.groups.ruling import GroupSettings
+    from relay.nostr.event import Event
+
+    Step = Callable[[World], object]
+
+# A world so small that people meet in it often: two join and go most of the time.
+PEOPLE = [admin, alice, bob, carol, owner]
+people = st.sampled_from([bob, carol, bob, carol, alice, admin, owner])
+leaders = st.sampled_from([admin, owner, admin, owner, alice])
+ids = st.sampled_from(["tea", "tea", "tea", "tea", "coffee"])
+codes = st.sampled_from(["sesame-1", "sesame-2"])
+roles = st.lists(st.sampled_from(["admin", "moderator", "poet"]), max_size=2).filter(
+    lambda held: len(held) != 1 or held[0] != "poet"
+)
+some_flags = st.lists(st.sampled_from(list(Flag)), max_size=3, unique=True)
+policies = st.builds(
+    replace,
+    st.sampled_from([OPEN, OPEN, GUARDED]),
+    joins=st.sampled_from(Joins),
+    invite_uses=st.integers(1, 2),
+)
+
+
+def put(world: World, who: object, whom: list[tuple[object, list[str]]], group: str) -> object:
+    tags = [["p", key.pubkey, *held] for key, held in whom]
+    return world.do(who, 9000, *tags, group=group)
+
+
+def remove(world: World, who: object, whom: list[object], group: str) -> object:
+    return world.do(who, 9001, *(["p", key.pubkey] for key in whom), group=group)
+
+
+def edit(world: World, who: object, flags: list[Flag], sure: bool, group: str) -> object:  # noqa: FBT001
+    sure_tags = [["public"], ["visible"], ["open"]] if sure else []
+    more = [["name", "Tea"], ["t", "x"], ["supported_kinds", "9"]][: len(flags)]
+    return world.edit(who, *([flag.value] for flag in flags), *sure_tags, *more, group=group)
+
+
+def invite(world: World, who: object, some: list[str], extra: list[str], group: str) -> object:
+    return world.do(who, 9009, *(["code", code] for code in some), [*extra], group=group)
+
+
+def join(world: World, who: object, place: float | None, group: str) -> object:
+    """With a code that the group has or had, if any."""
+    codes_ = [row.tag("code") for row in world.log if row.kind == 9009]
+    code = codes_[int(place * len(codes_))] if codes_ and place is not None else None
+    return world.join(who, code, group)
+
+
+def delete(world: World, who: object, places: list[float], group: str) -> object:
+    wanted = {9009, 9021, 9, 9000}
+    rows = [row for row in world.log if row.kind in wanted]
+    chosen = [rows[int(place * len(rows))].id for place in places if rows]
+    return world.delete(who, *chosen, group=group)
+
+
+def sweep(world: World, place: float) -> None:
+    """An invite or a request expires, or a retention rule takes it."""
+    rows = [row for row in world.log if row.kind in (9009, 9021) and row.tag("h") != "apart"]
+    if rows:
+        row = rows[int(place * len(rows))]
+        world.log.remove(row)
+        world.groups = forgotten(world.groups, [row])
+
+
+def leave_all(world: World, who: object, cause: Cause) -> None:
+    world.now += 1  # as after a vanish: what a key does next is later than it
+    _, drafts = departures(world.groups, who.pubkey, world.now, cause)
+    world.mend(drafts)
+
+
+def change_policy(world: World, settings: GroupSettings) -> None:
+    world.settings = settings
+
+
+def step(function: Callable[..., object], *arguments: st.SearchStrategy[object]) -> object:
+    return st.tuples(*arguments).map(lambda given_: lambda world: function(world, *given_))
+
+
+places = st.floats(0, 1, exclude_max=True)
+puts = step(put, leaders, st.lists(st.tuples(people, roles), min_size=1, max_size=2), ids)
+removals = step(remove, leaders, st.lists(people, min_size=1, max_size=2), ids)
+invites = step(
+    invite,
+    leaders,
+    st.lists(codes, min_size=1, max_size=2, unique=True),
+    st.sampled_from([[], ["reusable"], ["reusable"], ["expiration", "1700000003"]]),
+    ids,
+)
+joins = step(join, people, st.none() | places, ids)
+# Listed as often as they should come: `one_of` would count each once.
+steps: st.SearchStrategy[Step] = st.sampled_from([
+    *[joins] * 6,
+    *[invites] * 3,
+    *[puts] * 2,
+    *[removals] * 2,
+    step(World.leave, people, ids),
+    step(World.leave, people, ids),
+    step(edit, leaders, some_flags, st.booleans(), ids),
+    step(delete, leaders, st.lists(places, min_size=1, max_size=2), ids),
+    step(delete, leaders, st.lists(places, min_size=1, max_size=2), ids),
+    step(World.say, people, st.just("hello"), ids),
+    step(World.make, leaders, ids, some_flags.map(lambda flags: [str(f) for f in flags])),
+    step(World.end, leaders, st.sampled_from(["coffee", "coffee", "coffee", "tea"])),
+    step(sweep, places),
+    step(leave_all, people, st.sampled_from(Cause)),
+    step(change_policy, policies),
+    step(lambda world, seconds: setattr(world, "now", world.now + seconds), st.integers(0, 2)),
+]).flatmap(lambda chosen: chosen)  # fmt: skip
+beginnings = st.tuples(policies, st.sampled_from([["closed"], ["closed"], ["private"], ["hidden"]]))
+histories = st.builds(
+    lambda beginning, history: [lambda world: begin(world, *beginning), *history],
+    beginnings,
+    st.lists(steps, min_size=5, max_size=30),
+)
+
+
+def begin(world: World, settings: GroupSettings, flags: list[str]) -> None:
+    """Admin leads a group with a moderator; afterwards the policy is the drawn one."""
+    world.settings = OPEN
+    world.make(admin, "tea", *([flag] for flag in flags))
+    world.do(admin, 9000, ["p", alice.pubkey, "moderator"])
+    world.settings = settings
+
+
+def lived(history: list[Step]) -> World:
+    world = World(OPEN)
+    for do in history:
+        do(world)
+    return world
+
+
+@given(histories)
+def test_folded_live_equals_replayed_from_the_log(history: list[Step]) -> None:
+    """N29-55, N29-56, contract §9: after every single step."""
+    world = World(OPEN)
+    for do in history:
+        do(world)
+        assert world.rebuilt() == world.groups
+
+
+@given(histories, st.data())
+def test_how_a_log_is_split_into_batches_does_not_matter(
+    history: list[Step], data: st.DataObject
+) -> None:
+    """N29-55."""
+    world = lived(history)
+    groups = Groups()
+    left: list[Event] = list(world.log)
+    while left:
+        size = data.draw(st.integers(1, len(left)))
+        groups = rebuilt(groups, left[:size], RELAY)
+        left = left[size:]
+    assert groups == world.groups
+
+
+@given(histories)
+def test_the_index_of_memberships_agrees_with_the_groups(history: list[Step]) -> None:
+    """Contract §7: who is a member is asked of either."""
+    groups = lived(history).groups
+    for who in PEOPLE:
+        of = {group.id for group in groups.by_id.values() if who.pubkey in group.members}
+        assert groups.groups_of(who.pubkey) == of
+        assert groups.is_member(who.pubkey) is bool(of)
+    for group in groups.by_id.values():
+        assert group.newcomers <= group.requests.keys() <= group.involved
+        assert group.members.keys() <= group.involved
+        assert type(group.involved) is type(group.newcomers) is type(group.flags) is frozenset
+    assert groups.ended.isdisjoint(groups.by_id)
+
+
+@given(histories)
+def test_what_the_relay_says_of_a_group_is_what_it_is(history: list[Step]) -> None:
+    """N29-61, N29-62, N29-63, N29-64, N29-68."""
+    world = World(OPEN)
+    stamps: dict[tuple[str, int], int] = {}
+    for do in history:
+        do(world)
+        for group in world.groups.by_id.values():
+            for kind, stamp in group.stamps.items():
+                assert stamps.setdefault((group.id, kind), stamp) <= stamp
+                stamps[group.id, kind] = stamp
+                assert world.last(kind, group.id).created_at == stamp
+        stamps = {key: at for key, at in stamps.items() if key[0] in world.groups.by_id}
+    for group in world.groups.by_id.values():
+        members = world.last(kinds.GROUP_MEMBERS, group.id).tag_values("p")
+        assert members == list(group.members)
+        admins = world.last(kinds.GROUP_ADMINS, group.id)
+        held = {tag[1]: tuple(tag[2:]) for tag in admins.tags if tag[0] == "p"}
+        assert held == group.admins()
+        shown = {tag[0] for tag in world.last(kinds.GROUP_METADATA, group.id).tags}
+        assert shown & {flag.value for flag in Flag} == {flag.value for flag in group.flags}
+
+
+@given(histories)
+def test_no_ruling_takes_the_last_admin_from_members(history: list[Step]) -> None:
+    """N29-42, N29-114."""
+    world = World(OPEN)
+    for do in history:
+        before, ids_before = world.groups, {row.id for row in world.log}
+        do(world)
+        new = [row for row in world.log if row.id not in ids_before]
+        if any(row.pubkey == RELAY and row.kind == 9001 for row in new):
+            continue  # a vanish or a ban asks nobody
+        for group in world.groups.by_id.values():
+            old = before.get(group.id)
+            if old is not None and old.has_admin() and group.members:
+                assert group.has_admin()
+
+
+@given(histories, st.sampled_from(list(range(9000, 9023))), codes)
+def test_a_stranger_cannot_tell_a_hidden_group_from_none(
+    history: list[Step], kind: int, code: str
+) -> None:
+    """N29-06, N29-93, Z-02: whatever happened there, unless they are let in."""
+    world = lived(history)
+    if kind == kinds.CREATE_GROUP or "tea" not in world.groups.by_id:
+        return
+    world.groups = world.groups.with_group(
+        replace(world.tea, flags=world.tea.flags | {Flag.HIDDEN})
+    )
+    asks = [["p", stranger.pubkey], ["e", world.log[-1].id], ["code", code], ["previous", "x" * 8]]
+    for tags in (asks, asks[:3]):
+        known = world.do(stranger, kind, *tags)
+        assert known == (True, "") or known == world.do(stranger, kind, *tags, group="nowhere")
+    if not world.groups.is_member(stranger.pubkey):
+        assert world.say(stranger, "hello") == STRANGERS_ANSWER
+
+
+@given(histories)
+def test_forced_flags_are_on_in_every_group_that_is_made_or_edited(history: list[Step]) -> None:
+    """Z-03."""
+    world = lived(history)
+    world.settings = GUARDED
+    for group in list(world.groups.by_id.values()):
+        world.edit(owner, ["public"], ["visible"], ["open"], group=group.id)
+        assert world.groups.by_id[group.id].flags == SHUT
+    world.make(robot, "new one", ["livekit"])
+    assert world.groups.by_id["new one"].flags == SHUT | {Flag.LIVEKIT}
+
+
+@given(histories, st.sampled_from([admin, alice, owner]))
+def test_who_vanishes_takes_no_one_along(history: list[Step], who: object) -> None:
+    """N29-58, N62-01: their records go, what these did to others stays."""
+    world = lived(history)
+    before, drafts = departures(world.groups, who.pubkey, world.now + 1, Cause.VANISHED)
+    world.log = [row for row in world.log if row.pubkey != who.pubkey]
+    world.groups = world.rebuilt()
+    world.mend(drafts)
+    world.mend(mending(before, world.groups, world.now + 2))
+    assert world.groups == world.rebuilt()
+    assert world.groups.ended == before.ended
+    assert world.groups.memberships == before.memberships
+    for group in before.by_id.values():
+        mended = world.groups.by_id[group.id]
+        assert mended.members == group.members
+        assert mended.flags == group.flags
+        assert mended.metadata == group.metadata
+        assert mended.removed.keys() >= group.removed.keys()
+
+
+@given(histories, histories)
+def test_what_happens_in_one_group_changes_no_other(one: list[Step], two: list[Step]) -> None:
+    """N29-50, contract §8: 9005 and 9009 act only inside their own group."""
+    world = lived(one)
+    world.make(robot, "apart")
+    world.invite(robot, "sesame-1", ["reusable"], group="apart")
+    world.send(event(robot, 9, ["h", "apart"], at=world.now))
+    apart = world.groups.by_id["apart"]
+    rows = [row for row in world.log if "apart" in (row.tag("h"), row.tag("d"))]
+    for do in two:
+        do(world)
+    assert world.groups.by_id["apart"] == apart
+    assert [row for row in world.log if row in rows] == rows

@@ -1,0 +1,124 @@
+"""relay/groups/ruling.py: 9002 replaces everything, with two guards. N29-48, N29-49, Z-03."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from relay.groups.group import Flag
+from relay.nostr import kinds
+from tests.cast import admin, alice, bob, owner
+from tests.unit.groups.world import GUARDED, OPEN, STORED, World, tea_party
+
+PRIVATE, HIDDEN, CLOSED = Flag.PRIVATE, Flag.HIDDEN, Flag.CLOSED
+
+
+def test_what_an_edit_leaves_out_is_unset() -> None:
+    """N29-48."""
+    world = tea_party(OPEN)
+    assert world.edit(admin, ["name", "Tea"], ["about", "x"], ["supported_kinds", "9"]) == STORED
+    assert world.edit(admin, ["about", "leaves"], ["restricted"]) == STORED
+    assert world.tea.metadata == (("about", "leaves"),)
+    assert world.tea.flags == {Flag.RESTRICTED}
+    assert world.tea.supported_kinds is None
+
+
+def test_only_admins_and_owners_edit() -> None:
+    """N29-112."""
+    world = tea_party(OPEN)
+    assert world.edit(bob, ["name", "Bob's"])[0] is False
+    assert world.edit(alice, ["name", "Alice's"])[0] is False
+    assert world.edit(owner, ["name", "Ours"]) == STORED
+
+
+def test_forced_flags_stay_without_a_word() -> None:
+    """Z-03: the 9002 is taken, 39000 shows them."""
+    world = tea_party(GUARDED)
+    world.say(alice, "hello")
+    assert world.edit(admin, ["name", "Tea"]) == STORED
+    assert world.tea.flags == GUARDED.always
+    names = {tag[0] for tag in world.last(kinds.GROUP_METADATA).tags}
+    assert names == {"d", "name", "private", "restricted", "closed"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept", "dropped", "confirming"),
+    [
+        ([PRIVATE], [], "private", "public"),
+        ([HIDDEN], [], "hidden", "visible"),
+        ([PRIVATE, CLOSED], [PRIVATE], "closed", "open"),
+        ([HIDDEN, CLOSED], [HIDDEN], "closed", "open"),
+        ([PRIVATE, HIDDEN], [HIDDEN], "private", "public"),
+        ([PRIVATE, HIDDEN], [PRIVATE], "hidden", "visible"),
+    ],
+)
+def test_a_group_in_use_is_opened_only_by_who_says_so(
+    flags: list[Flag], kept: list[Flag], dropped: str, confirming: str
+) -> None:
+    """Z-03."""
+    world = tea_party(OPEN, *flags)
+    wanted = [[flag.value] for flag in kept]
+    text = f'this drops {dropped} from a group in use; if that is meant, add ["{confirming}"]'
+    assert world.edit(admin, ["name", "Tea"], *wanted) == (False, f"invalid: {text}")
+    assert world.tea.flags == frozenset(flags)
+    assert world.edit(admin, ["name", "Tea"], *wanted, [confirming]) == STORED
+    assert world.tea.flags == frozenset(kept)
+    assert world.tea.metadata == (("name", "Tea"),)
+
+
+def test_all_that_must_be_confirmed_is_said_at_once() -> None:
+    """Z-03."""
+    world = tea_party(OPEN, PRIVATE, HIDDEN, CLOSED)
+    answer = (
+        "invalid: this drops private and hidden from a group in use; "
+        'if that is meant, add ["public"] and ["visible"]'
+    )
+    assert world.edit(admin) == (False, answer)
+    assert world.edit(admin, ["public"])[0] is False
+    assert world.edit(admin, ["public"], ["visible"]) == STORED
+    assert world.tea.flags == frozenset()
+
+
+def test_an_open_door_needs_no_second_word_where_everybody_reads() -> None:
+    """Z-03: `open` guards the history of what stays private."""
+    world = tea_party(OPEN, PRIVATE, CLOSED)
+    assert world.edit(admin, ["public"]) == STORED
+    world = tea_party(OPEN, CLOSED)
+    assert world.edit(admin) == STORED
+
+
+def test_a_fresh_group_is_opened_without_ceremony() -> None:
+    """Z-03: no content, and no member but the author of the 9002."""
+    world = World(OPEN)
+    world.make(admin, "tea", ["private"], ["closed"])
+    assert world.edit(admin, ["name", "Tea"]) == STORED
+    assert world.tea.flags == frozenset()
+
+
+def test_content_or_another_member_makes_a_group_used() -> None:
+    """Z-03."""
+    world = World(OPEN)
+    world.make(admin, "tea", ["private"])
+    world.say(admin, "a diary")
+    assert world.edit(admin)[0] is False
+    world.make(admin, "coffee", ["private"])
+    assert world.edit(owner, group="coffee")[0] is False
+    assert world.put(admin, alice, group="coffee") == STORED
+    assert world.edit(admin, group="coffee")[0] is False
+
+
+def test_restricted_is_dropped_freely() -> None:
+    """Z-03 names private, hidden and closed."""
+    world = tea_party(OPEN, Flag.RESTRICTED)
+    assert world.edit(admin) == STORED
+
+
+def test_a_forced_flag_is_added_by_the_next_edit() -> None:
+    """Z-03: the policy may have become stricter since the group was made."""
+    world = tea_party(OPEN)
+    world.settings = replace(OPEN, always=frozenset({PRIVATE}))
+    assert world.edit(admin, ["name", "Tea"]) == STORED
+    assert world.tea.flags == {PRIVATE}
+    world.settings = OPEN
+    assert world.rebuilt() == world.groups

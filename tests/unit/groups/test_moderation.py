@@ -1,0 +1,284 @@
+"""relay/groups/ruling.py: 9000, 9001, 9005, 9009 and who may do them. N29-44…58, N29-110…114."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.groups.group import Flag
+from relay.nostr import kinds
+from relay.verdict import Origin
+from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
+from tests.unit.groups.world import (
+    GUARDED,
+    NOON,
+    OPEN,
+    STORED,
+    STRANGERS_ANSWER,
+    World,
+    event,
+    tea_party,
+)
+
+ADMINS_ONLY = (False, "restricted: only an admin of the group may do this")
+ROLE_HOLDER = (False, "restricted: only an admin may change or remove who holds a role")
+NOTHING_TO_DELETE = (False, "invalid: e: names no event of this group that can be deleted")
+
+
+@pytest.fixture
+def world() -> World:
+    """Admin leads; bob is a moderator, alice and carol are members, dave has a label."""
+    world = tea_party(OPEN)
+    assert world.put(admin, carol) == STORED
+    assert world.put(admin, dave, "poet") == STORED
+    return world
+
+
+# 9000
+
+
+def test_an_admin_puts_users_with_exactly_these_roles(world: World) -> None:
+    """N29-46, N29-111."""
+    assert world.put(admin, alice, "admin", "poet", "admin") == STORED
+    assert world.tea.members[alice.pubkey] == ("admin", "poet")
+    assert world.put(admin, alice) == STORED
+    assert world.tea.members[alice.pubkey] == ()
+
+
+def test_several_users_are_put_at_once(world: World) -> None:
+    """N29-46: all or nothing."""
+    both = (["p", robot.pubkey, "agent"], ["p", stranger.pubkey])
+    assert world.do(bob, 9000, *both)[0] is False
+    assert not world.is_in(stranger)
+    assert world.do(admin, 9000, *both) == STORED
+    assert world.tea.members[robot.pubkey] == ("agent",)
+    assert world.is_in(stranger)
+
+
+def test_a_moderator_puts_plain_members_only(world: World) -> None:
+    """N29-112."""
+    assert world.put(bob, stranger) == STORED
+    refused = (False, "restricted: only an admin may give roles")
+    assert world.put(bob, stranger, "moderator") == refused
+    assert world.put(bob, stranger, "poet") == refused
+    assert world.put(bob, admin) == ROLE_HOLDER
+    assert world.put(bob, dave) == ROLE_HOLDER
+
+
+def test_members_labels_and_strangers_moderate_nothing(world: World) -> None:
+    """N29-44, N29-110, N29-112: a role unknown here has no power."""
+    world.say(alice, "hello")
+    said = world.last(kinds.CHAT).id
+    for who, answer in ((alice, ADMINS_ONLY), (dave, ADMINS_ONLY), (stranger, STRANGERS_ANSWER)):
+        assert world.put(who, stranger) == answer
+        assert world.remove(who, carol) == answer
+        assert world.edit(who, ["name", "Mine"]) == answer
+        assert world.delete(who, said) == answer
+        assert world.invite(who, "let me in") == answer
+        assert world.end(who) == answer
+
+
+def test_an_owner_may_do_what_an_admin_may_without_standing_in_the_group(world: World) -> None:
+    """Contract §5."""
+    assert world.put(owner, stranger, "admin") == STORED
+    assert world.remove(owner, bob) == STORED
+    assert world.edit(owner, ["name", "Owned"]) == STORED
+    assert world.invite(owner, "by owner") == STORED
+    assert owner.pubkey not in world.tea.members
+
+
+def test_rights_in_one_group_are_none_in_another(world: World) -> None:
+    """N29-44."""
+    assert world.make(carol, "coffee") == STORED
+    assert world.put(admin, alice, group="coffee") == STRANGERS_ANSWER
+    assert world.remove(carol, alice) == ADMINS_ONLY
+
+
+# 9001
+
+
+def test_removal_ends_membership_and_roles(world: World) -> None:
+    """N29-47."""
+    assert world.remove(admin, bob) == STORED
+    assert not world.is_in(bob)
+    assert bob.pubkey not in world.tea.admins()
+    assert world.tea.removed == {bob.pubkey: NOON}
+    assert world.put(bob, stranger) == STRANGERS_ANSWER
+
+
+def test_a_removal_needs_one_member_at_least(world: World) -> None:
+    """N29-47."""
+    assert world.remove(admin, stranger) == (False, "invalid: p: none of these keys is a member")
+    assert world.do(admin, 9001, ["p", stranger.pubkey], ["p", alice.pubkey]) == STORED
+    assert not world.is_in(alice)
+
+
+def test_a_moderator_removes_plain_members_only(world: World) -> None:
+    """N29-112."""
+    assert world.remove(bob, alice) == STORED
+    assert world.remove(bob, dave) == ROLE_HOLDER
+    assert world.remove(bob, admin) == ROLE_HOLDER
+    assert world.do(bob, 9001, ["p", carol.pubkey], ["p", dave.pubkey]) == ROLE_HOLDER
+    assert world.is_in(carol)
+
+
+def test_the_last_admin_stays_while_others_are_there(world: World) -> None:
+    """N29-42, N29-114."""
+    refused = (
+        False,
+        "restricted: the last admin stays while there are members; make another one first",
+    )
+    assert world.remove(admin, admin) == refused
+    assert world.put(admin, admin, "moderator") == refused
+    assert world.remove(owner, admin) == refused
+    assert world.put(admin, alice, "admin") == STORED
+    assert world.put(admin, admin, "moderator") == STORED
+    assert world.remove(alice, alice) == refused
+
+
+def test_an_admin_alone_may_go(world: World) -> None:
+    """N29-42: it deletes nothing."""
+    for who in (alice, bob, carol, dave):
+        assert world.remove(admin, who) == STORED
+    assert world.put(admin, admin)[0] is False
+    assert world.remove(admin, admin) == STORED
+    assert world.tea.members == {}
+    assert world.tea.removed.keys() == {who.pubkey for who in (alice, bob, carol, dave)}
+    assert world.put(owner, alice) == STORED
+
+
+# 9005
+
+
+def test_an_admin_deletes_events_of_this_group_only(world: World) -> None:
+    """N29-50: ids of other groups, of none and of nowhere are passed over."""
+    world.say(alice, "rude")
+    rude = world.last(kinds.CHAT).id
+    world.make(carol, "coffee")
+    world.say(carol, "fine", group="coffee")
+    fine = world.last(kinds.CHAT, "coffee").id
+    note = event(alice, kinds.NOTE)
+    world.send(note)
+    assert world.delete(admin, fine) == NOTHING_TO_DELETE
+    assert world.delete(admin, note.id) == NOTHING_TO_DELETE
+    assert world.delete(admin, "0" * 64) == NOTHING_TO_DELETE
+    assert world.delete(admin, rude, fine, note.id, "0" * 64) == STORED
+    stored = {row.id for row in world.log}
+    assert rude not in stored
+    assert {fine, note.id} <= stored
+
+
+def test_records_and_group_state_cannot_be_deleted(world: World) -> None:
+    """N29-51."""
+    for kind in (9000, 9007, 39000, 39001, 39002, 39003):
+        assert world.delete(admin, world.last(kind).id) == NOTHING_TO_DELETE
+
+
+def test_a_moderator_deletes_what_plain_members_and_passers_by_wrote(world: World) -> None:
+    """N29-112."""
+    refused = (False, "restricted: only an admin may delete what a role holder wrote")
+    ids = {}
+    for who in (admin, dave, bob, alice, stranger):
+        world.say(who, "hello")
+        ids[who.pubkey] = world.last(kinds.CHAT).id
+    assert world.delete(bob, ids[admin.pubkey]) == refused
+    assert world.delete(bob, ids[alice.pubkey], ids[dave.pubkey]) == refused
+    assert world.delete(bob, ids[alice.pubkey], ids[stranger.pubkey], ids[bob.pubkey]) == STORED
+    assert world.delete(admin, ids[dave.pubkey]) == STORED
+
+
+def test_deleting_an_invite_revokes_its_codes(world: World) -> None:
+    """N29-51."""
+    world.edit(admin, ["closed"])
+    assert world.do(admin, 9009, ["code", "sesame-1"], ["code", "sesame-2"]) == STORED
+    assert world.delete(admin, world.last(9009).id) == STORED
+    assert world.tea.invites == {}
+    assert world.join(stranger, "sesame-1")[0] is False
+    assert world.rebuilt() == world.groups
+
+
+def test_a_moderator_revokes_own_invites_not_an_admins(world: World) -> None:
+    """N29-112."""
+    world.invite(admin, "by admin")
+    assert world.delete(bob, world.last(9009).id)[0] is False
+    world.invite(bob, "by the moderator")
+    assert world.delete(bob, world.last(9009).id) == STORED
+
+
+# 9009
+
+
+def test_invites_are_made_by_admins_and_moderators(world: World) -> None:
+    """N29-37, N29-112."""
+    assert world.invite(admin, "sesame-1") == STORED
+    assert world.invite(bob, "sesame-2", ["expiration", str(NOON + 60)], ["reusable"]) == STORED
+    first, second = (world.tea.invites[code] for code in ("sesame-1", "sesame-2"))
+    assert (first.expires_at, first.reusable) == (None, False)
+    assert (second.expires_at, second.reusable) == (NOON + 60, True)
+
+
+def test_a_code_is_used_once_in_a_group(world: World) -> None:
+    """N29-37: another group may have the same."""
+    taken = (False, "duplicate: code: already in use in this group")
+    assert world.invite(admin, "open sesame") == STORED
+    assert world.invite(admin, "open sesame") == taken
+    assert world.do(bob, 9009, ["code", "brand new"], ["code", "open sesame"]) == taken
+    assert "brand new" not in world.tea.invites
+    world.make(carol, "coffee")
+    assert world.invite(carol, "open sesame", group="coffee") == STORED
+
+
+# Time
+
+
+def test_a_moderation_event_counts_only_near_its_time(world: World) -> None:
+    """N29-26, N29-27, Z-19."""
+    late = (False, "invalid: created_at: 601 s in the past, at most 600 s allowed")
+    early = (False, "invalid: created_at: 61 s in the future, at most 60 s allowed")
+    assert world.do(admin, 9000, ["p", stranger.pubkey], at=NOON - 601) == late
+    assert world.do(admin, 9000, ["p", stranger.pubkey], at=NOON + 61) == early
+    assert world.do(admin, 9002, ["name", "x"], at=NOON + 61) == early
+    assert world.do(admin, 9000, ["p", stranger.pubkey], at=NOON + 60) == STORED
+    assert world.do(admin, 9001, ["p", stranger.pubkey], at=NOON - 600) == STORED
+
+
+def test_an_import_lifts_time_but_no_right(world: World) -> None:
+    """N29-28, contract §2."""
+    for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
+        world.origin = origin
+        assert world.do(alice, 9001, ["p", carol.pubkey], at=1) == ADMINS_ONLY
+        assert world.do(stranger, 9000, ["p", stranger.pubkey], at=1) == STRANGERS_ANSWER
+    assert world.do(admin, 9001, ["p", carol.pubkey], at=1) == STORED
+
+
+def test_the_same_event_again_does_nothing(world: World) -> None:
+    """N29-57."""
+    put = event(admin, 9000, ["h", "tea"], ["p", stranger.pubkey])
+    assert world.send(put) == STORED
+    assert world.remove(admin, stranger) == STORED
+    assert world.send(put) == (True, "duplicate: already have this event")
+    assert not world.is_in(stranger)
+
+
+# Hidden groups
+
+
+def test_a_hidden_group_answers_a_stranger_as_one_that_is_not_there() -> None:
+    """N29-06, N29-93, Z-02, contract §6: whatever is asked."""
+    world = tea_party(GUARDED, Flag.HIDDEN)
+    world.say(alice, "psst")
+    for group in ("tea", "nowhere"):
+        asked = [
+            world.put(stranger, stranger, group=group),
+            world.remove(stranger, alice, group),
+            world.edit(stranger, group=group),
+            world.delete(stranger, world.last(kinds.CHAT).id, group=group),
+            world.invite(stranger, "open sesame", group=group),
+            world.end(stranger, group),
+            world.join(stranger, group=group),
+            world.join(stranger, "open sesame", group),
+            world.do(stranger, 9021, ["previous", "zz"], group=group),
+            world.do(stranger, 9021, group=group, at=1),
+            world.leave(stranger, group),
+            world.say(stranger, "hello", group),
+        ]
+        assert asked == [STRANGERS_ANSWER] * len(asked)

@@ -1,0 +1,115 @@
+"""relay/groups/notices.py: what the relay signs about a group. NIPS.md N29-60…71."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relay.groups.group import Flag, Group
+from relay.groups.notices import MAX_TAGS_BYTES, notices_for
+from relay.nostr import kinds
+from relay.nostr.event import id_bytes
+from tests.cast import admin, alice, bob, carol, stranger
+from tests.unit.groups.world import NOON, OPEN, RELAY, World, tea_party
+
+MEMBERS = {admin.pubkey: ("admin",), alice.pubkey: (), bob.pubkey: ("moderator", "poet")}
+
+
+def test_a_new_group_is_described_in_full() -> None:
+    """N29-62, N29-63, N29-64, N29-65, N29-69."""
+    group = Group(
+        "tea",
+        metadata=(("name", "Tea"), ("about", "leaves"), ("theme", "green")),
+        flags=frozenset(Flag),
+        supported_kinds=frozenset({11, 9}),
+        members=MEMBERS,
+    )
+    stamped, drafts = notices_for(None, group, NOON)
+    assert [draft.kind for draft in drafts] == [39000, 39001, 39002, 39003]
+    assert {(draft.content, draft.created_at) for draft in drafts} == {("", NOON)}
+    metadata, admins, members, roles = (draft.tags for draft in drafts)
+    assert metadata == (
+        ("d", "tea"), ("name", "Tea"), ("about", "leaves"),
+        ("private",), ("restricted",), ("hidden",), ("closed",), ("livekit",),
+        ("supported_kinds", "9", "11"), ("theme", "green"),
+    )  # fmt: skip
+    assert admins == (
+        ("d", "tea"), ("p", admin.pubkey, "admin"), ("p", bob.pubkey, "moderator", "poet"),
+    )  # fmt: skip
+    assert members == (("d", "tea"), *(("p", pubkey) for pubkey in MEMBERS))
+    assert [tag[:2] for tag in roles] == [("d", "tea"), ("role", "admin"), ("role", "moderator")]
+    assert stamped == replace(group, stamps=dict.fromkeys(range(39000, 39004), NOON))
+
+
+def test_a_flag_that_is_off_is_absent() -> None:
+    """N29-62."""
+    _, drafts = notices_for(None, Group("tea"), NOON)
+    assert drafts[0].tags == (("d", "tea"),)
+
+
+def test_no_supported_kind_is_said_as_such() -> None:
+    """N29-13."""
+    _, drafts = notices_for(None, Group("tea", supported_kinds=frozenset()), NOON)
+    assert drafts[0].tags == (("d", "tea"), ("supported_kinds",))
+
+
+def test_only_what_changed_is_said_again() -> None:
+    """N29-69."""
+    world = tea_party(OPEN)
+    steps = [
+        (lambda: world.put(admin, carol), [9000, 39002]),
+        (lambda: world.put(admin, carol, "admin"), [9000, 39001]),
+        (lambda: world.put(admin, stranger, "poet"), [9000, 39001, 39002]),
+        (lambda: world.remove(admin, alice), [9001, 39002]),
+        (lambda: world.remove(admin, stranger), [9001, 39001, 39002]),
+        (lambda: world.edit(admin, ["name", "Tea"]), [9002, 39000]),
+        (lambda: world.edit(admin, ["name", "Tea"]), [9002]),
+        (lambda: world.invite(admin, "open sesame"), [9009]),
+        (lambda: world.leave(carol), [9022, 9001, 39001, 39002]),
+    ]
+    for step, expected in steps:
+        newest = {row.id for row in world.log}
+        step()
+        assert [row.kind for row in world.log if row.id not in newest] == expected
+
+
+def test_each_notice_is_later_than_the_one_before() -> None:
+    """N29-68: two changes in a second."""
+    world = World(OPEN)
+    world.make(admin)
+    for n, who in enumerate((alice, bob, carol), start=1):
+        world.put(admin, who)
+        assert world.last(kinds.GROUP_MEMBERS).created_at == NOON + n
+    world.now += 100
+    world.put(admin, stranger)
+    assert world.last(kinds.GROUP_MEMBERS).created_at == NOON + 100
+    assert world.tea.stamps[kinds.GROUP_MEMBERS] == NOON + 100
+    world.now = NOON  # a clock that was set back
+    world.remove(admin, stranger)
+    assert world.last(kinds.GROUP_MEMBERS).created_at == NOON + 101
+
+
+def test_there_is_one_of_each_and_the_relay_signed_it() -> None:
+    """N29-60, N29-61."""
+    world = tea_party(OPEN)
+    state = [row for row in world.log if row.kind in kinds.GROUP_STATE]
+    assert sorted(row.kind for row in state) == [39000, 39001, 39002, 39003]
+    assert {row.pubkey for row in state} == {RELAY}
+
+
+def test_nothing_changed_says_nothing() -> None:
+    """N29-69."""
+    group = Group("tea", members=MEMBERS, stamps={39000: NOON})
+    assert notices_for(group, group, NOON) == (group, ())
+
+
+def test_a_list_too_long_for_a_message_is_said_in_part() -> None:
+    """N29-64, N29-71."""
+    members = {f"{n:064x}": ("ö" * 64,) * 8 for n in range(8000)}
+    _, drafts = notices_for(None, Group("tea", members=members), NOON)
+    for draft in drafts:
+        tags = [list(tag) for tag in draft.tags]
+        size = len(id_bytes(RELAY, NOON, draft.kind, tags, ""))
+        assert size < MAX_TAGS_BYTES + 1000
+        if draft.kind in (39001, 39002):
+            assert tags[1][:2] == ["p", f"{0:064x}"]
+            assert 100 < len(tags) < 8000

@@ -1,0 +1,257 @@
+"""A relay without store and clock: the log as a list, decided as the lane decides it.
+
+What a test does here goes the whole road of the groups' room: form, ruling, automatic events,
+notices. `World.send` answers as the wire does; `World.rebuilt` is the state after a restart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from relay.errors import Invalid
+from relay.groups.actions import action_of, group_of
+from relay.groups.group import Flag, Groups, rebuilt
+from relay.groups.notices import Draft, notices_for
+from relay.groups.ruling import (
+    RELAY_ONLY,
+    Circumstances,
+    GroupSettings,
+    NotStored,
+    Target,
+    is_relay_only,
+    objection,
+    ruling_on,
+)
+from relay.nostr import kinds
+from relay.nostr.event import Event, signed
+from relay.nostr.kinds import KindClass, class_of
+from relay.verdict import Origin, Reject, Who, spoken
+from relay.visibility import People, who_writes
+from tests import cast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.groups.group import Group
+    from relay.nostr.keys import SecretKey
+
+RELAY = cast.person("relay").pubkey
+NOON = 1_700_000_000
+STORED = (True, "")
+STRANGERS_ANSWER = (False, "restricted: not a member")
+
+OPEN = GroupSettings(always=frozenset(), new=frozenset(), create=frozenset({Who.ANYONE}))
+"""Preset `open`."""
+GUARDED = GroupSettings()
+"""Preset `group`."""
+
+_numbers = count()
+
+
+def event(
+    who: SecretKey | str, kind: int, *tags: Sequence[str], at: int = NOON, content: str = ""
+) -> Event:
+    """An event whose signature is nonsense: this room looks at none."""
+    pubkey = who if isinstance(who, str) else who.pubkey
+    return signed(pubkey, at, kind, [list(tag) for tag in tags], content, lambda _: "0" * 128)
+
+
+@dataclass
+class World:
+    settings: GroupSettings = OPEN
+    now: int = NOON
+    groups: Groups = field(default_factory=Groups)
+    log: list[Event] = field(default_factory=list)
+    """Rows in order of seq."""
+    people: People = field(
+        default_factory=lambda: People(
+            owners=frozenset({cast.owner.pubkey}), agents=frozenset({cast.robot.pubkey})
+        )
+    )
+    origin: Origin = Origin.WIRE
+
+    # What people do
+
+    def make(self, who: SecretKey, group: str = "tea", *tags: Sequence[str]) -> tuple[bool, str]:
+        return self.do(who, kinds.CREATE_GROUP, *tags, group=group)
+
+    def put(
+        self, who: SecretKey, whom: SecretKey, *roles: str, group: str = "tea"
+    ) -> tuple[bool, str]:
+        return self.do(who, kinds.PUT_USER, ["p", whom.pubkey, *roles], group=group)
+
+    def remove(self, who: SecretKey, whom: SecretKey, group: str = "tea") -> tuple[bool, str]:
+        return self.do(who, kinds.REMOVE_USER, ["p", whom.pubkey], group=group)
+
+    def edit(self, who: SecretKey, *tags: Sequence[str], group: str = "tea") -> tuple[bool, str]:
+        return self.do(who, kinds.EDIT_METADATA, *tags, group=group)
+
+    def invite(
+        self, who: SecretKey, code: str, *tags: Sequence[str], group: str = "tea"
+    ) -> tuple[bool, str]:
+        return self.do(who, kinds.CREATE_INVITE, ["code", code], *tags, group=group)
+
+    def join(
+        self, who: SecretKey, code: str | None = None, group: str = "tea"
+    ) -> tuple[bool, str]:
+        return self.do(
+            who, kinds.JOIN_REQUEST, *([] if code is None else [["code", code]]), group=group
+        )
+
+    def leave(self, who: SecretKey, group: str = "tea") -> tuple[bool, str]:
+        return self.do(who, kinds.LEAVE_REQUEST, group=group)
+
+    def delete(self, who: SecretKey, *ids: str, group: str = "tea") -> tuple[bool, str]:
+        return self.do(who, kinds.DELETE_EVENT, *(["e", id_] for id_ in ids), group=group)
+
+    def end(self, who: SecretKey, group: str = "tea") -> tuple[bool, str]:
+        return self.do(who, kinds.DELETE_GROUP, group=group)
+
+    def say(self, who: SecretKey, text: str, group: str = "tea") -> tuple[bool, str]:
+        return self.do(who, kinds.CHAT, group=group, content=text)
+
+    def do(
+        self, who: SecretKey | str, kind: int, *tags: Sequence[str], group: str = "tea",
+        content: str = "", at: int | None = None,
+    ) -> tuple[bool, str]:  # fmt: skip
+        """Each event is another one, as if its author had waited a moment."""
+        number = ["nonce", str(next(_numbers))]
+        at = self.now if at is None else at
+        return self.send(event(who, kind, ["h", group], *tags, number, at=at, content=content))
+
+    # What the lane does
+
+    def send(self, sent: Event) -> tuple[bool, str]:
+        if any(row.id == sent.id for row in self.log):
+            return True, "duplicate: already have this event"
+        try:
+            group_id = group_of(sent)
+            action = action_of(sent)
+        except Invalid as refused:
+            return False, str(refused)
+        if is_relay_only(sent.kind):
+            return spoken(RELAY_ONLY)
+        circumstances = self._circumstances(sent, group_id)
+        if action is None:
+            reject = objection(sent, group_id, self.groups, self.settings, circumstances)
+            if reject is not None:
+                return spoken(reject)
+            self._store(sent)
+            return STORED
+        before = self.groups.get(group_id)
+        ruling = ruling_on(sent, action, self.groups, self.settings, circumstances)
+        if isinstance(ruling, Reject):
+            return spoken(ruling)
+        gone = {*ruling.removes, *ruling.superseded}
+        self.log = [row for row in self.log if row.id not in gone]
+        self._store(sent)
+        for draft in ruling.automatic:
+            self._store(self._signed(draft))
+        self.groups = ruling.groups
+        after = self.groups.get(group_id)
+        if after is not None:
+            self._notify(before, after)
+        if ruling.ended is not None:
+            records = (kinds.CREATE_GROUP, kinds.DELETE_GROUP)
+            self.log = [
+                row for row in self.log if group_of(row) != ruling.ended or row.kind in records
+            ]
+        return STORED if ruling.reply is None else spoken(ruling.reply)
+
+    def rebuilt(self) -> Groups:
+        return rebuilt(Groups(), self.log, RELAY)
+
+    def mend(self, drafts: Sequence[Draft]) -> None:
+        """Store events of the relay, fold them, and say what changed by it."""
+        before = self.groups
+        for draft in drafts:
+            mended = self._signed(draft)
+            self._store(mended)
+            self.groups = rebuilt(self.groups, [mended], RELAY)
+        for group_id, group in self.groups.by_id.items():
+            if group is not before.get(group_id):
+                self._notify(before.get(group_id), group)
+
+    def _notify(self, before: Group | None, after: Group) -> None:
+        stamped, drafts = notices_for(before, after, self.now)
+        self.groups = self.groups.with_group(stamped)
+        for draft in drafts:
+            self._store(self._signed(draft))
+
+    def _signed(self, draft: Draft) -> Event:
+        return event(RELAY, draft.kind, *draft.tags, at=draft.created_at, content=draft.content)
+
+    def _store(self, row: Event) -> None:
+        assert all(row.id != other.id for other in self.log), "stored twice"
+        if class_of(row.kind) in (KindClass.ADDRESSABLE, KindClass.REPLACEABLE):
+            slot = _slot(row)
+            self.log = [other for other in self.log if _slot(other) != slot]
+        self.log.append(row)
+
+    def _circumstances(self, sent: Event, group_id: str | None) -> Circumstances:
+        of_group = [row for row in self.log if group_id is not None and _group(row) == group_id]
+        holder = [row for row in self.log if _slot(row) == _slot(sent)]
+        named = set(sent.tag_values("e"))
+        is_addressed = class_of(sent.kind) in (KindClass.ADDRESSABLE, KindClass.REPLACEABLE)
+        return Circumstances(
+            now=self.now,
+            origin=self.origin,
+            who=who_writes(sent.pubkey, self.people, self.groups, self.groups.get(group_id)),
+            has_content=any(
+                row.kind not in kinds.GROUP_RECORDS and row.kind not in kinds.GROUP_STATE
+                for row in of_group
+            ),
+            previous_found=frozenset(
+                prefix
+                for tag in sent.tags
+                if tag and tag[0] == "previous"
+                for prefix in tag[1:]
+                if any(row.id.startswith(prefix) for row in of_group)
+            ),
+            targets={
+                row.id: Target(_group(row), row.kind, row.pubkey)
+                for row in self.log
+                if row.id in named
+            },
+            moved_from=_group(holder[0]) if is_addressed and holder else NotStored.NOT_STORED,
+            is_memory=sent.kind == kinds.APP_DATA and sent.d.startswith("snow:"),
+            relay=RELAY,
+        )
+
+    # What tests look at
+
+    @property
+    def tea(self) -> Group:
+        return self.groups.by_id["tea"]
+
+    def last(self, kind: int, group: str = "tea") -> Event:
+        return [row for row in self.log if row.kind == kind and _group(row) == group][-1]
+
+    def kinds_since(self, length: int) -> list[int]:
+        """Kinds of the rows stored since the log was this long."""
+        return [row.kind for row in self.log[length:]]
+
+    def is_in(self, who: SecretKey, group: str = "tea") -> bool:
+        return who.pubkey in self.groups.by_id[group].members
+
+
+def tea_party(settings: GroupSettings = OPEN, *flags: Flag) -> World:
+    """A group "tea" that admin made; alice is a member, bob a moderator, owner rules the relay."""
+    world = World(settings)
+    maker = cast.admin if Who.ANYONE in settings.create else cast.owner
+    assert world.make(maker, "tea", *([flag.value] for flag in flags)) == STORED
+    if maker is cast.owner:
+        assert world.put(cast.owner, cast.admin, "admin") == STORED
+    assert world.put(cast.admin, cast.alice) == STORED
+    assert world.put(cast.admin, cast.bob, "moderator") == STORED
+    return world
+
+
+def _group(row: Event) -> str | None:
+    return row.d if row.kind in kinds.GROUP_STATE else row.tag("h")
+
+
+def _slot(row: Event) -> tuple[str, int, str]:
+    return row.pubkey, row.kind, row.d

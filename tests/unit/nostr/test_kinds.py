@@ -1,0 +1,23 @@
+"""relay/nostr/kinds.py: the classes of kinds. NIPS.md N01-40…44."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.nostr.kinds import KindClass, class_of, is_ephemeral
+
+CLASSES = {
+    KindClass.REGULAR: [1, 2, 4, 44, 45, 999, 1000, 9999, 40000, 65535],
+    KindClass.REPLACEABLE: [0, 3, 10000, 19999],
+    KindClass.EPHEMERAL: [20000, 29999],
+    KindClass.ADDRESSABLE: [30000, 39999],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "its_class"), [(kind, cls) for cls, kinds in CLASSES.items() for kind in kinds]
+)
+def test_every_kind_has_its_class(kind: int, its_class: KindClass) -> None:
+    """N01-40, N01-41, N01-42, N01-43, N01-44."""
+    assert class_of(kind) is its_class
+    assert is_ephemeral(kind) is (its_class is KindClass.EPHEMERAL)

@@ -1,0 +1,257 @@
+"""relay/nostr/messages.py: frames of both directions. NIPS.md N01-13, 14, 50…55, 91…94."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, get_args
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from relay.errors import Invalid, Prefix, Refused, Unsupported
+from relay.nostr import messages
+from relay.nostr.filters import Filter, as_json, filter_from
+from relay.nostr.messages import (
+    BadEvent,
+    BadFrame,
+    BadQuery,
+    ClientMessage,
+    Close,
+    Count,
+    Login,
+    Publish,
+    Subscribe,
+)
+from tests.cast import alice
+from tests.unit.nostr import strategies
+from tests.unit.nostr.strategies import TERMS
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+NOTE = alice.sign(1, [], "hello", 1_700_000_000)
+RAW = NOTE.raw.decode()
+
+
+def parse(frame: object, max_filters: int = 10) -> ClientMessage:
+    """`frame` as it is when it is text, else its JSON."""
+    text = frame if isinstance(frame, str | bytes) else orjson.dumps(frame)
+    return messages.parse(text, TERMS, max_filters)
+
+
+def refusal_of(message: ClientMessage) -> str:
+    assert isinstance(message, BadEvent | BadQuery | BadFrame), message
+    return str(message.refused)
+
+
+def test_the_five_verbs_are_understood() -> None:
+    """N01-50, N42-01, N45-01."""
+    fields = json.loads(RAW)
+    assert parse(["EVENT", fields]) == Publish(NOTE)
+    assert parse(["AUTH", fields]) == Login(NOTE)
+    assert parse(["REQ", "s", {}, {"limit": 1}]) == Subscribe("s", (Filter(), Filter(limit=1)))
+    assert parse(["COUNT", "s", {"kinds": [1]}]) == Count("s", (Filter(kinds=frozenset({1})),))
+    assert parse(["CLOSE", "s"]) == Close("s")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "", " ", "hello", "[", "[]", "{}", "null", "7", '"EVENT"', "[7]", "[null]", "[[]]", "[{}]",
+        '["event"]', '["Req","s",{}]', '["PING"]', '[""]', '["EVENT"]', '["AUTH"]', '["REQ"]',
+        '["COUNT"]', '["CLOSE"]', '["CLOSE",7]', '["REQ",7,{}]', '["REQ",null,{}]', "\x00",
+        '["EVENT",null]', '["EVENT","x"]', '["EVENT",{}]', '["AUTH","challenge"]', b"\xff", b"",
+    ],
+)  # fmt: skip
+def test_what_is_no_message_gets_a_notice(frame: str | bytes) -> None:
+    """N01-51, N01-52, N01-05."""
+    message = parse(frame)
+    assert isinstance(message, BadFrame), message
+    assert message.refused.prefix is Prefix.INVALID
+    assert message.refused.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('["EVENT",%s,]', id="trailing comma"),
+        pytest.param('["EVENT",%s]x', id="something after it"),
+        pytest.param('["EVENT",%s]/**/', id="comment"),
+        pytest.param('\ufeff["EVENT",%s]', id="byte order mark"),
+        pytest.param('["EVENT",%s,NaN]', id="NaN"),
+        pytest.param('["EVENT",%s,Infinity]', id="Infinity"),
+        pytest.param('["EVENT",%s,01]', id="leading zero"),
+        pytest.param('["EVENT",%s,"\n"]', id="raw control character"),
+        pytest.param('["EVENT",%s,"\\ud83d"]', id="half a surrogate pair"),
+        pytest.param("['EVENT',%s]", id="single quotes"),
+    ],
+)
+def test_json_is_strict(text: str) -> None:
+    """N01-12, N01-13."""
+    assert refusal_of(parse(text.replace("%s", RAW))) == "invalid: message is not JSON"
+
+
+def test_text_that_no_utf8_can_carry_is_not_json() -> None:
+    """N01-13."""
+    for frame in ('["CLOSE","\ud800"]', b'["CLOSE","\xed\xa0\x80"]', b'["CLOSE","\xc3"]'):
+        assert refusal_of(parse(frame)) == "invalid: message is not JSON"
+
+
+@pytest.mark.parametrize("bracket", ["[", '{"a":', '["EVENT",{"tags":['])
+def test_a_bomb_of_brackets_costs_one_refusal(bracket: str) -> None:
+    """N01-14."""
+    assert isinstance(parse(bracket * 100_000), BadFrame)
+
+
+def test_the_last_of_two_equal_keys_counts_and_is_what_is_stored() -> None:
+    """Z-11."""
+    doubled = '["EVENT",{"content":"other",' + RAW[1:] + "]"
+    message = parse(doubled)
+    assert message == Publish(NOTE)
+    assert message.event.raw == NOTE.raw
+    assert isinstance(parse('["EVENT",' + RAW[:-1] + ',"content":"other"}]'), BadEvent)
+
+
+def test_an_event_whose_id_can_be_read_is_refused_by_that_id() -> None:
+    """N01-05, N01-10."""
+    fields: dict[str, Any] = json.loads(RAW)
+    for wrong in ({"content": "other"}, {"kind": "1"}, {"sig": "x"}, {"pubkey": None}):
+        message = parse(["EVENT", fields | wrong])
+        assert isinstance(message, BadEvent)
+        assert message.id == NOTE.id
+        assert message.refused.prefix is Prefix.INVALID
+
+
+@pytest.mark.parametrize("id_", [None, 7, "", "x", NOTE.id.upper(), NOTE.id[:-1]], ids=repr)
+def test_an_event_whose_id_cannot_be_read_gets_a_notice(id_: object) -> None:
+    """N01-05."""
+    message = parse(["EVENT", json.loads(RAW) | {"id": id_}])
+    assert isinstance(message, BadFrame)
+    assert message.refused.text.startswith("id:")
+
+
+@pytest.mark.parametrize("verb", ["REQ", "COUNT"])
+@pytest.mark.parametrize("sub", ["", "x" * 65, "é" * 65])
+def test_a_subscription_id_out_of_bounds_closes_it(verb: str, sub: str) -> None:
+    """N01-52."""
+    message = parse([verb, sub, {}])
+    assert isinstance(message, BadQuery)
+    assert message.sub == sub
+    assert message.refused.prefix is Prefix.INVALID
+
+
+@pytest.mark.parametrize("sub", ["x", "x" * 64, "é" * 64, "😀" * 64, '"', "\\", "\x00", " "])
+def test_a_subscription_id_is_counted_in_characters_and_may_hold_any(sub: str) -> None:
+    """N01-52."""
+    assert parse(["REQ", sub, {}]) == Subscribe(sub, (Filter(),))
+
+
+def test_a_close_needs_no_known_id() -> None:
+    """N01-56."""
+    assert parse(["CLOSE", ""]) == Close("")
+
+
+@pytest.mark.parametrize("verb", ["REQ", "COUNT"])
+def test_a_query_needs_a_filter(verb: str) -> None:
+    """N01-55."""
+    message = parse([verb, "s"])
+    assert isinstance(message, BadQuery)
+    assert message.refused.prefix is Prefix.INVALID
+
+
+@pytest.mark.parametrize("verb", ["REQ", "COUNT"])
+def test_one_bad_filter_refuses_them_all(verb: str) -> None:
+    """Contract §6."""
+    bad = parse([verb, "s", {}, {"kinds": "1"}, {}])
+    unknown = parse([verb, "s", {}, {"foo": 1}])
+    assert isinstance(bad, BadQuery)
+    assert isinstance(bad.refused, Invalid)
+    assert isinstance(unknown, BadQuery)
+    assert isinstance(unknown.refused, Unsupported)
+
+
+def test_more_filters_than_announced_are_too_many() -> None:
+    """Contract §6: too many."""
+    assert isinstance(parse(["REQ", "s", {}, {}], max_filters=2), Subscribe)
+    message = parse(["REQ", "s", {}, {}, {}], max_filters=2)
+    assert isinstance(message, BadQuery)
+    assert message.refused.prefix is Prefix.RATE_LIMITED
+
+
+@given(strategies.events)
+def test_an_event_that_was_framed_is_parsed_back(event: Event) -> None:
+    assert parse(b'["EVENT",' + event.raw + b"]") == Publish(event)
+    assert parse(b'["AUTH",' + event.raw + b"]") == Login(event)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=64),
+    st.lists(strategies.filters, min_size=1, max_size=3),
+)
+def test_a_query_that_was_framed_is_parsed_back(sub: str, filters: list[Filter]) -> None:
+    """`parse(encode(x)) == x`."""
+    given_ = [as_json(filter_) for filter_ in filters]
+    assert parse(["REQ", sub, *given_]) == Subscribe(sub, tuple(filters))
+    assert parse(["COUNT", sub, *given_]) == Count(sub, tuple(filters))
+    assert tuple(filter_from(value, TERMS) for value in given_) == tuple(filters)
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200))
+@example("\ud800")
+@example(b"\xed\xa0\x80")
+def test_no_text_makes_parse_fail(text: str | bytes) -> None:
+    assert isinstance(parse(text), get_args(ClientMessage))
+
+
+@given(st.sampled_from(["EVENT", "REQ", "CLOSE", "COUNT", "AUTH"]), st.data())
+def test_no_json_makes_parse_fail(verb: str, data: st.DataObject) -> None:
+    values = data.draw(st.lists(strategies.json_values | strategies.conditions, max_size=4))
+    text = json.dumps([verb, *values])
+    assert isinstance(parse(text), get_args(ClientMessage))
+
+
+@given(st.sampled_from(["EVENT", "AUTH"]), strategies.events, st.data())
+def test_no_spoilt_event_makes_parse_fail(verb: str, event: Event, data: st.DataObject) -> None:
+    fields = json.loads(event.raw)
+    name = data.draw(st.sampled_from(sorted(fields)))
+    fields[name] = data.draw(strategies.json_values)
+    assert isinstance(parse(json.dumps([verb, fields])), get_args(ClientMessage))
+
+
+def test_an_ok_has_four_parts_and_an_empty_text_only_when_true() -> None:
+    """N01-91."""
+    assert json.loads(messages.ok(NOTE.id, None)) == ["OK", NOTE.id, True, ""]
+    assert json.loads(messages.ok(NOTE.id, Invalid("kind: no"))) == [
+        "OK", NOTE.id, False, "invalid: kind: no",
+    ]  # fmt: skip
+    assert json.loads(messages.ok_text(NOTE.id, "duplicate: already", accepted=True)) == [
+        "OK", NOTE.id, True, "duplicate: already",
+    ]  # fmt: skip
+
+
+def test_the_words_of_refusals_are_the_standard_ones() -> None:
+    """N01-92."""
+    assert {str(word) for word in Prefix} == {
+        "duplicate", "pow", "blocked", "rate-limited", "invalid", "restricted", "mute", "error",
+        "auth-required", "unsupported",
+    }  # fmt: skip
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=64), st.sampled_from(Prefix))
+def test_frames_for_clients_are_json_whatever_the_subscription_is_called(
+    sub: str, word: Prefix
+) -> None:
+    """N01-90, N01-93, N01-94, N45-01."""
+    refused = Refused(word, 'because of "this"')
+    spoken = f'{word}: because of "this"'
+    assert json.loads(messages.closed(sub, refused)) == ["CLOSED", sub, spoken]
+    assert json.loads(messages.notice(refused)) == ["NOTICE", spoken]
+    assert json.loads(messages.eose(sub)) == ["EOSE", sub]
+    assert json.loads(messages.count(sub, 3)) == ["COUNT", sub, {"count": 3}]
+    assert json.loads(messages.auth_challenge(sub)) == ["AUTH", sub]
+    head = messages.event_head(sub)
+    frame = messages.event_frame(head, NOTE.raw)
+    assert json.loads(frame) == ["EVENT", sub, json.loads(RAW)]
+    assert list(messages.event_frames(head, [NOTE.raw, NOTE.raw])) == [frame, frame]

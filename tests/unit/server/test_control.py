@@ -1,0 +1,437 @@
+"""relay/server/control.py: a folder's events through DIR/control.sock. Contract §4."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
+from relay.nostr.filters import Filter, FilterTerms, filter_from
+from relay.server.control import MAX_ROWS, ControlServer, RemoteFolder
+from relay.verdict import Origin
+from tests.cast import alice
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+
+NOTES = [alice.sign(1, [], f"note {number}", 1_700_000_000 + number) for number in range(5)]
+DELETED = NOTES[1]
+
+
+class FakeFolder:
+    """Remembers what it was asked; has the NOTES, three to a page."""
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[Sequence[Event], Origin]] = []
+        self.asked: list[Filter] = []
+        self.pages: list[Sequence[bytes]] = [
+            [note.raw for note in NOTES[:3]], [], [note.raw for note in NOTES[3:]]
+        ]  # fmt: skip
+        self.given = 0
+        """Pages that were asked for."""
+        self.is_left = asyncio.Event()
+        """Nobody reads on."""
+        self.fault: Exception | None = None
+        self.reached = asyncio.Event()
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+
+    async def submit(
+        self, events: Sequence[Event], origin: Origin
+    ) -> Sequence[tuple[bool, str]]:
+        self.submitted.append((events, origin))
+        self.reached.set()
+        await self.may_commit.wait()
+        if self.fault is not None:
+            raise self.fault
+        return [
+            (False, "blocked: deleted") if event.id == DELETED.id else (True, "")
+            for event in events
+        ]
+
+    async def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
+        self.asked.append(filter_)
+        try:
+            for page in self.pages:
+                self.given += 1
+                yield page
+            if self.fault is not None:
+                raise self.fault
+        finally:
+            self.is_left.set()
+
+    async def head(self) -> int:
+        if self.fault is not None:
+            raise self.fault
+        return 80
+
+
+@pytest.fixture
+async def folder() -> FakeFolder:
+    return FakeFolder()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "control.sock"
+
+
+@contextlib.asynccontextmanager
+async def talking(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """One that speaks the protocol by hand."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def kind_of(path: Path) -> str | None:
+    """Type and mode as `ls -l` writes them; None when nothing is there."""
+    return stat.filemode(path.lstat().st_mode) if path.exists() else None
+
+
+async def line(reader: asyncio.StreamReader) -> Any:
+    return orjson.loads(await reader.readline())
+
+
+async def all_of(remote: RemoteFolder, filter_: Filter) -> list[bytes]:
+    return [raw async for page in remote.events(filter_) for raw in page]
+
+
+# -- what a command gets --------------------------------------------------------------------------
+
+
+async def test_a_command_reads_all_pages_in_order(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        assert await all_of(remote, Filter()) == [note.raw for note in NOTES]
+        assert await remote.head() == 80
+
+
+async def test_the_relay_is_asked_the_very_filter(folder: FakeFolder, path: Path) -> None:
+    filter_ = filter_from(
+        {"kinds": [30078], "authors": [alice.pubkey], "#d": ["a:", "b"], "#hk": ["x"], "since": 0,
+         "until": 5}, FilterTerms(),
+    )  # fmt: skip
+    nothing = filter_from({"ids": []}, FilterTerms())
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        await all_of(remote, filter_)
+        await all_of(remote, nothing)
+    assert folder.asked == [filter_, nothing]
+    assert folder.asked[0].d_prefixes == ("a:",)
+    assert folder.asked[1].impossible
+
+
+async def test_each_event_has_its_answer_in_order(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        answers = await remote.submit(NOTES, Origin.TRUSTED_IMPORT)
+    assert answers == [(note.id != DELETED.id, "blocked: deleted" * (note.id == DELETED.id))
+                       for note in NOTES]  # fmt: skip
+    assert folder.submitted == [(NOTES, Origin.TRUSTED_IMPORT)]
+
+
+async def test_more_events_than_one_request_holds_go_in_several(
+    folder: FakeFolder, path: Path
+) -> None:
+    events = [NOTES[0]] * (MAX_ROWS + 1)
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        assert await remote.submit(events, Origin.IMPORT) == [(True, "")] * len(events)
+    assert [len(given) for given, _ in folder.submitted] == [MAX_ROWS, 1]
+
+
+async def test_no_events_are_no_request(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        assert await remote.submit([], Origin.IMPORT) == []
+    assert folder.submitted == []
+
+
+async def test_a_row_of_several_megabytes_passes(folder: FakeFolder, path: Path) -> None:
+    large = alice.sign(1, [], "x" * 9_000_000, 1)
+    folder.pages = [[NOTES[0].raw, large.raw, NOTES[1].raw]]
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        assert await all_of(remote, Filter()) == folder.pages[0]
+        assert await remote.submit([large, large], Origin.IMPORT) == [(True, "")] * 2
+
+
+async def test_several_commands_are_served_at_a_time(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        folder.may_commit.clear()
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(remote.submit(NOTES[:1], Origin.IMPORT))
+            await folder.reached.wait()
+            assert len(await all_of(remote, Filter())) == 5
+            folder.may_commit.set()
+        assert waiting.result() == [(True, "")]
+
+
+async def test_a_connection_takes_one_request_after_the_other(
+    folder: FakeFolder, path: Path
+) -> None:
+    async with ControlServer(path, folder), talking(path) as (reader, writer):
+        writer.write(b'{"do":"head"}\n{"do":"head"}\n')
+        assert await line(reader) == {"is": "head", "head": 80}
+        assert await line(reader) == {"is": "head", "head": 80}
+
+
+# -- what goes wrong ------------------------------------------------------------------------------
+
+
+async def test_without_a_relay_the_command_is_told_so(path: Path) -> None:
+    with pytest.raises(UserError, match="no relay answers on"):
+        async with RemoteFolder(path):
+            pass
+
+
+@pytest.mark.parametrize("fault", [StoreFault("disk full"), Refused(Prefix.RESTRICTED, "not you")])
+async def test_what_the_folder_raises_is_raised_at_the_command(
+    folder: FakeFolder, path: Path, fault: Exception
+) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        folder.fault = fault
+        for request in (remote.head(), remote.submit(NOTES, Origin.IMPORT)):
+            with pytest.raises(type(fault), match=f"^{fault}$"):
+                await request
+
+
+async def test_a_fault_after_some_pages_does_not_look_like_the_end(
+    folder: FakeFolder, path: Path
+) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        folder.fault = StoreFault("file damaged")
+        with pytest.raises(StoreFault, match="file damaged"):
+            await all_of(remote, Filter())
+
+
+async def test_a_fault_that_nobody_foresaw_is_in_the_log_and_the_relay_goes_on(
+    folder: FakeFolder, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        folder.fault = ZeroDivisionError("never seen")
+        with pytest.raises(StoreFault, match="see its log"):
+            await remote.head()
+        folder.fault = None
+        assert await remote.head() == 80
+    assert "never seen" in caplog.text
+
+
+async def test_a_row_that_is_no_event_does_not_stop_the_others(
+    folder: FakeFolder, path: Path
+) -> None:
+    rows = [b"{bad", NOTES[0].raw, NOTES[1].raw.replace(b"note", b"nota"), NOTES[2].raw]
+    request = orjson.dumps({"do": "submit", "origin": "IMPORT", "sizes": [len(r) for r in rows]})
+    async with ControlServer(path, folder), talking(path) as (reader, writer):
+        writer.write(b"\n".join((request, *rows, b"")))
+        assert await line(reader) == {
+            "is": "results",
+            "results": [[False, "invalid: not JSON"], [True, ""],
+                        [False, "invalid: id: is not the hash of this event"], [True, ""]],
+        }  # fmt: skip
+    assert folder.submitted == [([NOTES[0], NOTES[2]], Origin.IMPORT)]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"hello",
+        b"[]",
+        b'{"do":"stop"}',
+        b'{"do":"events","filter":{"kinds":["x"]}}',
+        b'{"do":"submit","origin":"NOWHERE","sizes":[]}',
+        b'{"do":"submit","origin":"WIRE","sizes":[-1]}',
+        b'{"do":"submit","origin":"WIRE","sizes":[70000000]}',
+        b'{"do":"submit","origin":"WIRE","sizes":[' + b"1," * MAX_ROWS + b"1]}",
+        b'{"do":"' + b"x" * 2**21 + b'"}',
+    ],
+)  # fmt: skip
+async def test_nonsense_is_answered_invalid_and_ends_the_connection(
+    folder: FakeFolder, path: Path, request_: bytes
+) -> None:
+    async with ControlServer(path, folder), talking(path) as (reader, writer):
+        writer.write(request_ + b"\n")
+        answer = await line(reader)
+        assert (answer["is"], answer["prefix"]) == ("failed", "invalid")
+        assert await reader.read() == b""
+    assert folder.submitted == []
+
+
+async def test_a_command_that_leaves_in_the_middle_of_a_request_does_no_harm(
+    folder: FakeFolder, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        async with talking(path) as (_, writer):
+            writer.write(b'{"do":"submit","origin":"IMPORT","sizes":[400]}\nhalf a row')
+        assert await remote.head() == 80
+    assert folder.submitted == []
+    assert caplog.text == ""
+
+
+async def test_a_relay_that_goes_away_is_not_the_end_of_an_answer(path: Path) -> None:
+    async def half(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'{"is":"page","sizes":[400]}\nhalf a row')
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_unix_server(half, path):
+        with pytest.raises(StoreFault, match="went away"):
+            await all_of(RemoteFolder(path), Filter())
+
+
+@pytest.mark.parametrize("answer", [b"hello", b'{"is":"new"}', b'{"is":"page","sizes":[]}'])
+async def test_a_relay_of_another_version_is_told_from_a_good_one(
+    path: Path, answer: bytes
+) -> None:
+    async def other(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer + b"\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_unix_server(other, path):
+        with pytest.raises(StoreFault, match="the relay answered"):
+            await RemoteFolder(path).head()
+
+
+async def test_over_so_many_commands_the_next_is_sent_away(
+    folder: FakeFolder, path: Path
+) -> None:
+    async with ControlServer(path, folder), contextlib.AsyncExitStack() as stack:
+        for _ in range(16):
+            reader, writer = await stack.enter_async_context(talking(path))
+            writer.write(b'{"do":"head"}\n')
+            await line(reader)
+        with pytest.raises(Refused, match="too many"):
+            await RemoteFolder(path).submit(NOTES, Origin.IMPORT)
+    assert folder.submitted == []
+
+
+# -- back-pressure --------------------------------------------------------------------------------
+
+
+async def test_pages_are_read_from_the_store_as_the_command_takes_them(
+    folder: FakeFolder, path: Path
+) -> None:
+    large = alice.sign(1, [], "x" * 1_000_000, 1).raw
+    folder.pages = [[large]] * 50
+    async with ControlServer(path, folder), talking(path) as (reader, writer):
+        writer.write(b'{"do":"events","filter":{}}\n')
+        for _ in range(500):  # turns of the loop, in which a relay without bounds would read all
+            await asyncio.sleep(0)
+        assert folder.given < 10
+        pages = 0
+        while (head := await line(reader))["sizes"]:
+            await reader.readexactly(sum(head["sizes"]) + len(head["sizes"]))
+            pages += 1
+        assert pages == folder.given == 50
+
+
+async def test_a_command_that_leaves_ends_its_scan(folder: FakeFolder, path: Path) -> None:
+    folder.pages = [[alice.sign(1, [], "x" * 1_000_000, 1).raw]] * 50
+    async with ControlServer(path, folder):
+        async with talking(path) as (reader, writer):
+            writer.write(b'{"do":"events","filter":{}}\n')
+            await line(reader)
+        async with asyncio.timeout(5):
+            await folder.is_left.wait()
+    assert folder.given < 50
+
+
+# -- the socket -----------------------------------------------------------------------------------
+
+
+async def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_relay(
+    folder: FakeFolder, path: Path
+) -> None:
+    mask = os.umask(0)
+    try:
+        async with ControlServer(path, folder):
+            assert kind_of(path) == "srw-------"
+            assert os.umask(0) == 0
+    finally:
+        os.umask(mask)
+    assert kind_of(path) is None
+
+
+async def test_another_user_is_sent_away(
+    folder: FakeFolder, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = os.geteuid()
+    async with ControlServer(path, folder):
+        monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+        with pytest.raises(Refused, match=f"runs as user {own + 1}; run the command as that user"):
+            await RemoteFolder(path).submit(NOTES, Origin.IMPORT)
+    assert folder.submitted == []
+
+
+async def test_the_socket_of_a_dead_relay_is_replaced(folder: FakeFolder, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        assert await remote.head() == 80
+
+
+async def test_the_socket_of_a_living_relay_is_not(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        with pytest.raises(FolderBusy) as busy:
+            await ControlServer(path, FakeFolder()).__aenter__()
+        assert busy.value.pid == os.getpid()
+        assert await remote.head() == 80
+
+
+async def test_a_folder_of_the_admin_is_not_removed(folder: FakeFolder, path: Path) -> None:
+    os.mkdir(path)
+    with pytest.raises(UserError, match="it is no socket"):
+        await ControlServer(path, folder).__aenter__()
+    assert (kind_of(path) or "").startswith("d")
+
+
+async def test_a_folder_may_be_deep(folder: FakeFolder, tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["a folder in a folder"] * 10)
+    deep.mkdir(parents=True)
+    path = deep / "control.sock"
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        assert await remote.head() == 80
+    assert kind_of(path) is None
+
+
+# -- stopping -------------------------------------------------------------------------------------
+
+
+async def test_a_batch_that_is_being_committed_is_answered_before_the_relay_stops(
+    folder: FakeFolder, path: Path
+) -> None:
+    folder.may_commit.clear()
+    async with asyncio.TaskGroup() as group, ControlServer(path, folder):
+        waiting = group.create_task(RemoteFolder(path).submit(NOTES[:1], Origin.IMPORT))
+        await folder.reached.wait()
+        asyncio.get_running_loop().call_soon(folder.may_commit.set)
+    assert waiting.result() == [(True, "")]
+
+
+async def test_a_command_without_a_request_does_not_hold_the_relay_up(
+    folder: FakeFolder, path: Path
+) -> None:
+    async with asyncio.timeout(2), contextlib.AsyncExitStack() as stack:
+        async with ControlServer(path, folder):
+            reader, writer = await stack.enter_async_context(talking(path))
+            writer.write(b'{"do":"head"}\n')
+            await line(reader)
+        assert await reader.read() == b""
+
+
+async def test_an_invalid_raised_inside_keeps_its_word(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        folder.fault = Invalid("seq: too old")
+        with pytest.raises(Refused) as refused:
+            await remote.head()
+    assert (refused.value.prefix, refused.value.text) == (Prefix.INVALID, "seq: too old")

@@ -1,0 +1,242 @@
+"""relay/observe.py: log lines, metrics, readiness."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from relay.config import LogConfig, LogFormat, LogLevel
+from relay.errors import Prefix
+from relay.observe import Metrics, Readiness, set_up_logging
+from relay.verdict import Reject, WriteOutcome
+from tests.cast import alice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger("relay.somewhere")
+JSON = LogConfig(LogLevel.INFO, LogFormat.JSON)
+TEXT = LogConfig(LogLevel.INFO, LogFormat.TEXT)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root, access = logging.getLogger(), logging.getLogger("aiohttp.access")
+    handlers, level, access_level = list(root.handlers), root.level, access.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    access.setLevel(access_level)
+
+
+# -- log lines ------------------------------------------------------------------------------------
+
+
+def test_a_json_line_has_time_level_logger_text_and_facts() -> None:
+    out = io.StringIO()
+    set_up_logging(JSON, out)
+    log.info("took %d events", 5, extra={"peer": "::1", "level": "no"})
+    line = orjson.loads(out.getvalue())
+    assert out.getvalue().count("\n") == 1
+    assert line.pop("time").endswith("+00:00")
+    assert line == {"level": "info", "logger": "relay.somewhere", "text": "took 5 events",
+                    "peer": "::1"}  # fmt: skip
+
+
+def test_a_text_line_reads_from_left_to_right() -> None:
+    out = io.StringIO()
+    set_up_logging(TEXT, out)
+    log.warning("disk is full", extra={"path": "/srv"})
+    assert out.getvalue()[20:] == "warning relay.somewhere: disk is full  path=/srv\n"
+
+
+@pytest.mark.parametrize(("stream", "begins"), [(Terminal(), "2"), (io.StringIO(), "{")])
+def test_auto_is_text_on_a_terminal_and_else_json(stream: io.StringIO, begins: str) -> None:
+    set_up_logging(LogConfig(), stream)
+    log.info("hello")
+    assert stream.getvalue().startswith(begins)
+
+
+def test_lines_below_the_level_are_not_written() -> None:
+    out = io.StringIO()
+    set_up_logging(LogConfig(LogLevel.ERROR, LogFormat.TEXT), out)
+    log.warning("not this")
+    log.error("this")
+    assert out.getvalue().splitlines()[0].endswith("this")
+    assert "not this" not in out.getvalue()
+
+
+def test_set_up_twice_writes_each_line_once() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    set_up_logging(TEXT, first)
+    set_up_logging(TEXT, second)
+    log.info("hello")
+    assert first.getvalue() == ""
+    assert second.getvalue().count("hello") == 1
+
+
+def test_without_a_stream_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(TEXT)
+    log.info("hello")
+    assert "hello" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", [TEXT, JSON])
+def test_nobody_outside_can_write_a_line_of_the_log(form: LogConfig) -> None:
+    out = io.StringIO()
+    set_up_logging(form, out)
+    log.info("user agent %s", "x\n2026-01-01 error relay: \x1b[31mfire")
+    assert out.getvalue().count("\n") == 1
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("form", [TEXT, JSON])
+def test_a_secret_key_that_comes_near_the_log_is_masked(form: LogConfig) -> None:
+    out = io.StringIO()
+    set_up_logging(form, out)
+    log.info("could not use %s", alice.nsec, extra={"key": alice.nsec.upper()})
+    assert alice.nsec[5:] not in out.getvalue().lower()
+    assert "nsec1…" in out.getvalue()
+
+
+@pytest.mark.parametrize("form", [TEXT, JSON])
+def test_a_traceback_belongs_to_its_line(form: LogConfig) -> None:
+    out = io.StringIO()
+    set_up_logging(form, out)
+    try:
+        raise ValueError("what went wrong")
+    except ValueError:
+        log.exception("a task failed")
+    assert "a task failed" in out.getvalue()
+    assert "ValueError: what went wrong" in out.getvalue()
+
+
+def test_what_json_cannot_say_is_said_all_the_same() -> None:
+    out = io.StringIO()
+    set_up_logging(JSON, out)
+    log.info("cannot read %s", "caf\udce9", extra={"size": 2**70, "path": object})
+    line = orjson.loads(out.getvalue())
+    assert line["text"] == "cannot read caf\\udce9"
+    assert line["size"] == str(2**70)
+
+
+# -- metrics --------------------------------------------------------------------------------------
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """(name, label values…) → value."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(metrics.page().decode())
+        for sample in family.samples
+    }
+
+
+def test_events_are_counted_by_how_they_ended() -> None:
+    metrics = Metrics()
+    spam = Reject(Prefix.BLOCKED, "spam", "no spam")
+    metrics.answered([WriteOutcome.STORED, WriteOutcome.STORED, WriteOutcome.DUPLICATE, spam])
+    metrics.answered([spam, Reject(Prefix.INVALID, "kind", "form")])
+    page = samples(metrics)
+    assert page["rookery_events_total", "stored", ""] == 2
+    assert page["rookery_events_total", "duplicate", ""] == 1
+    assert page["rookery_events_total", "superseded", ""] == 0
+    assert page["rookery_events_total", "refused", "blocked"] == 2
+    assert page["rookery_events_total", "refused", "invalid"] == 1
+    assert page["rookery_refusals_total", "no spam"] == 2
+    assert page["rookery_refusals_total", "form"] == 1
+
+
+def test_a_commit_is_measured_with_its_size_also_when_it_fails() -> None:
+    metrics = Metrics()
+    with metrics.commit(3):
+        pass
+    with pytest.raises(OSError, match="full"), metrics.commit(100):
+        raise OSError("disk full")
+    page = samples(metrics)
+    assert page["rookery_commit_batch_events_count",] == 2
+    assert page["rookery_commit_batch_events_sum",] == 103
+    assert page["rookery_commit_seconds_count",] == 2
+    assert page["rookery_commit_batch_events_bucket", "4.0"] == 1
+
+
+def test_traffic_is_counted_in_batches() -> None:
+    metrics = Metrics()
+    metrics.frames_in(40)
+    metrics.frames_in(2)
+    metrics.frames_out(7)
+    metrics.delivered(5)
+    metrics.scanned(500, 0.002)
+    metrics.too_slow()
+    metrics.connection_refused()
+    metrics.subscriptions(9)
+    page = samples(metrics)
+    assert page["rookery_frames_in_total",] == 42
+    assert page["rookery_frames_out_total",] == 7
+    assert page["rookery_live_deliveries_total",] == 5
+    assert page["rookery_rows_sent_total",] == 500
+    assert page["rookery_scan_seconds_count",] == 1
+    assert page["rookery_outbox_closes_total",] == 1
+    assert page["rookery_connections_refused_total",] == 1
+    assert page["rookery_subscriptions",] == 9
+
+
+def test_connections_are_shown_as_open_and_as_taken_so_far() -> None:
+    metrics = Metrics()
+    for number in (1, 2, 1, 2, 1, 0):
+        metrics.connections(number)
+    page = samples(metrics)
+    assert page["rookery_connections",] == 0
+    assert page["rookery_connections_opened_total",] == 3
+
+
+def test_a_failed_reload_shows_until_one_succeeds() -> None:
+    metrics = Metrics()
+    assert samples(metrics)["rookery_policies_current",] == 1
+    metrics.reloaded(ok=False)
+    page = samples(metrics)
+    assert page["rookery_policies_current",] == 0
+    assert page["rookery_policy_reloads_total", "failed"] == 1
+    metrics.reloaded(ok=True)
+    page = samples(metrics)
+    assert page["rookery_policies_current",] == 1
+    assert page["rookery_policy_reloads_total", "ok"] == 1
+
+
+def test_a_watched_number_is_read_when_the_page_is_made() -> None:
+    metrics, waiting = Metrics(), [1, 2]
+    metrics.watch("lane_waiting", "Events that wait for a commit.", lambda: len(waiting))
+    waiting.append(3)
+    assert samples(metrics)["rookery_lane_waiting",] == 3
+
+
+def test_two_relays_in_one_process_count_apart() -> None:
+    one, other = Metrics(), Metrics()
+    one.frames_in(1)
+    assert samples(other)["rookery_frames_in_total",] == 0
+
+
+# -- readiness ------------------------------------------------------------------------------------
+
+
+def test_a_problem_is_shown_until_it_is_cleared() -> None:
+    readiness = Readiness()
+    readiness.note("policies", "policies/20-tea.toml:3: unknown key")
+    readiness.note("policies", "policies/20-tea.toml:4: unknown key")
+    readiness.note("store", "disk full")
+    assert readiness.problems == {
+        "policies": "policies/20-tea.toml:4: unknown key", "store": "disk full"
+    }  # fmt: skip
+    readiness.clear("policies")
+    readiness.clear("never noted")
+    assert readiness.problems == {"store": "disk full"}
