@@ -21,16 +21,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from policies.fields import Source, Table
-from policies.lines import lines_of
 from policies.load import PRESETS, load
 from relay.errors import ConfigFaults, Fault
 from relay.groups.group import Flag, Group, Groups, Role
 from relay.groups.ruling import Circumstances, NotStored, objection
+from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64, signed
 from relay.nostr.filters import Filter
 from relay.retention import Stored
+from relay.toml.fields import Source, Table
+from relay.toml.lines import lines_of
 from relay.verdict import Facts, Origin, Reject, Who
 from relay.visibility import Viewer, is_known, visibility_for, who_writes
 
@@ -258,7 +259,7 @@ def verdict_on(
         given.origin,
         facts.who,
         moved_from=event.tag("h") if given.replaces else NotStored.NOT_STORED,
-        is_memory=policy.is_memory(event),
+        is_memory=is_memory(event),
     )
     return objection(event, event.tag("h"), groups, policy.groups, circumstances)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from policies.fields import nearest
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
+from relay.toml.fields import nearest
 from relay.verdict import Origin, Who
 from relay.visibility import KindSet, Match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from policies.fields import Table
     from relay.nostr.event import Event
+    from relay.toml.fields import Table
     from relay.verdict import Facts
 
 MATCH_KEYS: Final = (

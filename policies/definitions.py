@@ -15,16 +15,16 @@ from policies.conditions import (
     who_words,
 )
 from policies.engine import Place, WriteRule
-from policies.fields import nearest
 from policies.rules.people import CODED
 from policies.settings import System
 from relay.retention import Keep, KeepRule
+from relay.toml.fields import nearest
 from relay.visibility import Match, ReadRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from policies.fields import Table
+    from relay.toml.fields import Table
 
 
 @dataclass(slots=True)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from policies.conditions import EVERYTHING
 from policies.rules.forms import FORMS
-from policies.rules.memory import is_memory, schema_fault
+from policies.rules.memory import schema_fault
 from policies.rules.people import CODED, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode, System
 from relay.errors import Prefix
+from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
 from relay.visibility import visibility_for
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policies.conditions import Condition
-    from policies.fields import Network
     from relay.groups.group import Groups
     from relay.groups.ruling import GroupSettings
     from relay.nostr.event import Event
     from relay.retention import KeepRules
+    from relay.toml.fields import Network
     from relay.verdict import Facts
     from relay.visibility import People, ReadRule, Row, Viewer
 
@@ -203,10 +204,6 @@ class PolicySet:
             files=self.files,
             notes=self.notes,
         )
-
-    def is_memory(self, event: Event) -> bool:
-        """A record of one of the memory systems (G-14, G-31, G-33)."""
-        return is_memory(event)
 
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
         """What is wrong with an event whatever its author and our state; before its signature."""

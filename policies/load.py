@@ -20,8 +20,6 @@ from policies.definitions import (
     rule_from,
 )
 from policies.engine import Place, PolicySet
-from policies.fields import Source, Table, nearest
-from policies.lines import lines_of
 from policies.rules.memory import tuned_read, tuned_write
 from policies.settings import SERVER_TABLES, Tie
 from policies.tables import (
@@ -34,6 +32,8 @@ from policies.tables import (
 )
 from relay.errors import ConfigFaults, Fault
 from relay.retention import KeepRules
+from relay.toml.fields import Source, Table, nearest
+from relay.toml.lines import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.conditions import WRITERS, who_words
-from policies.fields import Table, nearest
 from policies.settings import (
     SERVER_LIMITS,
     AnonymousRead,
@@ -23,6 +22,7 @@ from policies.settings import (
 )
 from relay.groups.group import Flag
 from relay.groups.ruling import GroupSettings, Joins
+from relay.toml.fields import Table, nearest
 from relay.visibility import Household, People
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from policies.fields import Source, Table, nearest
-from policies.lines import lines_of
 from relay.errors import ConfigFaults, Fault
 from relay.nostr.filters import FilterTerms
 from relay.nostr.nip42 import relay_address
+from relay.toml.fields import Source, Table, nearest
+from relay.toml.lines import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -37,20 +37,6 @@ if TYPE_CHECKING:
 
 _NOT_AN_OBJECT: Final = "content is not a JSON object"
 
-_MEMORY_KINDS: Final = frozenset({
-    *range(kinds.DOC_MANIFEST, kinds.SUBSCRIPTION_STATE + 1), kinds.CONVERSATION_NOTE,
-    kinds.SOURCE_DATA, kinds.SESSION_STATE, kinds.SESSION_COMMAND, kinds.RUN_CONFIGURATION,
-    kinds.ENVELOPE, kinds.SHARED_ENVELOPE,
-})  # fmt: skip
-_MEMORY_D: Final = ("snowclaw:", "snow:memory:", "nmem:", "anamnesis:")
-
-
-def is_memory(event: Event) -> bool:
-    """A record of one of the memory systems; those may be of any age (G-14)."""
-    if event.kind in (kinds.APP_DATA, kinds.APP_RECORD):
-        return event.d.startswith(_MEMORY_D)
-    return event.kind in _MEMORY_KINDS
-
 
 def schema_fault(
     system: System, event: Event, facts: Facts, memory: Memory

@@ -26,7 +26,7 @@ from relay.storage.sql import RULE_TAGS
 
 FILE = Path("/srv/rookery/rookery.toml")
 
-DESIGN_10_R = {
+DESIGN_10_R: dict[str, dict[str, object]] = {
     "relay": {
         "name": "Rookery", "description": "", "contact": "", "icon": "", "banner": "",
         "terms_of_service": "", "url": None,

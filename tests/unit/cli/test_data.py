@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import stat
@@ -534,7 +533,8 @@ def test_a_note_that_cannot_be_read_is_no_obstacle(
 
 
 async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]:
-    place, said = Place(), []
+    place = Place()
+    said: list[str] = []
     await import_events(
         folder, io.BytesIO(lines_of(*events)), "F", Origin.IMPORT, place, say=said.append,
         note=lambda _: None, pauses_s=(0, 0),
@@ -569,7 +569,7 @@ async def test_a_store_that_takes_nothing_stops_the_import(folder: FakeFolder) -
     with pytest.raises(StoreFault, match="error: disk full"):
         await import_events(
             folder, io.BytesIO(lines_of(*NOTES)), "F", Origin.IMPORT, place,
-            say=pytest.fail, note=pytest.fail, pauses_s=(0,),
+            say=pytest.fail, note=lambda _: pytest.fail("noted"), pauses_s=(0,),
         )  # fmt: skip
     assert place == Place()
 
@@ -582,4 +582,3 @@ async def test_a_file_of_nothing_but_rubbish_is_read_in_parts(folder: FakeFolder
     )  # fmt: skip
     assert places == [4096, 8192, 10_000]
     assert folder.batches == []
-    await asyncio.sleep(0)

@@ -278,10 +278,3 @@ def test_people_may_change_without_reading_the_files_again(policy: PolicySet) ->
     assert changed.people.owners == {owner.pubkey}
     assert changed.write_rules == policy.write_rules
     assert policy.people.owners == frozenset()
-
-
-def test_memory_is_told_from_app_data(policy: PolicySet) -> None:
-    assert policy.is_memory(event_by(robot, 30078, [["d", "nmem:session:x"]]))
-    assert policy.is_memory(event_by(robot, 30096))
-    assert not policy.is_memory(event_by(robot, 30078, [["d", "my app"]]))
-    assert not policy.is_memory(event_by(robot, 1))

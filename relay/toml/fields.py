@@ -20,7 +20,7 @@ from relay.visibility import KindSet
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from policies.lines import Path
+    from relay.toml.lines import Path
 
 Network = IPv4Network | IPv6Network
 E = TypeVar("E", bound=Enum)

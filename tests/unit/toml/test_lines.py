@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.lines import lines_of
+from relay.toml.lines import lines_of
 
 TEXT = '''\
 top = 1        # [not a table]
