@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Prefix, Refused, StoreFault
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from relay.fanout import Fanout, Reader
     from relay.nostr.filters import Filter
+    from relay.observe import Metrics
     from relay.outbox import Outbox
     from relay.projections import Realm
     from relay.storage import Place, Store
@@ -135,15 +137,18 @@ class Answers:
 
     def __init__(
         self, store: Store, realm: Realm, fanout: Fanout, limits: QueryLimits, *,
-        clock: Callable[[], int], head: Callable[[], int],
+        clock: Callable[[], int], metrics: Metrics,
     ) -> None:  # fmt: skip
-        """`head` is the seq of the newest committed row, at once."""
         self._store = store
         self._realm = realm
         self._fanout = fanout
         self._limits = limits
         self._clock = clock
-        self._head = head
+        self._metrics = metrics
+
+    @property
+    def open_subscriptions(self) -> int:
+        return len(self._fanout)
 
     def start(
         self, client: Client, sub: str, filters: tuple[Filter, ...]
@@ -159,10 +164,12 @@ class Answers:
             return None
         # Cursor and registration before the first row is read: what commits from here on is live.
         subscription = Subscription(
-            sub, filters, client.reader, client.outbox, self._head(), max_waiting=_MAX_WAITING
+            sub, filters, client.reader, client.outbox, self._store.committed(),
+            max_waiting=_MAX_WAITING,
         )
         self._fanout.open(subscription)
         if len(filters) == 1 and client.is_reading:
+            began = perf_counter()
             try:
                 page = self._store.page_now(
                     filters[0], visibility, limit=self._limit_of(filters[0]),
@@ -173,6 +180,7 @@ class Answers:
                 return None
             if page is not None and page.next is None:
                 client.outbox.put_all(messages.event_frames(subscription.head, page.raws))
+                self._metrics.scanned(len(page.raws), perf_counter() - began)
                 self._finish(client, subscription)
         return subscription
 
@@ -184,15 +192,18 @@ class Answers:
         is_open: Callable[[Subscription], bool],
     ) -> bool:  # fmt: skip
         """Send the stored rows, EOSE, then what waited. False: CLOSED instead, and told so."""
+        began, rows = perf_counter(), 0
         try:
             async for raws in self._pages(subscription, client):
                 if not is_open(subscription):
                     return True
+                rows += len(raws)
                 client.outbox.put_all(messages.event_frames(subscription.head, raws))
                 await client.drained()
         except StoreFault as fault:
             self._fail(client, subscription, fault)
             return False
+        self._metrics.scanned(rows, perf_counter() - began)
         if not is_open(subscription):
             return True
         return self._finish(client, subscription)

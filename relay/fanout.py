@@ -63,8 +63,6 @@ class Fanout:
     def __init__(self, realm: Realm) -> None:
         self._realm = realm
         self._live: Subscriptions[Subscription] = Subscriptions()
-        self.delivered = 0
-        """Frames handed to outboxes so far."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -90,10 +88,9 @@ class Fanout:
 
     def _send(self, subscription: Subscription, row: Stored) -> None:
         subscription.outbox.put(messages.event_frame(subscription.head, row.event.raw))
-        self.delivered += 1
 
-    def deliver(self, rows: Sequence[Stored]) -> None:
-        """Rows of one commit, in order of seq; ephemeral events have seq 0."""
+    def deliver(self, rows: Sequence[Stored]) -> int:
+        """Rows of one commit, in order of seq (0: ephemeral). How many frames went to outboxes."""
         realm = self._realm
         candidates = self._live.candidates
         delivered = 0
@@ -121,4 +118,4 @@ class Fanout:
                     frame = frames[head] = messages.event_frame(head, raw)
                 subscription.outbox.put(frame)
                 delivered += 1
-        self.delivered += delivered
+        return delivered

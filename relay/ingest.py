@@ -213,7 +213,7 @@ class Ingest:
             submission.author.answered(submission.event, submission.result)
         if decision.rows:
             self._committed(head)
-            self._fanout.deliver(decision.rows)
+            self._metrics.delivered(self._fanout.deliver(decision.rows))
 
 
 def with_state(

@@ -39,8 +39,14 @@ class Sink(Protocol):
 class Turn:
     """The outboxes that have something to write in this turn of the loop."""
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        wrote: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`wrote` is told once a turn how many frames went out."""
         self._call_soon = call_soon
+        self._wrote = wrote
         self._waiting: list[Outbox] = []
 
     def add(self, outbox: Outbox) -> None:
@@ -50,8 +56,7 @@ class Turn:
 
     def flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for outbox in waiting:
-            outbox.flush()
+        self._wrote(sum([outbox.flush() for outbox in waiting]))
 
 
 class Outbox:
@@ -61,7 +66,7 @@ class Outbox:
     (queued here and in the transport together) calls `overflow` once and nothing more is taken.
     """
 
-    __slots__ = ("_bytes", "_max_bytes", "_overflow", "_parts", "_sink", "_turn", "closed", "sent")
+    __slots__ = ("_bytes", "_max_bytes", "_overflow", "_parts", "_sink", "_turn", "closed")
 
     def __init__(
         self, sink: Sink, turn: Turn, *, max_bytes: int, overflow: Callable[[], None]
@@ -73,8 +78,6 @@ class Outbox:
         self._parts: list[bytes] = []
         self._bytes = 0
         self.closed = False
-        self.sent = 0
-        """Frames written so far."""
 
     def put(self, payload: bytes) -> None:
         if self.closed:
@@ -94,22 +97,22 @@ class Outbox:
         self._parts.extend(payloads)
         self._bytes += sum(map(len, payloads))
 
-    def flush(self) -> None:
-        """Frame and write what has gathered."""
+    def flush(self) -> int:
+        """Frame and write what has gathered; how many frames that were."""
         parts = self._parts
         if not parts or self.closed:
-            return
+            return 0
         self._parts = []
         self._bytes = 0
-        self.sent += len(parts)
         if self._sink.is_closing():
             self.closed = True
-            return
+            return 0
         out = [b""] * (2 * len(parts))
         out[0::2] = [frame_head(len(part)) for part in parts]
         out[1::2] = parts
         self._sink.write(b"".join(out))
         self._check()
+        return len(parts)
 
     @property
     def backlog(self) -> int:

@@ -28,7 +28,7 @@ from relay.answer import Answers
 from relay.bus.local import LocalBus
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder
-from relay.config import Config, load_config
+from relay.config import Config, Synchronous, load_config
 from relay.errors import ConfigFaults, FolderBusy, UserError
 from relay.fanout import Fanout
 from relay.ingest import Ingest
@@ -144,18 +144,21 @@ class LocalFolder:
         return batch.results
 
     async def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
-        seq = 0
+        seq, head = 0, await self.head()  # what comes while this is read is not part of it
         visibility = everything_visible(self._parts.realm.policy.people, self._parts.realm.groups)
         while rows := await self._parts.store.since(seq, _EXPORT_PAGE):
             now = _now()
             yield [
                 row.event.raw
                 for row in rows
-                if (row.expires_at is None or row.expires_at > now)
+                if row.seq <= head
+                and (row.expires_at is None or row.expires_at > now)
                 and filter_.matches(row.event)
                 and visibility.may_read(row, filter_)
             ]
             seq = rows[-1].seq
+            if seq >= head:
+                return
 
     async def head(self) -> int:
         return await self._parts.store.head()
@@ -245,6 +248,8 @@ def serve_command(
         ),
     )
     set_up_logging(config.log)
+    if config.storage.synchronous is Synchronous.NORMAL:
+        _log.warning("[storage] synchronous = NORMAL: a power loss may take acknowledged events")
     with locked(folder):
         _run(_serve(folder, config))
 
@@ -303,11 +308,10 @@ def _roads(parts: Opened) -> Roads:
     config = parts.config
     loop = asyncio.get_running_loop()
     answers = Answers(
-        parts.store, parts.realm, parts.fanout, config.limits, clock=_now,
-        head=parts.store.committed,
-    )  # fmt: skip
+        parts.store, parts.realm, parts.fanout, config.limits, clock=_now, metrics=parts.metrics
+    )
     return Roads(
-        parts.ingest, answers, Turn(loop.call_soon), config.limits, parts.terms, parts.metrics,
+        parts.ingest, answers, Turn(loop.call_soon, parts.metrics.frames_out), config.limits, parts.terms, parts.metrics,
         _now, compression=config.server.compression,
     )  # fmt: skip
 

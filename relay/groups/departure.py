@@ -74,7 +74,7 @@ def mending(before: Groups, left: Groups, now: int) -> tuple[Draft, ...]:
 
 
 def _mending(before: Group, left: Group, now: int) -> Iterator[Draft]:
-    removed = (left.members.keys() & before.removed) | (before.removed.keys() - left.removed)
+    removed = before.removed.keys() - left.removed.keys()
     yield from _removals(before.id, removed, now, Cause.BANNED)
     gone = left.members.keys() - before.members.keys() - before.removed.keys()
     yield from _removals(before.id, gone, now, Cause.VANISHED)

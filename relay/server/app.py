@@ -146,7 +146,8 @@ class Server:
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         parts, config = self._parts, self._config
         address = http.client_address(request, config.server.trusted_proxies)
-        if len(self._connections) >= config.limits.max_connections:
+        most = config.limits.max_connections
+        if most and len(self._connections) >= most:
             parts.metrics.connection_refused()
             return web.Response(status=503, text="too many connections", headers={
                 "Retry-After": "30"})  # fmt: skip
@@ -196,6 +197,7 @@ class Server:
         if not http.is_within(address, self._config.server.metrics_from):
             return web.Response(status=403, text="see [server] metrics_from\n")
         metrics = self._parts.metrics
+        metrics.subscriptions(self._parts.roads.answers.open_subscriptions)
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -144,9 +144,11 @@ class Connection:
         socket, roads = self._socket, self._roads
         terms, max_filters, clock = roads.terms, roads.limits.max_filters, roads.clock
         receive, act = self._session.receive, self._act
+        count_frames = roads.metrics.frames_in
         self.outbox.put(self._session.greeting())
         try:
             async for frame in socket:
+                count_frames(1)
                 if frame.type is WSMsgType.TEXT:
                     message = messages.parse(frame.data, terms, max_filters)
                 elif frame.type is WSMsgType.BINARY:

@@ -101,7 +101,9 @@ def client_address(
     if peer is None or not is_within(peer, trusted_proxies):
         return None
     # The last proxy appends: the rightmost address that is not one of ours is the client's.
-    hops = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",")]
+    # A proxy may append by a line of its own: all lines count, in order.
+    lines = ",".join(request.headers.getall("X-Forwarded-For", []))
+    hops = [hop.strip() for hop in lines.split(",")]
     for hop in reversed(hops):
         address = _address(hop)
         if address is None:

@@ -14,6 +14,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from relay.nostr.filters import BROAD_TAGS
 from relay.verdict import Who
 
@@ -32,6 +34,8 @@ RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
 _MERGED_AT_MOST: Final = 16
 """Up to so many keys of a filter are walked side by side in order; more are sorted."""
 _KIND_WALKS: Final = 8
+_BOUND_AT_MOST: Final = 16
+"""Longer lists of values go in as one JSON text."""
 _CACHED_CONDITIONS: Final = 512
 _LONG_VALUE: Final = 256
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
@@ -123,15 +127,26 @@ def _joined(parts: Sequence[Condition], word: str, empty: Condition) -> Conditio
     )
 
 
-def _in(column: str, values: Sequence[Value]) -> Condition:
-    """`column` equals one of `values`; the text is the same for 5 to 8 values, for 9 to 16, …"""
+def _in(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
+    """`column` equals one of `values`; the text is the same for 5 to 8 values, for 9 to 16."""
     if not values:
         return _FALSE
     if len(values) == 1:
         return Condition(f"{column} = ?", (values[0],))
+    if len(values) > _BOUND_AT_MOST:
+        return _in_list(column, values)
     size = 1 << (len(values) - 1).bit_length()
     padded = (*values, *[values[-1]] * (size - len(values)))
     return Condition(f"{column} IN ({','.join('?' * size)})", padded)
+
+
+def _in_list(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
+    """As one bound value, however many they are: a message holds more than SQLite lets bind."""
+    if isinstance(values[0], bytes):
+        column = f"lower(hex({column}))"
+        values = [value.hex() for value in values if isinstance(value, bytes)]
+    listed = orjson.dumps(values).decode()
+    return Condition(f"{column} IN (SELECT value FROM json_each(?))", (listed,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +188,7 @@ class Compiler:
         parts = []
         values: list[Value] = []
         for filter_ in filters:
-            walks, rest = self._walks(filter_)
+            walks, rest = self._walks(filter_, in_order=False)
             rest = _all(
                 [
                     rest,
@@ -192,8 +207,14 @@ class Compiler:
 
     # -- which index drives -----------------------------------------------------------------
 
-    def _walks(self, filter_: Filter) -> tuple[list[_Walk], Condition]:
-        """How to find candidates, and what else must hold of them. Chosen by rule (DESIGN §7)."""
+    def _walks(
+        self, filter_: Filter, *, in_order: bool = True
+    ) -> tuple[list[_Walk], Condition]:
+        """How to find candidates, and what else must hold of them. Chosen by rule (DESIGN §7).
+
+        `in_order`: few keys are walked side by side; else one walk finds the rows of all.
+        """
+        at_most = _MERGED_AT_MOST if in_order else 1
         left = dict(filter_.tags)
         authors, kinds = filter_.authors, filter_.kinds
         rest: list[Condition] = []
@@ -202,13 +223,13 @@ class Compiler:
         if filter_.ids is not None:
             walks = [_by_ids(sorted(filter_.ids))]
         elif tag is not None:
-            walks = self._by_tag(filter_, tag)
+            walks = self._by_tag(filter_, tag, at_most)
             del left[tag]
         elif authors is not None:
-            walks = _by_authors(sorted(authors))
+            walks = _by_authors(sorted(authors), at_most)
             authors = None
         elif kinds is not None and len(kinds) <= _KIND_WALKS:
-            walks = [_by_kind(kind) for kind in sorted(kinds)]
+            walks = _by_kinds(sorted(kinds), at_most)
             kinds = None
         else:
             walks = [_BY_TIME]
@@ -219,7 +240,7 @@ class Compiler:
         for name, values in left.items():
             found = self._tagged(name, sorted(values))
             if name == "d" and filter_.d_prefixes:
-                found = _any([found, *[_begins(prefix) for prefix in filter_.d_prefixes]])
+                found = _any([found, _begins_with_one(filter_.d_prefixes)])
             rest.append(found)
         return walks, _all(rest)
 
@@ -232,13 +253,14 @@ class Compiler:
             return min(names, key=lambda name: len(filter_.tag_values(name) or ()))
         return None
 
-    def _by_tag(self, filter_: Filter, name: str) -> list[_Walk]:
+    def _by_tag(self, filter_: Filter, name: str, at_most: int) -> list[_Walk]:
         hashes = [self._hashes.tag(name, value) for value in sorted(filter_.tag_values(name) or ())]
-        walks = [_by_hash(hash_) for hash_ in hashes]
-        if len(hashes) > _MERGED_AT_MOST:
+        if len(hashes) > at_most:
             walks = [_Walk(_FROM_TAGS, _in("t.hash", hashes), "t", ordered=False)]
-        if name == "d":
-            walks.extend(_by_d_prefix(prefix) for prefix in filter_.d_prefixes)
+        else:
+            walks = [_by_hash(hash_) for hash_ in hashes]
+        if name == "d" and filter_.d_prefixes:
+            walks.append(_by_d_prefixes(filter_.d_prefixes))
         return walks
 
     def _tagged(self, name: str, values: Sequence[str]) -> Condition:
@@ -449,33 +471,30 @@ _FROM_TAGS: Final = "FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq"
 _BY_TIME: Final = _Walk("FROM events AS e INDEXED BY events_time", _TRUE, "e", ordered=True)
 
 
-def _by_kind(kind: int) -> _Walk:
-    return _Walk(
-        "FROM events AS e INDEXED BY events_kind", Condition("e.kind = ?", (kind,)), "e",
-        ordered=True,
-    )  # fmt: skip
+def _by_kinds(kinds: Sequence[int], at_most: int) -> list[_Walk]:
+    source = "FROM events AS e INDEXED BY events_kind"
+    if len(kinds) > at_most:
+        return [_Walk(source, _in("e.kind", kinds), "e", ordered=False)]
+    return [_Walk(source, _in("e.kind", [kind]), "e", ordered=True) for kind in kinds]
 
 
-def _by_authors(authors: Sequence[str]) -> list[_Walk]:
+def _by_authors(authors: Sequence[str], at_most: int) -> list[_Walk]:
     source = "FROM events AS e INDEXED BY events_author"
-    if len(authors) > _MERGED_AT_MOST:
-        start = _all(
-            [
-                _in("e.author_key", [id_key(author) for author in authors]),
-                _in("e.pubkey", [bytes.fromhex(author) for author in authors]),
-            ]
-        )
-        return [_Walk(source, start, "e", ordered=False)]
+    groups = [authors] if len(authors) > at_most else [[author] for author in authors]
     return [
         _Walk(
             source,
-            Condition("e.author_key = ? AND e.pubkey = ?",
-                      (id_key(author), bytes.fromhex(author))),
+            _all(
+                [
+                    _in("e.author_key", [id_key(author) for author in group]),
+                    _in("e.pubkey", [bytes.fromhex(author) for author in group]),
+                ]
+            ),
             "e",
-            ordered=True,
+            ordered=len(group) == 1,
         )
-        for author in authors
-    ]  # fmt: skip
+        for group in groups
+    ]
 
 
 def _by_ids(ids: Sequence[str]) -> _Walk:
@@ -492,10 +511,10 @@ def _by_hash(hash_: int) -> _Walk:
     return _Walk(_FROM_TAGS, Condition("t.hash = ?", (hash_,)), "t", ordered=True)
 
 
-def _by_d_prefix(prefix: str) -> _Walk:
+def _by_d_prefixes(prefixes: Sequence[str]) -> _Walk:
     return _Walk(
         "FROM events AS e INDEXED BY events_d",
-        _all([Condition("e.d > ''"), _begins(prefix)]), "e", ordered=False,
+        _all([Condition("e.d > ''"), _begins_with_one(prefixes)]), "e", ordered=False,
     )  # fmt: skip
 
 
@@ -539,6 +558,16 @@ def _begins(prefix: str) -> Condition:
     if following > 0x10FFFF:
         return Condition("e.d >= ?", (prefix,))
     return Condition("(e.d >= ? AND e.d < ?)", (prefix, prefix[:-1] + chr(following)))
+
+
+def _begins_with_one(prefixes: Sequence[str]) -> Condition:
+    if len(prefixes) <= _BOUND_AT_MOST:
+        return _any([_begins(prefix) for prefix in prefixes])
+    listed = orjson.dumps(prefixes).decode()
+    return Condition(
+        "EXISTS (SELECT 1 FROM json_each(?) AS p WHERE substr(e.d, 1, length(p.value)) = p.value)",
+        (listed,),
+    )
 
 
 def _inside(kinds: KindSet) -> Condition:

@@ -164,6 +164,7 @@ def main() -> int:
                 results.append(result)
         except (KeyboardInterrupt, SystemExit):
             ended = "interrupted: the rows that were done"
+    where += f" before, {os.getloadavg()[0]:.2f} after"  # the load of the runs is in the latter
     name = theirs.name if theirs else "none"
     console = Console()
     console.width = max(console.width, 150)  # narrower, cells lose their numbers

@@ -93,13 +93,14 @@ async def test_a_relay_that_restarts_is_found_again(fake: FakeRelay, pace: Pace)
     assert fake.events == [event]
 
 
+@pytest.mark.slow
 async def test_a_relay_that_stays_away_is_named_in_the_deadline(
     fake: FakeRelay, pace: Pace
 ) -> None:
     async with Client(fake.url, alice, pace=pace) as relay:
         await fake.stop()
         with pytest.raises(Unanswered, match=r"no connection: (connection refused|the connection)"):
-            await relay.publish(chat("anybody?"), deadline_s=0.2)
+            await relay.publish(chat("anybody?"), deadline_s=0.5)
     await fake.start()
 
 

@@ -161,9 +161,14 @@ def test_a_banned_member_is_removed_from_every_group() -> None:
 def test_the_state_outlives_the_admin_whose_records_vanish() -> None:
     """N29-58: what the admin had said the relay says again."""
     world = tea_party(OPEN)
-    for who in (carol, dave):
-        world.put(admin, who)
-    world.remove(admin, dave)
+    world.put(admin, carol)
+    for who, put_by in ((dave, owner), (stranger, admin)):
+        world.put(put_by, who)
+        world.remove(admin, who)
+    world.put(owner, robot)
+    world.leave(robot)
+    world.do(owner, 9000, ["p", bob.pubkey])
+    world.do(admin, 9000, ["p", bob.pubkey, "poet"])
     world.put(admin, alice, "admin")
     world.make(admin, "gone")
     world.end(admin, "gone")
@@ -171,10 +176,13 @@ def test_the_state_outlives_the_admin_whose_records_vanish() -> None:
     world.log = [row for row in world.log if row.pubkey != admin.pubkey]
     world.groups = world.rebuilt()
     world.mend(drafts)
-    world.mend(mending(before, world.groups, NOON + 1))
+    mended = mending(before, world.groups, NOON + 1)
+    assert [draft.kind for draft in mended] == [9008, 9001, 9000]
+    world.mend(mended)
     assert world.groups == world.rebuilt()
     assert world.tea.members == before.by_id["tea"].members
-    assert world.tea.removed.keys() == before.by_id["tea"].removed.keys() == {dave.pubkey}
+    assert world.tea.removed.keys() == before.by_id["tea"].removed.keys()
+    assert world.tea.removed.keys() == {dave.pubkey, stranger.pubkey}
     assert world.tea.flags == before.by_id["tea"].flags
     assert world.groups.ended == {"gone"}
     assert world.groups.memberships == before.memberships

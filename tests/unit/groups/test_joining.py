@@ -7,6 +7,7 @@ from dataclasses import replace
 from relay.groups.group import Flag
 from relay.groups.ruling import Joins
 from relay.nostr import kinds
+from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,
@@ -88,7 +89,9 @@ def test_a_removal_turns_away_who_only_waits() -> None:
     world.join(stranger)
     assert world.remove(admin, stranger) == STORED
     assert world.tea.requests == {}
+    assert world.tea.newcomers == frozenset()
     assert stranger.pubkey in world.tea.removed
+    assert stranger.pubkey in world.tea.involved
 
 
 def test_a_deleted_request_leaves_no_trace_of_who_asked() -> None:
@@ -171,6 +174,16 @@ def test_an_invite_from_before_the_removal_lets_nobody_back_in() -> None:
     assert world.rebuilt() == world.groups
 
 
+def test_who_an_admin_puts_back_may_use_every_invite_again() -> None:
+    """N29-40: a new 9000 forgives."""
+    world = tea_party(GUARDED)
+    world.invite(admin, "open sesame", ["reusable"])
+    world.remove(admin, alice)
+    world.put(admin, alice)
+    world.leave(alice)
+    assert world.join(alice, "open sesame") == STORED
+
+
 # Invites
 
 
@@ -227,6 +240,18 @@ def test_wrong_used_expired_and_foreign_codes_get_one_answer() -> None:
     for code in ("wrong code", "used up now", "expired now", "foreign code", "short"):
         assert world.join(stranger, code) == BAD_CODE
     assert world.join(stranger, "") == NO_CODE
+
+
+def test_an_import_of_the_relays_own_9000_spends_no_code_twice() -> None:
+    """N29-80, contract §2."""
+    world = tea_party(replace(GUARDED, invite_uses=2))
+    world.invite(admin, "open sesame")
+    world.join(stranger, "open sesame")
+    world.origin = Origin.IMPORT
+    tags = world.last(kinds.PUT_USER).tags[1:]
+    assert world.do(RELAY, kinds.PUT_USER, *tags) == STORED
+    assert world.tea.invites["open sesame"].used == 1
+    assert world.rebuilt() == world.groups
 
 
 def test_a_code_is_not_spent_where_nobody_asks_for_one() -> None:

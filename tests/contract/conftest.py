@@ -1,0 +1,96 @@
+"""The stores and buses under contract. Each test runs on every one; none is ever skipped."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from relay.bus.local import LocalBus
+from relay.storage.reference import ReferenceStore
+from relay.storage.sqlite.store import SqliteStore
+from tests.contract.writing import TERMS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.bus import Bus
+    from relay.storage import Store
+
+
+class House(Protocol):
+    """Where a store lives: opened once, and again after a restart or a crash."""
+
+    async def open(self) -> Store: ...
+
+    async def restart(self) -> Store:
+        """Close and open again."""
+
+    async def crash(self) -> Store:
+        """Open what a `kill -9` would have left at this moment."""
+
+    async def close(self) -> None: ...
+
+
+class ReferenceHouse:
+    """The reference has no disk: it goes on."""
+
+    def __init__(self) -> None:
+        self._store = ReferenceStore()
+
+    async def open(self) -> Store:
+        return self._store
+
+    restart = crash = open
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+class SqliteHouse:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._opened: list[SqliteStore] = []
+
+    async def open(self) -> Store:
+        self._opened.append(await SqliteStore.open(self._folder / "rookery.db", TERMS))
+        return self._opened[-1]
+
+    async def restart(self) -> Store:
+        await self._opened.pop().close()
+        return await self.open()
+
+    async def crash(self) -> Store:
+        # WAL first: a checkpoint between the two copies then loses nothing.
+        left = self._folder / f"left-{len(self._opened)}"
+        left.mkdir()
+        for name in ("rookery.db-wal", "rookery.db"):
+            if (self._folder / name).exists():
+                shutil.copy(self._folder / name, left / name)
+        self._folder = left
+        return await self.open()
+
+    async def close(self) -> None:
+        while self._opened:
+            await self._opened.pop().close()
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    house: House = ReferenceHouse() if request.param == "reference" else SqliteHouse(tmp_path)
+    yield house
+    await house.close()
+
+
+@pytest.fixture
+async def store(house: House) -> Store:
+    return await house.open()
+
+
+@pytest.fixture(params=["local"])
+async def bus() -> AsyncIterator[Bus]:
+    bus: Bus = LocalBus()
+    yield bus
+    await bus.close()

@@ -1,0 +1,140 @@
+"""SqliteStore and files: what it makes, what it finds, what it leaves alone."""
+
+# ruff: noqa: ASYNC240 -- nobody waits for the loop of a test
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.errors import StoreFault, StoreVersion
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.storage.sqlite.store import SCHEMA_VERSION, SqliteStore
+from tests import cast
+from tests.contract.writing import TERMS, in_order, raws, read, unsigned, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rookery.db"
+
+
+async def made(path: Path) -> None:
+    """A store with one row, closed."""
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, unsigned(cast.alice))
+    await store.close()
+
+
+def pragma(path: Path, name: str, value: int) -> None:
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA {name} = {value}")
+    db.commit()
+    db.close()
+
+
+async def test_a_store_of_a_newer_version_is_refused(path: Path) -> None:
+    await made(path)
+    pragma(path, "user_version", SCHEMA_VERSION + 1)
+    before = path.read_bytes()
+    with pytest.raises(StoreVersion) as refused:
+        await SqliteStore.open(path, TERMS)
+    text = str(refused.value)
+    assert str(path) in text
+    assert f"{SCHEMA_VERSION + 1}" in text
+    assert "newer version" in text
+    assert path.read_bytes() == before
+
+
+async def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE events (id TEXT)")
+    db.close()
+    with pytest.raises(StoreVersion, match="another program"):
+        await SqliteStore.open(path, TERMS)
+    db = sqlite3.connect(path)
+    tables = db.execute("SELECT name FROM sqlite_master").fetchall()
+    mode = db.execute("PRAGMA journal_mode").fetchone()
+    db.close()
+    assert tables == [("events",)]
+    assert mode == ("delete",), "a foreign file is not even switched to WAL"
+
+
+async def test_a_database_with_the_mark_of_another_program_is_refused(path: Path) -> None:
+    await made(path)
+    pragma(path, "application_id", 7)
+    with pytest.raises(StoreVersion, match="another program"):
+        await SqliteStore.open(path, TERMS)
+
+
+async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.write_bytes(b"these are not the rows you are looking for" * 100)
+    before = path.read_bytes()
+    with pytest.raises(StoreFault) as refused:
+        await SqliteStore.open(path, TERMS)
+    assert not isinstance(refused.value, StoreVersion)
+    assert str(path) in str(refused.value)
+    assert path.read_bytes() == before
+
+
+async def test_a_folder_that_is_missing_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(StoreFault, match="missing"):
+        await SqliteStore.open(tmp_path / "missing" / "rookery.db", TERMS)
+
+
+async def test_a_folder_in_place_of_the_file_is_a_fault(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(StoreFault):
+        await SqliteStore.open(path, TERMS)
+
+
+async def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    await made(path)
+    store = await SqliteStore.open(path, TERMS)
+    assert await store.head() == 1
+    await store.close()
+
+
+async def test_a_closed_store_leaves_one_file(path: Path) -> None:
+    await made(path)
+    assert [left.name for left in path.parent.iterdir()] == ["rookery.db"]
+
+
+@pytest.mark.parametrize("synchronous", ["FULL", "NORMAL"])
+async def test_both_kinds_of_durability_keep_what_was_closed(path: Path, synchronous: str) -> None:
+    event = unsigned(cast.alice)
+    for _ in range(2):
+        store = await SqliteStore.open(path, TERMS, synchronous=synchronous)
+        await write(store, event)
+        assert await read(store) == raws(event)
+        assert await store.head() == 1
+        await store.close()
+
+
+async def test_a_tag_named_later_is_indexed_at_start(path: Path) -> None:
+    """`index_tags`: a new one is indexed at start (DESIGN §10), whatever came in between."""
+    named = FilterTerms(index_tags=frozenset({"hk", "proj"}))
+    filter_ = filter_from({"#proj": ["x"]}, named)
+    events = [unsigned(cast.alice, 1, [["proj", "x"], ["hk", "x"]], at=at) for at in range(3)]
+    others = [unsigned(cast.bob, 1, [["proj", "y"], ["proj"]])]
+
+    async def opened(terms: FilterTerms, *new: object) -> None:
+        store = await SqliteStore.open(path, terms)
+        await write(store, *new)  # type: ignore[arg-type]
+        if terms is named:
+            so_far = [event for event in events if event.raw in await read(store)]
+            assert await read(store, filter_) == in_order(*so_far)
+        by_hk = filter_from({"#hk": ["x"]}, terms)
+        assert await read(store, by_hk) == [raw for raw in await read(store) if b'"hk"' in raw]
+        await store.close()
+
+    await opened(TERMS, events[0], *others)
+    await opened(named, events[1])
+    await opened(TERMS, events[2])
+    await opened(named)

@@ -1,0 +1,486 @@
+"""The promises of `relay.storage` about writing and lasting, quoted, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.errors import StoreFault
+from relay.groups.group import Flag, Group, Groups
+from relay.retention import Found, Keep, Slot, Stored, Tombstone, WritePlan
+from relay.verdict import Who, WriteOutcome
+from relay.visibility import (
+    KindSet,
+    Match,
+)
+from tests import cast
+from tests.contract.crowd import ALICE, BOB, CAROL, ORDERED, a_wide_crowd, keys, rule, seen_by
+from tests.contract.writing import (
+    EVERYTHING,
+    MAX,
+    NOTHING_WANTED,
+    Batch,
+    asked,
+    bury,
+    change,
+    in_order,
+    kept_as,
+    look_up,
+    raws,
+    read,
+    set_groups,
+    stored,
+    unsigned,
+    write,
+)
+
+if TYPE_CHECKING:
+    from relay.storage import Store
+    from tests.contract.conftest import House
+
+# append: what `decide` is told ------------------------------------------------------------------
+
+
+async def test_an_empty_store_has_found_nothing(store: Store) -> None:
+    """Look `wanted` up."""
+    found = await look_up(
+        store, ids=["0" * 64], slots=[Slot(ALICE, 0, "")], tombstones=["e:" + "0" * 64],
+        prefixes=[("tea", "00000000")], used_groups=["tea"],
+    )  # fmt: skip
+    assert found == Found(0)
+
+
+async def test_found_has_the_wanted_rows_whole(store: Store) -> None:
+    """Look `wanted` up."""
+    plain = await stored(store, unsigned(cast.alice, content="plain"))
+    in_group = await stored(store, unsigned(cast.bob, 9, [["h", "tea"]], at=7), quiet=True)
+    ending = await stored(store, unsigned(cast.bob, 1, [["expiration", "5000000000"]]))
+    other = await stored(store, unsigned(cast.carol))
+    found = await look_up(store, ids=[plain.event.id, in_group.event.id, ending.event.id, "f" * 64])
+    assert found.rows == {row.event.id: row for row in (plain, in_group, ending)}
+    assert found.head == other.seq
+    assert found.rows[in_group.event.id].group == "tea"
+    assert found.rows[in_group.event.id].quiet is True
+    assert found.rows[ending.event.id].expires_at == 5_000_000_000
+
+
+async def test_found_has_the_holders_of_wanted_slots(store: Store) -> None:
+    """Look `wanted` up."""
+    profile = await stored(store, unsigned(cast.alice, 0))
+    record = await stored(store, unsigned(cast.alice, 30078, [["d", "x"]]))
+    ranked = await stored(store, unsigned(cast.alice, 30093, [["d", "x"], ["ts", "77"]]))
+    await stored(store, unsigned(cast.bob, 30078, [["d", "x"]]))
+    wanted = [
+        Slot(ALICE, 0, ""), Slot(ALICE, 30078, "x"), Slot(ALICE, 30093, "x"),
+        Slot(ALICE, 30078, ""), Slot(CAROL, 30078, "x"), Slot(ALICE, 1, ""),
+    ]  # fmt: skip
+    found = await look_up(store, slots=wanted)
+    assert found.slots == {row.slot: row for row in (profile, record, ranked)}
+    assert found.slots[Slot(ALICE, 30093, "x")].version == 77
+
+
+async def test_a_row_found_by_id_and_by_slot_is_one(store: Store) -> None:
+    """`retention.remove` takes a row from both by its identity."""
+    row = await stored(store, unsigned(cast.alice, 30078, [["d", "x"]]))
+    found = await look_up(store, ids=[row.event.id], slots=[row.slot])
+    assert found.rows[row.event.id] is found.slots[Slot(ALICE, 30078, "x")]
+
+
+@pytest.mark.parametrize("d", ["", "a:b:c", "x\0y", "'\";--", "ünï🙂", "L" * 100_000, "%_*"])
+async def test_a_slot_is_found_by_its_whole_d(store: Store, d: str) -> None:
+    """Look `wanted` up."""
+    row = await stored(store, unsigned(cast.alice, 30078, [["d", d]]))
+    near = [d + "x", d[:-1] if d else "y", d.upper() + " "]
+    found = await look_up(store, slots=[Slot(ALICE, 30078, value) for value in (d, *near)])
+    assert found.slots == {row.slot: row}
+
+
+async def test_found_has_the_wanted_tombstones(store: Store) -> None:
+    """Look `wanted` up."""
+    by_author = Tombstone("e:" + "1" * 64, ALICE, None, "kind 5")
+    by_other = Tombstone("e:" + "1" * 64, BOB, None, "kind 5")
+    by_relay = Tombstone("e:" + "2" * 64, "", None, "9005")
+    address = Tombstone(f"a:30078:{ALICE}:x:y", ALICE, MAX, "kind 5")
+    key = Tombstone(f"p:{ALICE}", ALICE, 0, "vanish")
+    await bury(store, by_author, by_other, by_relay, address, key)
+    found = await look_up(store, tombstones=[by_author.target, address.target, "e:" + "3" * 64])
+    assert {target: set(stones) for target, stones in found.tombstones.items()} == {
+        by_author.target: {by_author, by_other},
+        address.target: {address},
+    }
+
+
+@pytest.mark.parametrize("times", [(5, 9), (9, 5)])
+async def test_of_two_tombstones_by_one_key_the_later_time_holds(
+    store: Store, times: tuple[int, int]
+) -> None:
+    """A deletion that outlives what it deleted, and holds against what comes later."""
+    target = f"a:30078:{ALICE}:x"
+    for until in times:
+        await bury(store, Tombstone(target, ALICE, until, "kind 5"))
+    found = await look_up(store, tombstones=[target])
+    assert max(stone.until or 0 for stone in found.tombstones[target]) == 9
+
+
+async def test_found_says_which_prefixes_are_of_rows_of_the_group(store: Store) -> None:
+    """(group, hex prefix of an id) that `previous` tags name (N29-21)."""
+    event = unsigned(cast.alice, 9, [["h", "tea"]])
+    await stored(store, event)
+    elsewhere = unsigned(cast.alice, 9, [["h", "den"]])
+    await stored(store, elsewhere)
+    nowhere = unsigned(cast.alice)
+    await stored(store, nowhere)
+    there = [("tea", event.id[:size]) for size in (8, 9, 15, 16, 17, 40, 63, 64)]
+    wrong = [
+        ("tea", elsewhere.id[:8]), ("den", event.id[:8]), ("tea", nowhere.id[:8]),
+        ("", nowhere.id[:8]), ("tea", event.id[:20] + _other_digit(event.id[20])),
+        ("tea", event.id[:7] + _other_digit(event.id[7])),
+        ("tea", event.id[:63] + _other_digit(event.id[63])),
+    ]  # fmt: skip
+    found = await look_up(store, prefixes=[*there, *wrong])
+    assert found.prefixes == set(there)
+
+
+def _other_digit(digit: str) -> str:
+    return "1" if digit == "0" else "0"
+
+
+async def test_found_says_which_groups_hold_content(store: Store) -> None:
+    """Groups of which it must be known whether they hold content (Z-03)."""
+    await write(
+        store,
+        unsigned(cast.owner, 9007, [["h", "bare"]]),
+        unsigned(cast.owner, 9022, [["h", "bare"]]),
+        unsigned(cast.owner, 39000, [["d", "bare"]]),
+        unsigned(cast.owner, 39002, [["d", "bare"]]),
+        unsigned(cast.owner, 9007, [["h", "tea"]]),
+        unsigned(cast.alice, 9, [["h", "tea"]]),
+        unsigned(cast.alice, 30078, [["d", "bare"]]),
+    )
+    found = await look_up(store, used_groups=["bare", "tea", "never"])
+    assert found.used_groups == {"tea"}
+
+
+async def test_what_was_removed_is_not_found(store: Store) -> None:
+    """Look `wanted` up."""
+    row = await stored(store, unsigned(cast.alice, 30078, [["d", "x"], ["h", "tea"]]))
+    await change(store, lambda plan: plan.removes.add(row.seq))
+    found = await look_up(
+        store, ids=[row.event.id], slots=[row.slot], prefixes=[("tea", row.event.id[:8])],
+        used_groups=["tea"],
+    )  # fmt: skip
+    assert found == Found(row.seq)
+
+
+async def test_thousands_of_wants_are_looked_up_at_once(store: Store) -> None:
+    """Look `wanted` up: a batch may name 5,000 targets in each of its events."""
+    row = await stored(store, unsigned(cast.alice, 30078, [["d", "x"]]))
+    ids = [f"{number:064x}" for number in range(20_000)]
+    found = await look_up(
+        store,
+        ids=[*ids, row.event.id],
+        slots=[row.slot, *(Slot(BOB, 30078, value) for value in ids)],
+        tombstones=[f"e:{value}" for value in ids],
+    )
+    assert list(found.rows) == [row.event.id]
+    assert list(found.slots) == [row.slot]
+
+
+# append: one transaction ------------------------------------------------------------------------
+
+
+async def test_a_plan_is_applied_whole(store: Store) -> None:
+    """Look `wanted` up, let `decide` plan, apply the plan: one transaction."""
+    old = await stored(store, unsigned(cast.alice, 30078, [["d", "x"]], at=1))
+    gone = await stored(store, unsigned(cast.alice, content="gone"))
+    batch = Batch(
+        unsigned(cast.alice, 5, [["e", gone.event.id]]),
+        new := unsigned(cast.alice, 30078, [["d", "x"]], at=2),
+        note := unsigned(cast.bob),
+    )
+    head = await store.append(batch.wanted, batch.decide)
+    assert head == await store.head() == 5
+    assert await read(store, asked(kinds=[1, 30078])) == in_order(new, note)
+    found = await look_up(
+        store, ids=[old.event.id, gone.event.id, new.id], slots=[old.slot],
+        tombstones=["e:" + gone.event.id],
+    )  # fmt: skip
+    assert list(found.rows) == [new.id]
+    assert found.slots[Slot(ALICE, 30078, "x")].event == new
+    assert [stone.by for stone in found.tombstones["e:" + gone.event.id]] == [ALICE]
+
+
+async def test_a_later_event_of_a_batch_sees_what_the_earlier_did(store: Store) -> None:
+    """`Found` is the world as the events before in the batch leave it."""
+    first = unsigned(cast.alice, 30078, [["d", "x"]], at=1)
+    second = unsigned(cast.alice, 30078, [["d", "x"]], at=2)
+    doomed = unsigned(cast.alice, content="doomed")
+    deletion = unsigned(cast.alice, 5, [["e", doomed.id]])
+    results = await write(store, first, second, first, doomed, deletion, doomed, deletion)
+    assert [result for result in results if isinstance(result, WriteOutcome)] == [
+        WriteOutcome.SUPERSEDED, WriteOutcome.DELETED, WriteOutcome.DUPLICATE,
+    ]  # fmt: skip
+    assert await read(store) == in_order(second, deletion)
+    assert [row.seq for row in await store.since(0, 10)] == [2, 4]
+
+
+async def test_a_decide_that_fails_changes_nothing(store: Store) -> None:
+    """If it raises, nothing changes and the error comes out here."""
+    event = unsigned(cast.alice, 30078, [["d", "x"], ["h", "tea"]])
+    row = await stored(store, event)
+    stone = Tombstone(f"p:{BOB}", BOB, 3, "vanish")
+    await bury(store, stone)
+    wanted = {
+        "ids": [event.id], "slots": [row.slot], "tombstones": [stone.target],
+        "prefixes": [("tea", event.id[:8])], "used_groups": ["tea"],
+    }  # fmt: skip
+    before = await look_up(store, **wanted)  # type: ignore[arg-type]
+
+    batch = Batch(
+        unsigned(cast.alice, 30078, [["d", "x"]], at=5000),
+        unsigned(cast.alice, 5, [["e", event.id]]),
+    )
+
+    def decide(found: Found) -> WritePlan:
+        plan = batch.decide(found)
+        assert len(plan.adds) == 2
+        found.tombstones.clear()
+        found.prefixes.clear()
+        found.used_groups.clear()
+        raise KeyError("a rule failed")
+
+    with pytest.raises(KeyError, match="a rule failed"):
+        await store.append(batch.wanted, decide)
+    assert await look_up(store, **wanted) == before  # type: ignore[arg-type]
+    assert await store.head() == row.seq
+    assert await read(store) == raws(event)
+    assert list(await store.since(0, 10)) == [row]
+
+
+async def test_changing_what_was_found_changes_nothing_stored(store: Store) -> None:
+    """A store looks facts up and applies plans; only the plan counts."""
+    event = unsigned(cast.alice)
+    await stored(store, event)
+    stone = Tombstone(f"p:{BOB}", BOB, 3, "vanish")
+    await bury(store, stone)
+
+    def decide(found: Found) -> WritePlan:
+        found.rows.clear()
+        found.tombstones[stone.target].clear()
+        return WritePlan()
+
+    batch = Batch(event)
+    wanted = replace(batch.wanted, tombstones=frozenset({stone.target}))
+    assert await store.append(wanted, decide) == 1
+    assert await read(store) == raws(event)
+    assert (await look_up(store, tombstones=[stone.target])).tombstones == {stone.target: [stone]}
+
+
+async def test_decide_runs_once(store: Store) -> None:
+    """`decide` may run on another thread, once."""
+    calls = []
+
+    def decide(found: Found) -> WritePlan:
+        calls.append(found)
+        return WritePlan()
+
+    await store.append(NOTHING_WANTED, decide)
+    assert len(calls) == 1
+
+
+async def test_an_empty_plan_leaves_the_head(store: Store) -> None:
+    """Gives the new head."""
+    assert await store.append(NOTHING_WANTED, lambda _found: WritePlan()) == 0
+    row = await stored(store, unsigned(cast.alice))
+    assert await store.append(NOTHING_WANTED, lambda _found: WritePlan()) == row.seq
+
+
+async def test_appends_run_one_after_the_other(store: Store) -> None:
+    """Appends run one after the other."""
+    batches = [Batch(unsigned(cast.alice, content=str(number))) for number in range(20)]
+    heads = await asyncio.gather(*(store.append(b.wanted, b.decide) for b in batches))
+    assert sorted(heads) == list(range(1, 21))
+    for batch, head in zip(batches, heads, strict=True):
+        assert isinstance(batch.results[0], Stored)
+        assert batch.results[0].seq == head
+
+
+async def test_reads_beside_a_write_see_it_whole_or_not_at_all(store: Store) -> None:
+    """One transaction."""
+    old = [unsigned(cast.alice, 30078, [["d", str(number)]], at=1) for number in range(50)]
+    new = [unsigned(cast.alice, 30078, [["d", str(number)]], at=2) for number in range(50)]
+    await write(store, *old)
+
+    async def look() -> list[bytes]:
+        return await read(store, asked(kinds=[30078]))
+
+    seen, _ = await asyncio.gather(asyncio.gather(*(look() for _ in range(5))), write(store, *new))
+    for answer in [*seen, await look()]:
+        assert answer in (in_order(*old), in_order(*new))
+    assert await look() == in_order(*new)
+
+
+async def test_a_group_that_ends_takes_its_rows_along(store: Store) -> None:
+    """Groups whose every row goes but the records of their making and their end (N29-124)."""
+    made = unsigned(cast.owner, 9007, [["h", "tea"]])
+    put = unsigned(cast.owner, 9000, [["h", "tea"], ["p", ALICE]])
+    chat = unsigned(cast.alice, 9, [["h", "tea"]])
+    shown = unsigned(cast.owner, 39000, [["d", "tea"]])
+    record = unsigned(cast.alice, 30078, [["d", "tea"]])
+    other = unsigned(cast.alice, 9, [["h", "den"]])
+    quoting = unsigned(cast.alice, 1, [["d", "tea"]])
+    await write(store, made, put, chat, shown, record, other, quoting)
+    # A deletion without `h` that took a row of the group is noted with it.
+    await stored(store, unsigned(cast.alice, 5, [["k", "9"]]), group="tea")
+    end = unsigned(cast.owner, 9008, [["h", "tea"]])
+    last_words = unsigned(cast.alice, 9, [["h", "tea"]], "last words")
+    batch = Batch(last_words, end)
+
+    def decide(found: Found) -> WritePlan:
+        plan = batch.decide(found)
+        plan.ends.add("tea")
+        plan.groups["tea"] = None
+        return plan
+
+    await store.append(batch.wanted, decide)
+    assert await read(store) == in_order(made, record, other, quoting, end)
+    assert (await look_up(store, used_groups=["tea"])).used_groups == set()
+
+
+async def test_a_slot_is_free_again_when_its_row_went(store: Store) -> None:
+    """One transaction: what a plan removes makes room for what it adds."""
+    await stored(store, unsigned(cast.alice, 30095, [["d", "x"], ["h", "tea"]], at=9))
+    await change(store, lambda plan: plan.ends.add("tea"))
+    later = await stored(store, unsigned(cast.alice, 30095, [["d", "x"]], at=1))
+    assert await read(store) == raws(later.event)
+
+
+# since and head ---------------------------------------------------------------------------------
+
+
+async def test_since_gives_rows_in_the_order_of_commits(store: Store) -> None:
+    """Rows with a greater seq that are still stored, in order of seq, at most `limit`."""
+    rows = await write(store, *a_wide_crowd(), now=0)
+    everything = [row for row in rows if isinstance(row, Stored)]
+    alive = [row for row in everything if row.event.raw in await read(store)]
+    assert list(await store.since(0, 10_000)) == alive
+    assert list(await store.since(0, 7)) == alive[:7]
+    assert list(await store.since(0, 0)) == []
+    seventh = alive[6].seq
+    assert list(await store.since(seventh, 10_000)) == alive[7:]
+    assert list(await store.since(await store.head(), 10)) == []
+    assert list(await store.since(MAX, 10)) == []
+
+
+async def test_since_steps_over_gaps(store: Store) -> None:
+    """Rows that are still stored, in order of seq."""
+    rows = [await stored(store, unsigned(cast.alice, at=at)) for at in range(10)]
+    gone = {rows[0].seq, rows[4].seq, rows[5].seq, rows[9].seq}
+    await change(store, lambda plan: plan.removes.update(gone))
+    left = [row for row in rows if row.seq not in gone]
+    assert list(await store.since(0, 100)) == left
+    assert list(await store.since(rows[3].seq, 2)) == [rows[6], rows[7]]
+    assert list(await store.since(rows[4].seq, 2)) == [rows[6], rows[7]]
+
+
+async def test_the_head_never_goes_back(store: Store) -> None:
+    """seq of the newest row ever committed; 0 in an empty store. Never goes back."""
+    assert await store.head() == 0
+    first = await stored(store, unsigned(cast.alice))
+    second = await stored(store, unsigned(cast.bob))
+    assert (first.seq, second.seq) == (1, 2)
+    await change(store, lambda plan: plan.removes.update({first.seq, second.seq}))
+    assert await store.head() == 2
+    third = await stored(store, unsigned(cast.carol))
+    assert third.seq == await store.head() == 3
+
+
+async def test_the_store_takes_writes(store: Store) -> None:
+    """Whether a write would be taken now."""
+    assert await store.is_writable() is True
+
+
+# the end of the process -------------------------------------------------------------------------
+
+
+async def test_all_is_there_after_a_restart(house: House) -> None:
+    """Durable events."""
+    await _survives(house, house.restart)
+
+
+async def test_all_is_there_after_a_crash(house: House) -> None:
+    """Gives the new head after the commit is durable."""
+    await _survives(house, house.crash)
+
+
+async def _survives(house: House, again: object) -> None:
+    store = await house.open()
+    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members={ALICE: ()})
+    doomed, deletion, last = (
+        unsigned(cast.bob, content="doomed"), unsigned(cast.bob, 5, [["k", "1"]]),
+        unsigned(cast.dave, content="last"),
+    )  # fmt: skip
+    chat = unsigned(cast.bob, 9, [["h", "tea"]])
+    await write(store, *a_wide_crowd(), chat, doomed, deletion)
+    await set_groups(store, tea=tea)
+    await bury(store, Tombstone("e:" + doomed.id, BOB, None, "kind 5"))
+    newest = await stored(store, last)
+    gone = (await look_up(store, ids=[doomed.id])).rows[doomed.id].seq
+    await change(store, lambda plan: plan.removes.update({gone, newest.seq}))
+    rows = list(await store.since(0, 10_000))
+    filters = [asked(**conditions) for name, conditions in ORDERED.items()]
+    answers = [await read(store, filter_) for filter_ in filters]
+
+    store = await again()  # type: ignore[operator]
+    assert await store.head() == newest.seq
+    assert list(await store.since(0, 10_000)) == rows
+    assert [await read(store, filter_) for filter_ in filters] == answers
+    assert await write(store, doomed) == [WriteOutcome.DELETED]
+    readable = rule(Match(KindSet.of(9), h=True), Who.GROUP)
+    groups = Groups().with_group(tea)
+    one = asked(kinds=[9], tag_h=["tea"])
+    assert await read(store, one, seen_by(keys(ALICE), readable, groups=groups)) == raws(chat)
+    assert await read(store, one, seen_by(keys(BOB), readable, groups=groups)) == []
+    assert (await stored(store, unsigned(cast.dave, content="new"))).seq == newest.seq + 1
+
+
+async def test_a_closed_store_says_so(store: Store) -> None:
+    """Finish what was begun; after this every call raises StoreFault."""
+    await stored(store, unsigned(cast.alice))
+    await store.close()
+    ask = {"limit": 1, "upto": 1, "now": 0, "after": None, "size": 1}
+    batch = Batch(unsigned(cast.bob))
+    for call in (
+        lambda: store.append(batch.wanted, batch.decide),
+        lambda: store.page(asked(), EVERYTHING, **ask),
+        lambda: store.places(asked(), EVERYTHING, **ask),
+        lambda: store.count([asked()], EVERYTHING, now=0),
+        lambda: store.since(0, 1),
+        store.head,
+        store.is_writable,
+    ):
+        with pytest.raises(StoreFault):
+            await call()  # type: ignore[operator]
+    with pytest.raises(StoreFault):
+        store.page_now(asked(), EVERYTHING, **ask)  # type: ignore[arg-type]
+    assert batch.found is None
+
+
+async def test_close_finishes_what_was_begun(house: House) -> None:
+    """Finish what was begun."""
+    store = await house.open()
+    batch = Batch(event := unsigned(cast.alice))
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(store.append(batch.wanted, batch.decide))
+        await asyncio.sleep(0)
+        again = tasks.create_task(house.restart())
+    assert writing.result() == 1
+    assert await read(again.result()) == raws(event)
+
+
+def test_the_kinds_of_these_tests_compete_in_every_way() -> None:
+    kinds_used = (1, 0, 30093, 30095)
+    assert {kept_as(unsigned(cast.alice, kind)) for kind in kinds_used} == set(Keep)

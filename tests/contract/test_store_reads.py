@@ -1,0 +1,638 @@
+"""The promises of `relay.storage` about answers, quoted, on every store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.groups.group import Flag, Group, Groups
+from relay.nostr.event import event_from_raw
+from relay.retention import Found, Stored, WritePlan
+from relay.storage import Place
+from relay.verdict import Who, WriteOutcome
+from relay.visibility import (
+    STRANGER,
+    Household,
+    KindSet,
+    Match,
+    People,
+    ReadRule,
+    Viewer,
+)
+from tests import cast
+from tests.contract.crowd import (
+    ALICE,
+    BOB,
+    CAROL,
+    FILTERS,
+    ORDERED,
+    a_crowd,
+    a_wide_crowd,
+    keys,
+    matching,
+    rule,
+    seen_by,
+)
+from tests.contract.writing import (
+    EVERYTHING,
+    MAX,
+    NOTHING_WANTED,
+    asked,
+    change,
+    in_order,
+    look_up,
+    raws,
+    read,
+    read_in_pages,
+    set_groups,
+    stored,
+    unsigned,
+    write,
+)
+
+if TYPE_CHECKING:
+    from relay.storage import Store
+
+# page and places: order -------------------------------------------------------------------------
+
+
+async def test_answers_come_newest_first_and_ties_lowest_id_first(store: Store) -> None:
+    """Newest created_at first, then lowest id."""
+    events = [unsigned(cast.alice, content=str(n), at=n % 7) for n in range(60)]
+    await write(store, *events[:30])
+    await write(store, *events[30:])
+    assert await read(store) == in_order(*events)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+async def test_every_way_to_ask_keeps_the_order(store: Store, name: str) -> None:
+    """In order of Place."""
+    filter_, crowd = asked(**ORDERED[name]), a_crowd()
+    await write(store, *crowd)
+    assert await read(store, filter_) == matching(filter_, crowd)
+    assert len(matching(filter_, crowd)) > 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 1000])
+@pytest.mark.parametrize("name", ORDERED)
+async def test_pages_add_up_to_the_answer(store: Store, name: str, size: int) -> None:
+    """In order of Place, from behind `after`; over all pages no row missed, none twice."""
+    filter_, crowd = asked(**ORDERED[name]), a_crowd()
+    await write(store, *crowd)
+    pages = await read_in_pages(store, filter_, size=size)
+    assert [raw for page in pages for raw in page] == matching(filter_, crowd)
+    assert all(len(page) <= size for page in pages)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+async def test_the_limit_cuts_off_the_oldest(store: Store, name: str) -> None:
+    """Over all pages never more than the newest `limit` rows."""
+    filter_, crowd = asked(**ORDERED[name]), a_crowd()
+    await write(store, *crowd)
+    whole = matching(filter_, crowd)
+    for limit in (0, 1, 2, 7, len(whole), len(whole) + 1):
+        assert await read(store, filter_, limit=limit) == whole[:limit]
+        pages = await read_in_pages(store, filter_, limit=limit, size=3)
+        assert [raw for page in pages for raw in page] == whole[:limit]
+
+
+async def test_the_last_page_says_so(store: Store) -> None:
+    """Where to go on; None: this was the last page."""
+    await write(store, *[unsigned(cast.alice, at=at) for at in range(5)])
+    ask = {"upto": MAX, "now": 0, "after": None}
+    all_of_it = await store.page(asked(), EVERYTHING, limit=100, size=100, **ask)  # type: ignore[arg-type]
+    assert all_of_it.next is None
+    part = await store.page(asked(), EVERYTHING, limit=100, size=4, **ask)  # type: ignore[arg-type]
+    assert part.next is not None
+    nothing = await store.page(asked(kinds=[2]), EVERYTHING, limit=100, size=4, **ask)  # type: ignore[arg-type]
+    assert (list(nothing.raws), nothing.next) == ([], None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [7, 1000])
+async def test_large_rows_come_in_more_pages(store: Store, size: int) -> None:
+    """Fewer when they are large: then a page ends at about PAGE_BYTES."""
+    events = [unsigned(cast.alice, content=str(n) * 30_000, at=n // 2) for n in range(90)]
+    await write(store, *events)
+    pages = await read_in_pages(store, asked(), size=size)
+    assert [raw for page in pages for raw in page] == in_order(*events)
+    pages = await read_in_pages(store, asked(), size=size, limit=80)
+    assert [raw for page in pages for raw in page] == in_order(*events)[:80]
+    got: list[bytes] = []
+    after = None
+    while True:
+        places = await store.places(
+            asked(), EVERYTHING, limit=90 - len(got), upto=MAX, now=0, after=after, size=size
+        )
+        if not places:
+            break
+        got += [raw for _, raw in places]
+        after = places[-1][0]
+    assert got == in_order(*events)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+async def test_a_short_page_needs_no_waiting(store: Store, name: str) -> None:
+    """`page` without waiting; None when it would take long: then ask `page`."""
+    filter_ = asked(**ORDERED[name])
+    await write(store, *a_crowd())
+    ask = {"upto": MAX, "now": 0, "after": None}
+    for limit, size in ((1000, 5), (3, 5), (1000, 1000), (0, 5)):
+        page = store.page_now(filter_, EVERYTHING, limit=limit, size=size, **ask)  # type: ignore[arg-type]
+        if page is None:
+            continue  # a slow machine
+        other = await store.page(filter_, EVERYTHING, limit=limit, size=size, **ask)  # type: ignore[arg-type]
+        assert (list(page.raws), page.next) == (list(other.raws), other.next)
+
+
+async def test_places_are_those_of_the_page(store: Store) -> None:
+    """As `page`, each row with its place, for merging several filters."""
+    crowd = a_crowd()
+    await write(store, *crowd)
+    by_id = {row.event.id: row for row in await store.since(0, 1000)}
+    filter_ = asked(kinds=[1, 7])
+    got = list(
+        await store.places(filter_, EVERYTHING, limit=1000, upto=MAX, now=0, after=None, size=1000)
+    )
+    assert [raw for _, raw in got] == matching(filter_, crowd)
+    for place, raw in got:
+        row = by_id[event_from_raw(raw).id]
+        assert (place.created_at, place.seq) == (row.event.created_at, row.seq)
+    for (one, _), (other, _) in pairwise(got):
+        assert (-one.created_at, one.tie, one.seq) < (-other.created_at, other.tie, other.seq)
+
+
+async def test_places_can_be_gone_on_from(store: Store) -> None:
+    """In order of Place, from behind `after`."""
+    crowd = a_crowd()
+    await write(store, *crowd)
+    ask = {"limit": 1000, "upto": MAX, "now": 0}
+    whole = list(
+        await store.places(asked(), EVERYTHING, after=None, size=1000, **ask)  # type: ignore[arg-type]
+    )
+    for start in (0, 1, 17, len(whole) - 1):
+        rest = await store.places(
+            asked(),
+            EVERYTHING,
+            after=whole[start][0],
+            size=1000,
+            **ask,  # type: ignore[arg-type]
+        )
+        assert list(rest) == whole[start + 1 :]
+        first_two = await store.places(
+            asked(),
+            EVERYTHING,
+            after=whole[start][0],
+            size=2,
+            **ask,  # type: ignore[arg-type]
+        )
+        assert list(first_two) == whole[start + 1 : start + 3]
+
+
+async def test_a_place_holds_when_its_row_is_gone(store: Store) -> None:
+    """From behind `after`."""
+    events = [unsigned(cast.alice, content=str(n), at=n // 3) for n in range(9)]
+    await write(store, *events)
+    page = await store.page(asked(), EVERYTHING, limit=100, upto=MAX, now=0, after=None, size=4)
+    assert page.next is not None
+    last_seq = page.next.seq
+    await change(store, lambda plan: plan.removes.add(last_seq))
+    assert await read(store, after=page.next) == in_order(*events)[4:]
+
+
+async def test_the_extremes_of_time_can_be_gone_on_from(store: Store) -> None:
+    """In order of Place, at both ends of 64 bits."""
+    events = [unsigned(cast.alice, content=str(n), at=at) for n in range(3) for at in (0, MAX)]
+    await write(store, *events)
+    pages = await read_in_pages(store, asked(), size=1)
+    assert [raw for page in pages for raw in page] == in_order(*events)
+    assert await read(store, after=Place(0, MAX, MAX)) == []
+    assert await read(store, after=Place(MAX, -MAX - 1, 0)) == in_order(*events)
+
+
+async def test_nothing_newer_than_upto_is_given(store: Store) -> None:
+    """Never a row with seq > `upto`."""
+    events = [unsigned(cast.alice, at=at) for at in range(6)]
+    rows = await write(store, *events)
+    for row in rows:
+        assert isinstance(row, Stored)
+        assert await read(store, upto=row.seq) == in_order(*events[: row.seq])
+    assert await read(store, upto=0) == []
+
+
+async def test_what_arrives_between_pages_does_not_enter(store: Store) -> None:
+    """Never a row with seq > `upto`."""
+    events = [unsigned(cast.alice, at=at) for at in range(6)]
+    await write(store, *events)
+    head = await store.head()
+    first = await store.page(asked(), EVERYTHING, limit=100, upto=head, now=0, after=None, size=3)
+    await stored(store, unsigned(cast.alice, content="late", at=1))
+    rest = await read(store, upto=head, after=first.next)
+    assert [*first.raws, *rest] == in_order(*events)
+
+
+# page: filters ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FILTERS)
+async def test_a_filter_finds_what_it_matches(store: Store, name: str) -> None:
+    """Rows that match: `Filter.matches` is the one meaning of a filter (N01-72)."""
+    crowd = a_wide_crowd()
+    await write(store, *crowd)
+    conditions = dict(FILTERS[name])
+    if "ids" in conditions:
+        conditions["ids"] = [
+            crowd[int(value[1:])].id if value.startswith("@") else value
+            for value in conditions["ids"]
+        ]
+    filter_ = asked(**conditions)
+    kept = [event_from_raw(row.event.raw) for row in await store.since(0, 1000)]
+    assert await read(store, filter_) == matching(filter_, kept)
+    assert await store.count([filter_], EVERYTHING, now=0) == len(matching(filter_, kept))
+
+
+@pytest.mark.parametrize("key", ["ids", "authors", "kinds", "#t", "#d", "#p", "#hk"])
+async def test_an_empty_list_matches_nothing(store: Store, key: str) -> None:
+    """An empty set matches nothing (N01-67)."""
+    await write(store, *a_wide_crowd())
+    for beside in ({}, {"kinds": [30078]}, {"authors": [ALICE]}, {"#k": ["a"]}):
+        filter_ = asked(**{**beside, key: []})
+        assert await read(store, filter_) == []
+        assert await store.count([filter_], EVERYTHING, now=0) == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", " ", "\0", "a\0b", "a\0c", "'", '"', "\\", "%", "_", "a' OR 1=1 --", "ünï", "u\u0308nï",
+     "🙂", "\U0010ffff", "\ud7ff", "\ue000", "A", "L" * 100_000, "L" * 99_999 + "M", "1", "1.0",
+     "null", "x:", "[]"],
+)  # fmt: skip
+async def test_a_tag_value_is_any_text(store: Store, value: str) -> None:
+    """Every tag whose name is one letter is indexed by its value (N01-31); exact equality."""
+    event = unsigned(cast.alice, 1, [["t", value], ["hk", value]])
+    addressed = unsigned(cast.alice, 30078, [["d", value]])
+    near = [value + "x", value[:-1], value.swapcase(), value + " ", value.strip() + "\0", "t"]
+    crowd = [
+        unsigned(cast.bob, 1, [["t", text], ["r", value]], str(number))
+        for number, text in enumerate(near)
+        if text != value
+    ]
+    await write(store, event, addressed, *crowd)
+    assert await read(store, asked(**{"#t": [value]})) == raws(event)
+    assert await read(store, asked(**{"#hk": [value]})) == raws(event)
+    assert await read(store, asked(**{"#d": [value]})) == raws(addressed)
+    assert await read(store, asked(**{"#d": [value], "authors": [ALICE]})) == raws(addressed)
+    got = await read(store, asked(**{"#t": [value, *near]}))
+    assert got == in_order(event, *crowd)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["snow:", ":", "::", "ünï:", "🙂:", "a\0:", "'%_:", "\U0010ffff:", "L" * 1000 + ":"]
+)
+async def test_a_prefix_of_d_finds_all_that_begin_with_it(store: Store, prefix: str) -> None:
+    """`#d` values that also match what begins with them (G-09)."""
+    tails = ["", "a", "\0", "\U0010ffff", "\U0010ffff\U0010ffff", ":", "\ud7ff", "é"]
+    begins = [unsigned(cast.alice, 30078, [["d", prefix + tail]]) for tail in tails]
+    others = [
+        unsigned(cast.bob, 30078, [["d", d]])
+        for d in (prefix[:-1], prefix[:-1] + ";", "x" + prefix, prefix[:-1] + "9", "", "~")
+    ]
+    await write(store, *begins, *others)
+    assert await read(store, asked(**{"#d": [prefix], "kinds": [30078]})) == in_order(*begins)
+
+
+async def test_every_d_tag_counts_and_for_prefixes_the_first(store: Store) -> None:
+    """Rows that match: stored as live (N01-61, N01-72, G-09)."""
+    event = unsigned(cast.alice, 30078, [["d", "first"], ["d", "snow:second"]])
+    bare = unsigned(cast.alice, 30078, [["d"], ["d", "snow:third"]])
+    await write(store, event, bare)
+    for conditions in (
+        {"#d": ["snow:second", "snow:third"]},
+        {"#d": ["snow:"], "kinds": [30078]},
+        {"#d": ["snow:"], "kinds": [30078], "authors": [ALICE]},
+        {"#d": ["first", ""]},
+    ):
+        filter_ = asked(**conditions)
+        assert await read(store, filter_) == matching(filter_, [event, bare])
+
+
+async def test_a_row_comes_once_however_often_it_matches(store: Store) -> None:
+    """No event twice."""
+    event = unsigned(
+        cast.alice, 30078,
+        [["d", "snow:a:b"], ["t", "a"], ["t", "a"], ["t", "b"], ["t", "a", "more"], ["h", "tea"]],
+    )  # fmt: skip
+    await write(store, event)
+    for conditions in (
+        {"#t": ["a", "b"]},
+        {"#t": ["a", "b"], "#d": ["snow:", "snow:a:", "snow:a:b"], "kinds": [78, 30078]},
+        {"#d": ["snow:", "snow:a:", "snow:a:b"], "kinds": [78, 30078]},
+        {"ids": [event.id, event.id]},
+        {"kinds": [30078, 30078, 1], "authors": [ALICE, ALICE]},
+        {"#t": ["a", "b", *(str(n) for n in range(50))]},
+    ):
+        filter_ = asked(**conditions)
+        assert await read(store, filter_) == raws(event)
+        assert await store.count([filter_, filter_, asked()], EVERYTHING, now=0) == 1
+
+
+TIMES = [0, 1, 1000, 2**31, 2**32, 2**53, 2**53 + 1, MAX - 1, MAX]
+
+
+@pytest.mark.parametrize(
+    "bound", [*TIMES, -1, -(2**63), -(2**70), 2**63, 2**64, 2**70, 1e300, -1e300]
+)
+async def test_times_are_64_bit_numbers(store: Store, bound: float) -> None:
+    """since <= created_at <= until, both ends included (N01-66); any size must not crash."""
+    events = [unsigned(cast.alice, at=at) for at in TIMES]
+    await write(store, *events)
+    for key in ("since", "until"):
+        for beside in ({}, {"kinds": [1]}, {"authors": [ALICE]}):
+            filter_ = asked(**{key: bound, **beside})
+            assert await read(store, filter_) == matching(filter_, events)
+    assert await read(store) == in_order(*events)
+
+
+@pytest.mark.slow
+async def test_a_filter_may_be_as_large_as_a_message(store: Store) -> None:
+    """Rows that match, for any filter that fits into a frame (512 KiB)."""
+    events = [
+        unsigned(cast.alice, 1, [["t", "39999"]]),
+        unsigned(cast.alice, 30078, [["d", "snow:a"]]),
+        unsigned(cast.bob, 9),
+    ]
+    await write(store, *events)
+    ids = [f"{number:064x}" for number in range(7_500)]
+    numbers = [str(number) for number in range(40_000)]
+    for conditions in (
+        {"ids": [*ids, *(event.id for event in events)]},
+        {"authors": [*ids, ALICE]},
+        {"ids": [*ids[:3_700], events[0].id], "authors": [*ids[:3_700], ALICE]},
+        {"kinds": list(range(65_536))},
+        {"kinds": list(range(65_536)), "authors": [ALICE]},
+        {"#t": numbers},
+        {"#t": numbers, "#k": [], "kinds": [1]},
+        {"#t": numbers, "authors": [ALICE]},
+        {"#t": numbers[20_000:], "#k": numbers[:20_000]},
+        {"#d": [f"{number}:" for number in range(40_000)] + ["snow:"], "kinds": [78, 30078]},
+        {"#d": ["snow:", *(f"{n}:" for n in range(9_000))], "kinds": [30078], "authors": [ALICE]},
+        {f"#{letter}": ["a", "b"] for letter in "abcdfghijklmnoqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"},
+    ):
+        filter_ = asked(**conditions)
+        assert await read(store, filter_) == matching(filter_, events)
+        assert await store.count([filter_], EVERYTHING, now=0) == len(matching(filter_, events))
+
+
+async def test_stored_bytes_come_back_untouched(store: Store) -> None:
+    """Stored bytes as they were written."""
+    texts = ["", "\0", "\x7f\x80\u2028", "ünï🙂", '"\\/', "\n\r\t\b\f", "x" * 400_000, "{}[]"]
+    events = [
+        unsigned(cast.alice, 1, [[], [""], ["t", text], ["a", "b", text]], text, at=at)
+        for at, text in enumerate(texts)
+    ]
+    await write(store, *events)
+    assert await read(store) == in_order(*events)
+    assert [row.event for row in await store.since(0, 100)] == events
+    found = await look_up(store, ids=[event.id for event in events])
+    assert {row.event.id: row.event for row in found.rows.values()} == {
+        event.id: event for event in events
+    }
+    assert all(type(raw) is bytes for raw in await read(store))
+
+
+# page: what may be read -------------------------------------------------------------------------
+
+
+async def test_a_limit_counts_only_what_may_be_read(store: Store) -> None:
+    """Rows that match, that `visibility` lets through: limits count only those."""
+    mine = [unsigned(cast.alice, 4, content=str(n), at=n) for n in range(5)]
+    others = [unsigned(cast.bob, 4, content=str(n), at=100 + n) for n in range(50)]
+    await write(store, *mine, *others)
+    visibility = seen_by(keys(ALICE), rule(Match(KindSet.of(4)), Who.AUTHOR))
+    assert await read(store, asked(), visibility, limit=3) == in_order(*mine)[:3]
+    pages = await read_in_pages(store, asked(), visibility, size=2)
+    assert [raw for page in pages for raw in page] == in_order(*mine)
+
+
+async def test_every_rule_about_a_row_must_allow_it(store: Store) -> None:
+    """A row is readable when *every* read rule that matches it allows the viewer."""
+    event = unsigned(cast.alice, 9, [["p", BOB], ["h", "tea"]])
+    free = unsigned(cast.alice, 1)
+    await write(store, event, free)
+    two = (rule(Match(KindSet.of(9)), Who.RECIPIENT, Who.AUTHOR), rule(Match(h=True), Who.AUTHOR))
+    assert await read(store, visibility=seen_by(keys(ALICE), *two)) == in_order(event, free)
+    assert await read(store, visibility=seen_by(keys(BOB), *two)) == raws(free)
+    assert await read(store, visibility=seen_by(keys(BOB), two[0])) == in_order(event, free)
+    assert await read(store, visibility=seen_by(keys(BOB, ALICE), *two)) == in_order(event, free)
+    assert await read(store, visibility=seen_by(STRANGER, *two)) == raws(free)
+
+
+async def test_a_row_may_be_bound_to_what_the_filter_names(store: Store) -> None:
+    """Filter keys; the row is given only to a filter that names one of them."""
+    event = unsigned(cast.alice, 24, [["p", BOB]])
+    await write(store, event)
+    visibility = seen_by(
+        STRANGER, rule(Match(KindSet.of(24)), Who.ANYONE, only_by=frozenset({"authors", "#p"}))
+    )
+    assert await read(store, asked(), visibility) == []
+    assert await read(store, asked(kinds=[24]), visibility) == []
+    assert await read(store, asked(ids=[event.id]), visibility) == []
+    assert await read(store, asked(authors=[ALICE]), visibility) == raws(event)
+    assert await read(store, asked(tag_p=[BOB]), visibility) == raws(event)
+    assert await store.count([asked(), asked(kinds=[24])], visibility, now=0) == 0
+    assert await store.count([asked(), asked(tag_p=[BOB])], visibility, now=0) == 1
+
+
+async def test_groups_change_with_the_rows_that_change_them(store: Store) -> None:
+    """Groups whose rows in `groups` and `members` change, in one transaction."""
+    chat = unsigned(cast.bob, 9, [["h", "tea"]])
+    note = unsigned(cast.bob, 1)
+    await write(store, chat, note)
+    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members={BOB: ("admin",)})
+    rules = (rule(Match(h=True), Who.GROUP),)
+
+    async def seen(viewer: Viewer, groups: Groups) -> list[bytes]:
+        return await read(store, visibility=seen_by(viewer, *rules, groups=groups))
+
+    only_note, both = raws(note), in_order(chat, note)
+    assert await seen(keys(ALICE), Groups()) == only_note  # no such group: nobody's
+
+    steps: list[tuple[Group | None, list[bytes], list[bytes]]] = [
+        (tea, only_note, only_note),
+        (replace(tea, members={BOB: ("admin",), ALICE: ()}), both, only_note),
+        (replace(tea, members={BOB: ("admin",)}), only_note, only_note),
+        (replace(tea, flags=frozenset()), both, both),
+        (replace(tea, flags=frozenset({Flag.HIDDEN})), only_note, only_note),
+        (replace(tea, flags=frozenset(), members={}), both, both),
+    ]
+    groups = Groups()
+    for group, alice_sees, stranger_sees in steps:
+        assert group is not None
+        await set_groups(store, tea=group)
+        groups = groups.with_group(group)
+        assert await seen(keys(ALICE), groups) == alice_sees
+        assert await seen(STRANGER, groups) == stranger_sees
+    await set_groups(store, tea=None)
+    assert await seen(keys(BOB), groups.without_group("tea")) == only_note
+
+
+async def test_a_failed_change_of_a_group_opens_nothing(store: Store) -> None:
+    """None leaves half a change behind."""
+    chat = unsigned(cast.bob, 9, [["h", "tea"]])
+    await write(store, chat)
+    tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members={BOB: ()})
+    await set_groups(store, tea=tea)
+
+    def decide(_found: Found) -> WritePlan:
+        plan = WritePlan()
+        plan.groups["tea"] = replace(tea, flags=frozenset(), members={ALICE: ()})
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        await store.append(NOTHING_WANTED, decide)
+    seen = seen_by(keys(ALICE), rule(Match(h=True), Who.GROUP), groups=Groups().with_group(tea))
+    assert await read(store, visibility=seen) == []
+
+
+WORDS: dict[str, tuple[ReadRule, list[str]]] = {
+    "nobody": (rule(Match(), Who.NOBODY), []),
+    "nothing": (rule(Match()), []),
+    "author": (rule(Match(), Who.AUTHOR), ["alice"]),
+    "recipient": (rule(Match(), Who.RECIPIENT), ["carol"]),
+    "tag": (rule(Match(), tag_readers=("scope",)), ["dave"]),
+    "insider": (rule(Match(), Who.INSIDER), ["alice", "bob"]),
+    "admin": (rule(Match(), Who.ADMIN), ["bob"]),
+    "owner": (rule(Match(), Who.OWNER), ["owner", "relay", "head"]),
+    "agent": (rule(Match(), Who.AGENT), ["robot", "child"]),
+    "member": (rule(Match(), Who.MEMBER), ["alice", "bob"]),
+    "known": (
+        rule(Match(), Who.KNOWN), ["alice", "bob", "owner", "robot", "head", "child", "friend"],
+    ),
+    "two words": (rule(Match(), Who.ADMIN, Who.RECIPIENT), ["bob", "carol"]),
+    "of guarded groups": (rule(Match(h=True), Who.GROUP), ["alice", "bob"]),
+    "of other kinds": (rule(Match(KindSet.of((10, 20))), Who.NOBODY), ["*"]),
+    "except": (rule(Match(), Who.NOBODY, excepts=(Match(KindSet.of(9)),)), ["*"]),
+    "except others": (rule(Match(), Who.ADMIN, excepts=(Match(KindSet.of(1)),)), ["bob"]),
+}  # fmt: skip
+
+VIEWERS = {
+    **{name: cast.person(name).pubkey for name in (
+        "alice", "bob", "carol", "dave", "owner", "robot", "relay", "head", "child", "friend",
+        "mallory",
+    )},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str) -> None:
+    """Who may read: a store compiles a Visibility and never weakens it."""
+    read_rule, readers = WORDS[word]
+    event = unsigned(cast.alice, 9, [["h", "tea"], ["p", CAROL], ["scope", cast.dave.pubkey]])
+    await write(store, event)
+    groups = Groups().with_group(
+        Group("tea", flags=frozenset({Flag.PRIVATE}), members={ALICE: ("label",), BOB: ("admin",)})
+    )
+    await set_groups(store, **groups.by_id)
+    people = People(
+        owners=frozenset({VIEWERS["owner"]}), agents=frozenset({VIEWERS["robot"]}),
+        households=(
+            Household("home", frozenset({VIEWERS["head"], ALICE}), frozenset({VIEWERS["child"]})),
+            Household("away", frozenset({VIEWERS["mallory"]}), frozenset()),
+        ),
+        allowed=frozenset({VIEWERS["friend"]}), relay=VIEWERS["relay"],
+    )  # fmt: skip
+    row = Stored(1, event, "tea")
+    for name, pubkey in VIEWERS.items():
+        visibility = seen_by(keys(pubkey), read_rule, people=people, groups=groups)
+        answer = await read(store, visibility=visibility)
+        assert (answer == [event.raw]) is visibility.may_read(row, asked()), name
+        if word not in ("owner", "known"):
+            assert (answer == [event.raw]) is (name in readers or readers == ["*"]), name
+
+
+async def test_an_admin_of_one_group_is_no_admin_of_another(store: Store) -> None:
+    """Who may read: a store compiles a Visibility and never weakens it."""
+    chats = [unsigned(cast.bob, 9, [["h", group]]) for group in ("tea", "den", "gone")]
+    await write(store, *chats)
+    groups = (
+        Groups()
+        .with_group(Group("tea", members={ALICE: ("admin",)}))
+        .with_group(Group("den", members={ALICE: ("label",)}))
+    )
+    await set_groups(store, **groups.by_id, gone=None)
+    for word, expected in ((Who.ADMIN, chats[:1]), (Who.INSIDER, chats[:2])):
+        visibility = seen_by(keys(ALICE), rule(Match(h=True), word), groups=groups)
+        assert await read(store, visibility=visibility) == in_order(*expected)
+
+
+# expiry -----------------------------------------------------------------------------------------
+
+
+async def test_expired_rows_are_not_given(store: Store) -> None:
+    """Rows that are not expired: expired means expiration <= now (N40-04)."""
+    lasting = unsigned(cast.alice, at=1)
+    ending = unsigned(cast.alice, 1, [["expiration", "100"], ["t", "a"]], at=2)
+    await write(store, lasting, ending)
+    assert await read(store, now=99) == in_order(lasting, ending)
+    for now in (100, 101, MAX):
+        assert await read(store, now=now) == raws(lasting)
+        assert await read(store, asked(tag_t=["a"]), now=now) == []
+        assert await read(store, asked(ids=[ending.id]), now=now) == []
+        assert await read(store, now=now, limit=1) == raws(lasting)
+        assert await store.count([asked()], EVERYTHING, now=now) == 1
+    assert await store.count([asked()], EVERYTHING, now=99) == 2
+
+
+async def test_an_expired_row_is_a_fact_until_it_is_swept(store: Store) -> None:
+    """Rows that are still stored; when the newest version expires, older ones do not come back."""
+    ending = await stored(store, unsigned(cast.alice, 0, [["expiration", "100"]], at=50))
+    older = unsigned(cast.alice, 0, at=40)
+    assert await write(store, older, now=200) == [WriteOutcome.SUPERSEDED]
+    assert list(await store.since(0, 10)) == [ending]
+
+
+async def test_an_expiry_may_lie_far_away(store: Store) -> None:
+    """expires_at is a 64-bit number."""
+    event = unsigned(cast.alice, 1, [["expiration", "9" * 18]])
+    await write(store, event)
+    assert await read(store, now=10**18 - 2) == raws(event)
+    assert await read(store, now=10**18 - 1) == []
+
+
+# count ------------------------------------------------------------------------------------------
+
+
+async def test_count_counts_each_row_once(store: Store) -> None:
+    """How many rows match any filter and may be read; `limit` plays no part (N45-04)."""
+    crowd = a_crowd()
+    await write(store, *crowd)
+    several = [asked(kinds=[1]), asked(authors=[ALICE]), asked(tag_t=["a", "b"]), asked(kinds=[3])]
+    expected = sum(any(filter_.matches(event) for filter_ in several) for event in crowd)
+    assert await store.count(several, EVERYTHING, now=0) == expected
+    assert await store.count([asked(limit=1)], EVERYTHING, now=0) == len(crowd)
+    assert await store.count([asked(limit=0, kinds=[1])], EVERYTHING, now=0) == sum(
+        event.kind == 1 for event in crowd
+    )
+    assert await store.count([], EVERYTHING, now=0) == 0
+
+
+async def test_count_leaves_out_what_may_not_be_read(store: Store) -> None:
+    """How many rows may be read."""
+    await write(store, *a_crowd())
+    visibility = seen_by(keys(ALICE), rule(Match(KindSet.of(4, 9)), Who.AUTHOR))
+    for filters in ([asked()], [asked(kinds=[4]), asked(kinds=[9, 1])], [asked(authors=[BOB])]):
+        readable = {raw for filter_ in filters for raw in await read(store, filter_, visibility)}
+        assert await store.count(filters, visibility, now=0) == len(readable)
+
+
+async def test_count_takes_as_many_filters_as_a_message_holds(store: Store) -> None:
+    """How many rows match any filter: 50 filters of many values too."""
+    crowd = a_crowd()
+    await write(store, *crowd)
+    strangers = [f"{number:064x}" for number in range(15)]
+    filters = [asked(authors=[*strangers, ALICE], until=number) for number in range(50)]
+    expected = sum(event.pubkey == ALICE for event in crowd)
+    assert await store.count(filters, EVERYTHING, now=0) == expected

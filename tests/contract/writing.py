@@ -1,0 +1,197 @@
+"""How tests write to a store: small batches, decided by `relay.retention` as the relay does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.groups.group import Groups
+from relay.nostr import kinds
+from relay.nostr.event import signed
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.retention import (
+    Found,
+    Keep,
+    Stored,
+    Wanted,
+    WritePlan,
+    delete_by_author,
+    keep_by_kind,
+    plan_for,
+    wanted_for,
+)
+from relay.visibility import People, everything_visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from relay.groups.group import Group
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.nostr.keys import SecretKey
+    from relay.retention import Tombstone
+    from relay.storage import Place, Store
+    from relay.verdict import WriteOutcome
+    from relay.visibility import Visibility
+
+TERMS: Final = FilterTerms()
+EVERYTHING: Final = everything_visible(People(), Groups())
+NOTHING_WANTED: Final = Wanted(frozenset(), frozenset(), frozenset())
+MAX: Final = 2**63 - 1
+
+
+def unsigned(
+    who: SecretKey, kind: int = 1, tags: Sequence[Sequence[str]] = (), content: str = "",
+    at: int = 1000,
+) -> Event:  # fmt: skip
+    """An event whose signature is nonsense: no store looks at it."""
+    return signed(who.pubkey, at, kind, [list(tag) for tag in tags], content, lambda _: "0" * 128)
+
+
+def asked(**conditions: object) -> Filter:
+    """A filter as a client would put it; `tag_X` stands for `#X`."""
+    return filter_from(
+        {key.replace("tag_", "#"): value for key, value in conditions.items()}, TERMS
+    )
+
+
+def group_of(event: Event) -> str | None:
+    return event.d if event.kind in kinds.GROUP_STATE else event.tag("h")
+
+
+def kept_as(event: Event) -> Keep:
+    """NIP-01's slots, and some kinds of the memory systems that compete in another way."""
+    return _KEPT.get(event.kind) or keep_by_kind(event.kind)
+
+
+_KEPT: Final = {
+    kinds.APP_RECORD: Keep.FIRST,
+    kinds.PREFERENCE: Keep.LATEST_TS,
+    kinds.TOOL_HISTORY: Keep.FIRST,
+}
+
+
+class Batch:
+    """What several writes add up to, for `Store.append`."""
+
+    def __init__(
+        self, *events: Event, now: int = 0, quiet: bool = False, group: str | None = None
+    ) -> None:
+        """`group`: noted with every row, in place of the one that it names itself."""
+        self.wanted = wanted_for([(event, kept_as(event)) for event in events])
+        self.results: list[Stored | WriteOutcome] = []
+        self.found: Found | None = None
+        self.plan = WritePlan()
+        self._events = events
+        self._now = now
+        self._quiet = quiet
+        self._group = group
+
+    def decide(self, found: Found) -> WritePlan:
+        self.found = found
+        for event in self._events:
+            result = plan_for(
+                event, self._group or group_of(event), kept_as(event), found, self.plan,
+                now=self._now, high_tie=True, quiet=self._quiet,
+            )  # fmt: skip
+            if isinstance(result, Stored) and event.kind == kinds.DELETION:
+                delete_by_author(event, found, self.plan)
+            self.results.append(result)
+        return self.plan
+
+
+async def write(
+    store: Store, *events: Event, now: int = 0, quiet: bool = False, group: str | None = None
+) -> list[Stored | WriteOutcome]:
+    """One batch; gives what became of each event."""
+    batch = Batch(*events, now=now, quiet=quiet, group=group)
+    await store.append(batch.wanted, batch.decide)
+    return batch.results
+
+
+async def stored(
+    store: Store, event: Event, *, quiet: bool = False, group: str | None = None
+) -> Stored:
+    """Write one event that nothing stands against."""
+    (row,) = await write(store, event, quiet=quiet, group=group)
+    assert isinstance(row, Stored), row
+    return row
+
+
+async def change(store: Store, plan: Callable[[WritePlan], None]) -> int:
+    """Append a plan of the test's own."""
+
+    def decide(_found: Found) -> WritePlan:
+        out = WritePlan()
+        plan(out)
+        return out
+
+    return await store.append(NOTHING_WANTED, decide)
+
+
+async def set_groups(store: Store, **groups: Group | None) -> None:
+    await change(store, lambda plan: plan.groups.update(groups))
+
+
+async def bury(store: Store, *stones: Tombstone) -> None:
+    await change(store, lambda plan: plan.tombstones.extend(stones))
+
+
+async def look_up(
+    store: Store, *,
+    ids: Sequence[str] = (), slots: Sequence[object] = (), tombstones: Sequence[str] = (),
+    prefixes: Sequence[tuple[str, str]] = (), used_groups: Sequence[str] = (),
+) -> Found:  # fmt: skip
+    """What the store tells a `decide` that wants this; nothing is written."""
+    answers: list[Found] = []
+
+    def decide(found: Found) -> WritePlan:
+        answers.append(found)
+        return WritePlan()
+
+    wanted = Wanted(
+        frozenset(ids), frozenset(slots), frozenset(tombstones),  # type: ignore[arg-type]
+        frozenset(prefixes), frozenset(used_groups),
+    )  # fmt: skip
+    await store.append(wanted, decide)
+    return answers[0]
+
+
+async def read(
+    store: Store, filter_: Filter | None = None, visibility: Visibility = EVERYTHING, *,
+    limit: int = 10_000, upto: int = MAX, now: int = 0, after: Place | None = None,
+    size: int = 10_000,
+) -> list[bytes]:  # fmt: skip
+    """One page."""
+    page = await store.page(
+        asked() if filter_ is None else filter_, visibility,
+        limit=limit, upto=upto, now=now, after=after, size=size,
+    )  # fmt: skip
+    return list(page.raws)
+
+
+async def read_in_pages(
+    store: Store, filter_: Filter, visibility: Visibility = EVERYTHING, *,
+    limit: int = 10_000, upto: int = MAX, now: int = 0, size: int,
+) -> list[list[bytes]]:  # fmt: skip
+    """All pages of an answer, as the road of a REQ asks for them."""
+    pages: list[list[bytes]] = []
+    after = None
+    while True:
+        page = await store.page(
+            filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
+        )
+        pages.append(list(page.raws))
+        limit -= len(page.raws)
+        if page.next is None:
+            return pages
+        assert after is None or page.next != after, "the pages do not get on"
+        after = page.next
+
+
+def raws(*events: Event) -> list[bytes]:
+    return [event.raw for event in events]
+
+
+def in_order(*events: Event) -> list[bytes]:
+    """As N01-76 has it: newest first, then lowest id."""
+    return raws(*sorted(events, key=lambda event: (-event.created_at, event.id)))

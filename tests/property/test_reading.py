@@ -1,0 +1,230 @@
+"""Laws of reading: `may_read` = its SQL; the gate closes only what gives nothing; a membership or
+a login only ever opens."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import load
+from relay.nostr.filters import filter_from
+from relay.nostr.kinds import GROUP_RECORDS
+from relay.retention import Found, Keep, Stored, WritePlan, plan_for
+from relay.visibility import STRANGER, People, ReadRule, Viewer, visibility_for
+from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
+from tests.property import world
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.groups.group import Groups
+    from relay.nostr.filters import Filter
+    from relay.storage import Store
+    from relay.visibility import Visibility
+
+
+def noted(drafts: st.SearchStrategy[world.Draft]) -> st.SearchStrategy[list[Any]]:
+    """Rows to be, with the group and the `quiet` that the relay notes, whatever they say."""
+    return st.lists(st.tuples(drafts, world.groups_or_none, st.booleans()), min_size=1, max_size=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Rows as the relay noted them, who is who, and who is in which group."""
+
+    drafts: Sequence[tuple[world.Draft, str | None, bool]]
+    groups: Groups
+    people: People
+    rules: Sequence[ReadRule]
+
+
+scenes = st.builds(
+    Scene, noted(world.drafts), world.groups_of_the_world(), world.peoples, world.rule_sets
+)
+
+
+@lru_cache
+def packaged_rules() -> tuple[ReadRule, ...]:
+    with tempfile.TemporaryDirectory() as folder:
+        return load(folder).read_rules
+
+
+@st.composite
+def packaged_scenes(draw: st.DrawFn) -> Scene:
+    rules = packaged_rules()
+    return Scene(
+        draw(noted(world.drafts_about(rules))),
+        draw(world.groups_of_the_world()),
+        draw(world.peoples),
+        rules,
+    )
+
+
+@st.composite
+def packaged_filters(draw: st.DrawFn) -> Filter:
+    return draw(world.filters(world.kinds_in(packaged_rules())))
+
+
+async def played(store: Store, scene: Scene) -> list[Stored]:
+    """Write the scene into a store; gives its rows."""
+    rows: list[Stored] = []
+
+    def decide(found: Found) -> WritePlan:
+        plan = WritePlan()
+        events = []
+        for draft, group, quiet in scene.drafts:
+            events.append(draft.event(events))
+            result = plan_for(
+                events[-1], group, Keep.ALL, found, plan, now=0, high_tie=True, quiet=quiet
+            )
+            if isinstance(result, Stored):
+                rows.append(result)
+        return plan
+
+    await store.append(NOTHING_WANTED, decide)
+    await world.put_groups(store, scene.groups)
+    return rows
+
+
+def readable(rows: Sequence[Stored], filter_: Filter, visibility: Visibility) -> set[str]:
+    return {
+        row.event.id
+        for row in rows
+        if filter_.matches(row.event) and visibility.may_read(row, filter_)
+    }
+
+
+def seen(scene: Scene, viewer: Viewer, groups: Groups | None = None) -> Visibility:
+    return visibility_for(viewer, scene.rules, scene.people, groups or scene.groups)
+
+
+async def may_read_equals_its_sql(scene: Scene, asking: list[tuple[Viewer, Filter]]) -> None:
+    async with world.sqlite_store() as store:
+        rows = await played(store, scene)
+        for viewer, filter_ in [(STRANGER, asked()), *asking]:
+            visibility = seen(scene, viewer)
+            for one in (filter_, asked()):
+                given_out = await world.ids_seen(store, one, visibility)
+                assert len(given_out) == len(set(given_out))
+                assert set(given_out) == readable(rows, one, visibility)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(scenes, st.lists(st.tuples(world.viewers, world.filters()), min_size=1, max_size=4))
+def test_may_read_equals_its_sql(scene: Scene, asking: list[tuple[Viewer, Filter]]) -> None:
+    world.run(may_read_equals_its_sql(scene, asking))
+
+
+@pytest.mark.slow
+@settings(max_examples=120)
+@given(
+    packaged_scenes(),
+    st.lists(st.tuples(world.viewers, packaged_filters()), min_size=1, max_size=4),
+)
+def test_may_read_equals_its_sql_by_the_packaged_rules(
+    scene: Scene, asking: list[tuple[Viewer, Filter]]
+) -> None:
+    world.run(may_read_equals_its_sql(scene, asking))
+
+
+@pytest.mark.slow
+@settings(max_examples=120)
+@given(
+    scenes | packaged_scenes(),
+    world.viewers,
+    world.filters(),
+    st.sampled_from(world.GROUPS),
+    world.pubkeys,
+)
+def test_what_a_viewer_sees_never_grows_when_a_member_is_removed(
+    scene: Scene, viewer: Viewer, filter_: Filter, group_id: str, member: str
+) -> None:
+    group = scene.groups.get(group_id)
+    if group is None:
+        return
+    left = {key: roles for key, roles in group.members.items() if key != member}
+    after = scene.groups.with_group(replace(group, members=left))
+
+    async def law() -> None:
+        async with world.sqlite_store() as store:
+            await played(store, scene)
+            for who in (viewer, Viewer(frozenset({member}))):
+                before_ids = await world.ids_seen(store, filter_, seen(scene, who))
+                await world.put_groups(store, after)
+                after_ids = await world.ids_seen(store, filter_, seen(scene, who, after))
+                await world.put_groups(store, scene.groups)
+                assert set(after_ids) <= set(before_ids)
+
+    world.run(law())
+
+
+@settings(max_examples=150)
+@given(scenes | packaged_scenes(), world.viewers, world.filters())
+def test_a_wider_login_never_sees_less(scene: Scene, viewer: Viewer, filter_: Filter) -> None:
+    rows = _rows_of(scene)
+    alone = readable(rows, filter_, seen(scene, STRANGER))
+    assert alone <= readable(rows, filter_, seen(scene, viewer))
+    for key in viewer.keys:
+        one = readable(rows, filter_, seen(scene, Viewer(frozenset({key}))))
+        assert one <= readable(rows, filter_, seen(scene, viewer))
+
+
+@st.composite
+def narrow_filters(draw: st.DrawFn) -> Filter:
+    """Such as ask for one thing, which the gate may know to be out of reach."""
+    kinds, ds = world.kinds_in(packaged_rules()), world.ds_in(packaged_rules())
+    narrow = {
+        "kinds": st.lists(st.sampled_from(kinds), min_size=1, max_size=2),
+        "#h": st.lists(st.sampled_from(world.GROUPS), min_size=1, max_size=2),
+    }
+    wide = {
+        "authors": world.CONDITIONS["authors"],
+        "#p": world.CONDITIONS["#p"],
+        "#d": st.lists(st.sampled_from(ds), min_size=1, max_size=2),
+    }
+    names = draw(st.sampled_from([["kinds"], ["#h"], ["kinds", "#h"]]))
+    more = draw(st.sampled_from([[], [], ["authors"], ["#p"], ["#d"], ["authors", "#d"]]))
+    drawn = {name: draw({**narrow, **wide}[name]) for name in [*names, *more]}
+    return filter_from(drawn, TERMS)
+
+
+@settings(max_examples=300)
+@given(packaged_scenes(), world.viewers, st.lists(narrow_filters(), min_size=1, max_size=2))
+def test_the_gate_closes_only_what_gives_nothing(
+    scene: Scene, viewer: Viewer, filters: list[Filter]
+) -> None:
+    rows = [replace(row, group=group_of(row.event)) for row in _rows_of(scene)]
+    visibility = seen(scene, viewer, _involving(scene.groups, rows))
+    if visibility.gate(filters) is not None:
+        for filter_ in filters:
+            assert readable(rows, filter_, visibility) == set()
+
+
+def _involving(groups: Groups, rows: Sequence[Stored]) -> Groups:
+    """These groups, with everybody noted whom the rows put in, took out or heard asking."""
+    for group in list(groups.by_id.values()):
+        involved = set(group.members)
+        for row in rows:
+            if row.group == group.id and row.event.kind in GROUP_RECORDS:
+                involved.update([row.event.pubkey, *row.event.tag_values("p")])
+        groups = groups.with_group(replace(group, involved=frozenset(involved)))
+    return groups
+
+
+def _rows_of(scene: Scene) -> list[Stored]:
+    events = []
+    for draft, _, _ in scene.drafts:
+        events.append(draft.event(events))
+    return [
+        Stored(number, event, group, quiet)
+        for number, (event, (_, group, quiet)) in enumerate(
+            zip(events, scene.drafts, strict=True), 1
+        )
+    ]

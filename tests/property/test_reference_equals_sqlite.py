@@ -1,0 +1,303 @@
+"""Law: whatever is written, deleted, ended or asked, SqliteStore answers as ReferenceStore does."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from relay.groups.group import Group, Groups
+from relay.nostr.filters import filter_from
+from relay.retention import Slot, Tombstone, Wanted, address_target, event_target, key_target
+from relay.storage.reference import ReferenceStore
+from relay.storage.sqlite.store import SqliteStore
+from relay.visibility import People, visibility_for
+from tests.contract.writing import MAX, TERMS, Batch, change, look_up, read_in_pages, unsigned
+from tests.property import world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.retention import Found, WritePlan
+    from relay.storage import Store
+    from relay.visibility import ReadRule, Viewer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What somebody asks of a store; `ids` are looked up among the events written so far."""
+
+    filters: Sequence[Filter]
+    viewer: Viewer
+    rules: Sequence[ReadRule]
+    people: People
+    limit: int
+    size: int
+    back: int
+    """How many of the newest rows came too late to be seen."""
+    now: int
+
+
+questions = st.builds(
+    Question,
+    st.lists(world.filters(), min_size=1, max_size=3),
+    world.viewers,
+    st.just([]) | world.rule_sets,
+    world.peoples,
+    st.sampled_from([1000, 1000, 1000, 5, 3, 1, 0]),
+    st.integers(1, 4),
+    st.sampled_from([0, 0, 1, 3]),
+    world.nows,
+)
+asked = st.lists(questions, min_size=1, max_size=3)
+batches = st.lists(world.drafts, min_size=1, max_size=6)
+crowds = st.lists(world.drafts, min_size=12, max_size=24)
+
+
+class Twins(RuleBasedStateMachine):
+    """Two stores that live through the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.reference = ReferenceStore()
+        self.sqlite = self.do(self.opened())
+        self.groups = Groups()
+        self.events: list[Event] = []
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run(work)
+
+    async def opened(self) -> SqliteStore:
+        path = Path(self.folder.name) / "rookery.db"
+        return await SqliteStore.open(path, TERMS, synchronous="NORMAL")
+
+    def teardown(self) -> None:
+        self.do(self.sqlite.close())
+        self.loop.close()
+        self.folder.cleanup()
+
+    def both(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        """What both answer."""
+        expected = self.do(ask(self.reference))
+        answered = self.do(ask(self.sqlite))
+        assert answered == expected
+        return expected
+
+    @initialize(drafts=crowds, asked=asked)
+    def begin(self, drafts: list[world.Draft], asked: list[Question]) -> None:
+        self.write(drafts=drafts, now=0, asked=asked)
+
+    @rule(drafts=batches, now=world.nows, asked=asked)
+    def write(self, drafts: list[world.Draft], now: int, asked: list[Question]) -> None:
+        events = list(self.events)
+        for draft in drafts:
+            events.append(draft.event(events))
+        new = events[len(self.events) :]
+
+        async def append(store: Store) -> object:
+            batch = Batch(*new, now=now)
+            head = await store.append(batch.wanted, batch.decide)
+            return head, batch.results, batch.plan
+
+        self.both(append)
+        self.events = events
+        self.ask(asked)
+
+    @rule(drafts=batches)
+    def fail(self, drafts: list[world.Draft]) -> None:
+        """The invariants say that nothing has changed."""
+        batch = Batch(*(draft.event(self.events) for draft in drafts))
+
+        def decide(found: Found) -> WritePlan:
+            batch.decide(found)
+            raise LookupError
+
+        for store in (self.reference, self.sqlite):
+            batch.results.clear()
+            with pytest.raises(LookupError):
+                self.do(store.append(batch.wanted, decide))
+
+    @rule(chosen=st.sets(st.integers(0, 12), max_size=3), until=world.times, asked=asked)
+    def sweep(self, chosen: set[int], until: int, asked: list[Question]) -> None:
+        """Rows go and tombstones come, as an admin or a sweep has it."""
+        rows = self.do(self.reference.since(0, 1000))
+        gone = [row for number, row in enumerate(reversed(rows)) if number in chosen]
+
+        def plan(out: WritePlan) -> None:
+            out.removes.update(row.seq for row in gone)
+            for row in gone:
+                out.tombstones.append(Tombstone(event_target(row.event.id), "", None, "9005"))
+                if row.slot is not None:
+                    target = address_target(row.slot)
+                    out.tombstones.append(Tombstone(target, row.event.pubkey, until, "sweep"))
+
+        self.both(lambda store: change(store, plan))
+        self.ask(asked)
+
+    @rule(
+        group_id=st.sampled_from(world.GROUPS),
+        flags=world.flags,
+        members=world.members,
+        asked=asked,
+    )
+    def change_group(
+        self, group_id: str, flags: frozenset[Any], members: dict[str, Any], asked: list[Question]
+    ) -> None:
+        if group_id in self.groups.ended:
+            return
+        group = Group(group_id, flags=flags, members=members)
+        self.both(lambda store: change(store, lambda plan: plan.groups.update({group_id: group})))
+        self.groups = self.groups.with_group(group)
+        self.ask(asked)
+
+    @rule(group_id=st.sampled_from(world.GROUPS), drafts=batches, asked=asked)
+    def end_group(self, group_id: str, drafts: list[world.Draft], asked: list[Question]) -> None:
+        """What was written into it in the very same batch goes with it."""
+        events = list(self.events)
+        for draft in drafts[:2]:
+            events.append(draft.event(events))
+        events.append(unsigned(world.PEOPLE[0], 9008, [["h", group_id]], at=3))
+        new = events[len(self.events) :]
+
+        async def append(store: Store) -> int:
+            batch = Batch(*new)
+
+            def decide(found: Found) -> WritePlan:
+                plan = batch.decide(found)
+                plan.ends.add(group_id)
+                plan.groups[group_id] = None
+                return plan
+
+            return await store.append(batch.wanted, decide)
+
+        self.both(append)
+        self.events = events
+        self.groups = self.groups.without_group(group_id)
+        self.ask(asked)
+
+    @rule()
+    def restart(self) -> None:
+        self.do(self.sqlite.close())
+        self.sqlite = self.do(self.opened())
+
+    @rule(asked=asked)
+    def ask(self, asked: list[Question]) -> None:
+        for question in asked:
+            self._ask(question)
+
+    def _ask(self, question: Question) -> None:
+        visibility = visibility_for(question.viewer, question.rules, question.people, self.groups)
+        upto = self.do(self.reference.head()) - question.back
+        first = question.filters[0]
+
+        async def places(store: Store) -> object:
+            return list(
+                await store.places(
+                    first,
+                    visibility,
+                    limit=question.limit,
+                    upto=upto,
+                    now=question.now,
+                    after=None,
+                    size=1000,
+                )
+            )
+
+        async def pages(store: Store) -> object:
+            pages = await read_in_pages(
+                store,
+                first,
+                visibility,
+                limit=question.limit,
+                upto=upto,
+                now=question.now,
+                size=question.size,
+            )
+            return [raw for page in pages for raw in page]
+
+        async def count(store: Store) -> int:
+            return await store.count(question.filters, visibility, now=question.now)
+
+        self.both(places)
+        self.both(pages)
+        self.both(count)
+
+    @rule(numbers=st.lists(st.integers(0, 30), min_size=1, max_size=5), question=questions)
+    def ask_by_id(self, numbers: list[int], question: Question) -> None:
+        ids = [self.events[number].id for number in numbers if number < len(self.events)]
+        for conditions in ({"ids": ids}, {"ids": ids, "kinds": world.KINDS[:6]}):
+            by_id = filter_from(conditions, TERMS)
+            self._ask(replace(question, filters=[by_id, *question.filters]))
+
+    @invariant()
+    def both_hold_the_same_rows(self) -> None:
+        async def rows(store: Store) -> object:
+            return await store.head(), list(await store.since(0, 1000))
+
+        self.both(rows)
+
+    @invariant()
+    def both_find_the_same_facts(self) -> None:
+        events = self.events[-40:]
+        ids = {event.id for event in events}
+        slots = {Slot(event.pubkey, event.kind, event.d) for event in events}
+        slots |= {Slot(event.pubkey, event.kind, "") for event in events}
+        wanted = Wanted(
+            frozenset(ids),
+            frozenset(slots),
+            frozenset(
+                {event_target(event_id) for event_id in ids}
+                | {address_target(slot) for slot in slots}
+                | {key_target(key.pubkey) for key in world.PEOPLE}
+            ),
+            frozenset((group, event_id[:8]) for group in world.GROUPS for event_id in ids),
+            frozenset(world.GROUPS),
+        )
+
+        async def facts(store: Store) -> object:
+            found = await look_up(
+                store,
+                ids=list(wanted.ids),
+                slots=list(wanted.slots),
+                tombstones=list(wanted.tombstones),
+                prefixes=list(wanted.prefixes),
+                used_groups=list(wanted.used_groups),
+            )
+            rows = {key: row for key, row in found.rows.items() if key in ids}
+            # Of several by one key the latest holds; a store need not keep the others.
+            stones: dict[tuple[str, str], int] = {}
+            for target, held in found.tombstones.items():
+                for stone in held:
+                    key = target, stone.by
+                    until = MAX if stone.until is None else stone.until
+                    stones[key] = max(stones.get(key, 0), until)
+            return found.head, rows, found.slots, stones, found.prefixes, found.used_groups
+
+        self.both(facts)
+
+
+@pytest.mark.slow
+def test_reference_equals_sqlite() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Twins, settings=settings(max_examples=60, stateful_step_count=12, deadline=None)
+    )

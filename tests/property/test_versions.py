@@ -1,0 +1,121 @@
+"""Law: the order in which versions arrive never changes which one survives."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.nostr import kinds
+from relay.nostr.event import event_from_raw
+from relay.retention import (
+    Found,
+    Keep,
+    Stored,
+    WritePlan,
+    delete_by_author,
+    plan_for,
+    version_of,
+    wanted_for,
+)
+from relay.storage.reference import ReferenceStore
+from tests import cast
+from tests.contract.writing import read, unsigned
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.storage import Store
+
+versions = st.lists(
+    st.builds(
+        lambda at, ts, text: unsigned(
+            cast.alice, kinds.PREFERENCE, [["d", "x"], ["ts", ts]], text, at
+        ),
+        st.integers(0, 3),
+        st.sampled_from(["0", "1", "2", "none"]),
+        st.sampled_from(["a", "b", "c"]),
+    ),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda event: event.id,
+)
+address = f"{kinds.PREFERENCE}:{cast.alice.pubkey}:x"
+deletions = st.lists(
+    st.integers(0, 3).map(lambda at: unsigned(cast.alice, kinds.DELETION, [["a", address]], at=at)),
+    max_size=2,
+)
+
+
+async def arrived(
+    events: list[Event], cuts: set[int], keep: Keep, *, high_tie: bool = True
+) -> list[bytes]:
+    """What is left of these versions when they arrive in this order, in batches cut there."""
+    store = ReferenceStore()
+    starts = sorted({0, *(cut for cut in cuts if cut < len(events))})
+    for start, end in zip(starts, [*starts[1:], len(events)], strict=True):
+        await _write(store, events[start:end], keep, high_tie=high_tie)
+    return [raw for raw in await read(store) if event_from_raw(raw).kind == kinds.PREFERENCE]
+
+
+async def _write(store: Store, events: list[Event], keep: Keep, *, high_tie: bool) -> None:
+    def decide(found: Found) -> WritePlan:
+        plan = WritePlan()
+        for event in events:
+            of = Keep.ALL if event.kind == kinds.DELETION else keep
+            result = plan_for(event, None, of, found, plan, now=0, high_tie=high_tie)
+            if isinstance(result, Stored) and event.kind == kinds.DELETION:
+                delete_by_author(event, found, plan)
+        return plan
+
+    wanted = wanted_for(
+        [(event, Keep.ALL if event.kind == kinds.DELETION else keep) for event in events]
+    )
+    await store.append(wanted, decide)
+
+
+@settings(max_examples=200)
+@given(versions, deletions, st.data())
+def test_the_latest_survives_in_every_order(
+    versions: list[Event], deletions: list[Event], data: st.DataObject
+) -> None:
+    shuffled = data.draw(st.permutations([*versions, *deletions]))
+    cuts = data.draw(st.sets(st.integers(1, 6)))
+    until = max((event.created_at for event in deletions), default=-1)
+    alive = [event for event in versions if event.created_at > until]
+    best = sorted(alive, key=lambda event: (-event.created_at, event.id))[:1]
+    assert asyncio.run(arrived(shuffled, cuts, Keep.LATEST)) == [event.raw for event in best]
+
+
+@settings(max_examples=200)
+@given(versions, st.booleans(), st.data())
+def test_the_latest_by_ts_survives_in_every_order(
+    versions: list[Event],
+    high_tie: bool,  # noqa: FBT001
+    data: st.DataObject,
+) -> None:
+    shuffled = data.draw(st.permutations(versions))
+    cuts = data.draw(st.sets(st.integers(1, 6)))
+    newest = max(version_of(event, Keep.LATEST_TS) for event in versions)
+    tied = [event for event in versions if version_of(event, Keep.LATEST_TS) == newest]
+    best = sorted(tied, key=lambda event: event.id)[-1 if high_tie else 0]
+    left = asyncio.run(arrived(shuffled, cuts, Keep.LATEST_TS, high_tie=high_tie))
+    assert left == [best.raw]
+
+
+@settings(max_examples=100)
+@given(versions, st.sets(st.integers(1, 6)))
+def test_the_first_survives_whatever_follows(versions: list[Event], cuts: set[int]) -> None:
+    assert asyncio.run(arrived(versions, cuts, Keep.FIRST)) == [versions[0].raw]
+
+
+@settings(max_examples=100)
+@given(versions, st.sets(st.integers(1, 6)), st.sets(st.integers(1, 6)))
+def test_how_events_fall_into_batches_changes_nothing(
+    versions: list[Event], one: set[int], other: set[int]
+) -> None:
+    for keep in Keep:
+        assert asyncio.run(arrived(versions, one, keep)) == asyncio.run(
+            arrived(versions, other, keep)
+        )

@@ -1,0 +1,266 @@
+"""A world so small that its rows, rules, groups and readers meet all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hypothesis import strategies as st
+
+from relay.groups.group import Flag, Group, Groups
+from relay.nostr.event import event_from_raw
+from relay.nostr.filters import filter_from
+from relay.nostr.kinds import GROUP_STATE
+from relay.storage.sqlite.store import SqliteStore
+from relay.verdict import Who
+from relay.visibility import Household, KindSet, Match, People, ReadRule, Viewer
+from tests import cast
+from tests.contract.writing import MAX, TERMS, change, unsigned
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from typing import Any
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.storage import Store
+    from relay.visibility import Visibility
+
+PEOPLE: Final = [cast.alice, cast.bob, cast.carol]
+GROUPS: Final = ["tea", "den"]
+KINDS: Final = [0, 1, 5, 9, 78, 1059, 9000, 9007, 30078, 30093, 30095, 39000]
+DS: Final = ["", "x", "snow:", "snow:a"]
+WORDS: Final = ["a", "b", "snow:a"]
+RULE_TAGS: Final = ["enc", "snow:tier", "visibility", "scope"]
+
+people = st.sampled_from(PEOPLE)
+pubkeys = people.map(lambda key: key.pubkey)
+some_pubkeys = st.frozensets(pubkeys, max_size=2)
+groups_or_none = st.sampled_from([None, *GROUPS, "gone", "never"])
+times = st.sampled_from([0, 1, 2, 3, 4, 5, MAX])
+nows = st.integers(0, 6)
+
+
+# rows -------------------------------------------------------------------------------------------
+
+plain_tags = st.one_of(
+    st.tuples(st.sampled_from(["t", "hk", "r"]), st.sampled_from(WORDS)),
+    st.tuples(st.just("d"), st.sampled_from(DS)),
+    st.tuples(st.sampled_from(["p", "scope", "t"]), pubkeys),
+    st.tuples(st.sampled_from([*RULE_TAGS, "t", "d"]), st.sampled_from(WORDS)),
+    st.tuples(st.sampled_from([*RULE_TAGS, "t", "p", "d"])),
+    st.tuples(st.just("team"), st.sampled_from(["a", "a\0b", "", "a "])),
+    st.tuples(st.just("expiration"), st.sampled_from(["2", "4", "900"])),
+    st.tuples(st.just("ts"), st.sampled_from(["0", "1", "7", "x"])),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event to be: what it names of earlier ones is known when it is written."""
+
+    who: cast.SecretKey
+    kind: int
+    tags: tuple[tuple[str, ...], ...]
+    h: str | None
+    at: int
+    content: str
+    named: tuple[int, ...]
+    """Earlier events, counted from the newest, that `e` and `a` tags name."""
+
+    def event(self, before: list[Event]) -> Event:
+        tags: list[tuple[str, ...]] = []
+        if self.h is not None:  # what the relay signs names its group by `d`
+            tags.append(("d" if self.kind in GROUP_STATE else "h", self.h))
+        for number in self.named:
+            if number < len(before):
+                target = before[-1 - number]
+                tags.append(("e", target.id))
+                tags.append(("a", f"{target.kind}:{target.pubkey}:{target.d}"))
+        return unsigned(self.who, self.kind, [*tags, *self.tags], self.content, self.at)
+
+
+def drafts_of(
+    kinds: list[int], tags: st.SearchStrategy[tuple[str, ...]]
+) -> st.SearchStrategy[Draft]:
+    return st.builds(
+        Draft,
+        people,
+        st.sampled_from(kinds),
+        st.lists(tags, max_size=4).map(tuple),
+        st.sampled_from([None, *GROUPS]),
+        times,
+        st.sampled_from(["", "x"]),
+        st.lists(st.integers(0, 12), max_size=2).map(tuple),
+    )
+
+
+drafts = drafts_of(KINDS, plain_tags)
+
+
+def kinds_in(rules: Sequence[ReadRule]) -> list[int]:
+    """Kinds at the edges of what the rules are about, and one that is none of their business."""
+    matches = [match for rule in rules for match in (rule.match, *rule.excepts)]
+    spans = [span for match in matches if match.kinds for span in match.kinds.ranges]
+    return sorted({1, *(kind for span in spans for kind in span if kind < 20000 or kind >= 30000)})
+
+
+def ds_in(rules: Sequence[ReadRule]) -> list[str]:
+    """Values of `d` that the rules name, and such as begin with what they name."""
+    matches = [match for rule in rules for match in (rule.match, *rule.excepts)]
+    named = {d for match in matches for d in (*(match.d or ()), *(match.d_prefixes or ()))}
+    return sorted({"", *named, *(f"{d}x" for d in named)})
+
+
+def drafts_about(rules: Sequence[ReadRule]) -> st.SearchStrategy[Draft]:
+    """Events that these rules tell apart."""
+    matches = [match for rule in rules for match in (rule.match, *rule.excepts)]
+    tags = {
+        (name, value)
+        for match in matches
+        for name, wanted in match.tags
+        for value in (["a"] if isinstance(wanted, bool) else wanted)
+    }
+    telling = st.sampled_from(sorted([*(("d", d) for d in ds_in(rules)), *tags, ("t", "a")]))
+    to_people = st.tuples(st.sampled_from(["p", "scope"]), pubkeys)
+    return drafts_of(kinds_in(rules), telling | to_people | plain_tags)
+
+
+# filters ----------------------------------------------------------------------------------------
+
+
+def _list(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(values, min_size=1, max_size=3)
+
+
+CONDITIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "authors": _list(pubkeys),
+    "kinds": _list(st.sampled_from(KINDS)) | st.just([78, 30078]),
+    "since": times,
+    "until": times,
+    "#t": _list(st.sampled_from(WORDS) | pubkeys),
+    "#d": _list(st.sampled_from(DS)),
+    "#hk": _list(st.sampled_from(WORDS)),
+    "#p": _list(pubkeys),
+    "#h": _list(st.sampled_from(GROUPS)),
+}
+
+
+@st.composite
+def filters(draw: st.DrawFn, kinds: list[int] | None = None) -> Filter:
+    # Many conditions find nothing: mostly few.
+    size = draw(st.sampled_from([0, 0, 1, 1, 1, 2, 2, 3]))
+    names = draw(st.permutations(sorted(CONDITIONS)))[:size]
+    asked = {name: draw(CONDITIONS[name]) for name in names}
+    if kinds is not None and "kinds" in asked:
+        asked["kinds"] = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3))
+    return filter_from(asked, TERMS)
+
+
+# readers and rules ------------------------------------------------------------------------------
+
+viewers = st.builds(Viewer, some_pubkeys, st.booleans())
+
+kind_sets = st.lists(
+    st.sampled_from(KINDS) | st.sampled_from([(0, 1), (1000, 9999), (30000, 39999), (0, 65535)]),
+    max_size=3,
+).map(lambda parts: KindSet.of(*parts))
+
+matched_tags = st.lists(
+    st.tuples(
+        st.sampled_from([*RULE_TAGS, "t", "p", "hk", "d", "team"]),
+        st.booleans() | st.frozensets(st.sampled_from(WORDS) | pubkeys, max_size=2),
+    ),
+    max_size=2,
+).map(tuple)
+
+
+def _maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | st.none() | values
+
+
+matches = st.builds(
+    Match,
+    kinds=st.none() | kind_sets,
+    d=_maybe(st.frozensets(st.sampled_from(DS), max_size=2)),
+    d_prefixes=_maybe(st.lists(st.sampled_from(["", "snow", "snow:", "y"]), max_size=2).map(tuple)),
+    h=_maybe(st.booleans() | st.frozensets(st.sampled_from([*GROUPS, "gone"]), max_size=2)),
+    authors=_maybe(some_pubkeys),
+    tags=st.just(()) | matched_tags,
+    quiet=_maybe(st.booleans()),
+    ended=_maybe(st.booleans()),
+)
+
+read_rules = st.builds(
+    ReadRule,
+    name=st.just("a rule"),
+    match=matches,
+    readers=st.frozensets(st.sampled_from(list(Who)), max_size=3),
+    excepts=st.just(()) | st.lists(matches, max_size=2).map(tuple),
+    tag_readers=st.just(())
+    | st.lists(st.sampled_from(["p", "t", "scope", "hk"]), max_size=2).map(tuple),
+    only_by=_maybe(st.frozensets(st.sampled_from(["authors", "ids", "#p", "#t"]), max_size=2)),
+)
+rule_sets = st.lists(read_rules, max_size=3)
+
+peoples = st.builds(
+    People,
+    owners=some_pubkeys,
+    agents=some_pubkeys,
+    households=st.lists(
+        st.builds(Household, st.just("home"), some_pubkeys, some_pubkeys), max_size=2
+    ).map(tuple),
+    allowed=some_pubkeys,
+    relay=pubkeys | st.just(""),
+)
+
+roles = st.lists(st.sampled_from(["admin", "moderator", "label", "agent"]), max_size=2).map(tuple)
+flags = st.frozensets(st.sampled_from([Flag.PRIVATE, Flag.HIDDEN, Flag.CLOSED]), max_size=2)
+members = st.dictionaries(pubkeys, roles, max_size=3)
+
+
+@st.composite
+def groups_of_the_world(draw: st.DrawFn) -> Groups:
+    groups = Groups()
+    for group_id in [*GROUPS, "gone"]:
+        if draw(st.integers(0, 3)):
+            groups = groups.with_group(Group(group_id, flags=draw(flags), members=draw(members)))
+    return groups.without_group("gone")
+
+
+# stores -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def sqlite_store() -> AsyncIterator[Store]:
+    with tempfile.TemporaryDirectory() as folder:
+        store = await SqliteStore.open(Path(folder) / "rookery.db", TERMS, synchronous="NORMAL")
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+async def put_groups(store: Store, groups: Groups) -> None:
+    """Keep all of `groups`, ended ones too, in the store."""
+    await change(
+        store, lambda plan: plan.groups.update({**dict.fromkeys(groups.ended), **groups.by_id})
+    )
+
+
+async def ids_seen(
+    store: Store, filter_: Filter, visibility: Visibility, *, now: int = 0
+) -> list[str]:
+    page = await store.page(
+        filter_, visibility, limit=10_000, upto=MAX, now=now, after=None, size=10_000
+    )
+    return [event_from_raw(raw).id for raw in page.raws]
+
+
+def run(law: Coroutine[Any, Any, None]) -> None:
+    """One example of a law, on a loop of its own."""
+    asyncio.run(law)
