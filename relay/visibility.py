@@ -316,6 +316,9 @@ class Visibility:
     def _closed_off(self, named: Iterable[str]) -> bool:
         if self.standing & {Who.OWNER, Who.AGENT}:
             return False  # they could find configuration, which no group guards
+        keys = self.viewer.keys
+        if any(home.has(key) for home in self.people.households for key in keys):
+            return False  # … and what their household wrote there
         for group_id in named:
             group = self.groups.by_id.get(group_id)
             if group is None:

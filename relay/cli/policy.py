@@ -44,7 +44,7 @@ _WORDS: Final = tuple(
 )
 
 
-@click.group("policy")
+@click.group("policy", epilog="Example: rookery policy check ./data/policies")
 def policy() -> None:
     """Check, show, explain and test who may do what."""
 

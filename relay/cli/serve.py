@@ -27,7 +27,7 @@ from policies.reload import fingerprint, reloaded
 from relay.answer import Answers
 from relay.bus.local import LocalBus
 from relay.cli.folder_lock import locked
-from relay.cli.init import fresh_folder
+from relay.cli.init import fresh_folder, is_fresh
 from relay.config import Config, Synchronous, load_config
 from relay.errors import ConfigFaults, FolderBusy, UserError
 from relay.fanout import Fanout
@@ -255,9 +255,7 @@ def serve_command(
 
 
 def _make_if_fresh(folder: Path) -> None:
-    if folder.exists() and any(
-        path.name not in ("rookery.lock", "lost+found") for path in folder.iterdir()
-    ):
+    if not is_fresh(folder):
         return
     made = fresh_folder(folder)
     print(f"made {made.folder}: a relay with a new owner and one agent", flush=True)
@@ -310,9 +308,10 @@ def _roads(parts: Opened) -> Roads:
     answers = Answers(
         parts.store, parts.realm, parts.fanout, config.limits, clock=_now, metrics=parts.metrics
     )
+    turn = Turn(loop.call_soon, parts.metrics.frames_out)
     return Roads(
-        parts.ingest, answers, Turn(loop.call_soon, parts.metrics.frames_out), config.limits, parts.terms, parts.metrics,
-        _now, compression=config.server.compression,
+        parts.ingest, answers, turn, config.limits, parts.terms, parts.metrics, _now,
+        compression=config.server.compression,
     )  # fmt: skip
 
 

@@ -96,9 +96,9 @@ def is_curve_point(pubkey: str) -> bool:
 def public_key(text: str) -> str:
     """64 hex of an npub or of 64 hex. Raises Invalid."""
     text = text.strip()
-    if text.startswith("npub1"):
+    if text.lower().startswith("npub1"):
         return decode_bech32("npub", text).hex()
-    if text.startswith("nsec1"):
+    if text.lower().startswith("nsec1"):
         raise Invalid("that is a secret key (nsec); a public key (npub or 64 hex) is needed")
     lowered = text.lower()
     if not is_hex64(lowered):
