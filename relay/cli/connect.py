@@ -39,6 +39,12 @@ def with_client(
 
     async def connected() -> Result:
         async with Client(settings.relay, settings.key) as client:
+            if client.login_refusal:
+                # Going on would show less than the key may see, without a word.
+                raise UserError(
+                    f"{settings.relay} refused the login of {settings.key.npub}:"
+                    f" {client.login_refusal}; use the address that the relay has as [relay] url"
+                )
             return await work(client)
 
     try:

@@ -93,6 +93,12 @@ class Client:
         return link.logged_in if link is not None else frozenset()
 
     @property
+    def login_refusal(self) -> str:
+        """Why the relay did not take a key's AUTH on this connection; empty when it did."""
+        link = self._dialer.link
+        return link.login_refusal if link is not None else ""
+
+    @property
     def notices(self) -> Collection[str]:
         """The last NOTICE texts of the relay, at most 32."""
         return self._dialer.notices

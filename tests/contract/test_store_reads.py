@@ -553,6 +553,45 @@ async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str)
             assert (answer == [event.raw]) is (name in readers or readers == ["*"]), name
 
 
+async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
+    """In a household `owner` and `agent` mean, for a row by one of its keys, its own (DESIGN §5)."""
+    notes = [unsigned(who) for who in (cast.alice, cast.bob, cast.carol)]
+    await write(store, *notes)
+    people = People(
+        households=(
+            Household("one", frozenset({ALICE}), frozenset({BOB})),
+            Household("other", frozenset({CAROL}), frozenset()),
+        )
+    )
+    for word, reader, expected in (
+        (Who.OWNER, ALICE, notes[:2]),
+        (Who.OWNER, BOB, []),
+        (Who.OWNER, CAROL, notes[2:]),
+        (Who.AGENT, BOB, notes[:2]),
+        (Who.AGENT, ALICE, []),
+        (Who.AGENT, CAROL, []),
+    ):
+        visibility = seen_by(keys(reader), rule(Match(), word), people=people)
+        assert await read(store, visibility=visibility) == in_order(*expected)
+
+
+@pytest.mark.parametrize("wanted", [True, False, frozenset({"a"}), frozenset({"a", "b"})])
+@pytest.mark.parametrize("name", ["t", "hk", "enc", "scope", "team"])
+async def test_a_rule_may_ask_for_any_tag(
+    store: Store,
+    name: str,
+    wanted: bool | frozenset[str],  # noqa: FBT001
+) -> None:
+    """Who may read: a store compiles a Visibility and never weakens it."""
+    values = [[], [name], [name, ""], [name, "a"], [name, "a", "b"], [name, "b"], ["x", name, "a"]]
+    events = [unsigned(cast.alice, 1, [value], str(n)) for n, value in enumerate(values)]
+    await write(store, *events)
+    visibility = seen_by(STRANGER, rule(Match(tags=((name, wanted),)), Who.NOBODY))
+    readable = [event for event in events if visibility.may_read(Stored(1, event), asked())]
+    assert await read(store, visibility=visibility) == in_order(*readable)
+    assert 0 < len(readable) < len(events)
+
+
 async def test_an_admin_of_one_group_is_no_admin_of_another(store: Store) -> None:
     """Who may read: a store compiles a Visibility and never weakens it."""
     chats = [unsigned(cast.bob, 9, [["h", group]]) for group in ("tea", "den", "gone")]

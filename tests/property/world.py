@@ -52,7 +52,7 @@ plain_tags = st.one_of(
     st.tuples(st.just("d"), st.sampled_from(DS)),
     st.tuples(st.sampled_from(["p", "scope", "t"]), pubkeys),
     st.tuples(st.sampled_from([*RULE_TAGS, "t", "d"]), st.sampled_from(WORDS)),
-    st.tuples(st.sampled_from([*RULE_TAGS, "t", "p", "d"])),
+    st.tuples(st.sampled_from([*RULE_TAGS, "t", "p", "d", "team"])),
     st.tuples(st.just("team"), st.sampled_from(["a", "a\0b", "", "a "])),
     st.tuples(st.just("expiration"), st.sampled_from(["2", "4", "900"])),
     st.tuples(st.just("ts"), st.sampled_from(["0", "1", "7", "x"])),
