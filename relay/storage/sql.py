@@ -563,9 +563,11 @@ def _begins(prefix: str) -> Condition:
 def _begins_with_one(prefixes: Sequence[str]) -> Condition:
     if len(prefixes) <= _BOUND_AT_MOST:
         return _any([_begins(prefix) for prefix in prefixes])
-    listed = orjson.dumps(prefixes).decode()
+    # As hex: SQLite ends texts out of JSON at a NUL, and would match more than was asked.
+    listed = orjson.dumps([prefix.encode().hex().upper() for prefix in prefixes]).decode()
     return Condition(
-        "EXISTS (SELECT 1 FROM json_each(?) AS p WHERE substr(e.d, 1, length(p.value)) = p.value)",
+        "EXISTS (SELECT 1 FROM json_each(?) AS p"
+        " WHERE substr(hex(e.d), 1, length(p.value)) = p.value)",
         (listed,),
     )
 

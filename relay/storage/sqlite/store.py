@@ -16,7 +16,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from itertools import chain
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
@@ -48,7 +48,9 @@ _TAG_COLUMNS: Final = 5
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BUDGET_S: Final = 0.005
-"""How long a read may hold the loop thread before it has to begin again elsewhere."""
+"""Processor time for which a read may hold the loop thread before it begins again elsewhere."""
+_PATIENCE_S: Final = 0.05
+"""The same by the clock on the wall, for reads that wait for the disk."""
 _BUDGET_STEPS: Final = 20_000
 """Steps of SQLite's machine between two looks at the clock: about half a millisecond."""
 _ROWS_AT_ONCE: Final = 64
@@ -81,7 +83,7 @@ class SqliteStore:
         self._tidy = _connection(path)
         self._checkpoint: asyncio.Future[None] | None = None
         self._closed = False
-        self._deadline = 0.0
+        self._budget_ends = self._patience_ends = 0.0
         self._near.set_progress_handler(self._is_late, _BUDGET_STEPS)
 
     @classmethod
@@ -276,13 +278,8 @@ class SqliteStore:
         query = self._compiler.page(
             filter_, visibility, columns="e.raw", upto=upto, now=now, after=after, size=size
         )
-        self._deadline = monotonic() + _BUDGET_S
-        try:
-            return self._paged(_raws(self._near, query), size, limit)
-        except sqlite3.OperationalError as error:
-            if "interrupted" in str(error):
-                return None
-            raise _fault(error) from error
+        raws = self._read_now(query, _raws)
+        return None if raws is None else self._paged(raws, size, limit)
 
     def _paged(self, raws: list[bytes], size: int, limit: int) -> Page:
         if not raws or len(raws) == limit or (len(raws) < size and not _is_full(raws)):
@@ -337,18 +334,33 @@ class SqliteStore:
         self._writer.execute(_Q["put_meta"], ("checked", self._head))
 
     def _is_late(self) -> bool:
-        return monotonic() > self._deadline
+        return thread_time() > self._budget_ends or monotonic() > self._patience_ends
 
-    async def _read(
-        self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[Any]]
-    ) -> list[Any]:
-        """Here when it is short, else begun again on the reader thread."""
-        self._deadline = monotonic() + _BUDGET_S
+    def _read_now(
+        self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[T]]
+    ) -> list[T] | None:
+        """On the loop thread; None when that took too long."""
+        self._budget_ends = thread_time() + _BUDGET_S
+        self._patience_ends = monotonic() + _PATIENCE_S
         try:
             return fetch(self._near, query)
         except sqlite3.OperationalError as error:
             if "interrupted" not in str(error):
                 raise _fault(error) from error
+        # The sqlite3 module takes an interrupted statement to be in use for ever, and would prepare
+        # it anew at each later call: 90 us of 330. A new connection forgets it.
+        self._near.close()
+        self._near = _reader(self._path)
+        self._near.set_progress_handler(self._is_late, _BUDGET_STEPS)
+        return None
+
+    async def _read(
+        self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[T]]
+    ) -> list[T]:
+        """Here when it is short, else begun again on the reader thread."""
+        found = self._read_now(query, fetch)
+        if found is not None:
+            return found
         return await self._on(self._reading, fetch, self._far, query)
 
     def _place_of(self, raw: bytes) -> Place:
