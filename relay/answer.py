@@ -179,7 +179,7 @@ class Answers:
                 self._fail(client, subscription, fault)
                 return None
             if page is not None and page.next is None:
-                client.outbox.put_all(messages.event_frames(subscription.head, page.raws))
+                client.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
                 self._metrics.scanned(len(page.raws), perf_counter() - began)
                 self._finish(client, subscription)
         return subscription
@@ -198,7 +198,7 @@ class Answers:
                 if not is_open(subscription):
                     return True
                 rows += len(raws)
-                client.outbox.put_all(messages.event_frames(subscription.head, raws))
+                client.outbox.put_each(subscription.head, raws, messages.EVENT_END)
                 await client.drained()
         except StoreFault as fault:
             self._fail(client, subscription, fault)

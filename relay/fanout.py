@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from relay.nostr import messages
+from relay.outbox import framed
 from relay.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Fanout:
                 head = subscription.head
                 frame = frames.get(head)
                 if frame is None:
-                    frame = frames[head] = messages.event_frame(head, raw)
-                subscription.outbox.put(frame)
+                    frame = frames[head] = framed(messages.event_frame(head, raw))
+                subscription.outbox.put_frame(frame)
                 delivered += 1
         return delivered

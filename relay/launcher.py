@@ -1,7 +1,7 @@
 """What the command `rookery` starts, installed beside the packages as `rookery_launcher`.
 
-A foreign package `relay` may lie before ours as a whole: then nothing of ours can be imported by its
-name, and only a module with a name of its own is left to say so.
+A foreign package `relay` may lie before ours as a whole: then nothing of ours can be imported by
+its name, and only a module with a name of its own is left to say so.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ nothing is dropped silently from the middle, nothing is buffered without end.
 from __future__ import annotations
 
 import struct
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -59,14 +60,20 @@ class Turn:
         self._wrote(sum([outbox.flush() for outbox in waiting]))
 
 
+def framed(payload: bytes) -> bytes:
+    """The whole text frame: made once, it can be put into many outboxes."""
+    return frame_head(len(payload)) + payload
+
+
 class Outbox:
-    """Payloads of text frames on their way to one client.
+    """Text frames on their way to one client.
 
     Promises: in the order in which they were put; whole or not at all; what is over `max_bytes`
     (queued here and in the transport together) calls `overflow` once and nothing more is taken.
     """
 
-    __slots__ = ("_bytes", "_max_bytes", "_overflow", "_parts", "_sink", "_turn", "closed")
+    __slots__ = ("_bytes", "_frames", "_max_bytes", "_overflow", "_pieces", "_sink", "_turn",
+                 "closed")  # fmt: skip
 
     def __init__(
         self, sink: Sink, turn: Turn, *, max_bytes: int, overflow: Callable[[], None]
@@ -75,44 +82,53 @@ class Outbox:
         self._turn = turn
         self._max_bytes = max_bytes
         self._overflow = overflow
-        self._parts: list[bytes] = []
+        self._pieces: list[bytes] = []
+        self._frames = 0
         self._bytes = 0
         self.closed = False
 
     def put(self, payload: bytes) -> None:
+        """One message."""
+        self.put_frame(frame_head(len(payload)) + payload)
+
+    def put_frame(self, frame: bytes) -> None:
+        """One message that is `framed` already."""
         if self.closed:
             return
-        if not self._parts:
+        if not self._pieces:
             self._turn.add(self)
-        self._parts.append(payload)
-        self._bytes += len(payload)
+        self._pieces.append(frame)
+        self._frames += 1
+        self._bytes += len(frame)
         if self._bytes > self._max_bytes:
             self._check()
 
-    def put_all(self, payloads: Sequence[bytes]) -> None:
-        if self.closed or not payloads:
+    def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
+        """A message `head` + body + `tail` for each body; joined with others only when written."""
+        if self.closed or not bodies:
             return
-        if not self._parts:
+        if not self._pieces:
             self._turn.add(self)
-        self._parts.extend(payloads)
-        self._bytes += sum(map(len, payloads))
+        sizes = list(map(len, bodies))
+        around = len(head) + len(tail)
+        heads = [frame_head(size + around) for size in sizes]
+        self._pieces.extend(chain.from_iterable(zip(heads, repeat(head), bodies, repeat(tail))))
+        self._frames += len(bodies)
+        self._bytes += sum(sizes) + (around + 4) * len(bodies)
 
     def flush(self) -> int:
-        """Frame and write what has gathered; how many frames that were."""
-        parts = self._parts
-        if not parts or self.closed:
+        """Write what has gathered; how many frames that were."""
+        pieces, frames = self._pieces, self._frames
+        if not pieces or self.closed:
             return 0
-        self._parts = []
-        self._bytes = 0
+        self._pieces = []
+        self._frames = self._bytes = 0
         if self._sink.is_closing():
             self.closed = True
             return 0
-        out = [b""] * (2 * len(parts))
-        out[0::2] = [frame_head(len(part)) for part in parts]
-        out[1::2] = parts
-        self._sink.write(b"".join(out))
+        self._sink.write(b"".join(pieces))
         self._check()
-        return len(parts)
+        return frames
 
     @property
     def backlog(self) -> int:
@@ -127,4 +143,4 @@ class Outbox:
         """Write what has gathered; take no more."""
         self.flush()
         self.closed = True
-        self._parts = []
+        self._pieces = []

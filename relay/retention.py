@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import Invalid
@@ -19,7 +20,7 @@ from relay.nostr.kinds import KindClass, class_of, is_ephemeral
 from relay.verdict import WriteOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Sequence, Set
 
     from relay.groups.group import Group
     from relay.visibility import Match
@@ -78,6 +79,24 @@ class Tombstone:
     by: str
     until: int | None
     why: str
+    request: bytes | None = None
+    """Of a key that vanished: its signed kind 62, kept and never served (N62-08)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vanish:
+    """A key that wants all to go that is dated up to `until`."""
+
+    pubkey: str
+    until: int
+
+    def takes(self, event: Event) -> bool:
+        """What the key wrote (N62-01), and the wraps that were sent to it (N62-05)."""
+        if event.created_at > self.until:
+            return False
+        return event.pubkey == self.pubkey or (
+            event.kind == kinds.GIFT_WRAP and self.pubkey in event.tag_values("p")
+        )
 
 
 @dataclass(slots=True)
@@ -93,9 +112,14 @@ class WritePlan:
     """Groups whose rows in `groups` and `members` change; None: ended."""
     ends: set[str] = field(default_factory=set)
     """Groups whose every row goes but the records of their making and their end (N29-124)."""
+    vanishes: list[Vanish] = field(default_factory=list)
+    """Keys whose every row goes, those that the batch itself adds too (N62-01)."""
 
     def is_empty(self) -> bool:
-        return not (self.adds or self.removes or self.tombstones or self.groups or self.ends)
+        return not (
+            self.adds or self.removes or self.tombstones or self.groups or self.ends
+            or self.vanishes
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +133,11 @@ class Wanted:
     """(group, hex prefix of an id) that `previous` tags name (N29-21)."""
     used_groups: frozenset[str] = frozenset()
     """Groups of which it must be known whether they hold content (Z-03)."""
+    vanishing: frozenset[str] = frozenset()
+    """Keys that ask to vanish: wanted are the 9000s that name them, into `Found.rows`, and the
+    records of every group where they wrote one of 9000–9020, into `Found.records` (N29-58)."""
+    recorded: frozenset[str] = frozenset()
+    """Groups whose records are wanted in any case."""
 
 
 @dataclass(slots=True)
@@ -122,6 +151,9 @@ class Found:
     tombstones: dict[str, list[Tombstone]] = field(default_factory=dict)
     prefixes: set[tuple[str, str]] = field(default_factory=set)
     used_groups: set[str] = field(default_factory=set)
+    records: list[Stored] = field(default_factory=list)
+    """9000–9022 and 39000–39005 of the groups wanted, in order of seq. As they are stored:
+    `records_left` says what the batch made of them."""
 
 
 def keep_by_kind(kind: int) -> Keep:
@@ -212,7 +244,7 @@ def may_delete(deletion: Event, target: Event) -> bool:
 def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     """Whether a tombstone holds against this event (N09-10, N09-11, G-12)."""
     for stone in found.tombstones.get(event_target(event.id), ()):
-        if not stone.by or stone.by == event.pubkey:
+        if not stone.by or (stone.by == event.pubkey and event.kind not in _UNDELETABLE):
             return True
         if event.kind == kinds.GIFT_WRAP and stone.by in event.tag_values("p"):
             return True
@@ -331,6 +363,45 @@ def deleted_rows(event: Event, found: Found) -> list[Stored]:
 def _within(deletion: Event, row: Stored) -> bool:
     h = deletion.tag("h")
     return h is None or row.group is None or row.group == h
+
+
+def is_record(event: Event) -> bool:
+    """Whether the state of a group may follow from it."""
+    return event.kind in kinds.GROUP_RECORDS or event.kind in kinds.GROUP_STATE
+
+
+def vanished_by(pubkey: str, found: Found) -> Tombstone | None:
+    """What is left of a key that vanished; of several requests the latest rules (N62-10)."""
+    stones = [
+        stone for stone in found.tombstones.get(key_target(pubkey), ())
+        if stone.request is not None
+    ]  # fmt: skip
+    return max(stones, key=lambda stone: stone.until or 0, default=None)
+
+
+def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
+    """What an acting kind 62 does to rows; gives those that it takes, as far as they are found."""
+    gone = Vanish(request.pubkey, request.created_at)
+    rows = chain(found.rows.values(), found.slots.values(), found.records)
+    taken = {row.seq: row for row in rows if gone.takes(row.event)}
+    for row in taken.values():
+        remove(row, found, plan)
+    plan.vanishes.append(gone)
+    target = key_target(gone.pubkey)
+    bury(Tombstone(target, gone.pubkey, gone.until, "kind 62", request.raw), found, plan)
+    return list(taken.values())
+
+
+def records_left(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
+    """What the log says of these `recorded` groups when the batch is done so far."""
+    ended = (kinds.CREATE_GROUP, kinds.DELETE_GROUP)
+    stored = [
+        row for row in found.records
+        if row.group in groups and row.seq not in plan.removes
+        and (row.group not in plan.ends or row.event.kind in ended)
+    ]  # fmt: skip
+    added = [row for row in plan.adds.values() if row.group in groups and is_record(row.event)]
+    return [row.event for row in (*stored, *added)]
 
 
 def wanted_for(events: Sequence[tuple[Event, Keep]]) -> Wanted:

@@ -15,7 +15,7 @@ from relay.groups.notices import Draft
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Set
 
     from relay.groups.group import Groups
     from relay.nostr.event import Event
@@ -43,12 +43,12 @@ def forgotten(groups: Groups, rows: Iterable[Event]) -> Groups:
 
 
 def departures(
-    groups: Groups, pubkey: str, now: int, cause: Cause
+    groups: Groups, pubkey: str, now: int, cause: Cause, *, but: Set[str] = frozenset()
 ) -> tuple[Groups, tuple[Draft, ...]]:
-    """A key leaves every group (N62-07, N29-84), last admin or not: the groups after, and a 9001
-    by the relay for each."""
+    """A key leaves every group (N62-07, N29-84) `but` these, last admin or not: the groups after,
+    and a 9001 by the relay for each."""
     drafts = []
-    for group_id in sorted(groups.groups_of(pubkey)):
+    for group_id in sorted(groups.groups_of(pubkey) - but):
         group = groups.by_id[group_id]
         by_itself = cause is Cause.VANISHED
         after = group.without_users({pubkey}, removed_at=None if by_itself else now)

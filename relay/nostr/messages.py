@@ -8,16 +8,13 @@ it is to be answered.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr.event import Event, event_from, is_hex64
 from relay.nostr.filters import Filter, FilterTerms, filter_from
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 MAX_SUBSCRIPTION_ID: Final = 64
 """Characters (N01-52)."""
@@ -75,6 +72,8 @@ class BadFrame:
 
 ClientMessage = Publish | Login | Subscribe | Count | Close | BadEvent | BadQuery | BadFrame
 
+EVENT_END: Final = b"]"
+"""What stands behind the event in an EVENT frame."""
 _NOT_JSON: Final = BadFrame(Invalid("message is not JSON"))
 _NOT_ARRAY: Final = BadFrame(Invalid("message must be a JSON array that begins with a verb"))
 
@@ -175,9 +174,5 @@ def event_head(sub: str) -> bytes:
 
 def event_frame(head: bytes, raw: bytes) -> bytes:
     """`raw` must be `Event.raw`: canonical bytes of a checked event, stored or just made."""
-    return head + raw + b"]"
+    return head + raw + EVENT_END
 
-
-def event_frames(head: bytes, raws: Iterable[bytes]) -> Sequence[bytes]:
-    """`event_frame` for a page of stored rows."""
-    return [head + raw + b"]" for raw in raws]

@@ -58,6 +58,7 @@ class Store(Protocol):
 
         Gives the new head after the commit is durable. `decide` may run on another thread, once; if
         it raises, nothing changes and the error comes out here. Appends run one after the other.
+        What the plan `ends` or lets vanish takes along rows that the same plan adds.
         """
 
     async def page(

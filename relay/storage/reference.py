@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
 from relay.nostr import kinds
-from relay.retention import Found
+from relay.retention import Found, is_record
 from relay.storage import Features, Page, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
 
     from relay.groups.group import Group
+    from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.retention import Stored, Tombstone, Wanted, WritePlan
     from relay.visibility import Visibility
@@ -59,10 +60,21 @@ class ReferenceStore:
             for group, prefix in wanted.prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
                     found.prefixes.add((group, prefix))
+            if _puts_one_of(wanted.vanishing, row.event):
+                found.rows[row.event.id] = row
+        found.records.extend(self._records(wanted))
         for stone in self._tombstones:
             if stone.target in wanted.tombstones:
                 found.tombstones.setdefault(stone.target, []).append(stone)
         return found
+
+    def _records(self, wanted: Wanted) -> list[Stored]:
+        rows = [self._rows[seq] for seq in sorted(self._rows)]
+        groups = set(wanted.recorded)
+        for row in rows:
+            if row.event.pubkey in wanted.vanishing and row.event.kind in kinds.MODERATION:
+                groups.add(row.group or "")
+        return [row for row in rows if row.group in groups and is_record(row.event)]
 
     def _apply(self, plan: WritePlan) -> None:
         for seq in plan.removes:
@@ -72,6 +84,9 @@ class ReferenceStore:
         # After the adds: what a group got in the very batch that ends it goes too.
         for seq, row in list(self._rows.items()):
             if row.group in plan.ends and row.event.kind not in _OUTLIVE_THEIR_GROUP:
+                del self._rows[seq]
+        for gone in plan.vanishes:
+            for seq in [seq for seq, row in self._rows.items() if gone.takes(row.event)]:
                 del self._rows[seq]
         self._tombstones.extend(plan.tombstones)
         for group_id, group in plan.groups.items():
@@ -165,6 +180,10 @@ def _order(place: Place) -> tuple[int, int, int]:
 
 def _is_expired(row: Stored, now: int) -> bool:
     return row.expires_at is not None and row.expires_at <= now
+
+
+def _puts_one_of(pubkeys: Set[str], event: Event) -> bool:
+    return event.kind == kinds.PUT_USER and not pubkeys.isdisjoint(event.tag_values("p"))
 
 
 def _is_content(row: Stored) -> bool:

@@ -16,12 +16,32 @@ WHERE t.hash IN (:h, :d) AND e.grp = :grp AND e.kind NOT IN (9007, 9008)
 UNION  -- a deletion without `h` that acted in the group
 SELECT seq FROM events INDEXED BY events_kind WHERE kind = 5 AND grp = :grp;
 
+-- :rows_of_key  id_key and pubkey, hash of p, until -> seq of what goes when a key vanishes (N62-01)
+SELECT seq FROM events INDEXED BY events_author
+WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
+UNION  -- wraps that were sent to it (N62-05)
+SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind = 1059;
+
+-- :groups_moderated  id_key and pubkey -> groups where the key wrote one of 9000–9020
+SELECT DISTINCT grp FROM events INDEXED BY events_author
+WHERE author_key = :key AND pubkey = :pubkey AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
+
+-- :puts_of_key  hash of p -> columns of a row: the 9000s that name the key
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE t.hash = :p AND t.kind = 9000;
+
+-- :records_of_groups  [group] -> columns of a row, in order of seq: what their state follows from
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e INDEXED BY events_kind
+WHERE (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
+AND e.grp IN (SELECT value FROM json_each(:groups)) ORDER BY e.seq;
+
 -- :raws_by_seq  [seq] -> seq, created_at, id_key, raw
 SELECT e.seq, e.created_at, e.id_key, e.raw
 FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value;
 
 -- :tombstones  [target] -> columns of tombstones
-SELECT t.target, t.by, t.until, t.why
+SELECT t.target, t.by, t.until, t.why, t.request
 FROM json_each(:targets) AS j CROSS JOIN tombstones AS t ON t.target = j.value;
 
 -- :prefix_in_group  low and high id_key, group -> ids
@@ -37,9 +57,11 @@ DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
 -- :delete_tag  hash, created_at, id_key, seq
 DELETE FROM tags WHERE hash = ? AND created_at = ? AND id_key = ? AND seq = ?;
 
--- :bury  target, by, until, why; the later of two times holds
-INSERT INTO tombstones (target, by, until, why) VALUES (?, ?, ?, ?)
-ON CONFLICT (target, by) DO UPDATE SET until = max(until, excluded.until);
+-- :bury  target, by, until, why, request; of two the later holds
+INSERT INTO tombstones (target, by, until, why, request) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (target, by) DO UPDATE
+SET until = excluded.until, why = excluded.why, request = excluded.request
+WHERE excluded.until > until;
 
 -- :put_group  id, guarded, hidden, ended
 INSERT OR REPLACE INTO groups (id, guarded, hidden, ended) VALUES (?, ?, ?, ?);

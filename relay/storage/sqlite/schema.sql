@@ -47,10 +47,11 @@ CREATE TABLE tags (
 
 -- What was deleted: outlives the event, holds against what comes later.
 CREATE TABLE tombstones (
-    target TEXT NOT NULL,                 -- e:<id>, a:<kind>:<pubkey>:<d>, p:<pubkey>
-    by     TEXT NOT NULL,                 -- who asked; empty: whoever the author is
-    until  INTEGER,                       -- last created_at that it takes; null for an id
-    why    TEXT NOT NULL,
+    target  TEXT NOT NULL,                -- e:<id>, a:<kind>:<pubkey>:<d>, p:<pubkey>
+    by      TEXT NOT NULL,                -- who asked; empty: whoever the author is
+    until   INTEGER,                      -- last created_at that it takes; null for an id
+    why     TEXT NOT NULL,
+    request BLOB,                         -- the kind 62 of a key that vanished; never served
     PRIMARY KEY (target, by)
 ) WITHOUT ROWID;
 
