@@ -14,9 +14,9 @@ from policies.conditions import (
     match_of_rows,
     who_words,
 )
-from policies.engine import Place, WriteRule
 from policies.rules.people import CODED
 from policies.settings import System
+from policies.write_rule import Place, WriteRule
 from relay.retention import Keep, KeepRule
 from relay.toml.fields import nearest
 from relay.visibility import Match, ReadRule

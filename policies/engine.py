@@ -16,7 +16,8 @@ from policies.rules.forms import FORMS
 from policies.rules.memory import schema_fault
 from policies.rules.people import CODED, unproven
 from policies.rules.work import too_little_work
-from policies.settings import AuthWrites, Limits, Memory, SchemaMode, System
+from policies.settings import AuthWrites, Limits, Memory, SchemaMode
+from policies.write_rule import Place, WriteRule
 from relay.errors import Prefix
 from relay.memory import is_memory
 from relay.nostr import kinds
@@ -34,39 +35,6 @@ if TYPE_CHECKING:
     from relay.toml.fields import Network
     from relay.verdict import Facts
     from relay.visibility import People, ReadRule, Row, Viewer
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a rule stands."""
-
-    name: str
-    file: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRule:
-    """One `[[rule]]` as far as it is about writing."""
-
-    place: Place
-    match: Condition = EVERYTHING
-    excepts: tuple[Condition, ...] = ()
-    writers: frozenset[Who] | None = None
-    """None: whoever the author is."""
-    require: tuple[str, ...] = ()
-    schema: System | None = None
-    """The memory system whose check is asked; its mode `off` lifts `require` too (G-05)."""
-    pow_bits: int = 0
-    reject: str | None = None
-
-    @property
-    def asks_who(self) -> bool:
-        return self.writers is not None or self.place.name in CODED
-
-    @property
-    def asks_form(self) -> bool:
-        return bool(self.require or self.schema or self.pow_bits)
 
 
 class Stage(Enum):

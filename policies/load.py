@@ -19,7 +19,7 @@ from policies.definitions import (
     retention_from,
     rule_from,
 )
-from policies.engine import Place, PolicySet
+from policies.engine import PolicySet
 from policies.rules.memory import tuned_read, tuned_write
 from policies.settings import SERVER_TABLES, Tie
 from policies.tables import (
@@ -38,6 +38,7 @@ from relay.toml.lines import lines_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from policies.write_rule import Place
     from relay.visibility import ReadRule
 
 HOME: Final = Path(__file__).parent

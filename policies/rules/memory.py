@@ -27,8 +27,8 @@ from relay.visibility import Match
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from policies.engine import WriteRule
     from policies.settings import Memory
+    from policies.write_rule import WriteRule
     from relay.nostr.event import Event
     from relay.verdict import Facts
     from relay.visibility import ReadRule

@@ -17,7 +17,7 @@ import orjson
 
 from policies import load
 from policies.cases import Given, case_table, facts_for, results
-from policies.engine import Explanation, Place, PolicySet, ReadStep, Stage, Step
+from policies.engine import Explanation, PolicySet, ReadStep, Stage, Step
 from relay.cli.options import PublicKey, console, json_option, print_json, printable
 from relay.errors import ConfigFaults, Prefix, Refused, UserError
 from relay.groups.group import Groups
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policies.conditions import Condition
+    from policies.write_rule import Place
     from relay.visibility import Match, ReadRule
 
 data_option = click.option(

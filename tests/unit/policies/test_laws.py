@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policies import PolicySet, load
 from policies.conditions import Condition
-from policies.engine import Place, WriteRule
+from policies.write_rule import Place, WriteRule
 from relay.nostr.event import Event
 from relay.verdict import Facts, Origin, Who
 from relay.visibility import KindSet
