@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.retention import Found, Stored, Wanted, WritePlan
     from relay.visibility import Visibility
@@ -59,6 +60,12 @@ class Store(Protocol):
         Gives the new head after the commit is durable. `decide` may run on another thread, once; if
         it raises, nothing changes and the error comes out here. Appends run one after the other.
         What the plan `ends` or lets vanish takes along rows that the same plan adds.
+        """
+
+    def foresee(self, events: Sequence[Event]) -> None:
+        """These will probably be appended soon: prepare what the events alone decide.
+
+        May be called on any thread; never needed, changes nothing that can be seen.
         """
 
     async def page(

@@ -70,10 +70,12 @@ class ReferenceStore:
 
     def _records(self, wanted: Wanted) -> list[Stored]:
         rows = [self._rows[seq] for seq in sorted(self._rows)]
-        groups = set(wanted.recorded)
-        for row in rows:
-            if row.event.pubkey in wanted.vanishing and row.event.kind in kinds.MODERATION:
-                groups.add(row.group or "")
+        moderated = {
+            row.group
+            for row in rows
+            if row.event.pubkey in wanted.vanishing and row.event.kind in kinds.MODERATION
+        }
+        groups = (wanted.recorded | moderated) - {None}
         return [row for row in rows if row.group in groups and is_record(row.event)]
 
     def _apply(self, plan: WritePlan) -> None:
@@ -94,6 +96,9 @@ class ReferenceStore:
                 self.groups.pop(group_id, None)
             else:
                 self.groups[group_id] = group
+
+    def foresee(self, events: Sequence[Event]) -> None:
+        pass
 
     async def page(
         self, filter_: Filter, visibility: Visibility, *,

@@ -19,7 +19,7 @@ from relay.nostr.filters import BROAD_TAGS
 from relay.verdict import Who
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from relay.visibility import KindSet, Match, ReadRule, Visibility
 
 Value = int | str | bytes | None
+
+
+class Recent(NamedTuple):
+    """A value known when the query is asked: the newest rows that have one of these tags."""
+
+    hashes: tuple[int, ...]
+
+
+Bound = Value | Recent
 
 RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
 """Tag names that packaged read rules ask for: in the tag table, though no filter may name them."""
@@ -98,7 +107,7 @@ class Condition(NamedTuple):
     # Named tuples here: a query makes a dozen of these, and a frozen dataclass takes 0.5 us each.
 
     sql: str
-    values: tuple[Value, ...] = ()
+    values: tuple[Bound, ...] = ()
 
     def negated(self) -> Condition:
         return Condition(f"NOT {self.sql}", self.values)
@@ -157,8 +166,15 @@ class Query(NamedTuple):
 class Compiler:
     """Filters and visibilities to SQL over the tables of one store."""
 
-    def __init__(self, hashes: Hashes, index_tags: frozenset[str]) -> None:
+    def __init__(
+        self,
+        hashes: Hashes,
+        index_tags: frozenset[str],
+        recent: Callable[[Sequence[int]], Sequence[int]] = lambda _: (),
+    ) -> None:
+        """`recent`: seqs of rows with one of these tag hashes that the tag table may lack."""
         self._hashes = hashes
+        self._recent = recent
         self._indexed = index_tags | RULE_TAGS
         self._conditions: OrderedDict[
             tuple[int, frozenset[int] | None, tuple[str, ...]], tuple[Visibility, Condition]
@@ -179,13 +195,23 @@ class Compiler:
             ]
         )
         if len(walks) == 1 and walks[0].ordered:
-            return walks[0].in_order(filter_, rest, after, columns, size)
-        return _merged(walks, filter_, rest, after, columns, size)
+            sql, values = walks[0].in_order(filter_, rest, after, columns, size)
+        else:
+            sql, values = _merged(walks, filter_, rest, after, columns, size)
+        return Query(sql, self._known(values))
+
+    def _known(self, values: tuple[Bound, ...]) -> tuple[Value, ...]:
+        return tuple(
+            [
+                _listed(self._recent(value.hashes)) if isinstance(value, Recent) else value
+                for value in values
+            ]
+        )
 
     def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
         """One number: rows that any of the filters finds."""
         parts = []
-        values: list[Value] = []
+        values: list[Bound] = []
         for filter_ in filters:
             walks, rest = self._walks(filter_, in_order=False)
             rest = _all(
@@ -201,7 +227,7 @@ class Compiler:
                 parts.append(f"SELECT {once}e.seq AS seq {walk.source} WHERE {where.sql}")
                 values.extend(where.values)
         return Query(
-            f"SELECT count(*) FROM ({' UNION '.join(parts)})", tuple(values)
+            f"SELECT count(*) FROM ({' UNION '.join(parts)})", self._known(tuple(values))
         )
 
     # -- which index drives -----------------------------------------------------------------
@@ -258,6 +284,9 @@ class Compiler:
             walks = [_Walk(_FROM_TAGS, _in("t.hash", hashes), "t", ordered=False)]
         else:
             walks = [_by_hash(hash_) for hash_ in hashes]
+        recent = self._recent(hashes)
+        if recent:
+            walks.append(_by_seqs(recent))
         if name == "d" and filter_.d_prefixes:
             walks.append(_by_d_prefixes(filter_.d_prefixes))
         return walks
@@ -455,10 +484,10 @@ class _Walk(NamedTuple):
 
     def in_order(
         self, filter_: Filter, rest: Condition, after: Place | None, columns: str, size: int
-    ) -> Query:
+    ) -> Condition:
         where = _all([self.start, *self.times(filter_, after), rest])
         a = self.times_of
-        return Query(
+        return Condition(
             f"SELECT {columns} {self.source} WHERE {where.sql}"
             f" ORDER BY {a}.created_at DESC, {a}.id_key, {a}.seq LIMIT ?",
             (*where.values, size),
@@ -509,6 +538,15 @@ def _by_hash(hash_: int) -> _Walk:
     return _Walk(_FROM_TAGS, Condition("t.hash = ?", (hash_,)), "t", ordered=True)
 
 
+def _by_seqs(seqs: Sequence[int]) -> _Walk:
+    start = Condition("e.seq IN (SELECT value FROM json_each(?))", (_listed(seqs),))
+    return _Walk("FROM events AS e NOT INDEXED", start, "e", ordered=False)
+
+
+def _listed(seqs: Sequence[int]) -> str:
+    return orjson.dumps(seqs).decode()
+
+
 def _by_d_prefixes(prefixes: Sequence[str]) -> _Walk:
     return _Walk(
         "FROM events AS e INDEXED BY events_d",
@@ -519,10 +557,10 @@ def _by_d_prefixes(prefixes: Sequence[str]) -> _Walk:
 def _merged(
     walks: Sequence[_Walk], filter_: Filter, rest: Condition, after: Place | None,
     columns: str, size: int,
-) -> Query:  # fmt: skip
+) -> Condition:  # fmt: skip
     """The first `size` of several walks together: each gives its own first, one sort picks."""
     parts = []
-    values: list[Value] = []
+    values: list[Bound] = []
     for walk in walks:
         keys = f"{walk.times_of}.created_at, {walk.times_of}.id_key, {walk.times_of}.seq"
         query = walk.in_order(filter_, rest, after, keys, size)
@@ -531,7 +569,7 @@ def _merged(
         parts.append(f"SELECT * FROM ({text})")
         values.extend(query.values)
     inner = " UNION ".join(parts) + " ORDER BY 1 DESC, 2, 3 LIMIT ?"
-    return Query(
+    return Condition(
         f"SELECT {columns} FROM ({inner}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
         f" {_SORTED_OUT}",
         (*values, size),
@@ -541,9 +579,10 @@ def _merged(
 def _has_hash(hashes: Sequence[int]) -> Condition:
     one_of = _in("x.hash", hashes)
     return Condition(
-        f"EXISTS (SELECT 1 FROM tags AS x WHERE {one_of.sql} AND x.created_at = e.created_at"
-        " AND x.id_key = e.id_key AND x.seq = e.seq)",
-        one_of.values,
+        f"(EXISTS (SELECT 1 FROM tags AS x WHERE {one_of.sql} AND x.created_at = e.created_at"
+        " AND x.id_key = e.id_key AND x.seq = e.seq)"
+        " OR e.seq IN (SELECT value FROM json_each(?)))",
+        (*one_of.values, Recent(tuple(hashes))),
     )
 
 

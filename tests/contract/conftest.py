@@ -10,6 +10,7 @@ import pytest
 from relay.bus.local import LocalBus
 from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite.store import SqliteStore
+from relay.storage.sqlite.tail import GENERATION
 from tests.contract.writing import TERMS
 
 if TYPE_CHECKING:
@@ -50,12 +51,14 @@ class ReferenceHouse:
 
 
 class SqliteHouse:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, generation: int) -> None:
         self._folder = folder
+        self._generation = generation
         self._opened: list[SqliteStore] = []
 
     async def open(self) -> Store:
-        self._opened.append(await SqliteStore.open(self._folder / "rookery.db", TERMS))
+        path = self._folder / "rookery.db"
+        self._opened.append(await SqliteStore.open(path, TERMS, generation=self._generation))
         return self._opened[-1]
 
     async def restart(self) -> Store:
@@ -77,9 +80,18 @@ class SqliteHouse:
             await self._opened.pop().close()
 
 
-@pytest.fixture(params=["reference", "sqlite"])
+# The second sqlite writes the tags of its newest rows to the file in slices of a few: what the
+# first does only after thousands of rows.
+GENERATIONS = {"sqlite": GENERATION, "sqlite, short tail": 5}
+
+
+@pytest.fixture(params=["reference", *GENERATIONS])
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    house: House = ReferenceHouse() if request.param == "reference" else SqliteHouse(tmp_path)
+    house: House = (
+        ReferenceHouse()
+        if request.param == "reference"
+        else SqliteHouse(tmp_path, GENERATIONS[request.param])
+    )
     yield house
     await house.close()
 

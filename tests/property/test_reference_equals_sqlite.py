@@ -21,11 +21,27 @@ from hypothesis.stateful import (
 
 from relay.groups.group import Group, Groups
 from relay.nostr.filters import filter_from
-from relay.retention import Slot, Tombstone, Wanted, address_target, event_target, key_target
+from relay.retention import (
+    Slot,
+    Tombstone,
+    Vanish,
+    Wanted,
+    address_target,
+    event_target,
+    key_target,
+)
 from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite.store import SqliteStore
 from relay.visibility import People, visibility_for
-from tests.contract.writing import MAX, TERMS, Batch, change, look_up, read_in_pages, unsigned
+from tests.contract.writing import (
+    MAX,
+    TERMS,
+    Batch,
+    change,
+    look_up,
+    read_in_pages,
+    unsigned,
+)
 from tests.property import world
 
 if TYPE_CHECKING:
@@ -34,6 +50,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.keys import SecretKey
     from relay.retention import Found, WritePlan
     from relay.storage import Store
     from relay.visibility import ReadRule, Viewer
@@ -89,7 +106,7 @@ class Twins(RuleBasedStateMachine):
 
     async def opened(self) -> SqliteStore:
         path = Path(self.folder.name) / "rookery.db"
-        return await SqliteStore.open(path, TERMS, synchronous="NORMAL")
+        return await SqliteStore.open(path, TERMS, synchronous="NORMAL", generation=9)
 
     def teardown(self) -> None:
         self.do(self.sqlite.close())
@@ -194,6 +211,39 @@ class Twins(RuleBasedStateMachine):
         self.events = events
         self.groups = self.groups.without_group(group_id)
         self.ask(asked)
+
+    @rule(
+        who=world.people, until=world.times, drafts=batches, cut=st.integers(0, 3), asked=asked
+    )
+    def vanish(
+        self, who: SecretKey, until: int, drafts: list[world.Draft], cut: int, asked: list[Question]
+    ) -> None:
+        """Rows of the very same batch go too, whether they come before the request or behind."""
+        events = list(self.events)
+        for draft in drafts:
+            events.append(draft.event(events))
+        new = events[len(self.events) :]
+        request = unsigned(who, 62, [["relay", "ALL_RELAYS"]], at=until)
+
+        async def append(store: Store) -> object:
+            batch = Batch(*new[:cut], request, *new[cut:])
+            told_of: list[object] = []
+
+            def decide(told: Found) -> WritePlan:
+                puts = {key: row for key, row in told.rows.items() if row.event.kind == 9000}
+                told_of.append((puts, list(told.records)))
+                return batch.decide(told)
+
+            wanted = replace(batch.wanted, recorded=frozenset({"den"}))
+            head = await store.append(wanted, decide)
+            return head, batch.results, batch.plan, told_of
+
+        self.both(append)
+        self.events = events
+        self.ask(asked)
+        gone = Vanish(request.pubkey, request.created_at)
+        rows = self.do(self.reference.since(0, 1000))
+        assert not [row for row in rows if gone.takes(row.event)]
 
     @rule()
     def restart(self) -> None:

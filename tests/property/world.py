@@ -238,7 +238,8 @@ def groups_of_the_world(draw: st.DrawFn) -> Groups:
 @asynccontextmanager
 async def sqlite_store() -> AsyncIterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
-        store = await SqliteStore.open(Path(folder) / "rookery.db", TERMS, synchronous="NORMAL")
+        path = Path(folder) / "rookery.db"
+        store = await SqliteStore.open(path, TERMS, synchronous="NORMAL", generation=6)
         try:
             yield store
         finally:

@@ -48,8 +48,15 @@ FROM json_each(:targets) AS j CROSS JOIN tombstones AS t ON t.target = j.value;
 SELECT e.id FROM events AS e INDEXED BY events_id
 WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp;
 
--- :group_in_use  hash of h -> 1 when the group holds anything but its own records (Z-03)
-SELECT 1 FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022 LIMIT 1;
+-- :group_in_use  hash of h, [newest seq] -> 1 when the group holds more than its own records (Z-03)
+SELECT 1 FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022
+UNION ALL
+SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
+WHERE e.kind NOT BETWEEN 9000 AND 9022
+LIMIT 1;
+
+-- :rows_behind  seq -> seq, created_at, id_key, kind, raw of later rows
+SELECT seq, created_at, id_key, kind, raw FROM events WHERE seq > ?;
 
 -- :delete_events  [seq]
 DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));

@@ -10,6 +10,9 @@ CREATE TABLE meta (
 -- In the transaction that makes the tables: a store without its key could not be opened again.
 INSERT INTO meta (name, value) VALUES ('hash_key', lower(hex(randomblob(32))));
 
+-- All tags of rows up to this seq are in `tags`; those of later rows may be in memory only.
+INSERT INTO meta (name, value) VALUES ('tags_upto', 0);
+
 CREATE TABLE events (
     seq        INTEGER PRIMARY KEY,       -- order of commits, never used again
     id         BLOB    NOT NULL,

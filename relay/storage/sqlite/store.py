@@ -5,6 +5,7 @@ The writer is a plain connection on a thread of its own, since a batch must be o
 go in by statements of many rows, so that SQLite runs without the GIL for the whole of each. Short
 reads run on the loop thread (a hand-over costs more than they do); a budget cuts them off, and they
 begin again on a reader thread. Checkpoints run beside the writer, so that no commit waits for one.
+The tags of the newest rows are in memory (`tail.py`): their index is what a commit costs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from importlib import resources
 from itertools import chain
 from time import monotonic
@@ -27,22 +29,26 @@ from relay.nostr.kinds import KindClass, class_of
 from relay.retention import Found, Slot, Stored, Tombstone, Vanish, Wanted, WritePlan
 from relay.storage import PAGE_BYTES, Features, Page, Place
 from relay.storage.sql import Compiler, Hashes, chunks, id_key, named_queries
+from relay.storage.sqlite.tail import GENERATION, TagTail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from relay.groups.group import Group
+    from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
     from relay.storage.sql import Query, Value
+    from relay.storage.sqlite.tail import TagRow
     from relay.visibility import Visibility
 
 T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
-_EVENT_RUNS: Final = (128, 16, 1)
-_TAG_RUNS: Final = (256, 32, 1)
+_RUNS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+"""Rows of one INSERT. Each statement gives the interpreter away and waits for it again: few of them
+for any number of rows, from few texts."""
 _EVENT_COLUMNS: Final = 14
 _TAG_COLUMNS: Final = 5
 _MMAP_BYTES: Final = 1 << 30
@@ -55,9 +61,30 @@ _BUDGET_STEPS: Final = 20_000
 """Steps of SQLite's machine between two looks at it: about half a millisecond."""
 _ROWS_AT_ONCE: Final = 64
 _REMOVED_AT_ONCE: Final = 10_000
-_CHECKPOINT_BYTES: Final = 32 << 20
-_STOP_AND_CHECKPOINT_BYTES: Final = 512 << 20
+_CHECKPOINT_BYTES: Final = 128 << 20
+_STOP_AND_CHECKPOINT_BYTES: Final = 1 << 30
 _STATEMENTS: Final = 512
+_FORESEEN_AT_MOST: Final = 20_000
+
+_Columns = tuple[
+    tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, int, int, int]]
+]
+"""What an event alone says of its rows: id to created_at, `d`, (hash, created_at, id_key, kind)."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """One transaction, as far as it concerns the tail of tags."""
+
+    whole: bool
+    """The tag table is brought up to date in it."""
+    head: int = 0
+    tags: list[TagRow] = field(default_factory=list)
+    """Of its new rows."""
+    sunk: int = 0
+    """Rows of the tail that went to the file."""
+    gone: set[int] = field(default_factory=set)
+    """seq of deleted rows."""
 
 
 class SqliteStore:
@@ -66,14 +93,16 @@ class SqliteStore:
     features = Features(search=False, shared=False)
 
     def __init__(
-        self, path: Path, writer: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, head: int
-    ) -> None:
+        self, path: Path, writer: sqlite3.Connection, hashes: Hashes, terms: FilterTerms,
+        head: int, tail: TagTail,
+    ) -> None:  # fmt: skip
         """Use `open`."""
         self._path = path
         self._wal = f"{path}-wal"
         self._hashes = hashes
         self._index_tags = terms.index_tags
-        self._compiler = Compiler(hashes, terms.index_tags)
+        self._tail = tail
+        self._compiler = Compiler(hashes, terms.index_tags, tail.seqs_of)
         self._head = head
         self._writer = writer
         self._writing = ThreadPoolExecutor(1, "store-writer")
@@ -84,18 +113,25 @@ class SqliteStore:
         self._tidy = _connection(path)
         self._checkpoint: asyncio.Future[None] | None = None
         self._closed = False
+        self._prepared: dict[str, _Columns] = {}
         self._looks = 0
         self._patience_ends = 0.0
         self._near.set_progress_handler(self._is_late, _BUDGET_STEPS)
 
     @classmethod
     async def open(
-        cls, path: Path, terms: FilterTerms, *, synchronous: str = "FULL"
-    ) -> SqliteStore:
-        """Open or make the file. Raises StoreVersion for one of another version or program."""
-        writer, key, head = await asyncio.to_thread(_opened, path, terms, synchronous)
+        cls, path: Path, terms: FilterTerms, *, synchronous: str = "FULL",
+        generation: int = GENERATION,
+    ) -> SqliteStore:  # fmt: skip
+        """Open or make the file. Raises StoreVersion for one of another version or program.
+
+        `generation`: tag rows that gather in memory before they go to their index.
+        """
+        writer, hashes, head = await asyncio.to_thread(_opened, path, terms, synchronous)
+        tail = TagTail(generation)
         try:
-            return cls(path, writer, Hashes(key), terms, head)
+            await asyncio.to_thread(_gather, writer, hashes, terms, tail)
+            return cls(path, writer, hashes, terms, head, tail)
         except sqlite3.Error as error:
             writer.close()
             raise _fault(error) from error
@@ -112,23 +148,63 @@ class SqliteStore:
         db = self._writer
         db.execute("BEGIN IMMEDIATE")
         try:
-            found = self._found(wanted)
-            before = found.head
-            plan = decide(found)
-            if plan.is_empty() and found.head == before:
-                db.execute("ROLLBACK")
-                return before
-            self._apply(plan)
-            if db.execute(_Q["newest_seq"]).fetchone()[0] != found.head:
-                # The newest row went, now or before; its number must not come back.
-                db.execute(_Q["put_meta"], ("head", found.head))
-            db.execute("COMMIT")
-            self._head = found.head
+            change = self._change(wanted, decide)
+            db.execute("ROLLBACK" if change is None else "COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-        return found.head
+        if change is not None:
+            self._note(change)
+        return self._head
+
+    def _change(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> _Change | None:
+        """One transaction's work; None: nothing changes."""
+        change = _Change(whole=bool(wanted.vanishing))
+        if change.whole:
+            self._write_tail()
+        found = self._found(wanted)
+        before = found.head
+        plan = decide(found)
+        if plan.is_empty() and found.head == before:
+            return None
+        change.head = found.head
+        if not change.whole and (plan.ends or plan.vanishes):
+            change.whole = True
+            self._write_tail()
+        self._apply(plan, change)
+        self._sink(change)
+        if self._writer.execute(_Q["newest_seq"]).fetchone()[0] != found.head:
+            # The newest row went, now or before; its number must not come back.
+            self._writer.execute(_Q["put_meta"], ("head", found.head))
+        return change
+
+    def _note(self, change: _Change) -> None:
+        """After the commit. `head` last: whoever reads up to it finds all tags."""
+        self._tail.forget(change.gone)
+        if change.whole:
+            self._tail.sank_all()
+        else:
+            self._tail.sank(change.sunk)
+            self._tail.gather(change.tags)
+        self._head = change.head
+
+    def _write_tail(self) -> None:
+        """What asks the tag table by itself (the end of a group, a vanish) needs all of it."""
+        self._insert("tags", _TAG_COLUMNS, self._tail.kept(self._tail.all_due()))
+
+    def _sink(self, change: _Change) -> None:
+        """Let a slice of the tail ride on this commit."""
+        tail = self._tail
+        upto: int | None = change.head
+        if not change.whole:
+            due = tail.slice_due(len(change.tags))
+            change.sunk = len(due)
+            kept = [row for row in tail.kept(due) if row[3] not in change.gone]
+            self._insert("tags", _TAG_COLUMNS, kept)
+            upto = tail.watermark_after(len(due))
+        if upto is not None:
+            self._writer.execute(_Q["put_meta"], ("tags_upto", upto))
 
     def _found(self, wanted: Wanted) -> Found:
         found = Found(self._head)
@@ -151,9 +227,9 @@ class SqliteStore:
             if self._has_prefix(group, prefix):
                 found.prefixes.add((group, prefix))
         for group in wanted.used_groups:
-            if self._writer.execute(
-                _Q["group_in_use"], {"h": self._hashes.tag("h", group)}
-            ).fetchone():
+            h = self._hashes.tag("h", group)
+            newest = orjson.dumps(self._tail.seqs_of([h])).decode()
+            if self._writer.execute(_Q["group_in_use"], {"h": h, "newest": newest}).fetchone():
                 found.used_groups.add(group)
         return found
 
@@ -164,9 +240,10 @@ class SqliteStore:
             groups.update(group for (group,) in moderated)
             for row in self._rows("puts_of_key", {"p": self._hashes.tag("p", pubkey)}):
                 found.rows.setdefault(row.event.id, row)
-        named = orjson.dumps(list(groups)).decode()
-        for row in self._rows("records_of_groups", {"groups": named}):
-            found.records.append(found.rows.get(row.event.id, row))
+        if groups:
+            named = orjson.dumps(list(groups)).decode()
+            for row in self._rows("records_of_groups", {"groups": named}):
+                found.records.append(found.rows.get(row.event.id, row))
 
     def _rows(self, name: str, values: Mapping[str, Value]) -> list[Stored]:
         return [_stored(row) for row in self._writer.execute(_Q[name], values).fetchall()]
@@ -180,21 +257,21 @@ class SqliteStore:
         )
         return any(row[0].hex().startswith(prefix) for row in rows)
 
-    def _apply(self, plan: WritePlan) -> None:
+    def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._writer
-        if plan.removes:
-            self._remove(plan.removes)
-        if plan.adds:
-            self._add(list(plan.adds.values()))
+        self._remove(plan.removes, change)
+        change.tags = self._add(list(plan.adds.values()))
+        if change.whole:
+            self._insert("tags", _TAG_COLUMNS, change.tags)
         for group_id in plan.ends:
             found = db.execute(
                 _Q["rows_of_group"],
                 {"h": self._hashes.tag("h", group_id), "d": self._hashes.tag("d", group_id),
                  "grp": group_id},
             )  # fmt: skip
-            self._remove({row[0] for row in found.fetchall()})
+            self._remove({row[0] for row in found.fetchall()}, change)
         for gone in plan.vanishes:
-            self._vanish(gone)
+            self._vanish(gone, change)
         if plan.tombstones:
             db.executemany(
                 _Q["bury"],
@@ -203,44 +280,62 @@ class SqliteStore:
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
 
-    def _add(self, rows: list[Stored]) -> None:
-        hashes, index_tags = self._hashes, self._index_tags
-        events: list[tuple[Value, ...]] = []
-        tags: list[tuple[int, int, int, int, int]] = []
-        for row in rows:
-            event = row.event
-            key = id_key(event.id)
-            slot = None if row.slot is None else hashes.slot(*row.slot)
-            events.append(
-                (row.seq, bytes.fromhex(event.id), key, bytes.fromhex(event.pubkey),
-                 id_key(event.pubkey), event.kind, event.created_at, row.group, event.d, slot,
-                 row.version, row.expires_at, row.quiet, event.raw)
-            )  # fmt: skip
-            for hash_ in hashes.of_event(event, index_tags):
-                tags.append((hash_, event.created_at, key, row.seq, event.kind))  # noqa: PERF401
-        tags.sort()
-        self._insert("events", _EVENT_COLUMNS, _EVENT_RUNS, events)
-        self._insert("tags", _TAG_COLUMNS, _TAG_RUNS, tags)
+    def foresee(self, events: Sequence[Event]) -> None:
+        prepared = self._prepared
+        if len(prepared) > _FORESEEN_AT_MOST:
+            prepared.clear()  # of events that were refused
+        for event in events:
+            prepared[event.id] = self._columns_of(event)
 
-    def _insert(
-        self, table: str, columns: int, runs: Sequence[int], rows: Sequence[tuple[Value, ...]]
-    ) -> None:
+    def _columns_of(self, event: Event) -> _Columns:
+        key = id_key(event.id)
+        at, kind = event.created_at, event.kind
+        return (
+            (bytes.fromhex(event.id), key, bytes.fromhex(event.pubkey), id_key(event.pubkey),
+             kind, at),
+            event.d,
+            [(hash_, at, key, kind) for hash_ in self._hashes.of_event(event, self._index_tags)],
+        )  # fmt: skip
+
+    def _add(self, rows: list[Stored]) -> list[TagRow]:
+        """Insert the rows; their tags, sorted, are the caller's to place."""
+        events: list[tuple[Value, ...]] = []
+        tags: list[TagRow] = []
+        for row in rows:
+            event, seq = row.event, row.seq
+            found = self._prepared.pop(event.id, None)
+            columns, d, hashed = self._columns_of(event) if found is None else found
+            slot = None if row.slot is None else self._hashes.slot(*row.slot)
+            events.append(
+                (seq, *columns, row.group, d, slot, row.version, row.expires_at, row.quiet,
+                 event.raw)
+            )  # fmt: skip
+            for hash_, at, key, kind in hashed:
+                tags.append((hash_, at, key, seq, kind))
+        self._insert("events", _EVENT_COLUMNS, events)
+        tags.sort()
+        return tags
+
+    def _insert(self, table: str, columns: int, rows: Sequence[tuple[Value, ...]]) -> None:
         db = self._writer
-        for start, size in chunks(len(rows), runs):
+        for start, size in chunks(len(rows), _RUNS):
             values = list(chain.from_iterable(rows[start : start + size]))
             db.execute(_inserting(table, columns, size), values)
 
-    def _remove(self, seqs: Iterable[int]) -> None:
+    def _remove(self, seqs: Collection[int], change: _Change) -> None:
+        if not seqs:
+            return
         db = self._writer
         named = orjson.dumps(list(seqs)).decode()
-        gone = []
+        tags = []
         for seq, created_at, key, raw in db.execute(_Q["raws_by_seq"], {"seqs": named}):
             for hash_ in self._hashes.of_event(event_from_raw(raw), self._index_tags):
-                gone.append((hash_, created_at, key, seq))  # noqa: PERF401
-        db.executemany(_Q["delete_tag"], gone)
+                tags.append((hash_, created_at, key, seq))  # noqa: PERF401
+        db.executemany(_Q["delete_tag"], tags)
         db.execute(_Q["delete_events"], {"seqs": named})
+        change.gone.update(seqs)
 
-    def _vanish(self, gone: Vanish) -> None:
+    def _vanish(self, gone: Vanish, change: _Change) -> None:
         found = self._writer.execute(
             _Q["rows_of_key"],
             {**_key_of(gone.pubkey), "p": self._hashes.tag("p", gone.pubkey), "until": gone.until},
@@ -248,7 +343,7 @@ class SqliteStore:
         seqs = [seq for (seq,) in found.fetchall()]
         # In parts: a key may have written most of the store.
         for start in range(0, len(seqs), _REMOVED_AT_ONCE):
-            self._remove(seqs[start : start + _REMOVED_AT_ONCE])
+            self._remove(seqs[start : start + _REMOVED_AT_ONCE], change)
 
     def _put_group(self, group_id: str, group: Group | None) -> None:
         db = self._writer
@@ -413,6 +508,17 @@ class SqliteStore:
         if self._closed:
             raise StoreFault("the store is closed")
 
+    def _finish(self) -> None:
+        db = self._writer
+        with contextlib.suppress(sqlite3.Error):  # a full disk: all of it can be made again
+            if len(self._tail):
+                db.execute("BEGIN IMMEDIATE")
+                self._write_tail()
+                db.execute(_Q["put_meta"], ("tags_upto", self._head))
+                db.execute("COMMIT")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        db.close()
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -424,14 +530,26 @@ class SqliteStore:
         await loop.run_in_executor(self._reading, self._far.close)
         self._near.close()
         await loop.run_in_executor(self._checkpointing, self._tidy.close)
-        await loop.run_in_executor(self._writing, _close_whole, self._writer)
+        await loop.run_in_executor(self._writing, self._finish)
         for pool in (self._writing, self._reading, self._checkpointing):
             pool.shutdown()
 
 
+def _gather(
+    db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tail: TagTail
+) -> None:
+    """Index again what the tail held when the store was last open: rows behind the watermark."""
+    upto = db.execute(_Q["get_meta"], ("tags_upto",)).fetchone()[0]
+    rows: list[TagRow] = []
+    for seq, created_at, key, kind, raw in db.execute(_Q["rows_behind"], (upto,)):
+        for hash_ in hashes.of_event(event_from_raw(raw), terms.index_tags):
+            rows.append((hash_, created_at, key, seq, kind))  # noqa: PERF401
+    tail.gather(rows)
+
+
 def _opened(
     path: Path, terms: FilterTerms, synchronous: str
-) -> tuple[sqlite3.Connection, bytes, int]:
+) -> tuple[sqlite3.Connection, Hashes, int]:
     try:
         db = _connection(path)
     except sqlite3.Error as error:
@@ -442,10 +560,11 @@ def _opened(
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         key = bytes.fromhex(db.execute(_Q["get_meta"], ("hash_key",)).fetchone()[0])
-        _index_again(db, Hashes(key), terms)
+        hashes = Hashes(key)
+        _index_again(db, hashes, terms)
         kept = db.execute(_Q["get_meta"], ("head",)).fetchone()
         newest = db.execute(_Q["newest_seq"]).fetchone()[0]
-        return db, key, max(kept[0] if kept else 0, newest or 0)
+        return db, hashes, max(kept[0] if kept else 0, newest or 0)
     except sqlite3.Error as error:
         db.close()
         raise StoreFault(f"{path}: {error}") from error
@@ -580,18 +699,14 @@ def _inserting(table: str, columns: int, rows: int) -> str:
     key = (table, rows)
     if key not in _INSERTS:
         one = f"({','.join('?' * columns)})"
-        _INSERTS[key] = f"INSERT INTO {table} VALUES {','.join([one] * rows)}"  # noqa: S608
+        # Tags of rows that were indexed again after a crash may be there already.
+        verb = "INSERT OR IGNORE" if table == "tags" else "INSERT"
+        _INSERTS[key] = f"{verb} INTO {table} VALUES {','.join([one] * rows)}"
     return _INSERTS[key]
 
 
 def _checkpoint(db: sqlite3.Connection, mode: str) -> None:
     db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-
-
-def _close_whole(db: sqlite3.Connection) -> None:
-    with contextlib.suppress(sqlite3.Error):
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    db.close()
 
 
 def _fault(error: sqlite3.Error) -> StoreFault:
