@@ -26,7 +26,7 @@ test: $(VENV)/.with-test  ## the whole test suite, on all cores
 check: lint types imports  ## linter, types and import contracts
 
 lint: $(VENV)/.with-check  ## only the linter
-	$(BIN)/ruff check
+	$(BIN)/ruff check relay policies tests
 
 types: $(VENV)/.with-check  ## only the types
 	$(BIN)/mypy

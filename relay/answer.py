@@ -34,8 +34,12 @@ _PAGE: Final = 500
 """Rows of a page."""
 _MAX_WAITING: Final = 4096
 """Live rows that may wait while one subscription catches up."""
+_MAX_COUNTS: Final = 16
+"""COUNTs of one connection that may wait for their turn."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store cannot answer now, try again later")
 _TOO_SLOW: Final = Refused(Prefix.ERROR, "more came meanwhile than can wait; ask again")
+_MAX_CHANGES: Final = 16
+"""Pages of one answer that may be read again because somebody's rights changed meanwhile."""
 _MERGED_BYTES: Final = 1 << 20
 
 
@@ -66,13 +70,18 @@ class Client(Protocol):
 
 
 class Scans:
-    """Queries of one connection that wait for their turn. At most as many as it may subscribe."""
+    """Queries of one connection that wait for their turn, REQs before COUNTs.
+
+    Bounded: as many REQs as may be open, `_MAX_COUNTS` COUNTs. A REQ that is closed or replaced
+    leaves the queue.
+    """
 
     def __init__(self, answers: Answers, client: Client) -> None:
         self._answers = answers
         self._client = client
-        self._waiting: deque[Subscription | tuple[str, tuple[Filter, ...]]] = deque()
         self._open: dict[str, Subscription] = {}
+        self._behind: dict[str, Subscription] = {}
+        self._counts: deque[tuple[str, tuple[Filter, ...]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def ask(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -83,34 +92,37 @@ class Scans:
             return
         self._open[sub] = subscription
         if subscription.waiting is not None:
-            self._wait(subscription)
+            self._behind[sub] = subscription
+            self._start()
 
     def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
-        if len(self._waiting) > _MAX_WAITING:
-            busy = Refused(Prefix.RATE_LIMITED, "too many queries are waiting")
+        if len(self._counts) >= _MAX_COUNTS:
+            busy = Refused(Prefix.RATE_LIMITED, f"at most {_MAX_COUNTS} counts may wait")
             self._client.outbox.put(messages.closed(sub, busy))
             return
-        self._wait((sub, filters))
+        self._counts.append((sub, filters))
+        self._start()
 
     def drop(self, sub: str) -> None:
         """CLOSE, or a REQ that replaces: nothing of the old one follows."""
         subscription = self._open.pop(sub, None)
+        self._behind.pop(sub, None)
         if subscription is not None:
             self._answers.stop(subscription)
 
-    def _wait(self, work: Subscription | tuple[str, tuple[Filter, ...]]) -> None:
-        self._waiting.append(work)
+    def _start(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="scans")
 
     async def _run(self) -> None:
-        while self._waiting:
-            work = self._waiting.popleft()
-            if isinstance(work, Subscription):
+        while self._behind or self._counts:
+            if self._behind:
+                sub = next(iter(self._behind))
+                work = self._behind.pop(sub)
                 if not await self._answers.catch_up(work, self._client, self._is_open):
                     self._close(work)
             else:
-                await self._answers.count(self._client, *work)
+                await self._answers.count(self._client, *self._counts.popleft())
 
     def _is_open(self, subscription: Subscription) -> bool:
         return self._open.get(subscription.sub) is subscription
@@ -126,7 +138,8 @@ class Scans:
         for subscription in self._open.values():
             self._answers.stop(subscription)
         self._open.clear()
-        self._waiting.clear()
+        self._behind.clear()
+        self._counts.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -228,59 +241,58 @@ class Answers:
     async def _pages(
         self, subscription: Subscription, client: Client
     ) -> AsyncIterator[Sequence[bytes]]:
-        """Stored rows in order; the visibility is looked up anew for each page (N29-94)."""
-        if len(subscription.filters) > 1:
-            async for raws in self._merged(subscription, client):
-                yield raws
-            return
-        filter_ = subscription.filters[0]
-        left = self._limit_of(filter_)
-        after: Place | None = None
-        while True:
-            page = await self._store.page(
-                filter_, self._realm.visibility(client.reader.viewer), limit=left,
-                upto=subscription.cursor, now=self._clock(), after=after, size=_PAGE,
-            )  # fmt: skip
-            yield page.raws
-            left -= len(page.raws)
-            after = page.next
-            if after is None:
-                return
+        """Stored rows in one order over all filters (N01-76), none twice (N01-63).
 
-    async def _merged(
-        self, subscription: Subscription, client: Client
-    ) -> AsyncIterator[Sequence[bytes]]:
-        """Several filters: one order over all, each its own limit, no row twice (N01-63, 76)."""
+        Each page is of what may be seen when it is sent: who was removed while it was read does not
+        get it (N29-94).
+        """
         walks = [
             _Walk(self._store, filter_, self._limit_of(filter_), subscription.cursor)
             for filter_ in subscription.filters
         ]
+        changes = 0
+        while True:
+            visibility = self._realm.visibility(client.reader.viewer)
+            places = [walk.place for walk in walks]
+            raws = await self._page(walks, visibility)
+            if self._realm.visibility(client.reader.viewer) == visibility:
+                yield raws
+                if all(walk.is_done for walk in walks):
+                    return
+                continue
+            changes += 1
+            if changes > _MAX_CHANGES:
+                raise StoreFault("who may read what changed faster than pages could be read")
+            for walk, place in zip(walks, places, strict=True):
+                walk.go_back(place)
+
+    async def _page(self, walks: Sequence[_Walk], visibility: Visibility) -> Sequence[bytes]:
+        now = self._clock()
+        if len(walks) == 1:
+            return await walks[0].page(visibility, now)
         raws: list[bytes] = []
         size = 0
-        last: Place | None = None
         heads: list[tuple[int, int, int, int]] = []
-        for n, walk in enumerate(walks):
-            place = await walk.first(self._realm, client.reader, self._clock())
-            if place is not None:
-                heads.append((-place.created_at, place.tie, place.seq, n))
-        heapq.heapify(heads)
-        while heads:
-            _, _, seq, n = heads[0]
-            walk = walks[n]
-            if last is None or seq != last.seq:
-                raw = walk.raw()
-                raws.append(raw)
-                size += len(raw)
-                last = walk.place()
-            if len(raws) == _PAGE or size > _MERGED_BYTES:
-                yield raws
-                raws, size = [], 0
-            place = await walk.step(self._realm, client.reader, self._clock())
-            if place is None:
-                heapq.heappop(heads)
-            else:
-                heapq.heapreplace(heads, (-place.created_at, place.tie, place.seq, n))
-        yield raws
+        for number, walk in enumerate(walks):
+            await self._line_up(heads, number, walk, visibility, now)
+        while heads and len(raws) < _PAGE and size < _MERGED_BYTES:
+            _, _, seq, _ = heads[0]
+            raw = b""
+            while heads and heads[0][2] == seq:  # found by several filters
+                number = heapq.heappop(heads)[3]
+                raw = walks[number].take()
+                await self._line_up(heads, number, walks[number], visibility, now)
+            raws.append(raw)
+            size += len(raw)
+        return raws
+
+    async def _line_up(
+        self, heads: list[tuple[int, int, int, int]], number: int, walk: _Walk,
+        visibility: Visibility, now: int,
+    ) -> None:  # fmt: skip
+        place = await walk.head(visibility, now)
+        if place is not None:
+            heapq.heappush(heads, (-place.created_at, place.tie, place.seq, number))
 
     async def count(self, client: Client, sub: str, filters: tuple[Filter, ...]) -> None:
         """Answer a COUNT: exactly what a REQ could give this viewer, limits aside (N45-04)."""
@@ -299,41 +311,53 @@ class Answers:
 
 
 class _Walk:
-    """One filter's rows among several, a page at a time."""
+    """One filter's rows, from where the last page ended."""
 
     def __init__(self, store: Store, filter_: Filter, limit: int, upto: int) -> None:
         self._store = store
         self._filter = filter_
-        self._left = limit
         self._upto = upto
+        self._left = limit
+        self._after: Place | None = None
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._at = 0
         self._seen_as: Visibility | None = None
+        self.is_done = False
 
-    def place(self) -> Place:
-        return self._rows[self._at][0]
+    @property
+    def place(self) -> tuple[Place | None, int]:
+        """Where it stands: behind which row, and how many it may still give."""
+        return self._after, self._left
 
-    def raw(self) -> bytes:
-        return self._rows[self._at][1]
+    def go_back(self, place: tuple[Place | None, int]) -> None:
+        self._after, self._left = place
+        self._rows, self._at, self._seen_as, self.is_done = (), 0, None, False
 
-    async def first(self, realm: Realm, reader: Reader, now: int) -> Place | None:
-        return await self._more(realm.visibility(reader.viewer), now, None)
+    async def page(self, visibility: Visibility, now: int) -> Sequence[bytes]:
+        """The next rows of the only filter."""
+        page = await self._store.page(
+            self._filter, visibility, limit=self._left, upto=self._upto, now=now,
+            after=self._after, size=_PAGE,
+        )  # fmt: skip
+        self._left -= len(page.raws)
+        self._after = page.next
+        self.is_done = page.next is None
+        return page.raws
 
-    async def step(self, realm: Realm, reader: Reader, now: int) -> Place | None:
+    async def head(self, visibility: Visibility, now: int) -> Place | None:
         """The next row's place; None at the end."""
-        given = self.place()
+        if self._at == len(self._rows) or self._seen_as is not visibility:
+            self._rows = await self._store.places(
+                self._filter, visibility, limit=self._left, upto=self._upto, now=now,
+                after=self._after, size=_PAGE,
+            )  # fmt: skip
+            self._at, self._seen_as = 0, visibility
+            self.is_done = not self._rows
+        return self._rows[self._at][0] if self._rows else None
+
+    def take(self) -> bytes:
+        """The row that `head` found."""
+        self._after, raw = self._rows[self._at]
         self._at += 1
         self._left -= 1
-        visibility = realm.visibility(reader.viewer)
-        if self._at < len(self._rows) and visibility is self._seen_as:
-            return self.place()
-        # At the end of the page, or what may be seen has changed since it was read (N29-94).
-        return await self._more(visibility, now, given)
-
-    async def _more(self, visibility: Visibility, now: int, after: Place | None) -> Place | None:
-        rows = await self._store.places(
-            self._filter, visibility, limit=self._left, upto=self._upto, now=now, after=after,
-            size=_PAGE,
-        )  # fmt: skip
-        self._rows, self._at, self._seen_as = rows, 0, visibility
-        return rows[0][0] if rows else None
+        return raw

@@ -92,6 +92,8 @@ class Fanout:
 
     def deliver(self, rows: Sequence[Stored]) -> int:
         """Rows of one commit, in order of seq (0: ephemeral). How many frames went to outboxes."""
+        if not len(self._live):
+            return 0
         realm = self._realm
         candidates = self._live.candidates
         delivered = 0

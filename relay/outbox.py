@@ -72,11 +72,11 @@ class Outbox:
     (queued here and in the transport together) calls `overflow` once and nothing more is taken.
     """
 
-    __slots__ = ("_bytes", "_frames", "_max_bytes", "_overflow", "_pieces", "_sink", "_turn",
+    __slots__ = ("_bytes", "_frames", "_full", "_max_bytes", "_overflow", "_pieces", "_sink", "_turn",
                  "closed")  # fmt: skip
 
     def __init__(
-        self, sink: Sink, turn: Turn, *, max_bytes: int, overflow: Callable[[], None]
+        self, sink: Sink, turn: Turn, *, max_bytes: int, overflow: Callable[[], object]
     ) -> None:
         self._sink = sink
         self._turn = turn
@@ -85,6 +85,7 @@ class Outbox:
         self._pieces: list[bytes] = []
         self._frames = 0
         self._bytes = 0
+        self._full = False
         self.closed = False
 
     def put(self, payload: bytes) -> None:
@@ -93,7 +94,7 @@ class Outbox:
 
     def put_frame(self, frame: bytes) -> None:
         """One message that is `framed` already."""
-        if self.closed:
+        if self.closed or self._full:
             return
         if not self._pieces:
             self._turn.add(self)
@@ -105,7 +106,7 @@ class Outbox:
 
     def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
         """A message `head` + body + `tail` for each body; joined with others only when written."""
-        if self.closed or not bodies:
+        if self.closed or self._full or not bodies:
             return
         if not self._pieces:
             self._turn.add(self)
@@ -136,7 +137,8 @@ class Outbox:
         return self._bytes + self._sink.get_write_buffer_size()
 
     def _check(self) -> None:
-        if not self.closed and self.backlog > self._max_bytes:
+        if not (self.closed or self._full) and self.backlog > self._max_bytes:
+            self._full = True
             self._overflow()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.errors import Invalid
 from relay.groups.group import Groups
 from relay.nostr import kinds
-from relay.nostr.event import Event, is_hex64
+from relay.nostr.event import Event, event_from_raw, is_hex64
 from relay.nostr.kinds import KindClass, class_of, is_ephemeral
 from relay.verdict import WriteOutcome
 
@@ -191,11 +191,16 @@ def expiry_of(event: Event) -> int | None:
     return int(value)
 
 
+def is_kind(text: str) -> bool:
+    """Whether a text may be a kind number: digits of ASCII, few enough for `int`."""
+    return text.isascii() and text.isdigit() and len(text) <= 5
+
+
 def address_of(value: str) -> Slot | None:
     """The slot that an `a` value `kind:pubkey:d` names; None when malformed (N09-05, N09-15)."""
     kind, _, rest = value.partition(":")
     pubkey, colon, d = rest.partition(":")
-    if not (colon and kind.isascii() and kind.isdigit() and len(kind) <= 5 and is_hex64(pubkey)):
+    if not (colon and is_kind(kind) and is_hex64(pubkey)):
         return None
     number = int(kind)
     if class_of(number) is KindClass.REPLACEABLE:
@@ -227,14 +232,20 @@ def deletion_targets(event: Event) -> tuple[list[str], list[Slot]]:
 
 
 _NO_GROUPS: Final = Groups()
-_UNDELETABLE: Final = frozenset({kinds.DELETION, kinds.VANISH})
+
+
+def is_spared(kind: int) -> bool:
+    """Whether its author's kind 5 has no effect, before it or after (N09-09, N29-58, N62-09)."""
+    return (
+        kind in (kinds.DELETION, kinds.VANISH)
+        or kind in kinds.GROUP_RECORDS
+        or kind in kinds.GROUP_STATE
+    )
 
 
 def may_delete(deletion: Event, target: Event) -> bool:
-    """Whether a kind 5 takes this event away (N09-02, N09-09, N29-58, N59-08)."""
-    if target.kind in _UNDELETABLE or target.kind in kinds.GROUP_RECORDS:
-        return False
-    if target.kind in kinds.GROUP_STATE:
+    """Whether a kind 5 takes this event away (N09-02, N59-08)."""
+    if is_spared(target.kind):
         return False
     if target.pubkey == deletion.pubkey:
         return True
@@ -244,7 +255,7 @@ def may_delete(deletion: Event, target: Event) -> bool:
 def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     """Whether a tombstone holds against this event (N09-10, N09-11, G-12)."""
     for stone in found.tombstones.get(event_target(event.id), ()):
-        if not stone.by or (stone.by == event.pubkey and event.kind not in _UNDELETABLE):
+        if not stone.by or (stone.by == event.pubkey and not is_spared(event.kind)):
             return True
         if event.kind == kinds.GIFT_WRAP and stone.by in event.tag_values("p"):
             return True
@@ -278,11 +289,11 @@ def plan_for(
 
     Gives the row that was added (its `seq` is the next one), or why there is none.
     """
-    if event.id in found.rows:
-        return WriteOutcome.DUPLICATE
     expires_at = expiry_of(event)
     if expires_at is not None and expires_at <= now:
         return WriteOutcome.EXPIRED
+    if event.id in found.rows:
+        return WriteOutcome.DUPLICATE
     slot = slot_of(event, keep)
     if is_deleted(event, slot, found):
         return WriteOutcome.DELETED
@@ -370,13 +381,16 @@ def is_record(event: Event) -> bool:
     return event.kind in kinds.GROUP_RECORDS or event.kind in kinds.GROUP_STATE
 
 
-def vanished_by(pubkey: str, found: Found) -> Tombstone | None:
-    """What is left of a key that vanished; of several requests the latest rules (N62-10)."""
-    stones = [
-        stone for stone in found.tombstones.get(key_target(pubkey), ())
-        if stone.request is not None
-    ]  # fmt: skip
-    return max(stones, key=lambda stone: stone.until or 0, default=None)
+def request_done(request: Event, found: Found) -> WriteOutcome | None:
+    """How an acting kind 62 ends that asks for nothing new; of several the latest rules: N62-10."""
+    until, kept = -1, None
+    for stone in found.tombstones.get(key_target(request.pubkey), ()):
+        if stone.request is not None and stone.until is not None and stone.until > until:
+            until, kept = stone.until, stone.request
+    if kept is None or request.created_at > until:
+        return None
+    same = event_from_raw(kept).id == request.id
+    return WriteOutcome.DUPLICATE if same else WriteOutcome.STORED
 
 
 def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
@@ -393,15 +407,13 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
 
 
 def records_left(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
-    """What the log says of these `recorded` groups when the batch is done so far."""
-    ended = (kinds.CREATE_GROUP, kinds.DELETE_GROUP)
-    stored = [
-        row for row in found.records
-        if row.group in groups and row.seq not in plan.removes
-        and (row.group not in plan.ends or row.event.kind in ended)
-    ]  # fmt: skip
-    added = [row for row in plan.adds.values() if row.group in groups and is_record(row.event)]
-    return [row.event for row in (*stored, *added)]
+    """What the log says of these groups, whose records were wanted, as the batch has left it.
+
+    Of those in `plan.ends` also what goes with their end: whoever reads on comes to that end.
+    """
+    stored = [row for row in found.records if row.seq not in plan.removes]
+    added = [row for row in plan.adds.values() if is_record(row.event)]
+    return [row.event for row in (*stored, *added) if row.group in groups]
 
 
 def wanted_for(events: Sequence[tuple[Event, Keep]]) -> Wanted:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr import messages
 from relay.nostr.messages import (
+    BadCount,
     BadEvent,
     BadFrame,
     BadQuery,
@@ -28,7 +29,7 @@ from relay.nostr.nip42 import check_login
 from relay.visibility import Viewer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from relay.nostr.nip42 import RelayAddress
 
 MAX_BAD_FRAMES: Final = 20
+MAX_OPEN_BYTES: Final = 1 << 20
+"""Of the frames of all open subscriptions together; an index of them takes some 20 times that."""
 MAX_KEYS: Final = 64
 """Keys that may log in on one connection."""
 POLICY_VIOLATION: Final = 1008
@@ -87,7 +90,8 @@ Effect = Reply | Submit | Ask | CountRows | Drop | VerifyLogin | Hangup
 class Session:
     """One client: its challenge, its keys, its open subscriptions, its patience."""
 
-    __slots__ = ("_addresses", "_bad_frames", "_challenge", "_max_subscriptions", "open", "viewer")
+    __slots__ = ("_addresses", "_bad_frames", "_challenge", "_max_subscriptions", "_open_bytes",
+                 "_sizes", "viewer")  # fmt: skip
 
     def __init__(
         self, challenge: str, addresses: frozenset[RelayAddress], *,
@@ -98,15 +102,21 @@ class Session:
         self._max_subscriptions = max_subscriptions
         self._bad_frames = 0
         self.viewer = Viewer(trusted=trusted)
-        self.open: set[str] = set()
+        self._sizes: dict[str, int] = {}
+        """Open subscriptions: id → bytes of the frame that opened it."""
+        self._open_bytes = 0
+
+    @property
+    def open(self) -> Set[str]:
         """Ids of open subscriptions."""
+        return self._sizes.keys()
 
     def greeting(self) -> bytes:
         """Sent on connect (N42-02)."""
         return messages.auth_challenge(self._challenge)
 
-    def receive(self, message: ClientMessage, now: int) -> Sequence[Effect]:
-        """What is to be done about one message. `now`: Unix seconds."""
+    def receive(self, message: ClientMessage, now: int, size: int = 0) -> Sequence[Effect]:
+        """What is to be done about one message of `size` bytes. `now`: Unix seconds."""
         if isinstance(message, BadFrame):
             return self._bad(message.refused)
         self._bad_frames = 0
@@ -114,18 +124,17 @@ class Session:
             case Publish(event):
                 return (Submit(event),)
             case Subscribe(sub, filters):
-                return self._subscribe(sub, filters)
+                return self._subscribe(sub, filters, size)
             case Count(sub, filters):
                 return (CountRows(sub, filters),)
             case Close(sub):
-                if sub not in self.open:
-                    return ()
-                self.open.discard(sub)
-                return (Drop(sub),)
+                return (Drop(sub),) if self._forget(sub) else ()
             case Login(event):
                 return self._login(event, now)
             case BadEvent(event_id, refused):
                 return (Reply(messages.ok(event_id, refused)),)
+            case BadCount(sub, refused):
+                return (Reply(messages.closed(sub, refused)),)
             case BadQuery(sub, refused):
                 return self._refuse_query(sub, refused)
             case _:
@@ -138,28 +147,42 @@ class Session:
             return reply, Hangup(POLICY_VIOLATION, "too many invalid messages")
         return (reply,)
 
-    def _subscribe(self, sub: str, filters: tuple[Filter, ...]) -> Sequence[Effect]:
-        if sub in self.open:
-            return Drop(sub), Ask(sub, filters)  # replaced at once (N01-54)
-        if len(self.open) >= self._max_subscriptions:
-            refused = Refused(
-                Prefix.RATE_LIMITED, f"at most {self._max_subscriptions} open subscriptions"
-            )
-            return (Reply(messages.closed(sub, refused)),)
-        self.open.add(sub)
-        return (Ask(sub, filters),)
+    def _subscribe(
+        self, sub: str, filters: tuple[Filter, ...], size: int
+    ) -> Sequence[Effect]:
+        # Replaced at once, whatever becomes of the new one (N01-54).
+        replaced = (Drop(sub),) if self._forget(sub) else ()
+        if len(self._sizes) >= self._max_subscriptions:
+            text = f"at most {self._max_subscriptions} open subscriptions"
+        elif self._open_bytes + size > MAX_OPEN_BYTES:
+            text = f"the filters of open subscriptions have at most {MAX_OPEN_BYTES} bytes"
+        else:
+            self._sizes[sub] = size
+            self._open_bytes += size
+            return *replaced, Ask(sub, filters)
+        refused = Refused(Prefix.RATE_LIMITED, text)
+        return *replaced, Reply(messages.closed(sub, refused))
+
+    def _forget(self, sub: str) -> bool:
+        """Whether it was open."""
+        size = self._sizes.pop(sub, None)
+        if size is None:
+            return False
+        self._open_bytes -= size
+        return True
 
     def _refuse_query(self, sub: str, refused: Refused) -> Sequence[Effect]:
         reply = Reply(messages.closed(sub, refused))
-        if sub in self.open:
-            # CLOSED ends the id for the client: what was open under it must end here too (N01-93).
-            self.open.discard(sub)
-            return Drop(sub), reply
-        return (reply,)
+        # CLOSED ends the id for the client: what was open under it must end here too (N01-93).
+        return (Drop(sub), reply) if self._forget(sub) else (reply,)
 
     def closed_by_relay(self, sub: str) -> None:
         """The relay said CLOSED to this subscription."""
-        self.open.discard(sub)
+        self._forget(sub)
+
+    def trust(self, *, trusted: bool) -> None:
+        """Whether the connection's address is among the trusted readers, by the newest policies."""
+        self.viewer = Viewer(self.viewer.keys, trusted)
 
     def _login(self, event: Event, now: int) -> Sequence[Effect]:
         try:

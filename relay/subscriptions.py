@@ -65,10 +65,13 @@ class Subscriptions(Generic[S]):
     def candidates(self, event: Event) -> Iterator[Entry[S]]:
         """Entries that may match; one subscription may come several times."""
         by_trait = self._by_trait
+        if not by_trait:
+            return
         for trait in _traits_of_event(event):
             entries = by_trait.get(trait)
             if entries:
-                for several in entries.values():
+                # A copy: a reader that is sent away meanwhile takes its subscriptions with it.
+                for several in list(entries.values()):
                     yield from several
 
 

@@ -90,11 +90,17 @@ class WriteOutcome(Enum):
     TAKEN = auto()
     """Append-only, and the first under this `d` stays."""
     SUPERSEDED = auto()
+    REGENERATED = auto()
+    """Group state that came in by an import: the relay signs its own."""
     DELETED = auto()
     EXPIRED = auto()
 
 
-def spoken(result: WriteOutcome | Reject) -> tuple[bool, str]:
+Result = WriteOutcome | Reject
+"""What the author of an event is told in its OK."""
+
+
+def spoken(result: Result) -> tuple[bool, str]:
     """The third and fourth element of OK. Contract §6."""
     if isinstance(result, Reject):
         return False, f"{result.prefix}: {result.text}"
@@ -103,6 +109,8 @@ def spoken(result: WriteOutcome | Reject) -> tuple[bool, str]:
             return True, ""
         case WriteOutcome.DUPLICATE:
             return True, "duplicate: already have this event"
+        case WriteOutcome.REGENERATED:
+            return True, "duplicate: the relay signs this itself"
         case WriteOutcome.TAKEN:
             return True, "duplicate: already stored under this d"
         case WriteOutcome.SUPERSEDED:

@@ -146,11 +146,19 @@ def init(
     click.echo(f"start it with: rookery serve --data {folder}")
 
 
-@click.command("keygen", epilog="Example: rookery keygen --json")
+@click.command("keygen", epilog="Example: rookery keygen -o me.nsec")
+@click.option(
+    "-o", "--output", "file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the nsec to a new file (0600) and print the npub only.",
+)  # fmt: skip
 @json_option
-def keygen(*, as_json: bool) -> None:
-    """Make one new key pair and print it; it is kept nowhere."""
+def keygen(*, file: Path | None, as_json: bool) -> None:
+    """Make one new key pair and print it; without -o it is kept nowhere."""
     key = new_key()
+    if file is not None:
+        _write(file, f"{key.nsec}\n", _SECRET)
+        click.echo(f"npub  {key.npub}   (its nsec is in {file}: sign with --key-file {file})")
+        return
     if as_json:
         print_json(
             {"nsec": key.nsec, "npub": key.npub, "secret": key.hex, "public": key.pubkey}
@@ -250,7 +258,7 @@ def _write(path: Path, text: str, mode: int) -> None:
     try:
         descriptor = os.open(path, flags, mode)
     except FileExistsError:
-        raise UserError(f"{path} exists and is not overwritten; choose another folder") from None
+        raise UserError(f"{path} exists and is not overwritten; choose another place") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -34,6 +34,7 @@ from relay.fanout import Fanout
 from relay.ingest import Ingest
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import npub, read_key_file
+from relay.nostr.nip42 import OwnAddresses
 from relay.observe import Metrics, Readiness, set_up_logging
 from relay.outbox import Turn
 from relay.projections import Realm, rebuilt_groups
@@ -45,13 +46,13 @@ from relay.verdict import Origin, WriteOutcome, spoken
 from relay.visibility import everything_visible
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
-    from relay.ingest import Result
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
     from relay.server.control import Folder
+    from relay.verdict import Result
 
 _log = logging.getLogger("rookery")
 
@@ -77,6 +78,7 @@ class Opened:
     readiness: Readiness
     bus: LocalBus
     terms: FilterTerms
+    addresses: OwnAddresses
 
     @property
     def folder(self) -> LocalFolder:
@@ -94,6 +96,7 @@ async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
     policy = policies.load(folder / "policies", relay_key.pubkey)
     terms = FilterTerms(config.storage.index_tags, config.storage.prefix_d_kinds)
     metrics, readiness, bus = Metrics(), Readiness(), LocalBus()
+    addresses = OwnAddresses(config.relay.url)
     store = await SqliteStore.open(
         folder / "rookery.db", terms, synchronous=config.storage.synchronous.value
     )
@@ -103,12 +106,12 @@ async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
         fanout = Fanout(realm)
         ingest = Ingest(
             store, realm, relay_key, fanout, clock=_now, verifiers=verifiers, metrics=metrics,
-            committed=bus.announce,
+            committed=bus.announce, is_here=addresses.has,
         )  # fmt: skip
         async with ingest:
             yield Opened(
                 config, relay_key, policy, store, realm, fanout, ingest, metrics, readiness, bus,
-                terms,
+                terms, addresses,
             )
     finally:
         verifiers.shutdown()
@@ -293,7 +296,10 @@ async def _serve(folder: Path, config: Config) -> None:
             config.server.host, config.server.port,
         )  # fmt: skip
         async with ControlServer(folder / "control.sock", parts.folder), server:
-            watching = asyncio.create_task(_reload(folder, parts, reload), name="reload")
+            parts.addresses.listens_on(server.addresses)
+            watching = asyncio.create_task(
+                _reload(folder, parts, reload, server.policies_changed), name="reload"
+            )
             gc.freeze()
             print(f"listening on {server.url}", flush=True)
             await stop.wait()
@@ -315,7 +321,9 @@ def _roads(parts: Opened) -> Roads:
     )  # fmt: skip
 
 
-async def _reload(folder: Path, parts: Opened, asked: asyncio.Event) -> None:
+async def _reload(
+    folder: Path, parts: Opened, asked: asyncio.Event, changed: Callable[[], None]
+) -> None:
     """Policies anew within 2 s of a change, or on SIGHUP: whole or not at all (contract §4)."""
     home = folder / "policies"
     seen = fingerprint(home)
@@ -338,6 +346,7 @@ async def _reload(folder: Path, parts: Opened, asked: asyncio.Event) -> None:
             continue
         current = policy
         parts.realm.enforce(policy)
+        changed()
         parts.readiness.clear("policies")
         parts.metrics.reloaded(ok=True)
         _log.info("policies reloaded")

@@ -57,8 +57,6 @@ def objection(
     circumstances: Circumstances,
 ) -> Reject | None:
     """Why an event that is no 9000–9022 may not be written, as far as groups are concerned."""
-    if event.kind == kinds.VANISH:
-        return None  # no group holds anyone back (N62-11)
     if _is_config(event) and (group_id is None or Who.OWNER in circumstances.who):
         return None  # its `h` is a label (G-33, G-31)
     if group_id is None:

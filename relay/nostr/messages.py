@@ -57,10 +57,15 @@ class BadEvent:
 
 @dataclass(frozen=True, slots=True)
 class BadQuery:
-    """A REQ or COUNT that is CLOSED unanswered."""
+    """A REQ that is CLOSED unanswered."""
 
     sub: str
     refused: Refused
+
+
+@dataclass(frozen=True, slots=True)
+class BadCount(BadQuery):
+    """A COUNT that is; its id names no subscription (N45-05)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,9 @@ class BadFrame:
     refused: Refused
 
 
-ClientMessage = Publish | Login | Subscribe | Count | Close | BadEvent | BadQuery | BadFrame
+ClientMessage = (
+    Publish | Login | Subscribe | Count | Close | BadEvent | BadQuery | BadFrame
+)
 
 EVENT_END: Final = b"]"
 """What stands behind the event in an EVENT frame."""
@@ -119,20 +126,21 @@ def _query(
     sub = frame[1] if len(frame) > 1 else None
     if type(sub) is not str:
         return BadFrame(Invalid(f"{verb}: needs a subscription id"))
+    bad = BadQuery if verb == "REQ" else BadCount
     if not 0 < len(sub) <= MAX_SUBSCRIPTION_ID:
-        return BadQuery(
+        return bad(
             sub, Invalid(f"subscription id: must have 1 to {MAX_SUBSCRIPTION_ID} characters")
         )
     if len(frame) < 3:
-        return BadQuery(sub, Invalid(f"{verb}: needs at least one filter"))
+        return bad(sub, Invalid(f"{verb}: needs at least one filter"))
     if len(frame) - 2 > max_filters:
-        return BadQuery(
+        return bad(
             sub, Refused(Prefix.RATE_LIMITED, f"at most {max_filters} filters in one {verb}")
         )
     try:
         filters = tuple([filter_from(value, terms) for value in frame[2:]])
     except Refused as refused:
-        return BadQuery(sub, refused)
+        return bad(sub, refused)
     return Subscribe(sub, filters) if verb == "REQ" else Count(sub, filters)
 
 

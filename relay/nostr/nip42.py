@@ -42,6 +42,24 @@ def relay_address(url: str) -> RelayAddress | None:
     return RelayAddress(parts.hostname.rstrip("."), bare, parts.path.rstrip("/"))
 
 
+class OwnAddresses:
+    """What this relay is called: its public URL; else where it listens, once it does."""
+
+    def __init__(self, url: str | None) -> None:
+        address = relay_address(url) if url else None
+        self._known = frozenset(() if address is None else (address,))
+
+    def listens_on(self, addresses: frozenset[RelayAddress]) -> None:
+        self._known = addresses
+
+    def has(self, url: str) -> bool:
+        text = url.lower()
+        # Of the thousands that an event may name few are worth taking apart.
+        return any(known.host in text for known in self._known) and (
+            relay_address(url) in self._known
+        )
+
+
 def check_login(
     event: Event, challenge: str, here: frozenset[RelayAddress], now: int
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from relay.errors import UserError
@@ -27,7 +29,17 @@ if TYPE_CHECKING:
     from relay.storage import Store
 
 _GOODBYE_S: Final = 5.0
+_SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 1024
+_CHECK_EVERY_S: Final = 1.0
+
+
+class _NotTheirs(logging.Filter):
+    """Leaves out what clients send that is no HTTP: anybody could fill the log with it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,10 @@ class Server:
         self._config = parts.config
         self._host = host
         self._wanted_port = port
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, IPv4Address | IPv6Address | None] = {}
+        self._checking = asyncio.Lock()
+        self._checked_at = float("-inf")
+        self._writable = True
         self._per_address: Counter[str] = Counter()
         url = parts.config.relay.url
         self._path = "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") \
@@ -62,11 +77,15 @@ class Server:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
+        logger = logging.getLogger("relay.http")
+        logger.addFilter(_NotTheirs())
         self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=_GOODBYE_S,
+            app, access_log=None, logger=logger, handle_signals=False, shutdown_timeout=_SHUTDOWN_S,
             keepalive_timeout=30.0,
         )  # fmt: skip
         self.port = 0
+        self.addresses: frozenset[RelayAddress] = frozenset()
+        """Once it listens."""
 
     @property
     def url(self) -> str:
@@ -90,7 +109,7 @@ class Server:
                 " choose another with --port"
             ) from error
         self.port = self._runner.addresses[0][1]
-        self._here = self._own_addresses()
+        self.addresses = self._own_addresses()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -103,7 +122,8 @@ class Server:
         await self._runner.cleanup()
 
     def _own_addresses(self) -> frozenset[RelayAddress]:
-        """What an AUTH may call this relay (contract §7); never what a Host header says."""
+        """What an AUTH or a request to vanish may call this relay (contract §7); never what a Host
+        header says."""
         url = self._config.relay.url
         if url:
             known = relay_address(url)
@@ -117,13 +137,14 @@ class Server:
 
     def _addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
         if self._config.relay.url or request.transport is None:
-            return self._here
+            return self.addresses
         name = request.transport.get_extra_info("sockname")
         if not name:
-            return self._here
+            return self.addresses
         host = f"[{name[0]}]" if ":" in name[0] else name[0]
         came_in = relay_address(f"ws://{host}:{self.port}")
-        return self._here | {came_in} if came_in and came_in not in self._here else self._here
+        known = self.addresses
+        return known | {came_in} if came_in and came_in not in known else known
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -165,13 +186,13 @@ class Server:
             parts.roads, request, socket, self._addresses_for(request),
             trusted=self._is_trusted(address),
         )  # fmt: skip
-        self._connections.add(connection)
+        self._connections[connection] = address
         self._per_address[name] += 1
         parts.metrics.connections(len(self._connections))
         try:
             await connection.serve()
         finally:
-            self._connections.discard(connection)
+            del self._connections[connection]
             self._per_address[name] -= 1
             if not self._per_address[name]:
                 del self._per_address[name]
@@ -186,11 +207,25 @@ class Server:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         problems = dict(self._parts.readiness.problems)
-        writable = await self._parts.store.is_writable()
+        writable = await self._is_writable()
         if not writable:
             problems["store"] = "cannot write: is the disk full?"
         lines = [f"{name}: {text}" for name, text in problems.items()] or ["ok"]
         return web.Response(text="\n".join(lines) + "\n", status=200 if writable else 503)
+
+    async def _is_writable(self) -> bool:
+        """A check is a write of its own: one a second, however many ask."""
+        async with self._checking:
+            now = asyncio.get_running_loop().time()
+            if now - self._checked_at > _CHECK_EVERY_S:
+                self._writable = await self._parts.store.is_writable()
+                self._checked_at = now
+            return self._writable
+
+    def policies_changed(self) -> None:
+        """Look again at what a connection was given when it came (N42-16)."""
+        for connection, address in self._connections.items():
+            connection.trust(trusted=self._is_trusted(address))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         address = http.client_address(request, self._config.server.trusted_proxies)

@@ -24,19 +24,25 @@ if TYPE_CHECKING:
 
     from relay.answer import Answers
     from relay.config import LimitsConfig
-    from relay.ingest import Ingest, Result
+    from relay.ingest import Ingest
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
     from relay.nostr.nip42 import RelayAddress
     from relay.observe import Metrics
     from relay.outbox import Turn
     from relay.session import Effect
+    from relay.verdict import Result
 
 _MAX_UNANSWERED: Final = 2048
 """Events of one connection on their road; then its socket is not read for a while."""
 _BACKLOG_SHARE: Final = 4
 """A client whose backlog is over this part of its outbox waits for the rest of its answers."""
-_CLOSE_S: Final = 2.0
+_CLOSE_S: Final = 1.0
+_LINGER_S: Final = 5.0
+_SETTLE_S: Final = 2.5
+"""How long a stop waits for the answers to events that were taken."""
+_HEARTBEAT_S: Final = 60.0
+"""A peer that does not answer a ping within half of this is gone."""
 _SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
 
 
@@ -60,7 +66,7 @@ class RelaySocket(web.WebSocketResponse):
     def __init__(self, *, max_message_length: int, compression: bool) -> None:
         super().__init__(
             max_msg_size=max_message_length + 1, compress=compression, decode_text=False,
-            timeout=_CLOSE_S,
+            timeout=_CLOSE_S, heartbeat=_HEARTBEAT_S,
         )  # fmt: skip
         self._max_message_length = max_message_length
 
@@ -77,14 +83,14 @@ class RelaySocket(web.WebSocketResponse):
 class Connection:
     """A client of `answer` and an author of `ingest`. Lives as long as its socket."""
 
-    __slots__ = ("_hangup", "_request", "_roads", "_room", "_scans", "_session", "_socket",
-                 "_unanswered", "outbox", "trusted")  # fmt: skip
+    __slots__ = ("_hangup", "_leaving", "_request", "_roads", "_room", "_scans", "_session",
+                 "_settled", "_socket", "_unanswered", "outbox")  # fmt: skip
 
     def __init__(
         self, roads: Roads, request: web.Request, socket: RelaySocket,
         addresses: frozenset[RelayAddress], *, trusted: bool,
     ) -> None:  # fmt: skip
-        transport = request.transport
+        transport, loop = request.transport, asyncio.get_running_loop()
         assert transport is not None
         self._roads = roads
         self._request = request
@@ -95,12 +101,15 @@ class Connection:
         )  # fmt: skip
         self.outbox = Outbox(
             transport, roads.turn, max_bytes=roads.limits.outbox_bytes,
-            overflow=self._too_slow,
+            # Soon and not at once: it may be found while the subscriptions are walked through.
+            overflow=lambda: loop.call_soon(self._too_slow),
         )  # fmt: skip
         self._scans = Scans(roads.answers, self)
         self._unanswered = 0
         self._room: asyncio.Event | None = None
         self._hangup: asyncio.Task[None] | None = None
+        self._leaving = False
+        self._settled = asyncio.Event()
 
     # -- what answer and ingest see --------------------------------------------------------------
 
@@ -134,8 +143,14 @@ class Connection:
         else:
             accepted, text = spoken(result)
             self.outbox.put(messages.ok_text(event.id, text, accepted=accepted))
+        if self._leaving and not self._unanswered:
+            self._settled.set()
         if self._room is not None and self._unanswered < _MAX_UNANSWERED // 2:
             self._room.set()
+
+    def trust(self, *, trusted: bool) -> None:
+        """The policies changed: whether the client's address is a trusted reader's now."""
+        self._session.trust(trusted=trusted)
 
     # -- the loop of one socket -------------------------------------------------------------------
 
@@ -148,6 +163,8 @@ class Connection:
         self.outbox.put(self._session.greeting())
         try:
             async for frame in socket:
+                if self._leaving:
+                    continue
                 count_frames(1)
                 if frame.type is WSMsgType.TEXT:
                     message = messages.parse(frame.data, terms, max_filters)
@@ -155,12 +172,14 @@ class Connection:
                     message = messages.BadFrame(Invalid("binary frames are not Nostr messages"))
                 else:
                     break
-                for effect in receive(message, clock()):
+                for effect in receive(message, clock(), len(frame.data)):
                     act(effect)
                 if self._unanswered >= _MAX_UNANSWERED:
                     await self._answers_to_come()
                 if self._hangup is not None:
                     break
+        except ConnectionError:
+            pass  # gone while the socket answered its ping
         finally:
             self.outbox.close()
             await self._scans.aclose()
@@ -214,18 +233,25 @@ class Connection:
             self._hangup = asyncio.create_task(self._close(code, reason), name="hang up")
 
     async def _close(self, code: int, reason: str) -> None:
+        transport = self._request.transport
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(2 * _CLOSE_S):
                 await self._socket.close(code=code, message=reason.encode(), drain=False)
-        if self._request.transport is not None:
-            self._request.transport.abort()  # who does not read would hold its buffer for ever
+        if transport is not None:
+            # What was sent may still arrive; who does not read would hold its buffer for ever.
+            asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
 
     async def say_goodbye(self) -> None:
-        """The relay stops: CLOSED to every subscription, then a close frame."""
+        """The relay stops: CLOSED, the answers to what is still on its road, a close frame."""
+        self._leaving = True
         stopping = Refused(Prefix.ERROR, "the relay is stopping")
         for sub in list(self._session.open):
             self._scans.drop(sub)
             self.outbox.put(messages.closed(sub, stopping))
+        if self._unanswered:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SETTLE_S):
+                    await self._settled.wait()
         self._hang_up(WSCloseCode.GOING_AWAY, "the relay is stopping")
         assert self._hangup is not None
         await asyncio.shield(self._hangup)

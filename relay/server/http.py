@@ -27,7 +27,7 @@ CORS: Final = {
     "Access-Control-Allow-Headers": "*",
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
 }
-SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 70)
+SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 62, 70)
 _FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 

@@ -302,6 +302,10 @@ async def test_a_prefix_of_d_finds_all_that_begin_with_it(store: Store, prefix: 
     ]
     await write(store, *begins, *others)
     assert await read(store, asked(**{"#d": [prefix], "kinds": [30078]})) == in_order(*begins)
+    many = [prefix, *(f"{number}:" for number in range(40))]
+    assert await read(store, asked(**{"#d": many, "kinds": [30078]})) == in_order(*begins)
+    by_alice = asked(**{"#d": many, "kinds": [30078], "authors": [ALICE]})
+    assert await read(store, by_alice) == in_order(*begins)
 
 
 async def test_every_d_tag_counts_and_for_prefixes_the_first(store: Store) -> None:
@@ -554,7 +558,7 @@ async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str)
 
 
 async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
-    """In a household `owner` and `agent` mean, for a row by one of its keys, its own (DESIGN §5)."""
+    """In a household `owner` and `agent` mean, for a row by its keys, its own (DESIGN §5)."""
     notes = [unsigned(who) for who in (cast.alice, cast.bob, cast.carol)]
     await write(store, *notes)
     people = People(

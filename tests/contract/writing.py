@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from relay.groups.group import Groups
@@ -17,8 +18,11 @@ from relay.retention import (
     delete_by_author,
     keep_by_kind,
     plan_for,
+    request_done,
+    vanish,
     wanted_for,
 )
+from relay.verdict import WriteOutcome
 from relay.visibility import People, everything_visible
 
 if TYPE_CHECKING:
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.retention import Tombstone
     from relay.storage import Place, Store
-    from relay.verdict import WriteOutcome
     from relay.visibility import Visibility
 
 TERMS: Final = FilterTerms()
@@ -76,8 +79,14 @@ class Batch:
     def __init__(
         self, *events: Event, now: int = 0, quiet: bool = False, group: str | None = None
     ) -> None:
-        """`group`: noted with every row, in place of the one that it names itself."""
-        self.wanted = wanted_for([(event, kept_as(event)) for event in events])
+        """`group`: noted with every row, in place of the one that it names itself.
+
+        A kind 62 is one that acts.
+        """
+        self.wanted = replace(
+            wanted_for([(event, kept_as(event)) for event in events]),
+            vanishing=frozenset(event.pubkey for event in events if event.kind == kinds.VANISH),
+        )
         self.results: list[Stored | WriteOutcome] = []
         self.found: Found | None = None
         self.plan = WritePlan()
@@ -89,6 +98,11 @@ class Batch:
     def decide(self, found: Found) -> WritePlan:
         self.found = found
         for event in self._events:
+            if event.kind == kinds.VANISH:
+                self.results.append(
+                    request_done(event, found) or _vanished(event, found, self.plan)
+                )
+                continue
             result = plan_for(
                 event, self._group or group_of(event), kept_as(event), found, self.plan,
                 now=self._now, high_tie=True, quiet=self._quiet,
@@ -97,6 +111,11 @@ class Batch:
                 delete_by_author(event, found, self.plan)
             self.results.append(result)
         return self.plan
+
+
+def _vanished(request: Event, found: Found, plan: WritePlan) -> WriteOutcome:
+    vanish(request, found, plan)
+    return WriteOutcome.STORED
 
 
 async def write(
@@ -140,6 +159,7 @@ async def look_up(
     store: Store, *,
     ids: Sequence[str] = (), slots: Sequence[object] = (), tombstones: Sequence[str] = (),
     prefixes: Sequence[tuple[str, str]] = (), used_groups: Sequence[str] = (),
+    vanishing: Sequence[str] = (), recorded: Sequence[str] = (),
 ) -> Found:  # fmt: skip
     """What the store tells a `decide` that wants this; nothing is written."""
     answers: list[Found] = []
@@ -150,7 +170,7 @@ async def look_up(
 
     wanted = Wanted(
         frozenset(ids), frozenset(slots), frozenset(tombstones),  # type: ignore[arg-type]
-        frozenset(prefixes), frozenset(used_groups),
+        frozenset(prefixes), frozenset(used_groups), frozenset(vanishing), frozenset(recorded),
     )  # fmt: skip
     await store.append(wanted, decide)
     return answers[0]
@@ -161,12 +181,18 @@ async def read(
     limit: int = 10_000, upto: int = MAX, now: int = 0, after: Place | None = None,
     size: int = 10_000,
 ) -> list[bytes]:  # fmt: skip
-    """One page."""
-    page = await store.page(
-        asked() if filter_ is None else filter_, visibility,
-        limit=limit, upto=upto, now=now, after=after, size=size,
-    )  # fmt: skip
-    return list(page.raws)
+    """One page; one that ends early because its rows are large is read on."""
+    found: list[bytes] = []
+    while len(found) < min(size, limit):
+        page = await store.page(
+            asked() if filter_ is None else filter_, visibility,
+            limit=limit - len(found), upto=upto, now=now, after=after, size=size - len(found),
+        )  # fmt: skip
+        found += page.raws
+        after = page.next
+        if after is None:
+            break
+    return found
 
 
 async def read_in_pages(

@@ -21,9 +21,6 @@ NOT_BUILT = {
     "nip29/pins": "kind 9010",
     "nip29/subgroups": "parent and child",
     "nip50/search": "search",
-    "nip62/by_url": "vanish",
-    "nip62/cannot_be_undone": "vanish",
-    "nip62/vanish": "vanish",
     "verdicts/refused_content": "the rule key `content`",
     "verdicts/too_fast": "the rule key `rate`",
 }

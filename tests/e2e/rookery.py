@@ -104,6 +104,17 @@ async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tu
     return process.returncode, out.decode()
 
 
+async def outputs(*args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
+    """One finished `rookery …`: its exit code, its stdout, its stderr."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "relay", *args, stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(stdin), 60)
+    assert process.returncode is not None
+    return process.returncode, out, err.decode()
+
+
 class Wire:
     """A bare client: frames as they are."""
 
@@ -116,6 +127,10 @@ class Wire:
 
     async def send_event(self, event: Event, verb: str = "EVENT") -> None:
         await self._socket.send(f'["{verb}",{event.raw.decode()}]')
+
+    def abort(self) -> None:
+        """Gone without a word, as by a pulled cable; also what has stopped reading ends at once."""
+        self._socket.transport.abort()
 
     async def receive(self) -> list[Any]:
         frame = json.loads(await asyncio.wait_for(self._socket.recv(), 20))
@@ -155,6 +170,30 @@ class Wire:
             page = await self.query({"ids": list(ids[start : start + 500])})
             found.update(event["id"] for event in page)
         return found
+
+
+@contextlib.asynccontextmanager
+async def until(seconds: float, what: str) -> AsyncIterator[AsyncIterator[int]]:
+    """Tries, numbered, for what can only be asked again and again; fails when time is over.
+
+    `async with until(2, "the rule is in force") as tries: async for number in tries: … break`
+    """
+
+    async def tries() -> AsyncIterator[int]:
+        number = 0
+        while True:
+            yield number
+            number += 1
+            await asyncio.sleep(0.02)
+
+    turns = tries()
+    try:
+        async with asyncio.timeout(seconds):
+            yield turns
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds} s: {what}") from None
+    finally:
+        await turns.aclose()
 
 
 @contextlib.asynccontextmanager

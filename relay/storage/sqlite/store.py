@@ -59,7 +59,8 @@ _BUDGET_LOOKS: Final = 10
 """How much work it may be: so many times `_BUDGET_STEPS`, about 5 ms."""
 _BUDGET_STEPS: Final = 20_000
 """Steps of SQLite's machine between two looks at it: about half a millisecond."""
-_ROWS_AT_ONCE: Final = 64
+_ROWS_AT_FIRST: Final = 4
+_ROWS_AT_ONCE: Final = 100
 _REMOVED_AT_ONCE: Final = 10_000
 _CHECKPOINT_BYTES: Final = 128 << 20
 _STOP_AND_CHECKPOINT_BYTES: Final = 1 << 30
@@ -551,8 +552,10 @@ def _opened(
     path: Path, terms: FilterTerms, synchronous: str
 ) -> tuple[sqlite3.Connection, Hashes, int]:
     try:
+        # What is private in it must not be readable by others; -wal and -shm follow this file.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         db = _connection(path)
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
     try:
         _make_current(db, path)
@@ -661,10 +664,12 @@ def _weighed(db: sqlite3.Connection, query: Query) -> list[Any]:
     """Rows whose first column weighs, until there are no more or the page is large enough."""
     cursor = db.execute(query.sql, query.values)
     rows: list[Any] = []
-    weight = 0
-    while weight < PAGE_BYTES and (more := cursor.fetchmany(_ROWS_AT_ONCE)):
+    weight, at_once = 0, _ROWS_AT_FIRST
+    while weight < PAGE_BYTES and (more := cursor.fetchmany(at_once)):
         rows += more
         weight += sum([len(row[0]) for row in more])
+        # As many as fit if they are like those before: rows may be a thousand times as large.
+        at_once = max(1, min(_ROWS_AT_ONCE, (PAGE_BYTES - weight) * len(rows) // weight))
     cursor.close()
     return rows
 

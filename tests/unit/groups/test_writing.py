@@ -69,10 +69,12 @@ def test_every_kind_obeys_the_same_rule(kind: int) -> None:
     assert world.do(stranger, kind, ["d", "x"]) == STRANGERS_ANSWER
 
 
-def test_a_vanish_is_held_back_by_no_group() -> None:
-    """N62-11."""
+def test_a_request_to_vanish_elsewhere_is_written_into_a_group_as_anything_is() -> None:
+    """Z-13; one that acts here is asked nothing and is no row of any group (N62-11)."""
     world = tea_party(GUARDED)
-    assert world.do(stranger, kinds.VANISH, ["relay", "ALL_RELAYS"]) == STORED
+    elsewhere = ["relay", "wss://elsewhere.example"]
+    assert world.do(alice, kinds.VANISH, elsewhere) == STORED
+    assert world.do(stranger, kinds.VANISH, elsewhere) == STRANGERS_ANSWER
 
 
 # supported_kinds

@@ -254,4 +254,3 @@ def test_frames_for_clients_are_json_whatever_the_subscription_is_called(
     head = messages.event_head(sub)
     frame = messages.event_frame(head, NOTE.raw)
     assert json.loads(frame) == ["EVENT", sub, json.loads(RAW)]
-    assert list(messages.event_frames(head, [NOTE.raw, NOTE.raw])) == [frame, frame]

@@ -1,0 +1,470 @@
+"""Decision: what becomes of each event of one batch, inside the store's transaction.
+
+House rules: each event is judged against the world as the events before it in the batch leave it.
+Nothing here waits or acts: a batch comes to a plan for the store, the groups as they are then, and
+the rows to deliver. It may run on another thread than the loop's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from relay.errors import Invalid, Prefix, Refused
+from relay.groups.actions import action_of, group_of
+from relay.groups.circumstances import Circumstances, NotStored, Target
+from relay.groups.departure import Cause, departures, forgotten, mending
+from relay.groups.group import Groups, rebuilt, replayed
+from relay.groups.notices import notices_for
+from relay.groups.ruling import ruling_on
+from relay.groups.writing import objection
+from relay.memory import is_memory
+from relay.nostr import kinds
+from relay.retention import (
+    Slot,
+    Stored,
+    Tombstone,
+    WritePlan,
+    bury,
+    delete_by_author,
+    deleted_rows,
+    event_target,
+    is_kind,
+    plan_for,
+    records_left,
+    remove,
+    request_done,
+    slot_of,
+    vanish,
+)
+from relay.verdict import Facts, Origin, Reject, Who, WriteOutcome
+from relay.visibility import STRANGER, is_known, kind_is_guarded, visibility_for, who_writes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence, Set
+
+    from relay.groups.actions import Action
+    from relay.groups.circumstances import Ruling
+    from relay.groups.group import Group
+    from relay.groups.notices import Draft
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.projections import Policy
+    from relay.retention import Found, Keep, Wanted
+    from relay.verdict import Result
+
+_NOBODY: Final = frozenset({Who.ANYONE})
+_WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
+_ALL_RELAYS: Final = "ALL_RELAYS"
+_CLOCKS_APART_S: Final = 900
+"""By so much an author's clock may be behind those of the others."""
+
+ONLY_RELAY: Final = Reject(
+    Prefix.RESTRICTED, "kinds 39000 to 39005 are signed by the relay alone", "group state"
+)
+_ELSEWHERE: Final = Reject(
+    Prefix.RESTRICTED, "this request to vanish is for other relays", "requests to vanish"
+)
+_OWN_KEY: Final = Reject(
+    Prefix.RESTRICTED, "the key of this relay cannot vanish from it", "requests to vanish"
+)
+
+
+class Author(Protocol):
+    """Where an event came from, and whom its OK goes to."""
+
+    @property
+    def authenticated(self) -> frozenset[str]: ...
+
+    def answered(self, event: Event, result: Result) -> None:
+        """Called once per event, after the commit; must not block or raise."""
+
+
+@dataclass(slots=True)
+class Submission:
+    """An event on its road."""
+
+    event: Event
+    author: Author
+    origin: Origin
+    result: Result = WriteOutcome.STORED
+
+
+def acts_here(request: Event, is_here: Callable[[str], bool]) -> bool:
+    """Whether a kind 62 is for this relay; else it is an event like any other (N62-03, Z-13)."""
+    return any(url == _ALL_RELAYS or is_here(url) for url in request.tag_values("relay"))
+
+
+def with_state(
+    wanted: Wanted, events: Sequence[Event], groups: Groups, relay_pubkey: str
+) -> Wanted:
+    """Also the rows that the relay itself will replace: its 39000–39003, and pending requests."""
+    slots: set[Slot] = set()
+    ids: set[str] = set()
+    for event in events:
+        group_id = event.tag("h") if event.kind in kinds.GROUP_RECORDS else None
+        if group_id is None:
+            continue
+        slots.update(Slot(relay_pubkey, kind, group_id) for kind in kinds.GROUP_STATE)
+        group = groups.get(group_id)
+        if group is not None and group.requests:
+            for pubkey in (event.pubkey, *event.tag_values("p")):
+                if pubkey in group.requests:
+                    ids.add(group.requests[pubkey])
+    if not slots:
+        return wanted
+    return replace(wanted, slots=wanted.slots | slots, ids=wanted.ids | ids)
+
+
+def with_departures(
+    wanted: Wanted, events: Sequence[Event], groups: Groups, leaving: Set[str], relay_pubkey: str
+) -> Wanted:
+    """Also what must be known of the groups that these keys are about to vanish from."""
+    replaced = {
+        Slot(relay_pubkey, kind, group_id)
+        for pubkey in leaving
+        for group_id in groups.groups_of(pubkey)
+        for kind in kinds.GROUP_STATE
+    }
+    pending = {
+        group.requests[pubkey]
+        for group in groups.by_id.values()
+        for pubkey in leaving & group.requests.keys()
+    }
+    recorded = {
+        group_id
+        for event in events
+        if event.pubkey in leaving and event.kind in kinds.MODERATION
+        and (group_id := event.tag("h")) is not None
+    }  # fmt: skip
+    return replace(
+        wanted, ids=wanted.ids | pending, slots=wanted.slots | replaced,
+        vanishing=frozenset(leaving), recorded=frozenset(recorded),
+    )  # fmt: skip
+
+
+class Decision:
+    """One batch: each event in order against the world as the events before it leave it."""
+
+    def __init__(
+        self, policy: Policy, groups: Groups, relay_key: SecretKey, now: int,
+        is_here: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        self.groups = groups
+        self.plan = WritePlan()
+        self.rows: list[Stored] = []
+        """Everything accepted, in order: for live delivery."""
+        self._policy = policy
+        self._people = policy.people
+        self._relay_key = relay_key
+        self._now = now
+        self._is_here = is_here
+        self._who: dict[tuple[str, str | None], frozenset[Who]] = {}
+
+    def take(self, submission: Submission, keep: Keep, found: Found) -> Result:
+        """Decide one event; what it changes is noted in `plan`, `groups`, `rows` and `found`."""
+        event = submission.event
+        if event.kind == kinds.VANISH and acts_here(event, self._is_here):
+            return self._vanish(event, found)
+        try:
+            group_id = group_of(event)
+            action = action_of(event)
+            return self._take(submission, keep, found, group_id, action)
+        except Invalid as refused:
+            return Reject(refused.prefix, refused.text, "form")
+        except Refused as refused:
+            return Reject(refused.prefix, refused.text, "rule")
+
+    def _take(
+        self, submission: Submission, keep: Keep, found: Found, group_id: str | None,
+        action: Action | None,
+    ) -> Result:  # fmt: skip
+        event, kind = submission.event, submission.event.kind
+        if submission.origin is not Origin.WIRE:
+            # Whoever reads files into the folder knows what is in it: no rule need keep it secret.
+            if event.id in found.rows:
+                return WriteOutcome.DUPLICATE
+            if kind in kinds.GROUP_STATE:
+                return WriteOutcome.REGENERATED
+        if event.pubkey == self._relay_key.pubkey and event.id in found.rows:
+            return WriteOutcome.DUPLICATE
+        facts = self._facts(submission, keep, found, group_id)
+        objected = self._policy.judge(event, facts)
+        if objected is not None:
+            return objected
+        if kind in kinds.GROUP_STATE:
+            return ONLY_RELAY
+        if event.id in found.rows and self._may_know(group_id, facts):
+            return self._store_one(event, group_id, keep, found, quiet=False)
+        if kind == kinds.VANISH and self._is_strange(submission, facts):
+            return _ELSEWHERE
+        ruling: Ruling | None = None
+        slot = slot_of(event, keep)
+        holder = None if slot is None else found.slots.get(slot)
+        if group_id is not None or (holder is not None and holder.group is not None):
+            circumstances = self._circumstances(submission, found, group_id, holder, facts)
+            if action is not None:
+                ruled = ruling_on(event, action, self.groups, self._policy.groups, circumstances)
+                if isinstance(ruled, Reject):
+                    return ruled
+                ruling = ruled
+            else:
+                objected = objection(
+                    event, group_id, self.groups, self._policy.groups, circumstances
+                )
+                if objected is not None:
+                    return objected
+        quiet = False
+        if kind == kinds.DELETION:
+            group_id, quiet = self._reach_of(event, group_id, found)
+        outcome = self._store_one(event, group_id, keep, found, quiet=quiet)
+        if outcome is not WriteOutcome.STORED:
+            return outcome
+        if kind == kinds.DELETION:
+            delete_by_author(event, found, self.plan)
+        if ruling is not None and group_id is not None:
+            self._carry_out(ruling, group_id, found)
+            if ruling.reply is not None:
+                return ruling.reply
+        return WriteOutcome.STORED
+
+    def _is_strange(self, submission: Submission, facts: Facts) -> bool:
+        """Whether a request to vanish elsewhere is by nobody known here (Z-13)."""
+        return (
+            self._policy.restricted_writes
+            and Who.KNOWN not in facts.who
+            and submission.origin is not Origin.TRUSTED_IMPORT
+        )
+
+    def _may_know(self, group_id: str | None, facts: Facts) -> bool:
+        """Whether the author may be told that what they send again is stored (N01-96)."""
+        group = self.groups.get(group_id)
+        return (
+            group is None
+            or not group.members_only
+            or bool(facts.who & {Who.INSIDER, Who.OWNER, Who.ADMIN})
+        )
+
+    def _store_one(
+        self, event: Event, group_id: str | None, keep: Keep, found: Found, *, quiet: bool
+    ) -> WriteOutcome:
+        kept = plan_for(
+            event, group_id, keep, found, self.plan,
+            now=self._now, high_tie=self._policy.keep.high_tie, quiet=quiet,
+        )  # fmt: skip
+        if isinstance(kept, WriteOutcome):
+            if kept is WriteOutcome.PASSED_ON:
+                self.rows.append(Stored(0, event, group_id))  # ephemeral: of no place in the log
+            return kept
+        self.rows.append(kept)
+        return WriteOutcome.STORED
+
+    # -- what is known about the author --------------------------------------------------------
+
+    def _who_is(self, pubkey: str, group_id: str | None) -> frozenset[Who]:
+        key = (pubkey, group_id)
+        who = self._who.get(key)
+        if who is None:
+            group = self.groups.get(group_id)
+            who = self._who[key] = who_writes(pubkey, self._people, self.groups, group)
+        return who
+
+    def _facts(
+        self, submission: Submission, keep: Keep, found: Found, group_id: str | None
+    ) -> Facts:
+        event = submission.event
+        authenticated = submission.author.authenticated
+        readers = _NOBODY
+        for key in authenticated:
+            readers |= self._who_is(key, group_id)
+        slot = slot_of(event, keep)
+        return Facts(
+            now=self._now,
+            origin=submission.origin,
+            authenticated=authenticated,
+            who=self._who_is(event.pubkey, group_id),
+            readers_who=readers,
+            wraps_for_known=event.kind in _WRAPS and any(
+                is_known(pubkey, self._people, self.groups) for pubkey in event.tag_values("p")
+            ),
+            deletes_own=event.kind == kinds.DELETION and bool(deleted_rows(event, found)),
+            replaces=slot is not None and slot in found.slots,
+            has_group=self.groups.get(group_id) is not None,
+        )  # fmt: skip
+
+    def _circumstances(
+        self, submission: Submission, found: Found, group_id: str | None,
+        holder: Stored | None, facts: Facts,
+    ) -> Circumstances:  # fmt: skip
+        event = submission.event
+        gid = group_id or ""
+        previous = frozenset(
+            prefix
+            for tag in event.tags
+            if tag and tag[0] == "previous"
+            for prefix in tag[1:]
+            if (gid, prefix) in found.prefixes or self._added(gid, prefix)
+        )
+        targets: dict[str, Target] = {}
+        if event.kind == kinds.DELETE_EVENT:
+            for value in event.tag_values("e"):
+                row = found.rows.get(value)
+                if row is not None:
+                    targets[value] = Target(row.group, row.event.kind, row.event.pubkey)
+        return Circumstances(
+            now=self._now, origin=submission.origin, who=facts.who,
+            has_content=gid in found.used_groups, previous_found=previous, targets=targets,
+            moved_from=NotStored.NOT_STORED if holder is None else holder.group,
+            is_memory=is_memory(event), relay=self._relay_key.pubkey,
+        )  # fmt: skip
+
+    def _added(self, group_id: str, prefix: str) -> bool:
+        return len(prefix) >= 8 and any(
+            row.group == group_id and event_id.startswith(prefix)
+            for event_id, row in self.plan.adds.items()
+        )
+
+    def _reach_of(
+        self, event: Event, group_id: str | None, found: Found
+    ) -> tuple[str | None, bool]:
+        """The group that a kind 5 belongs to, and whether not everyone may read it (N29-104)."""
+        rules = self._policy.read_rules
+        removed = deleted_rows(event, found)
+        stranger = visibility_for(STRANGER, rules, self._people, self.groups)
+        quiet = any(not stranger.may_read(row, None) for row in removed)
+        named: list[tuple[str, str | None]] = [(value, None) for value in event.tag_values("k")]
+        for value in event.tag_values("a"):
+            kind, _, rest = value.partition(":")
+            named.append((kind, rest.partition(":")[2]))
+        quiet = quiet or any(
+            is_kind(kind) and kind_is_guarded(rules, int(kind), d) for kind, d in named
+        )
+        if group_id is None:
+            reached = {row.group for row in removed if row.group is not None}
+            if len(reached) == 1:
+                return reached.pop(), quiet
+        return group_id, quiet
+
+    # -- what a moderation event does ------------------------------------------------------------
+
+    def _carry_out(self, ruling: Ruling, group_id: str, found: Found) -> None:
+        before = self.groups.get(group_id)
+        self.groups = ruling.groups
+        self._who.clear()
+        for draft in ruling.automatic:
+            self._sign(draft, group_id, found)
+        for event_id in ruling.removes:
+            row = found.rows.get(event_id)
+            if row is not None:
+                remove(row, found, self.plan)
+            bury(Tombstone(event_target(event_id), "", None, "9005"), found, self.plan)
+        for event_id in ruling.superseded:
+            row = found.rows.get(event_id)
+            if row is not None:
+                remove(row, found, self.plan)
+        if ruling.ended is not None:
+            self._end(ruling.ended, found)
+            return
+        after = self.groups.get(group_id)
+        if after is not None:
+            self._announce(before, after, found)
+
+    def _announce(self, before: Group | None, after: Group, found: Found) -> None:
+        """Say what a group has become."""
+        noted, drafts = notices_for(before, after, self._now)
+        self.groups = self.groups.with_group(noted)
+        for draft in drafts:
+            self._sign(draft, noted.id, found)
+        self.plan.groups[noted.id] = noted
+
+    def _end(self, group_id: str, found: Found) -> None:
+        self.plan.groups[group_id] = None
+        self.plan.ends.add(group_id)
+        kept = (kinds.CREATE_GROUP, kinds.DELETE_GROUP)
+        rows = {row.seq: row for row in (*found.rows.values(), *found.slots.values())}
+        for row in rows.values():
+            if row.group == group_id and row.event.kind not in kept:
+                remove(row, found, self.plan)
+
+    def _sign(self, draft: Draft, group_id: str, found: Found) -> Event:
+        tags = [list(tag) for tag in draft.tags]
+        event = self._relay_key.sign(draft.kind, tags, draft.content, draft.created_at)
+        keep = self._policy.keep.keep_of(event)
+        self._store_one(event, group_id, keep, found, quiet=False)
+        return event
+
+    # -- a key that vanishes ---------------------------------------------------------------------
+
+    def _vanish(self, request: Event, found: Found) -> Result:
+        """All of the author's goes, whoever they are and whatever rules there are (N62-11)."""
+        ahead, most = request.created_at - self._now, self._policy.limits.created_at_upper
+        if ahead > most:  # an import's too: it would shut the author out until then (N62-10)
+            text = f"created_at: {ahead} s in the future, at most {most} s allowed"
+            return Reject(Prefix.INVALID, text, "[limits] created_at_upper")
+        if request.pubkey == self._relay_key.pubkey:
+            return _OWN_KEY
+        done = request_done(request, found)
+        if done is not None:
+            return done
+        before = self.groups
+        later = _joined_after(request, found.rows.values())
+        taken = vanish(request, found, self.plan)
+        self.groups = forgotten(before, [row.event for row in taken])
+        self.groups, drafts = departures(
+            self.groups, request.pubkey, self._now, Cause.VANISHED, but=later
+        )
+        for draft in drafts:
+            self._sign_for(request, draft, found)
+        unsaid = {
+            row.group
+            for row in taken
+            if row.group is not None and row.event.kind in kinds.MODERATION
+        }
+        if unsaid:
+            self._say_again(unsaid, request, found)
+        self._who.clear()
+        for group in list(self.groups.by_id.values()):
+            if group is not before.get(group.id):
+                self._announce(before.get(group.id), group, found)
+        return WriteOutcome.STORED
+
+    def _say_again(self, unsaid: Set[str], request: Event, found: Found) -> None:
+        """Say with the relay's key what the author's records had said of these groups (N29-58).
+
+        They are then what the log tells of them: only codes that the author made are gone.
+        """
+        groups, relay = self.groups, self._relay_key.pubkey
+        meant = Groups(
+            {key: group for key, group in groups.by_id.items() if key in unsaid},
+            groups.ended & unsaid,
+        )
+        left = rebuilt(Groups(), records_left(unsaid, found, self.plan), relay)
+        for draft in mending(meant, left, self._now):
+            left = replayed(left, self._sign_for(request, draft, found), relay)
+        for group in left.by_id.values():
+            groups = groups.with_group(group)
+        self.groups = groups
+
+    def _sign_for(self, request: Event, draft: Draft, found: Found) -> Event:
+        """Sign what follows from a request. It is named, or two of one second could be the same."""
+        (_, group_id), *_ = draft.tags
+        return self._sign(
+            replace(draft, tags=(*draft.tags, ("e", request.id))), group_id, found
+        )
+
+
+def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:
+    """Groups that the author was put into long after the request to vanish.
+
+    Anyone can send an old request again, also one that never came here: what its author began
+    since is not theirs to end.
+    """
+    return {
+        row.group
+        for row in rows
+        if row.group is not None
+        and row.event.kind == kinds.PUT_USER
+        and row.event.created_at > request.created_at + _CLOCKS_APART_S
+        and request.pubkey in row.event.tag_values("p")
+    }
+

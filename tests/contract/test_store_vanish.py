@@ -1,0 +1,342 @@
+"""The promises of `relay.storage` about keys that vanish, quoted, on every store. NIPS.md 62."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.nostr.event import event_from_raw, signed
+from relay.retention import Slot, Stored, Tombstone, Vanish, WritePlan, key_target
+from relay.storage.reference import ReferenceStore
+from relay.storage.sqlite import store as module
+from relay.verdict import WriteOutcome
+from tests import cast
+from tests.contract.crowd import ALICE, BOB, CAROL, FILTERS, a_wide_crowd
+from tests.contract.writing import (
+    EVERYTHING,
+    MAX,
+    asked,
+    bury,
+    change,
+    in_order,
+    look_up,
+    raws,
+    read,
+    stored,
+    unsigned,
+    write,
+)
+from tests.property import world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.storage import Store
+    from tests.contract.conftest import House
+
+STORED, DELETED, DUPLICATE = WriteOutcome.STORED, WriteOutcome.DELETED, WriteOutcome.DUPLICATE
+
+
+def request_of(who: cast.SecretKey, until: int, content: str = "") -> Event:
+    return unsigned(who, 62, [["relay", "ALL_RELAYS"]], content, until)
+
+
+def named_filters(events: Sequence[Event]) -> list[Filter]:
+    """Those of the crowd; `@N` is the id of its Nth event."""
+    return [
+        asked(**{
+            key: [events[int(one[1:])].id if one[0] == "@" else one for one in value]
+            if key == "ids"
+            else value
+            for key, value in conditions.items()
+        })
+        for conditions in FILTERS.values()
+    ]  # fmt: skip
+
+
+async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
+    """Ids that any way of asking finds."""
+    ask = {"limit": 10_000, "upto": MAX, "now": 0, "after": None, "size": 10_000}
+    page = await store.page(filter_, EVERYTHING, **ask)
+    now = store.page_now(filter_, EVERYTHING, **ask)
+    places = await store.places(filter_, EVERYTHING, **ask)
+    seen = [list(page.raws), [] if now is None else list(now.raws), [raw for _, raw in places]]
+    ids = {event_from_raw(raw).id for raws_ in seen for raw in raws_}
+    assert await store.count([filter_], EVERYTHING, now=0) == len(ids)
+    return ids
+
+
+# what goes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("until", [-1, 0, 3, 1000, MAX])
+async def test_nothing_of_the_key_is_found_by_any_filter(house: House, until: int) -> None:
+    """Keys whose every row goes (N62-01, N62-04): whatever is asked, also after a restart."""
+    store = await house.open()
+    crowd = a_wide_crowd()
+    rows = [row for row in await write(store, *crowd) if isinstance(row, Stored)]
+    rows = [row for row in rows if row in await store.since(0, MAX)]
+    gone = Vanish(BOB, until)
+    before = [await found_anywhere(store, filter_) for filter_ in named_filters(crowd)]
+    await change(store, lambda plan: plan.vanishes.append(gone))
+    left = [row for row in rows if not gone.takes(row.event)]
+    assert left
+    assert (len(left) < len(rows)) is (until >= 0)
+    kept = {row.event.id for row in left}
+    for _ in range(2):
+        assert list(await store.since(0, MAX)) == left
+        after = [await found_anywhere(store, filter_) for filter_ in named_filters(crowd)]
+        assert after == [ids & kept for ids in before]
+        store = await house.restart()
+
+
+async def test_what_the_same_plan_adds_goes_too(store: Store) -> None:
+    """What the plan lets vanish takes along rows that the same plan adds."""
+    early, note, record, other = (
+        unsigned(cast.alice, content="early"), unsigned(cast.alice), unsigned(cast.bob),
+        unsigned(cast.alice, 30078, [["d", "x"]]),
+    )  # fmt: skip
+    await stored(store, early)
+
+    def plan(out: WritePlan) -> None:
+        for seq, event in enumerate([note, record, other], start=2):
+            out.adds[event.id] = Stored(seq, event)
+        out.vanishes.append(Vanish(ALICE, 1000))
+
+    await change(store, plan)
+    assert await read(store) == raws(record)
+    found = await look_up(store, ids=[note.id, other.id], slots=[Slot(ALICE, 30078, "x")])
+    assert found.rows == found.slots == {}
+
+
+async def test_wraps_go_by_whom_they_are_for(store: Store) -> None:
+    """The wraps that were sent to it (N62-05), no other event that names it."""
+    to_alice = [
+        unsigned(cast.dave, 1059, [["p", ALICE]]),
+        unsigned(cast.bob, 1059, [["p", BOB], ["p", ALICE, "wss://x"]], at=1),
+    ]
+    others = [
+        unsigned(cast.dave, 1059, [["p", ALICE]], at=1001),
+        unsigned(cast.dave, 1059, [["p", BOB], ["e", ALICE]]),
+        unsigned(cast.dave, 1, [["p", ALICE]]),
+        unsigned(cast.dave, 9000, [["h", "tea"], ["p", ALICE]]),
+    ]
+    await write(store, *to_alice, *others)
+    await change(store, lambda plan: plan.vanishes.append(Vanish(ALICE, 1000)))
+    assert await read(store) == in_order(*others)
+
+
+async def test_a_key_that_only_begins_alike_stays(store: Store) -> None:
+    """Full values decide: index keys are the first eight bytes."""
+    other = ALICE[:16] + BOB[16:]
+    event = signed(other, 1000, 1, [], "", lambda _: "0" * 128)
+    await write(store, unsigned(cast.alice), event)
+    await change(store, lambda plan: plan.vanishes.append(Vanish(ALICE, 1000)))
+    assert await read(store) == await read(store, asked(authors=[other])) == raws(event)
+
+
+async def test_a_slot_is_free_again_when_its_holder_vanished(store: Store) -> None:
+    """One transaction: also for who comes behind the request in its batch."""
+    for start in (0, 10):
+        await stored(store, unsigned(cast.alice, 30095, [["d", "x"]], at=start + 1))
+        await write(store, request_of(cast.alice, start + 1))
+        other = await stored(store, unsigned(cast.alice, 30095, [["d", "x"]], at=start + 2))
+        assert await read(store) == raws(other.event)
+        later = unsigned(cast.alice, 30095, [["d", "x"]], at=start + 4)
+        answers = await write(store, request_of(cast.alice, start + 3), later)
+        assert isinstance(answers[1], Stored)
+        assert await read(store) == raws(later)
+        await write(store, request_of(cast.alice, start + 4))
+
+
+async def test_the_head_stays_when_the_newest_rows_vanish(house: House) -> None:
+    """seq of the newest row ever committed. Never goes back."""
+    store = await house.open()
+    for _ in range(3):
+        await write(store, unsigned(cast.bob), *(unsigned(cast.alice, at=at) for at in range(4)))
+    await write(store, request_of(cast.alice, 3))
+    assert await store.head() == 5
+    store = await house.restart()
+    assert await store.head() == 5
+    assert (await stored(store, unsigned(cast.carol))).seq == 6
+
+
+async def test_a_key_that_wrote_a_great_deal_goes_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys whose every row goes."""
+    monkeypatch.setattr(module, "_REMOVED_AT_ONCE", 7)
+    tags = [["t", "x"], ["p", BOB]]
+    await write(store, *(unsigned(cast.alice, 1, tags, at=at) for at in range(50)))
+    last = await stored(store, unsigned(cast.alice, 1, tags, at=50))
+    await write(store, request_of(cast.alice, 49))
+    assert await read(store) == await read(store, asked(tag_t=["x"])) == raws(last.event)
+
+
+async def test_a_vanish_that_fails_changes_nothing(store: Store) -> None:
+    """If it raises, nothing changes."""
+    note = unsigned(cast.alice)
+    await stored(store, note)
+
+    def plan(out: WritePlan) -> None:
+        out.vanishes.append(Vanish(ALICE, 1000))
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await change(store, plan)
+    assert await read(store) == raws(note)
+
+
+# what stays ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", ["restart", "crash"])
+async def test_the_request_outlives_the_process(house: House, again: str) -> None:
+    """A key that vanished: its signed kind 62, kept and never served (N62-08)."""
+    store = await house.open()
+    note = unsigned(cast.alice)
+    request = request_of(cast.alice, 1000, "ü🙂" * 1000)
+    assert (await write(store, note, request))[1:] == [STORED]
+    head = await store.head()
+    store = await getattr(house, again)()
+    target = key_target(ALICE)
+    found = await look_up(store, tombstones=[target])
+    assert found.tombstones == {target: [Tombstone(target, ALICE, 1000, "kind 62", request.raw)]}
+    assert await read(store) == []
+    assert await read(store, asked(ids=[request.id])) == []
+    assert list(await store.since(0, MAX)) == []
+    assert await store.count([asked()], EVERYTHING, now=0) == 0
+    assert await write(store, note, request) == [DELETED, DUPLICATE]
+    assert await store.head() == head
+
+
+@pytest.mark.parametrize("order", [(5, 9), (9, 5), (9, 9)])
+async def test_of_several_requests_the_latest_is_kept(store: Store, order: tuple[int, int]) -> None:
+    """The later of two holds (N62-10), and of two as late the first."""
+    requests = [request_of(cast.alice, until, str(n)) for n, until in enumerate(order)]
+    for request in requests:
+        target = key_target(ALICE)
+        await bury(
+            store, Tombstone(target, ALICE, request.created_at, "kind 62", request.raw)
+        )
+    latest = requests[1] if order == (5, 9) else requests[0]
+    assert await write(store, latest) == [DUPLICATE]
+    assert await write(store, *[other for other in requests if other != latest]) == [STORED]
+    answers = await write(store, unsigned(cast.alice, at=9), unsigned(cast.alice, at=10))
+    assert answers[0] is DELETED
+    assert isinstance(answers[1], Stored)
+
+
+# what is told of groups ---------------------------------------------------------------------------
+
+
+async def test_found_has_the_records_of_groups_that_the_key_moderated(store: Store) -> None:
+    """The records of every group where they wrote one of 9000–9020, in order of seq."""
+    tea = [
+        unsigned(cast.owner, 9007, [["h", "tea"]], at=7),
+        unsigned(cast.alice, 9002, [["h", "tea"]], at=3),
+        unsigned(cast.owner, 39000, [["d", "tea"]], at=9),
+        unsigned(cast.bob, 9021, [["h", "tea"]], at=1),
+        unsigned(cast.bob, 9022, [["h", "tea"]], at=2),
+        unsigned(cast.owner, 39005, [["d", "tea"]], at=9),
+    ]
+    den = [
+        unsigned(cast.owner, 9007, [["h", "den"]]), unsigned(cast.bob, 9020, [["h", "den"]]),
+        unsigned(cast.alice, 9021, [["h", "den"]]),
+    ]  # fmt: skip
+    others = [
+        unsigned(cast.alice, 9, [["h", "tea"]]),
+        unsigned(cast.alice, 30078, [["d", "tea"], ["h", "tea"]]),
+        unsigned(cast.alice, 9023, [["h", "den"]]),
+        unsigned(cast.alice, 39006, [["d", "den"]]),
+        unsigned(cast.alice, 9000),
+        unsigned(cast.alice, 39000, [["d", ""]]),
+    ]
+    far = unsigned(cast.carol, 9007, [["h", "far"]])
+    mixed = [*others[:3], *tea[:2], *den[:1], *others[3:], *den[1:], far, *tea[2:]]
+    rows = await write(store, *mixed)
+    records = [row for row in rows if isinstance(row, Stored) and row.event not in others]
+    assert len(rows) == len(records) + len(others)
+
+    def of(*groups: str) -> list[Stored]:
+        return [row for row in records if row.group in groups]
+
+    async def told(vanishing: list[str], recorded: list[str]) -> list[Stored]:
+        return (await look_up(store, vanishing=vanishing, recorded=recorded)).records
+
+    assert await told([], []) == []
+    assert await told([ALICE], []) == of("tea")
+    assert await told([BOB], []) == of("den")
+    assert await told([ALICE], ["den", "never"]) == of("tea", "den")
+    assert await told([ALICE, BOB, CAROL], []) == of("tea", "den", "far")
+
+
+async def test_found_has_the_puts_that_name_the_key(store: Store) -> None:
+    """Wanted are the 9000s that name them."""
+    first, second, other = (
+        unsigned(cast.owner, 9000, [["h", "tea"], ["p", BOB], ["p", ALICE, "admin"]]),
+        unsigned(cast.carol, 9000, [["h", "den"], ["p", ALICE]]),
+        unsigned(cast.owner, 9000, [["h", "tea"], ["p", BOB]]),
+    )
+    out = unsigned(cast.owner, 9001, [["h", "tea"], ["p", ALICE]])
+    rows = await write(store, first, second, other, out)
+    found = await look_up(store, vanishing=[ALICE])
+    assert found.rows == {first.id: rows[0], second.id: rows[1]}
+    assert found.records == []
+    found = await look_up(store, ids=[second.id], vanishing=[cast.owner.pubkey, ALICE])
+    assert found.rows == {first.id: rows[0], second.id: rows[1]}
+    assert found.records == [rows[0], rows[2], rows[3]]
+    assert found.records[0] is found.rows[first.id]
+
+
+# the law ------------------------------------------------------------------------------------------
+
+
+async def _goes(store: Store, drafts: list[world.Draft], filter_: Filter, cut: int) -> None:
+    events: list[Event] = []
+    for draft in drafts:
+        events.append(draft.event(events))
+    gone = {}
+    for number, who in enumerate(world.PEOPLE[:2]):
+        request = request_of(who, events[number].created_at)
+        gone[request.id] = Vanish(request.pubkey, request.created_at)
+        events.insert(cut + number, request)
+    await write(store, *events)
+    rows = await store.since(0, 1000)
+    for vanish in gone.values():
+        assert not [row for row in rows if vanish.takes(row.event)]
+    assert await found_anywhere(store, asked()) == {row.event.id for row in rows}
+    assert await found_anywhere(store, filter_) == {
+        row.event.id for row in rows if filter_.matches(row.event)
+    }
+    again = await write(store, *[event for event in events if event.id not in gone])
+    for event, answer in zip([e for e in events if e.id not in gone], again, strict=True):
+        if any(vanish.takes(event) for vanish in gone.values()):
+            assert answer is DELETED or answer is WriteOutcome.EXPIRED
+    assert set(await write(store, *[e for e in events if e.id in gone])) == {DUPLICATE}
+
+
+@pytest.mark.parametrize("kind", ["reference", "sqlite"])
+def test_after_a_vanish_nothing_of_the_key_is_found_in_any_way(kind: str) -> None:
+    """Nothing of the key that is dated up to it, by any filter, COUNT or `since`."""
+
+    @settings(max_examples=60 if kind == "reference" else 25)
+    @given(st.lists(world.drafts, min_size=2, max_size=12), world.filters(), st.integers(0, 12))
+    def law(drafts: list[world.Draft], filter_: Filter, cut: int) -> None:
+        world.run(_on(kind, lambda store: _goes(store, drafts, filter_, cut)))
+
+    law()
+
+
+async def _on(kind: str, work: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
+    if kind == "reference":
+        await work(ReferenceStore())
+        return
+    async with world.sqlite_store() as store:
+        await work(store)

@@ -1,0 +1,791 @@
+"""What a hostile client may try; the relay must answer, refuse or hang up, and serve the others.
+
+No test looks into the relay: it is well when an ordinary client is served and its log has no
+traceback. A test that a present weakness fails is marked, with what would have to change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+import websockets
+
+from tests import cast
+from tests.bench.wire import frame
+from tests.e2e.rookery import Rookery, Wire, connected, until
+from tests.e2e.test_slow_reader import DEAF, MIB, memory, publish_all
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+BIG = 460_000
+"""Bytes of a frame that is just allowed."""
+
+
+@pytest.fixture
+async def tried(tmp_path: Path) -> AsyncIterator[Rookery]:
+    """A relay of preset `open`. After each test it must serve, and stop in order."""
+    async with Rookery(tmp_path / "data") as rookery:
+        await rookery.init(
+            "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--preset", "open"
+        )
+        await rookery.start()
+        yield rookery
+        await is_well(rookery)
+        assert await rookery.stop() == 0
+    print(*rookery.lines, sep="\n")
+
+
+@pytest.fixture
+async def rookery(tried: Rookery) -> AsyncIterator[Rookery]:
+    """… and must have logged no fault."""
+    yield tried
+    await is_well(tried)
+    no_fault_is_logged(tried)
+
+
+def no_fault_is_logged(rookery: Rookery) -> None:
+    log = "\n".join(rookery.lines)
+    assert "Traceback" not in log
+    assert '"level":"error"' not in log
+
+
+async def is_well(rookery: Rookery) -> None:
+    """An ordinary client gets what it asks, soon."""
+    async with asyncio.timeout(5), connected(rookery.url) as wire:
+        note = cast.alice.sign(1, [], f"well? {time.monotonic_ns()}", int(time.time()))
+        assert await wire.publish(note) == (True, "")
+        assert [event["id"] for event in await wire.query({"ids": [note.id]})] == [note.id]
+
+
+def place(rookery: Rookery) -> tuple[str, int]:
+    return "127.0.0.1", int(rookery.url.rsplit(":", 1)[1])
+
+
+@contextlib.asynccontextmanager
+async def raw(
+    rookery: Rookery, first: bytes = HANDSHAKE
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A socket without manners; by default a websocket that has read its greeting."""
+    reader, writer = await asyncio.open_connection(*place(rookery))
+    try:
+        writer.write(first)
+        if first == HANDSHAKE:
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readuntil(b'"]')
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def the_end(reader: asyncio.StreamReader, seconds: float = 10) -> bytes:
+    """All that comes until the relay closes."""
+    async with asyncio.timeout(seconds):
+        try:
+            return await reader.read(-1)
+        except ConnectionError:
+            return b""
+
+
+def frame_of(opcode: int, payload: bytes, *, final: bool = True, rsv: int = 0) -> bytes:
+    whole = bytearray(frame(payload, opcode=opcode))
+    whole[0] = (0x80 if final else 0) | rsv | opcode
+    return bytes(whole)
+
+
+# -- frames ----------------------------------------------------------------------------------------
+
+EVENT = json.loads(cast.alice.sign(1, [["t", "x"]], "hello", 1_700_000_000).raw)
+
+
+def event(**fields: Any) -> str:
+    return json.dumps(["EVENT", {**EVENT, **fields}])
+
+
+ODD_TEXTS = {
+    "empty": "", "space": " ", "null": "null", "number": "1", "text": '"REQ"', "object": "{}",
+    "nothing": "[]", "only null": "[null]", "nested verb": '[["REQ"]]', "half": '["REQ","a",{',
+    "two values": '["CLOSE","a"]["CLOSE","a"]', "lower case": '["req","a",{}]',
+    "deep arrays": "[" * 100_000, "deep and closed": "[" * 5000 + "]" * 5000,
+    "deep objects": '{"a":' * 50_000, "deep in REQ": '["REQ","a",' + "[" * 900 + "]" * 900 + "]",
+    "deep in event": event(tags=[]).replace("[]", "[" * 900 + "]" * 900),
+    "REQ alone": '["REQ"]', "REQ id null": '["REQ",null,{}]', "REQ id number": '["REQ",1,{}]',
+    "CLOSE alone": '["CLOSE"]', "CLOSE object": '["CLOSE",{}]', "EVENT alone": '["EVENT"]',
+    "EVENT text": '["EVENT","x"]', "AUTH text": '["AUTH","x"]', "AUTH null": '["AUTH",null]',
+    "unknown verb": '["HELLO"]', "long verb": json.dumps(["X" * 100_000]),
+    "odd verb": '["\\u0000\\ud83d\\ude00\\n"]', "lone surrogate": '["REQ","\\ud800",{}]',
+    "huge number": '["REQ","a",{"since":' + "9" * 100_000 + "}]",
+    "1e999": '["REQ","a",{"limit":1e999}]', "NaN": '["REQ","a",{"limit":NaN}]', "NUL": "\x00",
+    "line ends": "\r\n\r\n", "BOM": '\ufeff["CLOSE","a"]',
+}  # fmt: skip
+
+ODD_EVENTS = {
+    "created_at huge": event(created_at=2**64), "created_at huge float": event(created_at=1e300),
+    "created_at text": event(created_at="1"), "created_at negative": event(created_at=-1),
+    "kind true": event(kind=True), "kind float": event(kind=1.0), "kind huge": event(kind=10**30),
+    "kind -1": event(kind=-1), "tags object": event(tags={}), "tags null": event(tags=None),
+    "tag null": event(tags=[None]), "tag empty": event(tags=[[]]), "tag number": event(tags=[[1]]),
+    "tag deep": event(tags=[["a", ["b"]]]), "content null": event(content=None),
+    "content changed": event(content="\x00\u2028\U0001f600"), "id short": event(id="ab"),
+    "id upper": event(id=EVENT["id"].upper()), "pubkey 0": event(pubkey="0" * 64),
+    "pubkey off the curve": event(pubkey="f" * 64), "sig 0": event(sig="0" * 128),
+    "sig short": event(sig=""), "sig null": event(sig=None), "more": event(extra=1),
+}  # fmt: skip
+
+ODD_FILTERS: dict[str, Any] = {
+    "null": None, "list": [], "text": "x", "kinds text": {"kinds": "1"},
+    "kinds null": {"kinds": None}, "kinds nested": {"kinds": [[1]]},
+    "kinds float": {"kinds": [1.5]}, "kinds true": {"kinds": [True]},
+    "kinds huge": {"kinds": [10**30]}, "ids short": {"ids": ["ab"]}, "ids null": {"ids": [None]},
+    "ids object": {"ids": {}}, "limit -1": {"limit": -1}, "limit text": {"limit": "1"},
+    "limit huge": {"limit": 10**40}, "since text": {"since": "now"},
+    "since huge": {"since": 10**40},
+    "until -huge": {"until": -(10**40)}, "tag empty": {"#": ["x"]}, "tag long": {"#abc": ["x"]},
+    "tag digit": {"#1": ["x"]}, "tag control": {"#\x00": ["x"]}, "tag wide": {"#é": ["x"]},
+    "tag null": {"#t": None}, "tag numbers": {"#t": [1]}, "e short": {"#e": ["x"]},
+    "unknown": {"colour": 1}, "search": {"search": "x"}, "search number": {"search": 1},
+    "enc": {"#enc": ["secretbox-v1"]}, "tier": {"#snow:tier": ["public"]},
+    "visibility": {"#visibility": ["private"]}, "scope": {"#scope": ["x"]},
+}  # fmt: skip
+
+
+async def test_an_odd_message_is_answered_and_nothing_else_happens(rookery: Rookery) -> None:
+    async with connected(rookery.url) as wire:
+        for name, text in ODD_TEXTS.items():
+            await wire._socket.send(text)
+            await wire.send("REQ", "after", {"ids": ["0" * 64]})
+            answer = await wire.receive()
+            if answer != ["EOSE", "after"]:
+                refused = answer[0] in ("NOTICE", "CLOSED") or answer[:1] + answer[2:3] == ["OK", 0]
+                assert refused or answer == ["EOSE", "a"], (name, answer)
+                assert answer[-1].startswith(("invalid:", "unsupported:", "a")), (name, answer)
+                assert len(answer[-1]) < 300, name
+                assert await wire.receive() == ["EOSE", "after"], name
+
+
+async def test_odd_events_are_refused_by_name(rookery: Rookery) -> None:
+    async with connected(rookery.url) as wire:
+        for name, text in ODD_EVENTS.items():
+            await wire._socket.send(text)
+            answer = await wire.receive()
+            if name == "more":
+                assert answer == ["OK", EVENT["id"], True, ""]
+            elif answer[0] == "OK":
+                assert answer[2] is False
+                assert answer[3].startswith("invalid: "), (name, answer)
+            else:
+                assert answer[0] == "NOTICE", (name, answer)
+                assert answer[1].startswith("invalid: "), (name, answer)
+
+
+@pytest.mark.parametrize("verb", ["REQ", "COUNT"])
+async def test_odd_filters_are_closed_or_find_nothing(rookery: Rookery, verb: str) -> None:
+    async with connected(rookery.url) as wire:
+        for name, filter_ in ODD_FILTERS.items():
+            await wire.send(verb, "s", filter_)
+            answer = await wire.receive()
+            if answer[0] == "CLOSED":
+                assert answer[2].startswith(("invalid: ", "unsupported: ")), (name, answer)
+            else:
+                assert answer in (["EOSE", "s"], ["COUNT", "s", {"count": 0}]), (name, answer)
+            await wire.send("CLOSE", "s")
+
+
+async def test_a_subscription_id_comes_back_as_it_was(rookery: Rookery) -> None:
+    async with connected(rookery.url) as wire:
+        for sub in ('"', "\\", '","x"]', "\n", "\x00", "\u2028", "😀" * 16, "é" * 64):
+            await wire.send("REQ", sub, {"kinds": [1], "limit": 0})
+            assert await wire.receive() == ["EOSE", sub]
+            note = cast.alice.sign(1, [], f"hello {sub}", int(time.time()))
+            await wire.send_event(note)
+            frames = [await wire.receive(), await wire.receive()]
+            assert ["OK", note.id, True, ""] in frames
+            assert ["EVENT", sub, json.loads(note.raw)] in frames
+            await wire.send("CLOSE", sub)
+        for sub in ("", "x" * 65, "é" * 65):
+            await wire.send("REQ", sub, {"kinds": [1]})
+            answer = await wire.receive()
+            assert answer[:2] == ["CLOSED", sub]
+            assert answer[2].startswith("invalid: ")
+
+
+MANNERLESS = {
+    "reserved bits": frame_of(1, b"[]", rsv=0x70),
+    "compressed, not agreed": frame_of(1, b"[]", rsv=0x40), "reserved opcode": frame_of(3, b"x"),
+    "reserved control": frame_of(11, b"x"), "fragmented ping": frame_of(9, b"x", final=False),
+    "long ping": frame_of(9, b"x" * 126), "continuation of nothing": frame_of(0, b"x"),
+    "text in a text": frame_of(1, b"[", final=False) + frame_of(1, b"]"),
+    "close of one byte": frame_of(8, b"\x03"), "close 1005": frame_of(8, b"\x03\xed"),
+    "close 0": frame_of(8, b"\x00\x00"), "close in bad UTF-8": frame_of(8, b"\x03\xe8\xff\xfe"),
+    "length over 2^63": b"\x81\xff" + b"\xff" * 8 + b"abcd",
+    "length of 2^62": b"\x81\xff" + b"\x3f" + b"\xff" * 7 + b"abcd",
+}  # fmt: skip
+
+
+async def test_broken_framing_ends_the_connection(rookery: Rookery) -> None:
+    for name, data in MANNERLESS.items():
+        async with raw(rookery) as (reader, writer):
+            writer.write(data)
+            try:
+                await the_end(reader)
+            except TimeoutError:
+                pytest.fail(f"{name}: the connection is still open")
+
+
+async def test_frames_that_are_no_text_of_nostr_get_a_notice(rookery: Rookery) -> None:
+    async with raw(rookery) as (reader, writer):
+        for odd in (
+            frame_of(2, b"\x00\x01"), frame_of(1, b"\xff\xfe"), frame_of(1, b'["REQ","\xc3",{}]'),
+            frame_of(1, b"", final=False) + frame_of(0, b"", final=False) + frame_of(0, b""),
+        ):  # fmt: skip
+            writer.write(odd)
+            async with asyncio.timeout(5):
+                assert b"NOTICE" in await reader.readuntil(b"]")
+
+
+async def test_an_oversized_message_is_told_and_closed(rookery: Rookery) -> None:
+    async with connected(rookery.url) as wire:
+        with contextlib.suppress(websockets.ConnectionClosed):
+            await wire._socket.send("x" * 524_289)
+        assert await wire.receive() == ["NOTICE", "invalid: message is over 524288 bytes"]
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            await wire.receive()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+    async with raw(rookery) as (reader, writer):  # in pieces, none of which is too large
+        writer.write(frame_of(1, b"x" * 60_000, final=False))
+        for _ in range(8):
+            writer.write(frame_of(0, b"x" * 60_000, final=False))
+        assert b"message is over" in await the_end(reader)
+
+
+async def test_twenty_bad_messages_in_a_row_end_it(rookery: Rookery) -> None:
+    async with connected(rookery.url) as wire:
+        for _ in range(19):
+            await wire._socket.send("x")
+            assert (await wire.receive())[0] == "NOTICE"
+        await wire.send("CLOSE", "x")
+        for _ in range(20):
+            await wire._socket.send("x")
+            assert (await wire.receive())[0] == "NOTICE"
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            await wire.receive()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+
+
+async def test_a_ping_flood_that_is_not_read_is_held_back(tried: Rookery) -> None:
+    before = memory(tried)
+    async with raw(tried) as (_, writer):
+        pings = frame_of(9, b"x" * 125) * 1000
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(3):
+                for _ in range(500):  # 65 MB
+                    writer.write(pings)
+                    await writer.drain()
+        if memory(tried) - before > 32 * MIB:
+            pytest.fail("pongs pile up")
+        await is_well(tried)
+    await is_well(tried)
+    no_fault_is_logged(tried)
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+ODD_NUMBERS = ["²", "٣", "1" * 5000, "-1", "+1", "0x5", "1.0", "1e3", " 1", "1_000", "", "\x00"]
+
+
+def deletions() -> Sequence[tuple[str, list[list[str]]]]:
+    p = cast.alice.pubkey
+    tags = [["k", number] for number in ODD_NUMBERS]
+    tags += [["a", f"{number}:{p}:x"] for number in ODD_NUMBERS]
+    tags += [["a", ""], ["a", ":"], ["a", "::"], ["a", "30078"], ["a", "30078:x:y"], ["e", ""]]
+    return [(tag[1][:8], [["e", "a" * 64], tag]) for tag in tags]
+
+
+async def test_odd_numbers_in_a_deletion_do_no_harm(tried: Rookery) -> None:
+    async with connected(tried.url) as wire:
+        for says, tags in deletions():
+            event = cast.alice.sign(5, tags, "", int(time.time()))
+            accepted, text = await wire.publish(event)
+            assert accepted or text.startswith("invalid: "), (says, text)
+    no_fault_is_logged(tried)
+
+
+async def test_odd_numbers_in_other_tags_do_no_harm(rookery: Rookery) -> None:
+    now = int(time.time())
+    async with connected(rookery.url) as wire:
+        for number in ODD_NUMBERS:
+            for key, kind, tags in (
+                (cast.alice, 1, [["expiration", number]]),
+                (cast.alice, 1, [["nonce", "1", number]]),
+                (cast.alice, 9007, [["h", f"g{abs(hash(number))}"], ["supported_kinds", number]]),
+                (cast.alice, 9009, [["h", "x"], ["code", "12345678"], ["expiration", number]]),
+                (cast.robot, 30093, [["d", "a:preference"], ["k", "aman_preference"], ["hk", "a"],
+                                     ["v", number], ["ts", number]]),
+                (cast.robot, 30093, [["d", "a:preference"], ["k", "aman_preference"], ["hk", "a"],
+                                     ["v", "1"], ["ts", number]]),
+                (cast.robot, 1988, [["d", "s"], ["seq", number], ["chunk", f"{number}/{number}"]]),
+                (cast.robot, 1988, [["d", "s"], ["split", f"{number}/9"]]),
+                (cast.alice, 62, [["relay", number]]),
+            ):  # fmt: skip
+                _, text = await wire.publish(key.sign(kind, tags, "", now))
+                assert not text.startswith("error:"), (number[:8], kind, tags)
+
+
+ODD_IDS = ["", " ", "\x00", "a\x00b", "\n", "\x1b[31m", "\x7f", "\u202e", "\ud7ff", "\uffff", "'",
+           '"', "a/b", "?", "#", ".", "..", " tea", "tea ", "x" * 65, "x" * 100_000, "%00", "`",
+           "\\", "'; DROP TABLE events; --", "😀" * 64, "é", "e\u0301", "\x85"]  # fmt: skip
+
+
+async def test_odd_group_ids_do_no_harm(rookery: Rookery) -> None:
+    now = int(time.time())
+    made = []
+    async with connected(rookery.url) as wire:
+        await wire.log_in(cast.alice, rookery.url, now)
+        for id_ in ODD_IDS:
+            accepted, text = await wire.publish(cast.alice.sign(9007, [["h", id_]], "", now))
+            assert accepted or text.startswith("invalid: "), (id_[:20], text)
+            assert all(char.isprintable() for char in text), (id_[:20], text)
+            assert len(text) < 300
+            if accepted:
+                made.append(id_)
+            for kind in (9, 9000, 9001, 9002, 9005, 9008, 9009, 9021, 9022, 1059, 20001, 30078):
+                tags = [["h", id_], ["p", "a" * 64], ["e", "a" * 64], ["code", "x" * 9], ["d", id_]]
+                event = cast.stranger.sign(kind, tags, "", now)
+                accepted, text = await wire.publish(event)
+                assert not text.startswith("error:"), (id_[:20], kind, text)
+            for filter_ in ({"#h": [id_]}, {"#d": [id_]}, {"kinds": [39000], "#d": [id_]},
+                            {"kinds": [30078], "#d": [f"{id_}:"]}):  # fmt: skip
+                await wire.query(filter_)
+        for id_ in made:
+            [state] = await wire.query({"kinds": [39000], "#d": [id_]})
+            assert ["d", id_] in state["tags"]
+    assert "tea" not in made
+    assert not {"", " ", "\x00", "\n", "a/b", "..", "x" * 65} & set(made), made
+
+
+async def test_an_event_of_many_tags_and_much_text_is_quick(rookery: Rookery) -> None:
+    """At the limits, and over them."""
+    now = int(time.time())
+    async with connected(rookery.url) as wire:
+        most = cast.alice.sign(1, [["t", f"{n}"] for n in range(5000)], "x" * 300_000, now)
+        assert await wire.publish(most) == (True, "")
+        over = cast.alice.sign(1, [["t", f"{n}"] for n in range(5001)], "", now)
+        assert (await wire.publish(over))[1].startswith("invalid: ")
+        over = cast.alice.sign(1, [], "x" * 400_001, now)
+        assert (await wire.publish(over))[1].startswith("invalid: ")
+        refers = cast.alice.sign(5, [["e", f"{n:064x}"] for n in range(5000)], "", now)
+        assert await wire.publish(refers) == (True, "")
+        addresses = [["a", f"30023:{cast.alice.pubkey}:{n}"] for n in range(4000)]
+        assert await wire.publish(cast.alice.sign(5, addresses, "", now)) == (True, "")
+
+
+# -- floods ----------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def patience(rookery: Rookery) -> AsyncIterator[list[float]]:
+    """How long an ordinary client waits for small answers meanwhile, in seconds."""
+    waits: list[float] = []
+    done = asyncio.Event()  # wait_for() of Python 3.11 may swallow a cancellation
+
+    async def ask() -> None:
+        async with connected(rookery.url) as wire:
+            while not done.is_set():
+                began = time.monotonic()
+                await wire.query({"ids": ["f" * 64]})
+                waits.append(time.monotonic() - began)
+                await asyncio.sleep(0.01)
+
+    asking = asyncio.create_task(ask())
+    try:
+        yield waits
+    finally:
+        done.set()
+        await asking
+    assert waits
+
+
+async def test_ten_thousand_subscriptions(rookery: Rookery) -> None:
+    now = int(time.time())
+    async with contextlib.AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(connected(rookery.url)) for _ in range(50)]
+        for number, wire in enumerate(wires):
+            for sub in range(200):
+                filter_ = {"kinds": [1], "#t": [f"{number}"]} if sub % 2 else {"kinds": [1]}
+                await wire.send("REQ", f"{sub}", {**filter_, "limit": 0})
+            for sub in range(200):
+                assert await wire.receive() == ["EOSE", f"{sub}"]
+            await wire.send("REQ", "one more", {"kinds": [1]})
+            answer = await wire.receive()
+            assert answer[:2] == ["CLOSED", "one more"]
+            assert answer[2].startswith("rate-limited: ")
+        publisher = await stack.enter_async_context(connected(rookery.url))
+        notes = [cast.alice.sign(1, [["t", f"{n}"]], f"{n}", now) for n in range(20)]
+        began = time.monotonic()
+        await publish_all(publisher, notes)
+        for number, wire in enumerate(wires):
+            expected = 20 * 100 + (100 if number < 20 else 0)
+            for _ in range(expected):
+                assert (await wire.receive())[0] == "EVENT"
+        assert time.monotonic() - began < 20
+        for wire in wires:
+            wire.abort()
+
+
+async def test_forged_events_cost_their_sender_only(rookery: Rookery) -> None:
+    now = int(time.time())
+    good = [cast.bob.sign(1, [], f"{n}", now) for n in range(3000)]
+    texts = [
+        json.dumps(["EVENT", {**json.loads(event.raw), "sig": good[n - 1].sig}])
+        for n, event in enumerate(good)
+    ]
+    async with patience(rookery) as waits, connected(rookery.url) as wire:
+        for text in texts:
+            await wire._socket.send(text)
+        for _ in texts:
+            answer = await wire.receive()
+            assert answer[2:] == [False, "invalid: sig: is not a signature of id by pubkey"]
+    assert max(waits) < 2
+
+
+async def test_failed_logins_change_nothing(rookery: Rookery) -> None:
+    now = int(time.time())
+    async with connected(rookery.url) as wire, connected(rookery.url) as other:
+        for tags, kind in (
+            ([["relay", rookery.url], ["challenge", other.challenge]], 22242),
+            ([["relay", "wss://elsewhere"], ["challenge", wire.challenge]], 22242),
+            ([["relay", rookery.url]], 22242), ([["challenge", wire.challenge]], 22242),
+            ([["relay"], ["challenge"]], 22242), ([], 22242),
+            ([["relay", rookery.url], ["challenge", wire.challenge]], 1),
+            ([["relay", rookery.url + "/x"], ["challenge", wire.challenge]], 22242),
+            ([["relay", rookery.url.replace("127.0.0.1", "evil.example")],
+              ["challenge", wire.challenge]], 22242),
+            ([["relay", "ws://[::1"], ["challenge", wire.challenge]], 22242),
+            ([["relay", "ws://localhost:99999999"], ["challenge", wire.challenge]], 22242),
+            ([["relay", rookery.url.replace("ws://", "ws://a@")],
+              ["challenge", wire.challenge]], 22242),
+        ):  # fmt: skip
+            for at in (now, now - 601, now + 601):
+                event = cast.owner.sign(kind, tags, "", at)
+                await wire.send_event(event, "AUTH")
+                answer = await wire.receive()
+                assert answer[:3] == ["OK", event.id, False], tags
+                assert answer[3].startswith("invalid: ")
+        login = cast.owner.sign(
+            22242, [["relay", rookery.url], ["challenge", wire.challenge]], "", now
+        )
+        assert (await wire.publish(login))[0] is False  # as an EVENT it is none
+        stolen = json.loads(login.raw) | {"sig": event.sig}
+        await wire.send("AUTH", stolen)
+        assert (await wire.receive())[2] is False
+        await wire.send("REQ", "s", {"kinds": [30078], "authors": [cast.owner.pubkey]})
+        assert (await wire.receive())[2].startswith("auth-required: ")
+        for n in range(64):
+            await wire.log_in(cast.person(f"key {n}"), rookery.url, now)
+        full = cast.person("one too many").sign(
+            22242, [["relay", rookery.url], ["challenge", wire.challenge]], "", now
+        )
+        await wire.send_event(full, "AUTH")
+        assert (await wire.receive())[3].startswith("rate-limited: ")
+
+
+def values(start: int, number: int) -> list[str]:
+    return [f"{start + n:x}" for n in range(number)]
+
+
+LARGE_FILTERS: dict[str, list[dict[str, Any]]] = {
+    "tag values": [{"#x": values(0, 55_000)}],
+    "two tags": [{"#x": values(0, 27_000), "#y": values(0, 27_000)}],
+    "authors and tags": [{"#x": values(0, 16), "authors": [f"{n:064x}" for n in range(3000)],
+                          "#y": values(0, 30_000)}],
+    "ids": [{"ids": [f"{n:064x}" for n in range(7000)]}],
+    "kinds": [{"kinds": list(range(65_536))}],
+    "prefixes": [{"kinds": [30078], "#d": [f"{n}:" for n in range(40_000)], "#h": ["square"]},
+                 {"kinds": [1]}],
+    "prefixes, not leading": [{"kinds": [30078], "ids": ["f" * 64],
+                               "#d": [f"{n}:" for n in range(40_000)]}, {"kinds": [1]}],
+    "fifty filters": [{"authors": [f"{n + 99 * m:064x}" for n in range(90)], "kinds": [1, 2, 3]}
+                      for m in range(50)],
+    "fifty of sixteen tags": [{"#x": values(99 * n, 16), "#t": values(n, 16)} for n in range(50)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGE_FILTERS)
+async def test_a_large_filter_is_answered_or_refused_by_its_size(
+    rookery: Rookery, name: str
+) -> None:
+    """Never with our own fault (`error:`), and not at the cost of everybody else."""
+    async with patience(rookery) as waits, connected(rookery.url) as wire:
+        for verb in ("REQ", "COUNT"):
+            text = json.dumps([verb, "s", *LARGE_FILTERS[name]], separators=(",", ":"))
+            assert len(text) < 524_288
+            await wire._socket.send(text)
+            answer = await wire.receive()
+            if answer[0] == "CLOSED":
+                assert answer[2].startswith(("invalid: ", "rate-limited: ", "auth-required: "))
+            await wire.send("CLOSE", "s")
+    assert max(waits) < 2
+
+
+async def test_the_filters_of_one_connection_are_bounded_in_memory(rookery: Rookery) -> None:
+    async with connected(rookery.url) as wire:
+        await wire.query({"#x": values(0, 40_000), "limit": 0})
+        before = memory(rookery)
+        for sub in range(8):
+            large = values((sub + 1) << 32, 35_000)
+            await wire.send("REQ", f"{sub}", {"#x": large, "limit": 0})
+            assert (await wire.receive())[0] in ("EOSE", "CLOSED")
+        assert memory(rookery) - before < 64 * MIB
+
+
+@pytest.mark.parametrize("verb", ["REQ", "COUNT"])
+async def test_what_waits_behind_a_paused_answer_is_bounded_in_memory(
+    rookery: Rookery, verb: str
+) -> None:
+    now = int(time.time())
+    async with connected(rookery.url) as wire:
+        await publish_all(
+            wire, [cast.alice.sign(1, [], f"{n} " + "x" * 30_000, now - n) for n in range(1000)]
+        )
+    before = memory(rookery)
+    large = json.dumps([verb, "b", {"authors": [f"{n:064x}" for n in range(6500)]}])
+    async with raw(rookery) as (_, writer):
+        writer.write(frame(json.dumps(["REQ", "all", {"kinds": [1]}]).encode()))
+        masked = frame(large.encode())
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(20):
+                for _ in range(150):  # 65 MB sent, nothing read
+                    writer.write(masked)
+                    await writer.drain()
+        grown = memory(rookery) - before
+        await is_well(rookery)
+        assert grown < 64 * MIB
+
+
+async def test_open_and_close_for_ever(rookery: Rookery) -> None:
+    before = memory(rookery)
+    async with connected(rookery.url) as wire:
+        for _ in range(20):
+            for n in range(500):
+                await wire.send("REQ", f"{n % 150}", {"kinds": [n], "limit": 1})
+                if n % 3 == 0:
+                    await wire.send("CLOSE", f"{n % 150}")
+            await wire.send("REQ", "end", {"ids": ["0" * 64]})
+            while await wire.receive() != ["EOSE", "end"]:
+                pass
+    assert memory(rookery) - before < 32 * MIB
+
+
+async def test_costly_counts_do_not_starve_the_others(rookery: Rookery) -> None:
+    now = int(time.time())
+    async with connected(rookery.url) as wire:
+        notes = [cast.alice.sign(1, [["t", f"{n % 9}"]], f"{n}", now - n) for n in range(5000)]
+        await publish_all(wire, notes)
+        wide = [{"since": n} for n in range(50)]
+        async with patience(rookery) as waits, contextlib.AsyncExitStack() as stack:
+            greedy = [await stack.enter_async_context(connected(rookery.url)) for _ in range(4)]
+            for each in greedy:
+                for n in range(20):
+                    await each.send("COUNT", f"{n}", *wide)
+            # Long answers of others go on meanwhile.
+            began = time.monotonic()
+            assert len(await wire.query({"kinds": [1]}, {"kinds": [1], "since": 1})) == 5000
+            assert time.monotonic() - began < 15
+            for each in greedy:
+                each.abort()
+        assert max(waits) < 2
+
+
+# -- HTTP ------------------------------------------------------------------------------------------
+
+ODD_REQUESTS = {
+    "garbage": b"\x00\x01\x02\x03\r\n\r\n",
+    "TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
+    "no version": b"GET /\r\n\r\n", "HTTP/9": b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "long path": b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "long header": b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+    "many headers": b"GET / HTTP/1.1\r\nHost: x\r\n"
+    + b"".join(b"X-%d: y\r\n" % n for n in range(5000)) + b"\r\n",
+    "up": b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "NUL in path": b"GET /\x00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "post": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"
+    b"hello!",
+    "bad chunks": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n\r\n",
+    "smuggled": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+    "endless length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
+    b"Connection: close\r\n\r\nx",
+    "no key": HANDSHAKE.replace(b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", b""),
+    "bad key": HANDSHAKE.replace(b"dGhlIHNhbXBsZSBub25jZQ==", b"x"),
+    "other version": HANDSHAKE.replace(b"Version: 13", b"Version: 99"),
+    "no version of websocket": HANDSHAKE.replace(b"Sec-WebSocket-Version: 13\r\n", b""),
+    "no connection header": HANDSHAKE.replace(b"Connection: Upgrade\r\n", b""),
+    "upgrade to something else": HANDSHAKE.replace(b"Upgrade: websocket", b"Upgrade: h2c"),
+    "two upgrades": HANDSHAKE.replace(b"Upgrade: websocket", b"Upgrade: h2c, websocket"),
+    "upgrade by POST": HANDSHAKE.replace(b"GET ", b"POST "),
+    "upgrade elsewhere": HANDSHAKE.replace(b"GET / ", b"GET /healthz "),
+    "upgrade nowhere": HANDSHAKE.replace(b"GET / ", b"GET /nowhere "),
+    "odd extensions": HANDSHAKE.replace(
+        b"\r\n\r\n",
+        b"\r\nSec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=99,,;\r\n"
+        b"Sec-WebSocket-Protocol: \x01, nostr\r\n\r\n"),
+    "odd forwarding": b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: \xff, 127.0.0.1\r\n"
+    b"Forwarded: for=127.0.0.1\r\nConnection: close\r\n\r\n",
+    "body behind the upgrade": HANDSHAKE + b"not a frame at all, but text" * 100,
+}  # fmt: skip
+
+
+UNREADABLE = (
+    "long path", "HTTP/9", "smuggled", "bad chunks", "NUL in path", "long header",
+    "odd extensions", "two lengths", "HTTP/2", "no host", "many headers",
+)  # fmt: skip
+"""The parser of HTTP gives up on these."""
+
+
+async def request(rookery: Rookery, name: str) -> None:
+    async with raw(rookery, ODD_REQUESTS[name]) as (reader, writer):
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(0.3):
+                answer = (await reader.read(65_536)).decode("latin-1")
+                assert " 500 " not in answer.split("\r\n")[0], (name, answer)
+                assert "Traceback" not in answer, name
+                assert "rookery_" not in answer, "metrics were given to a forwarded request"
+        writer.write_eof()
+    await is_well(rookery)
+
+
+async def test_an_odd_request_does_no_harm(rookery: Rookery) -> None:
+    for name in ODD_REQUESTS:
+        if name not in UNREADABLE:
+            await request(rookery, name)
+
+
+async def test_an_unreadable_request_is_no_fault_of_ours(tried: Rookery) -> None:
+    for name in UNREADABLE:
+        try:
+            await request(tried, name)
+        except AssertionError as fault:
+            pytest.fail(str(fault))
+    no_fault_is_logged(tried)
+
+
+async def test_metrics_are_not_for_forwarded_requests(rookery: Rookery) -> None:
+    url = rookery.url.replace("ws", "http", 1) + "/metrics"
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url) as response:
+            assert response.status == 200
+        for name in ("X-Forwarded-For", "Forwarded", "X-Real-IP"):
+            for value in ("127.0.0.1", "", "::1", "for=127.0.0.1", "unknown"):
+                async with session.get(url, headers={name: value}) as response:
+                    assert response.status == 403, (name, value)
+
+
+async def test_asking_whether_it_is_ready_writes_little(rookery: Rookery) -> None:
+    log = rookery.folder / "rookery.db-wal"
+    before = log.stat().st_size
+    async with aiohttp.ClientSession() as session:
+        for _ in range(300):
+            async with session.get(rookery.url.replace("ws", "http", 1) + "/readyz") as response:
+                if response.status != 200:
+                    pytest.fail(await response.text())
+    assert log.stat().st_size - before < MIB // 4
+
+
+@pytest.mark.timeout(150)
+async def test_sockets_that_send_nothing_or_little_are_let_go(rookery: Rookery) -> None:
+    """Slowloris: half a request, a byte now and then, nothing at all, half a TLS handshake."""
+    async with contextlib.AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(raw(rookery, b"")) for _ in range(50)]
+        half = [
+            await stack.enter_async_context(raw(rookery, b"GET / HTTP/1.1\r\nHost: x\r\nX-A: "))
+            for _ in range(50)
+        ]
+
+        async def drip() -> None:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    for _, writer in half:
+                        writer.write(b"b")
+                    await asyncio.sleep(1)
+
+        dripping = asyncio.create_task(drip())
+        try:
+            await is_well(rookery)
+            for reader, _ in (*silent, *half):
+                await the_end(reader, 60)
+        finally:
+            dripping.cancel()
+            await asyncio.gather(dripping, return_exceptions=True)
+
+
+@pytest.mark.timeout(150)
+async def test_a_thousand_connections_come_and_go(rookery: Rookery) -> None:
+    before = len(os.listdir(f"/proc/{rookery.pid}/fd"))
+    for _ in range(5):
+        async with contextlib.AsyncExitStack() as stack:
+            for n in range(200):
+                reader, writer = await stack.enter_async_context(raw(rookery))
+                writer.write(frame(b'["REQ","a",{"kinds":[1]}]'))
+                if n % 2:
+                    await reader.readuntil(b"EOSE")
+        await is_well(rookery)
+    async with until(20, "their files are closed") as tries:
+        async for _ in tries:
+            if len(os.listdir(f"/proc/{rookery.pid}/fd")) <= before + 10:
+                break
+
+
+async def test_a_removed_members_running_answer_stops(rookery: Rookery) -> None:
+    """Rows that are not sent yet when the member is removed are never sent (N29-94)."""
+    now = int(time.time())
+    count = 2000
+    async with connected(rookery.url) as wire:
+        made = cast.admin.sign(9007, [["h", "tea"], ["private"]], "", now)
+        added = cast.admin.sign(9000, [["h", "tea"], ["p", cast.alice.pubkey]], "", now)
+        for event in (made, added):
+            assert await wire.publish(event) == (True, "")
+        posts = [
+            cast.admin.sign(9, [["h", "tea"]], f"{n} " + "x" * 15_000, now - n % 500)
+            for n in range(count)
+        ]
+        await publish_all(wire, posts)
+        for filters in ([{"kinds": [9]}], [{"kinds": [9]}, {"#h": ["tea"], "kinds": [9, 11]}]):
+            async with connected(rookery.url, **DEAF) as member:
+                await member.log_in(cast.alice, rookery.url, now)
+                await member.send("REQ", "all", *filters)
+                await member.receive()
+                removed = cast.admin.sign(9001, [["h", "tea"], ["p", cast.alice.pubkey]], "", now)
+                assert await wire.publish(removed) == (True, "")
+                got = 1
+                while (answer := await member.receive())[0] == "EVENT":
+                    got += 1
+                assert answer == ["EOSE", "all"]
+                assert got < count, "the whole answer was sent"
+                assert await _count(member) == 0
+            now += 1
+            back = cast.admin.sign(9000, [["h", "tea"], ["p", cast.alice.pubkey]], "", now)
+            assert await wire.publish(back) == (True, "")
+
+
+async def _count(wire: Wire) -> int:
+    await wire.send("COUNT", "c", {"kinds": [9]})
+    answer = await wire.receive()
+    return answer[2]["count"]

@@ -1,0 +1,402 @@
+"""`rookery export` and `rookery import`: nothing is lost, changed or hushed up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import cast, golden
+from tests.e2e.rookery import Rookery, command, connected, outputs, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+FIELDS = ("id", "pubkey", "created_at", "kind", "tags", "content", "sig")
+NOT_FOR_ALL = {4, 1059, 31234}
+"""Kinds of the golden file that not everybody may read."""
+DAY = 86_400
+
+
+def golden_events() -> list[dict[str, Any]]:
+    return [line["event"] for line in golden.lines("events.jsonl")]
+
+
+def is_ephemeral(event: dict[str, Any]) -> bool:
+    return 20000 <= event["kind"] < 30000
+
+
+def is_expired(event: dict[str, Any]) -> bool:
+    ends = [int(tag[1]) for tag in event["tags"] if tag[0] == "expiration"]
+    return bool(ends) and ends[0] <= time.time()
+
+
+def fields(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: event[name] for name in FIELDS}
+
+
+def parsed(lines: bytes) -> list[dict[str, Any]]:
+    assert lines == b"" or lines.endswith(b"\n")
+    return [json.loads(line) for line in lines.split(b"\n") if line]
+
+
+def write(path: Path, events: Iterable[dict[str, Any] | Event]) -> Path:
+    with path.open("wb") as file:
+        for event in events:
+            raw = getattr(event, "raw", None)
+            file.write((raw or json.dumps(event, ensure_ascii=False).encode()) + b"\n")
+    return path
+
+
+async def make(folder: Path, preset: str = "open") -> Rookery:
+    rookery = Rookery(folder)
+    await rookery.init(
+        "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--preset", preset
+    )
+    return rookery
+
+
+async def export(rookery: Rookery, *args: str) -> bytes:
+    code, out, err = await outputs("export", "--data", str(rookery.folder), *args)
+    assert (code, err) == (0, ""), err
+    return out
+
+
+async def import_(rookery: Rookery, path: Path, *args: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the tally, what stderr says."""
+    code, out, err = await outputs(
+        "import", str(path), "--data", str(rookery.folder), "--json", *args
+    )
+    assert "Traceback" not in err
+    return code, json.loads(out), err
+
+
+# -- the golden file -------------------------------------------------------------------------------
+
+
+async def test_the_golden_events_come_out_as_they_went_in(tmp_path: Path) -> None:
+    events = golden_events()
+    file = write(tmp_path / "golden.jsonl", events)
+    rookery = await make(tmp_path / "data")
+    code, tally, err = await import_(rookery, file)
+    gone = [event for event in events if is_ephemeral(event) or is_expired(event)]
+    assert gone, "the golden file should have both"
+    stored = [event for event in events if event not in gone]
+
+    out = await export(rookery)
+    assert [fields(event) for event in parsed(out)] == [fields(event) for event in stored]
+    assert all(set(event) == set(FIELDS) for event in parsed(out))
+    assert out == await export(rookery)
+
+    expired = [event for event in gone if is_expired(event)]
+    assert code == 1
+    assert tally["read"] == len(events)
+    assert tally["stored"] == len(stored)
+    assert tally["passed_on"] == len(gone) - len(expired)
+    assert tally["refused"] == len(expired)
+    for event in expired:
+        line = events.index(event) + 1
+        assert f"{file}:{line}: invalid: event expired (id {event['id']})" in err
+
+    async with rookery:
+        await rookery.start()
+        async with connected(rookery.url) as wire:
+            found = await wire.query({"ids": [event["id"] for event in events]})
+            by_id = {event["id"]: event for event in found}
+            for event in stored:
+                if event["kind"] in NOT_FOR_ALL:
+                    assert event["id"] not in by_id
+                else:
+                    assert by_id[event["id"]] == fields(event)
+            assert len(by_id) == sum(event["kind"] not in NOT_FOR_ALL for event in stored)
+        assert out == await export(rookery)  # through the control socket
+        assert await rookery.stop() == 0
+
+
+async def test_an_export_is_imported_elsewhere_whole(tmp_path: Path) -> None:
+    one, two = await make(tmp_path / "one"), await make(tmp_path / "two", "group")
+    file = write(tmp_path / "golden.jsonl", golden_events())
+    await import_(one, file)
+    target = tmp_path / "export.jsonl"
+    code, text = await command("export", "--data", str(one.folder), "-o", str(target))
+    assert code == 0, text
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    code, tally, err = await import_(two, target, "--trust")
+    assert (code, err) == (0, "")
+    assert tally["stored"] == tally["read"] == len(target.read_bytes().splitlines())
+    assert set((await export(two)).splitlines()) == set(target.read_bytes().splitlines())
+
+
+async def test_without_trust_the_rules_about_authors_hold(tmp_path: Path) -> None:
+    two = await make(tmp_path / "two", "group")
+    events = golden_events()
+    code, tally, err = await import_(two, write(tmp_path / "golden.jsonl", events))
+    assert code == 1
+    assert tally["stored"] == 0
+    assert tally["refused"] == len(events)
+    lines = err.splitlines()
+    assert [line.split(": ")[0].rsplit(":")[-1] for line in lines] == [
+        str(number + 1) for number in range(len(events))
+    ]
+    assert sum(": restricted: " in line for line in lines) >= len(events) - 3
+    assert await export(two) == b""
+
+
+# -- what is not stored ----------------------------------------------------------------------------
+
+
+async def test_all_that_is_not_stored_is_named_with_its_reason(tmp_path: Path) -> None:
+    now = int(time.time())
+    alice, bob = cast.alice, cast.bob
+    regretted = alice.sign(1, [], "regretted", now)
+    newer = alice.sign(0, [], "{}", now)
+    older = alice.sign(0, [], '{"name":"before"}', now - 5)
+    forged = bob.sign(1, [], "forged", now)
+    other = bob.sign(1, [], "another", now)
+    changed = json.loads(other.raw)
+    changed["content"] = "changed"
+    forged_fields = {**json.loads(forged.raw), "sig": other.sig}
+    config = [["d", "snowclaw:config:global"]]
+    lines: list[tuple[dict[str, Any] | Event, str]] = [
+        (alice.sign(1, [], "stays", now), ""),
+        (alice.sign(5, [["e", regretted.id]], "", now), ""),
+        (regretted, "blocked: deleted"),
+        (newer, ""),
+        (older, "superseded"),
+        (alice.sign(20001, [], "gone with the wind", now), "passed on"),
+        (alice.sign(1, [["expiration", str(now - 1)]], "", now - 60), "invalid: event expired"),
+        (forged_fields, "invalid: sig"),
+        (changed, "invalid: id"),
+        (bob.sign(30078, config, "{}", now), "restricted: only an owner may write config"),
+        (bob.sign(39000, [["d", "tea"]], "", now), "restricted: "),
+        (bob.sign(22242, [["relay", "wss://x"]], "", now), "invalid: "),
+        (bob.sign(9, [["h", "nowhere"]], "", now), "restricted: not a member"),
+        ({"id": "x"}, "invalid: "),
+        (bob.sign(1, [], "stays too", now - 400 * DAY), ""),
+        (alice.sign(1, [], "stays", now), "duplicate"),
+    ]
+    file = write(tmp_path / "mixed.jsonl", [event for event, _ in lines])
+    with file.open("ab") as more:
+        more.write(b"{this is no JSON\n\n   \n")
+    rookery = await make(tmp_path / "data")
+    code, tally, err = await import_(rookery, file)
+    assert code == 1
+    named = {}
+    for line in err.splitlines():
+        where, _, reason = line.partition(": ")
+        named[int(where.removeprefix(f"{file}:"))] = reason
+    for number, (_, reason) in enumerate(lines, 1):
+        if ": " in reason:
+            assert named.pop(number).startswith(reason), number
+        else:
+            assert number not in named
+    assert named.pop(len(lines) + 1).startswith("invalid: not JSON")
+    assert not named
+    assert tally == {
+        "file": str(file), "read": len(lines) + 1, "stored": 4, "passed_on": 1, "duplicates": 1,
+        "superseded": 1, "refused": 10,
+    }  # fmt: skip
+    stored = [fields(json.loads(event.raw)) for event, why in lines if not why]  # type: ignore[union-attr]
+    assert parsed(await export(rookery)) == stored
+
+
+# -- again, and on ---------------------------------------------------------------------------------
+
+
+def many(count: int) -> list[Event]:
+    now = int(time.time())
+    return [cast.robot.sign(1, [["t", f"{n % 7}"]], f"number {n}", now - n) for n in range(count)]
+
+
+async def test_an_import_can_be_repeated(tmp_path: Path) -> None:
+    rookery = await make(tmp_path / "data")
+    file = write(tmp_path / "some.jsonl", many(700))
+    code, tally, _ = await import_(rookery, file)
+    assert (code, tally["stored"]) == (0, 700)
+    before = await export(rookery)
+    code, tally, err = await import_(rookery, file)
+    assert (code, tally["stored"], tally["duplicates"], err) == (0, 0, 700, "")
+    assert await export(rookery) == before == file.read_bytes()
+    assert not list(rookery.folder.glob("import-*"))
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["alone", "while the relay runs"])
+async def test_an_import_that_was_killed_goes_on(tmp_path: Path, *, running: bool) -> None:
+    rookery = await make(tmp_path / "data")
+    file = write(tmp_path / "many.jsonl", many(8000))
+    async with rookery:
+        if running:
+            await rookery.start()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "relay", "import", str(file), "--data", str(rookery.folder),
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        async with until(30, "the import has begun") as tries:
+            async for _ in tries:
+                if list(rookery.folder.glob("import-*.resume")):
+                    break
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+        code, tally, err = await import_(rookery, file)
+        assert code == 0
+        assert "goes on behind line" in err
+        assert (tally["read"], tally["refused"]) == (8000, 0)
+        assert tally["stored"] + tally["duplicates"] == 8000
+        assert await export(rookery) == file.read_bytes()
+        assert not list(rookery.folder.glob("import-*"))
+
+
+async def test_an_import_survives_the_end_of_the_relay(tmp_path: Path) -> None:
+    """The relay it goes through is stopped: it says so, and can go on alone."""
+    rookery = await make(tmp_path / "data")
+    file = write(tmp_path / "many.jsonl", many(20_000))
+    async with rookery:
+        await rookery.start()
+        importing = asyncio.create_task(outputs(
+            "import", str(file), "--data", str(rookery.folder)
+        ))  # fmt: skip
+        async with until(30, "the import has begun") as tries:
+            async for _ in tries:
+                if list(rookery.folder.glob("import-*.resume")):
+                    break
+        assert await rookery.stop() == 0
+        code, _, err = await importing
+        assert "Traceback" not in err
+        assert code == 1, "it was through before the relay stopped"
+        assert "the same command goes on there" in err or "try again" in err
+        assert "Traceback" not in "\n".join(rookery.lines)
+        code, tally, _ = await import_(rookery, file)
+        assert (code, tally["refused"]) == (0, 0)
+        assert await export(rookery) == file.read_bytes()
+
+
+async def test_stdin_and_a_filter(tmp_path: Path) -> None:
+    rookery = await make(tmp_path / "data")
+    events = many(30)
+    data = b"".join(event.raw + b"\n" for event in events)
+    code, out, err = await outputs("import", "-", "--data", str(rookery.folder), stdin=data)
+    assert (code, err) == (0, "")
+    assert out.startswith(b"30 read, 30 stored")
+    some = await export(rookery, "--filter", '{"kinds":[1],"#t":["3"]}')
+    assert parsed(some) == [json.loads(event.raw) for event in events if event.tag("t") == "3"]
+    code, text = await command("export", "--data", str(rookery.folder), "--filter", "{")
+    assert code == 2
+    assert "Traceback" not in text
+
+
+# -- while the relay runs --------------------------------------------------------------------------
+
+
+async def test_what_is_imported_while_the_relay_runs_is_heard(tmp_path: Path) -> None:
+    rookery = await make(tmp_path / "data")
+    events = many(900)
+    file = write(tmp_path / "some.jsonl", events)
+    async with rookery:
+        await rookery.start()
+        async with connected(rookery.url) as wire:
+            await wire.send("REQ", "live", {"kinds": [1]})
+            assert await wire.receive() == ["EOSE", "live"]
+            code, tally, err = await import_(rookery, file)
+            assert (code, tally["stored"], err) == (0, 900, "")
+            for event in events:
+                assert (await wire.receive())[2]["id"] == event.id
+        assert await export(rookery) == file.read_bytes()
+        code, tally, err = await import_(rookery, file)
+        assert (code, tally["duplicates"]) == (0, 900)
+        assert await rookery.stop() == 0
+    assert await export(rookery) == file.read_bytes()
+
+
+async def test_an_export_of_a_busy_relay_is_whole(tmp_path: Path) -> None:
+    """Events come in while it runs: each line is an event, none twice, none of before missing."""
+    rookery = await make(tmp_path / "data")
+    before = many(3000)
+    await import_(rookery, write(tmp_path / "before.jsonl", before))
+    async with rookery, contextlib.AsyncExitStack() as stack:
+        await rookery.start()
+        wire = await stack.enter_async_context(connected(rookery.url))
+        now = int(time.time())
+        exporting = asyncio.create_task(export(rookery))
+        number = 0
+        while not exporting.done():
+            number += 1
+            assert (await wire.publish(cast.bob.sign(1, [], f"{number}", now)))[0]
+        ids = [event["id"] for event in parsed(await exporting)]
+        assert len(set(ids)) == len(ids)
+        assert ids[: len(before)] == [event.id for event in before]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "same",
+        pytest.param("new", marks=pytest.mark.xfail(
+            reason="N29-152: 9000 by the old relay is refused, so who had joined is no member and "
+            "what they said is lost", raises=AssertionError,
+        )),
+    ],
+)  # fmt: skip
+async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
+    """Another relay takes over: what was said, who is in, who was removed."""
+    one, two = await make(tmp_path / "one", "group"), await make(tmp_path / "two", "group")
+    if key == "same":
+        (two.folder / "relay.key").write_text((one.folder / "relay.key").read_text())
+    owner, alice, bob, carol = cast.owner, cast.alice, cast.bob, cast.carol
+    h, now = ["h", "tea"], int(time.time())
+    async with one:
+        await one.start()
+        async with connected(one.url) as wire:
+            for event in (
+                owner.sign(9007, [h], "", now - 9),
+                owner.sign(9002, [h, ["name", "Tea"], ["private"]], "", now - 8),
+                owner.sign(9000, [h, ["p", alice.pubkey]], "", now - 7),
+                owner.sign(9000, [h, ["p", bob.pubkey]], "", now - 6),
+                bob.sign(9, [h], "bob was here", now - 5),
+                owner.sign(9001, [h, ["p", bob.pubkey]], "", now - 4),
+                owner.sign(9009, [h, ["code", "open sesame"]], "", now - 4),
+                carol.sign(9021, [h, ["code", "open sesame"]], "", now - 3),
+                carol.sign(9, [h], "carol is in", now - 2),
+                alice.sign(9, [h], "alice is here", now - 1),
+            ):
+                assert await wire.publish(event) == (True, ""), event
+        assert await one.stop() == 0
+    file = tmp_path / "one.jsonl"
+    file.write_bytes(await export(one))
+    _, _, err = await import_(two, file, "--trust")
+    named = [line for line in err.splitlines() if "39000 to 39005 are signed by" not in line]
+    assert named == []
+
+    def history(lines: bytes) -> set[str]:
+        return {event["id"] for event in parsed(lines) if not 39000 <= event["kind"] <= 39005}
+
+    # The new relay may add records of its own, as the founder's 9000.
+    assert history(file.read_bytes()) <= history(await export(two))
+    async with two:
+        await two.start()
+        async with connected(two.url) as wire:
+            await wire.log_in(alice, two.url, now)
+            [members] = await wire.query({"kinds": [39002], "#d": ["tea"]})
+            names = {tag[1] for tag in members["tags"] if tag[0] == "p"}
+            assert names == {owner.pubkey, alice.pubkey, carol.pubkey}
+            said = [event["content"] for event in await wire.query({"kinds": [9]})]
+            assert said == ["alice is here", "carol is in", "bob was here"]
+        async with connected(two.url) as wire:
+            await wire.log_in(bob, two.url, now)
+            assert await wire.query({"kinds": [9]}) == []
+            taken, text = await wire.publish(bob.sign(9, [h], "let me in", now))
+            assert (taken, text.split(":")[0]) == (False, "restricted")
+            late = bob.sign(9021, [h, ["code", "open sesame"]], "", now)
+            assert (await wire.publish(late))[0] is False
+        assert await two.stop() == 0

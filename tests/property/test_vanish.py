@@ -1,0 +1,172 @@
+"""Law: whatever was, a key that vanishes is gone, and takes along nothing of what others are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.nostr import kinds
+from relay.retention import Vanish
+from relay.storage.reference import ReferenceStore
+from tests.cast import admin, alice, bob, carol, owner
+from tests.property.world import run
+from tests.unit.home import DELETED, STORED, Home, policy_of, store_of
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+PEOPLE = [owner, admin, alice, bob, carol]
+POLICIES = [policy_of("open"), policy_of("open", '[groups]\njoins = "review"')]
+people = st.sampled_from(PEOPLE)
+some_p = people.map(lambda key: ["p", key.pubkey])
+codes = st.sampled_from([["code", "sesame-1"], ["code", "sesame-2"]])
+tags = {
+    1: st.just(["t", "x"]),
+    9: st.just(["t", "x"]),
+    5: st.just(["e", "@"]),
+    1059: some_p,
+    9000: st.tuples(some_p, st.sampled_from([[], ["admin"], ["moderator"], ["poet"]])).map(
+        lambda parts: parts[0] + parts[1]
+    ),
+    9001: some_p,
+    9002: st.sampled_from([["closed"], ["hidden"], ["name", "Tea"], ["public"]]),
+    9005: st.just(["e", "@"]),
+    9007: st.sampled_from([["name", "Tea"], ["closed"]]),
+    9008: st.just(["reason", "x"]),
+    9009: st.tuples(codes, st.booleans()).map(lambda parts: parts[0]),
+    9021: codes | st.just(["reason", "x"]),
+    9022: st.just(["reason", "x"]),
+    30078: st.just(["d", "x"]),
+    62: st.just(["relay", "ALL_RELAYS"]),
+}
+common = [9000, 9000, 9000, 9001, 9021, 9021, 9021, 9009, 9009, 9022, 9, 62, 62, *tags]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    kind: int
+    who: SecretKey
+    group: str | None
+    tag: list[str]
+    later: int
+    """Seconds from now to its created_at."""
+    names: int
+    """Which event, counted from the newest, an `e` names."""
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    kind = draw(st.sampled_from(common))
+    group = draw(st.sampled_from(["tea", "tea", "tea", "den"]))
+    placed = kind in kinds.GROUP_RECORDS or (kind == 9 and draw(st.booleans()))
+    later = draw(st.sampled_from([0, 0, 0, 0, -1, 1, -2000 if kind == 62 else -500]))
+    tag, who = draw(tags[kind]), draw(people)
+    return Step(kind, who, group if placed else None, tag, later, draw(st.integers(0, 8)))
+
+
+histories = st.lists(
+    st.tuples(st.lists(steps(), min_size=1, max_size=6), st.integers(0, 1)),
+    min_size=2, max_size=10,
+)  # fmt: skip
+
+
+class Life:
+    """A home, what was sent there, and who has vanished until when."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.sent: list[Event] = []
+        self.gone: dict[str, Vanish] = {}
+
+    def event(self, step: Step) -> Event:
+        tag = step.tag
+        if tag[-1] == "@":
+            named = self.sent[-1 - step.names] if step.names < len(self.sent) else None
+            tag = ["e", named.id if named is not None else "0" * 64]
+        event = self.home.made(
+            step.who, step.kind, tag, h=step.group, at=self.home.now + step.later
+        )
+        self.sent.append(event)
+        return event
+
+    async def take(self, *events: Event) -> list[tuple[bool, str]]:
+        answers = await self.home.take(*events)
+        for event, (accepted, _) in zip(events, answers, strict=True):
+            assert accepted or event.kind != kinds.VANISH
+            if event.kind == kinds.VANISH:
+                until = max(event.created_at, self.until(event.pubkey))
+                self.gone[event.pubkey] = Vanish(event.pubkey, until)
+        return answers
+
+    def until(self, pubkey: str) -> int:
+        return self.gone[pubkey].until if pubkey in self.gone else -1
+
+    async def is_sound(self) -> None:
+        home = self.home
+        log = await home.log()
+        assert not [row for row in log if any(gone.takes(row) for gone in self.gone.values())]
+        groups = home.groups
+        assert await home.rebuilt() == groups
+        if isinstance(home.store, ReferenceStore):
+            assert home.store.groups == groups.by_id
+        said = Counter((row.kind, row.d) for row in log if row.kind in kinds.GROUP_STATE)
+        assert set(said.values()) <= {1}
+        for group in groups.by_id.values():
+            (shown,) = [row for row in log if (row.kind, row.d) == (39002, group.id)]
+            assert set(shown.tag_values("p")) == group.members.keys()
+            (led,) = [row for row in log if (row.kind, row.d) == (39001, group.id)]
+            assert {tag[1]: tuple(tag[2:]) for tag in led.tags[1:]} == group.admins()
+
+    async def vanishes(self, who: SecretKey) -> None:
+        """Alone in a batch: what others are in the groups stays as it is."""
+        before = self.home.groups
+        latest = max(self.home.now, self.until(who.pubkey) + 1)
+        await self.take(self.home.request(who, at=latest))
+        after = self.home.groups
+        assert after.ended == before.ended
+        assert after.by_id.keys() == before.by_id.keys()
+        for group in before.by_id.values():
+            left = after.by_id[group.id]
+            assert left.members == {
+                key: roles for key, roles in group.members.items() if key != who.pubkey
+            }
+            assert (left.flags, left.metadata) == (group.flags, group.metadata)
+            assert left.removed.keys() | {who.pubkey} >= group.removed.keys()
+            # Whom the key had removed the relay removes again; then they ask again.
+            again = {who.pubkey, *group.removed}
+            assert left.requests.keys() - again == group.requests.keys() - again
+        old = [event for event in self.sent if self.gone[who.pubkey].takes(event)]
+        answers = await self.home.take(*[event for event in old if event.kind in (1, 9, 1059)])
+        assert set(answers) <= {DELETED, (False, "restricted: not a member")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["reference", "sqlite"])
+def test_who_vanishes_is_gone_and_takes_no_one_along(store: str) -> None:
+    """N62-01, N62-05…07, N29-55, N29-58, contract §9: after every batch."""
+
+    @settings(max_examples=150 if store == "reference" else 60)
+    @given(histories, st.sampled_from(POLICIES), people)
+    def law(history: list[tuple[list[Step], int]], policy: object, last: SecretKey) -> None:
+        async def live() -> None:
+            async with store_of(store) as opened, Home(opened, policy) as home:  # type: ignore[arg-type]
+                life = Life(home)
+                for group, who in (("tea", admin), ("den", alice)):
+                    assert await life.take(home.made(who, 9007, h=group)) == [STORED]
+                for batch, seconds in history:
+                    home.now += seconds
+                    await life.take(*[life.event(step) for step in batch])
+                    await life.is_sound()
+                home.now += 1
+                await life.vanishes(last)
+                await life.is_sound()
+
+        run(live())
+
+    law()

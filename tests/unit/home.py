@@ -1,0 +1,189 @@
+"""A relay without sockets and processes: the road of an EVENT on a real store, time at hand."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import policies
+from relay.fanout import Fanout
+from relay.ingest import Ingest
+from relay.nostr.event import event_from_raw
+from relay.observe import Metrics
+from relay.projections import Realm, rebuilt_groups
+from relay.storage.reference import ReferenceStore
+from relay.storage.sqlite.store import SqliteStore
+from relay.verdict import Origin, spoken
+from tests import cast
+from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from concurrent.futures import Executor
+
+    from policies import PolicySet
+    from relay.groups.group import Groups
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.retention import Stored
+    from relay.storage import Store
+    from relay.verdict import Result
+
+NOON = 1_772_000_000
+RELAY = cast.person("relay")
+URL = "wss://rookery.example"
+STORED = (True, "")
+DUPLICATE = (True, "duplicate: already have this event")
+DELETED = (False, "blocked: deleted")
+_ACTORS = f'[actors]\nowners = ["{cast.owner.npub}"]\nagents = ["{cast.robot.npub}"]\n'
+_PRESETS = Path(policies.__file__).parent / "presets"
+
+
+def policy_of(preset: str, *more: str) -> PolicySet:
+    """What `rookery init --preset` makes, and more text of an admin's own."""
+    with TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "00-actors.toml").write_text(_ACTORS)
+        (home / "10-preset.toml").write_text((_PRESETS / f"{preset}.toml").read_text())
+        (home / "20-own.toml").write_text("\n".join(more))
+        return policies.load(home, RELAY.pubkey)
+
+
+class AtOnce:
+    """An Executor that does the work where it is asked to."""
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*args))
+        return done
+
+
+class Letter:
+    """The author of one event, who waits for its answer."""
+
+    authenticated: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
+
+    def answered(self, _event: Event, result: Result) -> None:
+        self.answer.set_result(spoken(result))
+
+
+class Loudspeaker(Fanout):
+    """Remembers what was to be delivered."""
+
+    def __init__(self, realm: Realm) -> None:
+        super().__init__(realm)
+        self.said: list[Event] = []
+
+    def deliver(self, rows: Sequence[Stored]) -> int:
+        self.said += [row.event for row in rows]
+        return super().deliver(rows)
+
+
+class Home:
+    """`async with` it; `restart` it."""
+
+    def __init__(self, store: Store, policy: PolicySet) -> None:
+        self.store = store
+        self.policy = policy
+        self.now = NOON
+        self._numbers = 0
+
+    async def __aenter__(self) -> Home:
+        groups = await rebuilt_groups(self.store, RELAY.pubkey)
+        self.realm = Realm(self.policy, groups)
+        self.live = Loudspeaker(self.realm)
+        executor: Executor = AtOnce()  # type: ignore[assignment]
+        self._ingest = Ingest(
+            self.store, self.realm, RELAY, self.live, clock=lambda: self.now,
+            verifiers=executor, metrics=Metrics(), committed=lambda _: None,
+            is_here=lambda url: url == URL,
+        )  # fmt: skip
+        await self._ingest.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._ingest.__aexit__()
+
+    async def restart(self) -> None:
+        await self.__aexit__()
+        await self.__aenter__()
+
+    # what people do
+
+    def made(
+        self, who: SecretKey, kind: int, *tags: Sequence[str], h: str | None = None,
+        at: int | None = None, content: str = "",
+    ) -> Event:  # fmt: skip
+        """Another event each time, as if its author had waited a moment."""
+        self._numbers += 1
+        place = [] if h is None else [["h", h]]
+        every = [*place, *(list(tag) for tag in tags), ["nonce", str(self._numbers)]]
+        return who.sign(kind, every, content, self.now if at is None else at)
+
+    def request(self, who: SecretKey, *urls: str, at: int | None = None) -> Event:
+        """To vanish."""
+        return self.made(who, 62, *(["relay", url] for url in urls or ("ALL_RELAYS",)), at=at)
+
+    async def take(
+        self, *events: Event, origin: Origin = Origin.WIRE
+    ) -> list[tuple[bool, str]]:
+        """Send these together: they come into one batch."""
+        letters = [Letter() for _ in events]
+        for event, letter in zip(events, letters, strict=True):
+            self._ingest.submit(event, letter, origin)
+        return [await letter.answer for letter in letters]
+
+    async def do(
+        self, who: SecretKey, kind: int, *tags: Sequence[str], h: str | None = None,
+        at: int | None = None, content: str = "",
+    ) -> Event:  # fmt: skip
+        """Send an event that nothing is wrong with."""
+        event = self.made(who, kind, *tags, h=h, at=at, content=content)
+        assert await self.take(event) == [STORED], event
+        return event
+
+    async def vanish(self, who: SecretKey, at: int | None = None) -> Event:
+        request = self.request(who, at=at)
+        assert await self.take(request) == [STORED]
+        return request
+
+    # what a test looks at
+
+    @property
+    def groups(self) -> Groups:
+        return self.realm.groups
+
+    async def rebuilt(self) -> Groups:
+        """The groups as a restart would find them."""
+        return await rebuilt_groups(self.store, RELAY.pubkey)
+
+    async def log(self) -> list[Event]:
+        return [row.event for row in await self.store.since(0, 10**6)]
+
+    async def found(self, **conditions: object) -> list[Event]:
+        page = await self.store.page(
+            asked(**conditions), EVERYTHING, limit=10_000, upto=MAX, now=self.now, after=None,
+            size=10_000,
+        )  # fmt: skip
+        return [event_from_raw(raw) for raw in page.raws]
+
+
+@asynccontextmanager
+async def store_of(kind: str) -> AsyncIterator[Store]:
+    """ "reference" or "sqlite"."""
+    if kind == "reference":
+        yield ReferenceStore()
+        return
+    with TemporaryDirectory() as folder:
+        store = await SqliteStore.open(Path(folder) / "rookery.db", TERMS, synchronous="NORMAL")
+        try:
+            yield store
+        finally:
+            await store.close()

@@ -1,0 +1,407 @@
+"""relay/server/app.py: one port, four kinds of request; started and stopped in order. Contract §3.
+
+`serving` is a whole relay in this process, on a free port and the reference store; the tests of
+`http` and `connection` use it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from aiohttp import ClientSession, WSMsgType
+from blockbuster import blockbuster_ctx
+
+from relay.answer import Answers
+from relay.config import config_from
+from relay.errors import UserError
+from relay.fanout import Fanout
+from relay.groups.group import Groups
+from relay.ingest import Ingest
+from relay.observe import Metrics, Readiness
+from relay.outbox import Turn
+from relay.projections import Realm
+from relay.server.app import Parts, Server
+from relay.server.connection import Roads
+from relay.storage.reference import ReferenceStore
+from tests.cast import alice, owner, person, robot
+from tests.unit.policies.folders import loaded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aiohttp import ClientResponse, ClientWebSocketResponse
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.retention import Found, Wanted, WritePlan
+
+RELAY = person("relay")
+NOW = 1_772_000_000
+OPEN = '[[rule]]\nname = "known people write"\nenabled = false\n'
+
+
+class Disk(ReferenceStore):
+    """The reference store, on a disk that may be slow or full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.is_asked = asyncio.Event()
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+
+    def committed(self) -> int:
+        return self._head
+
+    async def is_writable(self) -> bool:
+        return not self.is_full
+
+    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+        self.is_asked.set()
+        await self.may_commit.wait()
+        return await super().append(wanted, decide)
+
+
+@dataclass
+class Relay:
+    server: Server
+    disk: Disk
+    realm: Realm
+    fanout: Fanout
+    ingest: Ingest
+    metrics: Metrics
+    readiness: Readiness
+    browser: ClientSession
+
+    @property
+    def at(self) -> str:
+        """Its URL but for the scheme."""
+        return f"127.0.0.1:{self.server.port}"
+
+    async def get(self, path: str = "/", **headers: str) -> ClientResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        response = await self.browser.get(f"http://{self.at}{path}", headers=named)
+        await response.read()
+        return response
+
+    async def visit(self, path: str = "/", host: str = "127.0.0.1", **headers: str) -> Visit:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        url = f"ws://{host}:{self.server.port}{path}"
+        visit = Visit(await self.browser.ws_connect(url, headers=named, max_msg_size=0))
+        (_, visit.challenge) = await visit.hears()
+        return visit
+
+    async def counts(self, name: str) -> float:
+        """What /metrics says of a number."""
+        page = await (await self.get("/metrics")).text()
+        return next(
+            float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"{name} ")
+        )
+
+    async def is_left(self) -> None:
+        """Until nobody is connected any more: the relay hears of it a moment after the client."""
+        while await self.counts("rookery_connections"):
+            pass
+
+
+class Visit:
+    """One connection of a client."""
+
+    def __init__(self, socket: ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self.challenge = ""
+
+    async def says(self, *frame: object) -> None:
+        await self.socket.send_str(orjson.dumps(frame).decode())
+
+    async def hears(self) -> list[Any]:
+        """The next frame; `["closed", code]` at the end."""
+        message = await self.socket.receive(timeout=10)
+        if message.type is not WSMsgType.TEXT:
+            return ["closed", self.socket.close_code]
+        return orjson.loads(message.data)
+
+    async def hears_all(self) -> list[list[Any]]:
+        """Every frame to the end."""
+        frames = [await self.hears()]
+        while frames[-1][0] != "closed":
+            frames.append(await self.hears())
+        return frames
+
+    async def publishes(self, event: Event) -> tuple[bool, str]:
+        await self.says("EVENT", orjson.loads(event.raw))
+        verb, event_id, accepted, text = await self.hears()
+        assert (verb, event_id) == ("OK", event.id)
+        return accepted, text
+
+    async def asks(self, *filters: dict[str, object], sub: str = "s") -> list[list[Any]]:
+        """What is said of a REQ until its stored rows are told."""
+        await self.says("REQ", sub, *filters)
+        frames = [await self.hears()]
+        while frames[-1][0] == "EVENT":
+            frames.append(await self.hears())
+        return frames
+
+    async def logs_in(self, who: SecretKey, relay: str) -> tuple[bool, str]:
+        tags = [["relay", relay], ["challenge", self.challenge]]
+        login = who.sign(22242, tags, "", NOW)
+        await self.says("AUTH", orjson.loads(login.raw))
+        verb, event_id, accepted, text = await self.hears()
+        assert (verb, event_id) == ("OK", login.id)
+        return accepted, text
+
+
+@asynccontextmanager
+async def serving(
+    config: str = "", policy: str = OPEN, host: str = "127.0.0.1"
+) -> AsyncIterator[Relay]:
+    """A relay with these settings (rookery.toml) and policies, at work; its clock stands."""
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(2) as verifiers:
+        settings = config_from(config, Path(folder) / "rookery.toml")
+        actors = f'owners = ["{owner.npub}"]\nagents = ["{robot.npub}"]\n'
+        realm = Realm(loaded(Path(folder), a=f"[actors]\n{actors}", b=policy), Groups())
+        disk, fanout, metrics, readiness = Disk(), Fanout(realm), Metrics(), Readiness()
+        ingest = Ingest(
+            disk, realm, RELAY, fanout, clock=lambda: NOW, verifiers=verifiers, metrics=metrics,
+            committed=lambda _: None, is_here=lambda _: False,
+        )  # fmt: skip
+        answers = Answers(disk, realm, fanout, settings.limits, clock=lambda: NOW, metrics=metrics)
+        turn = Turn(asyncio.get_running_loop().call_soon, metrics.frames_out)
+        roads = Roads(
+            ingest, answers, turn, settings.limits, settings.storage.terms, metrics, lambda: NOW,
+            compression=settings.server.compression,
+        )  # fmt: skip
+        parts = Parts(settings, realm, disk, roads, RELAY.pubkey, metrics, readiness)
+        with blockbuster_ctx("relay") as blockbuster:
+            # What /proc tells of this process is on no disk.
+            for read in blockbuster.functions.values():
+                read.can_block_in("prometheus_client/process_collector.py", "collect")
+            async with (
+                ClientSession() as browser, ingest, Server(parts, host, 0) as server,
+            ):  # fmt: skip
+                yield Relay(server, disk, realm, fanout, ingest, metrics, readiness, browser)
+
+
+NOTE = alice.sign(1, [], "tea is ready", NOW)
+
+
+# four kinds of request ---------------------------------------------------------------------------
+
+
+async def test_one_address_answers_four_kinds_of_request() -> None:
+    """Contract §3, N11-25: a relay, its document, a page, and what browsers ask before."""
+    async with serving('[relay]\nname = "Tea & <b>cakes</b>"\n') as relay:
+        visit = await relay.visit()
+        assert await visit.publishes(NOTE) == (True, "")
+        document = await relay.get(Accept="text/html, application/nostr+json;v=1")
+        assert document.content_type == "application/nostr+json"
+        assert (await document.json(content_type=None))["name"] == "Tea & <b>cakes</b>"
+        page = await relay.get(Accept="text/html")
+        assert page.content_type == "text/html"
+        assert "Tea &amp; &lt;b&gt;cakes&lt;/b&gt;" in await page.text()
+        preflight = await relay.browser.options(f"http://{relay.at}/")
+        assert preflight.status == 204
+        for response in (document, page, preflight):  # N11-02
+            allowed = {key: value for key, value in response.headers.items() if "Allow" in key}
+            assert allowed["Access-Control-Allow-Origin"] == "*"
+            assert allowed["Access-Control-Allow-Headers"] == "*"
+            assert "GET, POST, OPTIONS" in allowed["Access-Control-Allow-Methods"]
+
+
+async def test_the_path_of_the_url_is_the_endpoint() -> None:
+    """N01-57, DESIGN §10: other paths are not found; health is asked where it always is."""
+    async with serving('[relay]\nurl = "wss://relay.example/tea/"\n') as relay:
+        visit = await relay.visit("/tea")
+        assert await visit.asks({}) == [["EOSE", "s"]]
+        assert (await relay.get("/tea", Accept="application/nostr+json")).status == 200
+        assert [(await relay.get(path)).status for path in ("/", "/coffee")] == [404, 404]
+        assert (await relay.get("/healthz")).status == 200
+
+
+async def test_health_and_readiness_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract §2, §3: the process; the store; and a policy file that failed to load."""
+    monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", -1.0)  # ask the store each time
+    async with serving() as relay:
+        ready = await relay.get("/readyz")
+        assert (ready.status, await ready.text()) == (200, "ok\n")
+        relay.readiness.note("policies", "20-mine.toml:3: unknown key")
+        ready = await relay.get("/readyz")
+        assert ready.status == 200
+        assert await ready.text() == "policies: 20-mine.toml:3: unknown key\n"
+    async with serving() as relay:
+        relay.disk.is_full = True
+        ready = await relay.get("/readyz")
+        assert ready.status == 503
+        assert "store: cannot write" in await ready.text()
+        assert (await relay.get("/healthz")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("config", "forwarded", "status"),
+    [
+        ("", {}, 200),
+        ("", {"X_Forwarded_For": "127.0.0.1"}, 403),
+        ("", {"Forwarded": "for=127.0.0.1"}, 403),
+        ("", {"X_Real_IP": "127.0.0.1"}, 403),
+        ('trusted_proxies = ["127.0.0.1/32"]', {"X_Forwarded_For": "10.1.2.3"}, 403),
+        ('trusted_proxies = ["127.0.0.1/32"]\nmetrics_from = ["10.1.2.3/32"]',
+         {"X_Forwarded_For": "10.1.2.3"}, 200),
+        ('metrics_from = ["10.0.0.0/8"]', {}, 403),
+        ("metrics_from = []", {}, 403),
+    ],
+)  # fmt: skip
+async def test_numbers_are_shown_to_whom_the_admin_says(
+    config: str, forwarded: dict[str, str], status: int
+) -> None:
+    """Contract §3: a proxy on the same machine does not open them."""
+    async with serving(f"[server]\n{config}\n") as relay:
+        shown = await relay.get("/metrics", **forwarded)
+        assert shown.status == status
+        assert ("rookery_connections" in await shown.text()) is (status == 200)
+
+
+async def test_numbers_count_what_is_open() -> None:
+    async with serving() as relay:
+        visit = await relay.visit()
+        await visit.asks({})
+        await visit.asks({}, sub="t")
+        await visit.publishes(NOTE)
+        assert await relay.counts("rookery_connections") == 1
+        assert await relay.counts("rookery_subscriptions") == 2
+        assert await relay.counts("rookery_live_deliveries_total") == 2
+        await visit.socket.close()
+        await relay.is_left()
+        assert await relay.counts("rookery_subscriptions") == 0
+
+
+# who comes in ------------------------------------------------------------------------------------
+
+
+async def test_only_so_many_come_in_and_who_leaves_makes_room() -> None:
+    """DESIGN §10 max_connections."""
+    async with serving("[limits]\nmax_connections = 2\n") as relay:
+        one, _two = await relay.visit(), await relay.visit()
+        refused = await relay.get(Upgrade="websocket", Connection="Upgrade")
+        assert refused.status == 503
+        assert refused.headers["Retry-After"] == "30"
+        await one.socket.close()
+        while await relay.counts("rookery_connections") > 1:
+            pass
+        assert await (await relay.visit()).asks({}) == [["EOSE", "s"]]
+        assert await relay.counts("rookery_connections_refused_total") == 1
+
+
+async def test_only_so_many_come_in_from_one_address() -> None:
+    """N01-58: counted by where a trusted proxy says that they come from."""
+    proxied = 'connections_per_address = 1\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    async with serving(f"[limits]\n{proxied}") as relay:
+        visit = await relay.visit(X_Forwarded_For="10.0.0.1")
+        await relay.visit(X_Forwarded_For="10.0.0.2")
+        again = {"Upgrade": "websocket", "X_Forwarded_For": "10.0.0.1"}
+        assert (await relay.get(**again)).status == 429
+        await visit.socket.close()
+        while await relay.counts("rookery_connections") > 1:
+            pass
+        await relay.visit(X_Forwarded_For="10.0.0.1")
+
+
+async def test_no_bound_is_no_bound() -> None:
+    """DESIGN §10: 0: none."""
+    limits = "max_connections = 0\nconnections_per_address = 0\n"
+    async with serving(f"[limits]\n{limits}") as relay:
+        visits = [await relay.visit() for _ in range(3)]
+        assert await relay.counts("rookery_connections") == len(visits)
+
+
+@pytest.mark.parametrize(
+    ("config", "url", "is_ours"),
+    [
+        ("", "ws://127.0.0.1:{port}", True),
+        ("", "ws://localhost:{port}/", True),
+        ("", "wss://[::1]:{port}", True),
+        ("", "ws://127.0.0.2:{port}", False),
+        ("", "ws://relay.example:{port}", False),
+        ("", "ws://127.0.0.1", False),
+        ('url = "wss://relay.example"', "wss://relay.example/", True),
+        ('url = "wss://relay.example"', "WSS://Relay.Example:443", True),
+        ('url = "wss://relay.example"', "ws://127.0.0.1:{port}", False),
+    ],
+)
+async def test_a_login_calls_the_relay_by_its_name(config: str, url: str, *, is_ours: bool) -> None:
+    """Contract §7, N42-06: the configured URL, else where it listens; never the Host header."""
+    async with serving(f"[relay]\n{config}\n") as relay:
+        visit = await relay.visit(Host="relay.example")
+        accepted, text = await visit.logs_in(alice, url.format(port=relay.server.port))
+        assert accepted is is_ours
+        assert text == ("" if is_ours else "invalid: relay: is not this relay's URL")
+
+
+async def test_a_login_may_name_the_address_that_the_connection_came_in_on() -> None:
+    """Contract §7; N42-02: each connection has a challenge of its own."""
+    async with serving(host="0.0.0.0") as relay:
+        there, here = await relay.visit(host="127.0.0.2"), await relay.visit()
+        url = f"ws://127.0.0.2:{relay.server.port}"
+        assert (await there.logs_in(alice, url))[0]
+        assert not (await here.logs_in(alice, url))[0]
+        assert there.challenge != here.challenge
+
+
+async def test_a_trusted_reader_is_known_by_its_address() -> None:
+    """A-20, contract §3: not by what a header says."""
+    trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
+    async with serving(policy=trusted) as relay:
+        filter_ = {"kinds": [30093]}
+        assert await (await relay.visit()).asks(filter_) == [["EOSE", "s"]]
+        forged = await relay.visit(X_Forwarded_For="127.0.0.1")
+        assert (await forged.asks(filter_))[0][0] == "CLOSED"
+
+
+async def test_whom_the_policies_trust_no_more_reads_no_more(tmp_path: Path) -> None:
+    """N42-16, G-01: on a connection that is open already."""
+    trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
+    async with serving(policy=trusted) as relay:
+        visit = await relay.visit()
+        assert await visit.asks({"kinds": [30093]}) == [["EOSE", "s"]]
+        relay.realm.enforce(loaded(tmp_path, b=OPEN))
+        relay.server.policies_changed()
+        assert (await visit.asks({"kinds": [30093]}))[0][0] == "CLOSED"
+
+
+# start and stop ----------------------------------------------------------------------------------
+
+
+async def test_whoever_is_connected_is_told_when_the_relay_stops() -> None:
+    """N01-99: CLOSED to every subscription, then a close frame; nobody new comes in."""
+    async with serving() as relay:
+        visit = await relay.visit()
+        await visit.asks({})
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(relay.server.__aexit__())
+            assert await visit.hears_all() == [
+                ["CLOSED", "s", "error: the relay is stopping"], ["closed", 1001]
+            ]  # fmt: skip
+        with pytest.raises(OSError, match="onnect"):
+            await relay.visit()
+
+
+async def test_a_port_that_is_taken_is_no_riddle() -> None:
+    """Contract §2: errors say what to do next."""
+    async with serving() as relay:
+        second = Server(relay.server._parts, "127.0.0.1", relay.server.port)
+        with pytest.raises(UserError, match=r"cannot listen on 127.0.0.1 port \d+: .*--port"):
+            await second.__aenter__()
+
+
+async def test_files_of_tls_that_are_not_there_are_named() -> None:
+    tls = '[server]\ntls_cert = "no.crt"\ntls_key = "no.key"\n'
+    with pytest.raises(UserError, match=r"tls_cert .*no.crt with tls_key .*no.key cannot be used"):
+        async with serving(tls):
+            pass

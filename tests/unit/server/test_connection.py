@@ -1,0 +1,304 @@
+"""relay/server/connection.py: one socket between a client and the roads. N01, N42; DESIGN §2.
+
+Over real sockets; `serving` is a relay in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from aiohttp import ClientSession, WSMsgType
+
+from relay.groups.group import Flag, Group
+from relay.retention import Stored
+from tests.cast import admin, alice, bob
+from tests.contract.writing import unsigned, write
+from tests.unit.server.test_app import NOW, Relay, Visit, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+DEN = Group("den", flags=frozenset({Flag.PRIVATE})).with_users(
+    {admin.pubkey: ("admin",), alice.pubkey: ()}
+)
+
+
+@pytest.fixture
+async def relay() -> AsyncIterator[Relay]:
+    """With a private group, whose members are admin and alice."""
+    async with serving("[limits]\nmax_subscriptions = 2\n") as relay:
+        relay.realm.adopt(relay.realm.groups.with_group(DEN))
+        yield relay
+
+
+def note(text: str = "", who: SecretKey = alice, at: int = NOW) -> Event:
+    return who.sign(1, [], text, at)
+
+
+def chat(text: str = "") -> Event:
+    return admin.sign(9, [["h", "den"]], text, NOW)
+
+
+def fields(event: Event) -> Any:
+    return orjson.loads(event.raw)
+
+
+def shown(event: Event, sub: str = "s") -> list[Any]:
+    return ["EVENT", sub, fields(event)]
+
+
+async def logged_in(relay: Relay, who: SecretKey) -> Visit:
+    visit = await relay.visit()
+    assert await visit.logs_in(who, f"ws://{relay.at}") == (True, "")
+    return visit
+
+
+# the whole road ----------------------------------------------------------------------------------
+
+
+async def test_what_one_says_the_other_hears(relay: Relay) -> None:
+    """N01-50, N01-75, N01-82; N01-53: the id of a subscription is its connection's own."""
+    alices, bobs = await relay.visit(), await relay.visit()
+    stored, live = note("stored", at=NOW - 1), note("live")
+    assert await alices.publishes(stored) == (True, "")
+    for visit in (alices, bobs):
+        assert await visit.asks({"kinds": [1]}) == [shown(stored), ["EOSE", "s"]]
+    await bobs.says("EVENT", fields(live))
+    heard = [await bobs.hears(), await bobs.hears()]
+    assert sorted(heard) == [shown(live), ["OK", live.id, True, ""]]
+    assert await alices.hears() == shown(live)
+
+
+async def test_counting_opens_nothing_and_closing_is_silent(relay: Relay) -> None:
+    """N45-01, N45-05, N01-56."""
+    visit = await relay.visit()
+    await visit.publishes(note())
+    await visit.says("COUNT", "c", {"kinds": [1]})
+    assert await visit.hears() == ["COUNT", "c", {"count": 1}]
+    await visit.asks({})
+    await visit.says("CLOSE", "s")
+    await visit.says("CLOSE", "c")
+    assert await visit.publishes(note("nobody asks any more")) == (True, "")
+
+
+async def test_a_query_that_the_relay_closed_takes_no_place(relay: Relay) -> None:
+    """N01-93: two may be open here."""
+    visit = await relay.visit()
+    for sub in "abc":
+        assert (await visit.asks({"#h": ["den"]}, sub=sub))[0][:2] == ["CLOSED", sub]
+    for sub in "ab":
+        assert await visit.asks({}, sub=sub) == [["EOSE", sub]]
+    assert (await visit.asks({}, sub="c"))[0][2].startswith("rate-limited: ")
+    assert await visit.asks({"kinds": [7]}, sub="b") == [["EOSE", "b"]]
+
+
+# logins ------------------------------------------------------------------------------------------
+
+
+async def test_a_login_counts_for_the_very_next_message(relay: Relay) -> None:
+    """N42-04: nobody has to wait for its OK."""
+    said = chat("for us")
+    await (await logged_in(relay, admin)).publishes(said)
+    alices = await relay.visit()
+    tags = [["relay", f"ws://{relay.at}"], ["challenge", alices.challenge]]
+    await alices.says("AUTH", fields(alice.sign(22242, tags, "", NOW)))
+    await alices.says("REQ", "s", {"kinds": [9]})
+    assert (await alices.hears())[2] is True
+    assert [await alices.hears(), await alices.hears()] == [shown(said), ["EOSE", "s"]]
+
+
+async def test_a_login_that_somebody_else_signed_is_none(relay: Relay) -> None:
+    """N42-05, N42-09."""
+    visit = await relay.visit()
+    tags = [["relay", f"ws://{relay.at}"], ["challenge", visit.challenge]]
+    forged = fields(alice.sign(22242, tags, "", NOW)) | {"sig": "0" * 128}
+    await visit.says("AUTH", forged)
+    refused = ["OK", forged["id"], False, "invalid: sig: is not a signature of id by pubkey"]
+    assert await visit.hears() == refused
+    assert (await visit.asks({"#h": ["den"]}))[0][2].startswith("auth-required: ")
+
+
+async def test_a_login_is_not_shared_with_another_connection(relay: Relay) -> None:
+    """N42-08, N42-14: not from the same address, nor by sending it again there."""
+    await logged_in(relay, alice)
+    other = await relay.visit()
+    assert (await other.asks({"#h": ["den"]}))[0][2].startswith("auth-required: ")
+    other.challenge = "of another connection"
+    assert not (await other.logs_in(alice, f"ws://{relay.at}"))[0]
+
+
+async def test_whoever_is_removed_hears_of_it_and_nothing_more(relay: Relay) -> None:
+    """N29-94, N29-96: on an open connection, at once."""
+    alices, admins = await logged_in(relay, alice), await logged_in(relay, admin)
+    assert await alices.asks({"authors": [admin.pubkey]}) == [["EOSE", "s"]]
+    removal = admin.sign(9001, [["h", "den"], ["p", alice.pubkey]], "", NOW)
+    said = [chat("for us"), removal, chat("not for alice"), note("for all", admin)]
+    for event in said:
+        assert await admins.publishes(event) == (True, "")
+    heard = [await alices.hears() for _ in range(3)]
+    assert heard == [shown(said[0]), shown(removal), shown(said[3])]
+
+
+# patience ----------------------------------------------------------------------------------------
+
+
+async def test_what_is_no_message_is_told_and_the_connection_stays(relay: Relay) -> None:
+    """N01-51, N01-12: binary frames and bytes that are no text too."""
+    visit = await relay.visit()
+    await visit.socket.send_bytes(b'["REQ","s",{}]')
+    await visit.socket.send_frame(b'["REQ","\xff",{}]', WSMsgType.TEXT)
+    await visit.socket.send_str("hello")
+    for _ in range(3):
+        verb, text = await visit.hears()
+        assert verb == "NOTICE"
+        assert text.startswith("invalid: ")
+    assert await visit.asks({}) == [["EOSE", "s"]]
+
+
+async def test_who_only_makes_noise_is_sent_away(relay: Relay) -> None:
+    """Contract §6: 20 in a row close it (1008); each was told."""
+    visit = await relay.visit()
+    for _ in range(25):
+        await visit.socket.send_str("hello")
+    *notices, end = await visit.hears_all()
+    assert [notice[0] for notice in notices] == ["NOTICE"] * 20
+    assert end == ["closed", 1008]
+    await relay.is_left()
+
+
+async def test_more_events_than_are_decided_wait_in_the_socket(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """STYLE rule 14: and each is answered once, N01-98."""
+    monkeypatch.setattr("relay.server.connection._MAX_UNANSWERED", 4)
+    visit, sent = await relay.visit(), [note(str(number)) for number in range(50)]
+    relay.disk.may_commit.clear()
+    for event in sent:
+        await visit.says("EVENT", fields(event))
+    await relay.disk.is_asked.wait()
+    assert await relay.counts("rookery_frames_in_total") == 4
+    relay.disk.may_commit.set()
+    answers = [await visit.hears() for _ in sent]
+    assert sorted(answers) == sorted(["OK", event.id, True, ""] for event in sent)
+
+
+# slow readers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_a_slow_reader_gets_all_of_a_long_answer_in_its_own_time() -> None:
+    """Contract §7: in pages under back-pressure; others are served meanwhile."""
+    async with serving() as relay:
+        rows = [unsigned(alice, content=str(n).rjust(4000), at=n) for n in range(3000)]
+        await write(relay.disk, *rows)
+        slow, other = await relay.visit(), await relay.visit()
+        await slow.says("REQ", "s", {})
+        assert await other.publishes(note("3000", at=0)) == (True, "")
+        frames = [await slow.hears() for _ in range(len(rows) + 2)]
+        told = [int(frame[2]["content"]) for frame in frames if frame[0] == "EVENT"]
+        assert told == [*reversed(range(3000)), 3000]
+        assert frames[-2] == ["EOSE", "s"]
+
+
+async def overwhelmed(relay: Relay) -> Visit:
+    """A client that did not read what was live, until the relay had enough of it."""
+    slow, other = await relay.visit(), await relay.visit()
+    for visit in (slow, other):
+        await visit.asks({"kinds": [7]})
+    number = 0
+    while len(relay.fanout) == 2:
+        number += 1
+        event = unsigned(alice, 7, content=str(number).rjust(200_000))
+        relay.fanout.deliver([Stored(number, event)])
+        assert int((await other.hears())[2]["content"]) == number
+    return slow
+
+
+async def test_who_does_not_read_what_is_live_is_sent_away() -> None:
+    """DESIGN §2 step 9: no event is missing before the end, and others miss nothing at all."""
+    async with serving() as relay:
+        slow = await overwhelmed(relay)
+        *frames, end = await slow.hears_all()
+        told = [int(frame[2]["content"]) for frame in frames]
+        assert told == list(range(1, len(told) + 1))
+        assert end[0] == "closed"
+        assert await relay.counts("rookery_outbox_closes_total") == 1
+        await relay.is_left()
+
+
+async def test_one_commit_too_large_for_one_reader_costs_the_others_nothing() -> None:
+    """DESIGN §2 step 9: the outbox overflows in the midst of a delivery."""
+    async with serving("[limits]\noutbox_bytes = 5000\n") as relay:
+        greedy, modest = await relay.visit(), await relay.visit()
+        await greedy.asks({"kinds": [7]})
+        await modest.asks({"kinds": [7], "authors": [bob.pubkey]})
+        large = [unsigned(alice, 7, content=str(n).rjust(3000)) for n in range(3)]
+        small = [unsigned(bob, 7, content=f"for all {n}") for n in range(3)]
+        sent = [event for pair in zip(large, small, strict=True) for event in pair]
+        relay.fanout.deliver([Stored(n, event) for n, event in enumerate(sent, 1)])
+        assert [await modest.hears() for _ in small] == [shown(event) for event in small]
+        assert (await greedy.hears_all())[-1] == ["closed", 1013]
+        assert await relay.counts("rookery_outbox_closes_total") == 1
+        assert len(relay.fanout) == 1
+
+
+async def test_who_is_sent_away_may_read_why() -> None:
+    """DESIGN §2 step 9: closed with a reason; whoever reads on in time gets to it."""
+    async with serving() as relay:
+        slow = await overwhelmed(relay)
+        assert (await slow.hears_all())[-1] == ["closed", 1013]
+
+
+# the end -----------------------------------------------------------------------------------------
+
+
+async def test_a_client_whose_cable_is_pulled_leaves_nothing_but_its_event(relay: Relay) -> None:
+    said = note("good-bye")
+    relay.disk.may_commit.clear()
+    async with ClientSession() as cable:
+        visit = Visit(await cable.ws_connect(f"ws://{relay.at}/"))
+        await visit.hears()
+        await visit.asks({})
+        await visit.says("EVENT", fields(said))
+        await relay.disk.is_asked.wait()
+    await relay.is_left()
+    assert len(relay.fanout) == 0
+    relay.disk.may_commit.set()
+    other = await relay.visit()
+    assert await other.publishes(note("hello", bob)) == (True, "")
+    assert shown(said) in await other.asks({})
+
+
+async def test_an_event_in_flight_is_answered_before_the_goodbye(relay: Relay) -> None:
+    """Contract §2 SIGTERM: answers what is in flight, commits."""
+    visit, other, event = await relay.visit(), await relay.visit(), note("in flight")
+    await visit.asks({"kinds": [7]})
+    relay.disk.may_commit.clear()
+    await visit.says("EVENT", fields(event))
+    await relay.disk.is_asked.wait()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(relay.server.__aexit__())
+        assert await other.hears_all() == [["closed", 1001]]  # so the goodbyes have begun
+        relay.disk.may_commit.set()
+        *heard, end = await visit.hears_all()
+        stopping = ["CLOSED", "s", "error: the relay is stopping"]
+        assert sorted(heard) == [stopping, ["OK", event.id, True, ""]]
+        assert end == ["closed", 1001]
+
+
+async def test_with_compression_the_same_is_said() -> None:
+    """DESIGN §10 compression: what a client packs is read; what is sent is sent as it is."""
+    async with serving("[server]\ncompression = true\n") as relay:
+        url = f"ws://{relay.at}/"
+        visit = Visit(await relay.browser.ws_connect(url, compress=15))
+        assert visit.socket.compress
+        await visit.hears()
+        long = note("tea " * 500)
+        assert await visit.publishes(long) == (True, "")
+        assert await visit.asks({}) == [shown(long), ["EOSE", "s"]]

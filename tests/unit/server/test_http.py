@@ -1,0 +1,287 @@
+"""relay/server/http.py: what the port says over plain HTTP. NIPS.md section 11, contract §3."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
+
+from relay.config import Config, RelayConfig
+from relay.groups.group import Groups
+from relay.projections import Realm
+from relay.server.http import (
+    SUPPORTED_NIPS,
+    client_address,
+    information,
+    is_within,
+    page,
+    wants_information,
+)
+from tests.cast import alice, owner, robot
+from tests.unit.policies.folders import loaded
+from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aiohttp import web
+
+PROXIES = [ip_network("127.0.0.1/32"), ip_network("10.0.0.0/8"), ip_network("::1/128")]
+NOWHERE = None
+
+
+# where a request comes from ----------------------------------------------------------------------
+
+
+class Peer:
+    """A transport that knows only who is at its other end."""
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+
+    def get_extra_info(self, name: str) -> object:
+        return (self._address, 5) if name == "peername" and self._address else None
+
+
+def request_from(peer: str | None, *headers: tuple[str, str]) -> web.Request:
+    return make_mocked_request("GET", "/", CIMultiDict(headers), transport=Peer(peer))
+
+
+def address_of(peer: str | None, *forwarded: str) -> str | None:
+    lines = [("X-Forwarded-For", line) for line in forwarded]
+    found = client_address(request_from(peer, *lines), PROXIES)
+    return None if found is None else str(found)
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "10.1.2.3", "203.0.113.9", "::1", "2001:db8::1"])
+def test_without_a_proxy_it_comes_from_its_peer(peer: str) -> None:
+    assert address_of(peer) == peer
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "x-forwarded-for"])
+@pytest.mark.parametrize("peer", ["203.0.113.9", "192.168.0.1", None])
+def test_what_a_stranger_says_of_where_it_comes_from_makes_it_nobody(
+    peer: str | None, header: str
+) -> None:
+    """Contract §3: counts as from nowhere, so that no list can trust it."""
+    request = request_from(peer, (header, "127.0.0.1"))
+    assert client_address(request, PROXIES) is NOWHERE
+    assert client_address(request, []) is NOWHERE
+    assert not is_within(NOWHERE, [ip_network("0.0.0.0/0"), ip_network("::/0")])
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "address"),
+    [
+        (["203.0.113.9"], "203.0.113.9"),
+        ([" 203.0.113.9 , 10.0.0.7"], "203.0.113.9"),
+        (["2001:db8::1"], "2001:db8::1"),
+        (["[2001:db8::1]"], "2001:db8::1"),
+        # what the client itself said stands further left, and counts for nothing
+        (["127.0.0.1, 203.0.113.9"], "203.0.113.9"),
+        (["127.0.0.1", "203.0.113.9"], "203.0.113.9"),
+        (["10.9.9.9, 203.0.113.9, 10.0.0.7"], "203.0.113.9"),
+        (["203.0.113.1, nonsense, 203.0.113.9"], "203.0.113.9"),
+        # nothing that could be read
+        (["203.0.113.9, nonsense"], NOWHERE),
+        (["unknown"], NOWHERE),
+        ([""], NOWHERE),
+        (["203.0.113.9,"], NOWHERE),
+        (["10.0.0.7, 127.0.0.1"], NOWHERE),
+    ],
+)
+def test_of_what_trusted_proxies_say_the_last_hop_that_is_none_of_them_counts(
+    forwarded: list[str], address: str | None
+) -> None:
+    """The last proxy appends, in the line or by one of its own; forged hops come before."""
+    assert address_of("127.0.0.1", *forwarded) == address
+
+
+def test_a_proxy_that_says_it_in_another_header_says_nothing() -> None:
+    request = request_from("127.0.0.1", ("Forwarded", "for=203.0.113.9"))
+    assert client_address(request, PROXIES) is NOWHERE
+
+
+def test_an_address_is_the_same_in_both_spellings() -> None:
+    """A socket of IPv6 shows IPv4 peers as ::ffff:…"""
+    mapped = ip_address("::ffff:10.1.2.3")
+    assert is_within(mapped, PROXIES)
+    assert not is_within(ip_address("::ffff:203.0.113.9"), PROXIES)
+    assert address_of("::ffff:10.1.2.3", "203.0.113.9") == "203.0.113.9"
+
+
+# the document ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("application/nostr+json", True),
+        ("APPLICATION/NOSTR+JSON", True),
+        ("text/html, application/nostr+json;q=0.9, */*", True),
+        ("application/nostr+json ; v=1", True),
+        ("text/html", False),
+        ("application/json", False),
+        ("application/nostr+json+rpc", False),
+        ("*/*", False),
+        ("", False),
+    ],
+)
+def test_who_asks_for_the_document_names_its_type(accept: str, *, wanted: bool) -> None:
+    """N11-01."""
+    assert wants_information(CIMultiDict({"Accept": accept})) is wanted
+    assert not wants_information(CIMultiDict())
+
+
+def document_of(folder: Path, config: Config, **policies: str) -> dict[str, Any]:
+    realm = Realm(loaded(folder, **policies), Groups())
+    return orjson.loads(information(config, realm, RELAY.pubkey))
+
+
+def test_the_document_says_who_and_what_the_relay_is(tmp_path: Path) -> None:
+    """N11-04…10; N11-24: nothing of groups."""
+    relay = RelayConfig("Tea", "For tea", "mailto:a@b.c", "https://i", "https://b", "https://t")
+    actors = f'[actors]\nowners = ["{owner.npub}", "{robot.npub}"]'
+    document = document_of(tmp_path, Config(relay=relay), a=actors)
+    assert {key: document[key] for key in ("name", "description", "contact", "icon", "banner")} == {
+        "name": "Tea", "description": "For tea", "contact": "mailto:a@b.c", "icon": "https://i",
+        "banner": "https://b",
+    }  # fmt: skip
+    assert document["terms_of_service"] == "https://t"
+    assert document["self"] == RELAY.pubkey
+    assert document["pubkey"] in (owner.pubkey, robot.pubkey)
+    assert document["supported_nips"] == sorted(SUPPORTED_NIPS)
+    assert document["software"].startswith("https://")
+    assert isinstance(document["version"], str)
+
+
+def test_what_the_admin_left_empty_is_left_out(tmp_path: Path) -> None:
+    """N11-03."""
+    document = document_of(tmp_path, Config())
+    assert {"contact", "icon", "banner", "terms_of_service", "pubkey"}.isdisjoint(document)
+
+
+@pytest.mark.parametrize(("policy", "restricted"), [("", True), (OPEN, False)])
+def test_the_document_says_whether_anyone_may_write(
+    tmp_path: Path, policy: str, *, restricted: bool
+) -> None:
+    """N11-21."""
+    limitation = document_of(tmp_path, Config(), a=policy)["limitation"]
+    assert limitation["restricted_writes"] is restricted
+    assert limitation["auth_required"] is limitation["payment_required"] is False
+
+
+def test_a_browser_sees_a_page_without_the_admins_markup_in_it() -> None:
+    shown = page(Config(relay=RelayConfig(name="<script>", description='"><img>')))
+    assert "<script>" not in shown
+    assert "<img>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+# every limit is the one enforced -----------------------------------------------------------------
+
+
+async def limits_of(relay: Relay) -> dict[str, Any]:
+    document = await relay.get(Accept="application/nostr+json")
+    limitation: dict[str, Any] = orjson.loads(await document.read())["limitation"]
+    return limitation
+
+
+@pytest.mark.parametrize("most", [300, 1000])
+async def test_a_message_of_max_message_length_is_taken_and_no_longer_one(most: int) -> None:
+    """N11-13."""
+    async with serving(f"[limits]\nmax_message_length = {most}\n") as relay:
+        assert (await limits_of(relay))["max_message_length"] == most
+        visit = await relay.visit()
+        await visit.socket.send_str('["CLOSE","x"'.ljust(most - 1) + "]")
+        assert await visit.asks({}) == [["EOSE", "s"]]
+        await visit.socket.send_str('["CLOSE","x"'.ljust(most) + "]")
+        over = ["NOTICE", f"invalid: message is over {most} bytes"]
+        assert await visit.hears_all() == [over, ["closed", 1009]]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_so_many_subscriptions_and_filters_are_taken(most: int) -> None:
+    """N11-14, N11-15."""
+    async with serving(f"[limits]\nmax_subscriptions = {most}\nmax_filters = {most}\n") as relay:
+        limits = await limits_of(relay)
+        assert limits["max_subscriptions"] == limits["max_filters"] == most
+        visit = await relay.visit()
+        longest = limits["max_subid_length"]
+        for number in range(most):
+            sub = str(number).rjust(longest)
+            assert await visit.asks(*[{}] * most, sub=sub) == [["EOSE", sub]]
+        assert (await visit.asks({}, sub="one more"))[0][2].startswith("rate-limited: ")
+        assert (await visit.asks({}, sub="x" * (longest + 1)))[0][2].startswith("invalid: ")
+        too_many = await visit.asks(*[{}] * (most + 1), sub="0".rjust(longest))
+        assert too_many[0][2] == f"rate-limited: at most {most} filters in one REQ"
+
+
+@pytest.mark.parametrize(("most", "default"), [(3, 2), (2, 2)])
+async def test_so_many_rows_are_given(most: int, default: int) -> None:
+    """N11-18, N11-19."""
+    limits = f"max_limit = {most}\ndefault_limit = {default}\n"
+    async with serving(f"[limits]\n{limits}") as relay:
+        announced = await limits_of(relay)
+        assert (announced["max_limit"], announced["default_limit"]) == (most, default)
+        visit = await relay.visit()
+        for number in range(5):
+            await visit.publishes(alice.sign(1, [], str(number), NOW - number))
+        assert len(await visit.asks({})) == default + 1
+        assert len(await visit.asks({"limit": most + 1})) == most + 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "value", "taken", "refused"),
+    [
+        ("max_content_length", "max_content_length", 5, {"content": "ééééé"}, {"content": "e" * 6}),
+        ("max_event_tags", "max_event_tags", 2, {"tags": [["t"]] * 2}, {"tags": [["t"]] * 3}),
+        ("created_at_upper", "created_at_upper_limit", 60, {"at": NOW + 60}, {"at": NOW + 61}),
+        ("created_at_lower", "created_at_lower_limit", 60, {"at": NOW - 60}, {"at": NOW - 61}),
+    ],
+)
+async def test_an_event_within_what_is_announced_is_taken_and_no_other(
+    setting: str, name: str, value: int, taken: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    """N11-16, N11-17, N11-22; contract §3."""
+    async with serving(policy=f"{OPEN}[limits]\n{setting} = {value}\n") as relay:
+        assert (await limits_of(relay))[name] == value
+        visit = await relay.visit()
+        for changes, accepted in [(taken, True), (refused, False)]:
+            event = alice.sign(
+                1, changes.get("tags", []), changes.get("content", ""), changes.get("at", NOW)
+            )
+            answer = await visit.publishes(event)
+            assert answer[0] is accepted
+            assert accepted or answer[1].startswith("invalid: ")
+
+
+async def test_so_much_work_is_asked_for() -> None:
+    """N11-20, N13-04."""
+    async with serving(policy=f"{OPEN}[limits]\nmin_pow_difficulty = 8\n") as relay:
+        assert (await limits_of(relay))["min_pow_difficulty"] == 8
+        visit = await relay.visit()
+        tries = (alice.sign(1, [["nonce", f"{n}", "8"]], "", NOW) for n in range(10_000))
+        worked = next(event for event in tries if event.id.startswith("00"))
+        assert await visit.publishes(worked) == (True, "")
+        idle = alice.sign(1, [], "", NOW)
+        assert (await visit.publishes(idle))[1].startswith("pow: ")
+
+
+async def test_any_age_is_announced_as_0_and_taken() -> None:
+    """DESIGN §10: created_at_lower 0: any age."""
+    async with serving() as relay:
+        assert (await limits_of(relay))["created_at_lower_limit"] == 0
+        ancient = alice.sign(1, [], "", NOW - 50 * 365 * 86400)
+        assert await (await relay.visit()).publishes(ancient) == (True, "")
+
+
+async def test_the_document_follows_a_reload(tmp_path: Path) -> None:
+    """G-01: at once, and without a restart."""
+    async with serving() as relay:
+        relay.realm.enforce(loaded(tmp_path, a="[limits]\nmax_event_tags = 7\n"))
+        assert (await limits_of(relay))["max_event_tags"] == 7
