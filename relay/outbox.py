@@ -72,8 +72,8 @@ class Outbox:
     (queued here and in the transport together) calls `overflow` once and nothing more is taken.
     """
 
-    __slots__ = ("_bytes", "_frames", "_full", "_max_bytes", "_overflow", "_pieces", "_sink", "_turn",
-                 "closed")  # fmt: skip
+    __slots__ = ("_bytes", "_frames", "_full", "_max_bytes", "_overflow", "_pieces", "_sink",
+                 "_turn", "closed")  # fmt: skip
 
     def __init__(
         self, sink: Sink, turn: Turn, *, max_bytes: int, overflow: Callable[[], object]

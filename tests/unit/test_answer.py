@@ -359,8 +359,27 @@ async def test_who_is_removed_between_two_pages_gets_no_more(
 async def test_who_is_removed_while_a_page_is_read_does_not_get_it(house: House) -> None:
     """N29-94: membership is evaluated at the moment of each send; nothing is queued past it."""
     await house.writes(*(chat(n) for n in range(2 * PAGE)))
-    house.shelf.before_page = house.removes_alice
+
+    async def meanwhile() -> None:
+        house.shelf.before_page = None
+        await house.removes_alice()
+
+    house.shelf.before_page = meanwhile
     assert await house.answered(Client(alice), *ALL_OF_THE_DEN) == ["<EOSE>"]
+
+
+async def test_rights_that_change_with_every_page_end_the_answer(house: House) -> None:
+    """Told so, instead of reading the same page for ever."""
+    groups = [house.realm.groups, house.realm.groups.without_group("den")]
+    await house.writes(*(chat(n) for n in range(2 * PAGE)))
+
+    async def back_and_forth() -> None:
+        house.realm.adopt(groups[house.shelf.pages % 2])
+
+    house.shelf.before_page = back_and_forth
+    (closed,) = await house.answered(client := Client(alice), *ALL_OF_THE_DEN)
+    assert closed.startswith("<CLOSED error: ")
+    assert client.closed == ["s"]
 
 
 @pytest.mark.parametrize("who", [(), (alice,), (bob,), (owner,), (alice, bob)])
