@@ -37,6 +37,7 @@ _MAX_WAITING: Final = 4096
 _MAX_COUNTS: Final = 16
 """COUNTs of one connection that may wait for their turn."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store cannot answer now, try again later")
+_OUR_FAULT: Final = Refused(Prefix.ERROR, "this query met a fault of ours")
 _TOO_SLOW: Final = Refused(Prefix.ERROR, "more came meanwhile than can wait; ask again")
 _MAX_CHANGES: Final = 16
 """Pages of one answer that may be read again because somebody's rights changed meanwhile."""
@@ -117,12 +118,27 @@ class Scans:
     async def _run(self) -> None:
         while self._behind or self._counts:
             if self._behind:
-                sub = next(iter(self._behind))
-                work = self._behind.pop(sub)
-                if not await self._answers.catch_up(work, self._client, self._is_open):
+                work = self._behind.pop(next(iter(self._behind)))
+                if not await self._caught_up(work):
                     self._close(work)
             else:
-                await self._answers.count(self._client, *self._counts.popleft())
+                sub, filters = self._counts.popleft()
+                await self._count(sub, filters)
+
+    async def _caught_up(self, work: Subscription) -> bool:
+        try:
+            return await self._answers.catch_up(work, self._client, self._is_open)
+        except Exception:  # the last frame of this task: the others wait behind it  # noqa: BLE001
+            _log.exception("a query was not answered")
+            self._client.outbox.put(messages.closed(work.sub, _OUR_FAULT))
+            return False
+
+    async def _count(self, sub: str, filters: tuple[Filter, ...]) -> None:
+        try:
+            await self._answers.count(self._client, sub, filters)
+        except Exception:  # as above  # noqa: BLE001
+            _log.exception("a count was not answered")
+            self._client.outbox.put(messages.closed(sub, _OUR_FAULT))
 
     def _is_open(self, subscription: Subscription) -> bool:
         return self._open.get(subscription.sub) is subscription

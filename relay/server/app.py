@@ -89,9 +89,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        scheme = "wss" if self._config.server.tls_cert else "ws"
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{scheme}://{host}:{self.port}"
+        return f"{self._scheme}://{host}:{self.port}"
+
+    @property
+    def _scheme(self) -> str:
+        return "wss" if self._config.server.tls_cert else "ws"
 
     async def __aenter__(self) -> Server:
         await self._runner.setup()
@@ -131,9 +134,8 @@ class Server:
         names = ["localhost", "127.0.0.1", "[::1]"]
         if self._host not in ("0.0.0.0", "::", *names):  # noqa: S104
             names.append(f"[{self._host}]" if ":" in self._host else self._host)
-        return frozenset(
-            address for name in names if (address := relay_address(f"ws://{name}:{self.port}"))
-        )
+        found = [relay_address(f"{self._scheme}://{name}:{self.port}") for name in names]
+        return frozenset(address for address in found if address is not None)
 
     def _addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
         if self._config.relay.url or request.transport is None:
@@ -142,7 +144,7 @@ class Server:
         if not name:
             return self.addresses
         host = f"[{name[0]}]" if ":" in name[0] else name[0]
-        came_in = relay_address(f"ws://{host}:{self.port}")
+        came_in = relay_address(f"{self._scheme}://{host}:{self.port}")
         known = self.addresses
         return known | {came_in} if came_in and came_in not in known else known
 

@@ -161,6 +161,9 @@ class ReferenceStore:
         self._must_be_open()
         return self._head
 
+    def committed(self) -> int:
+        return self._head
+
     async def is_writable(self) -> bool:
         self._must_be_open()
         return True

@@ -11,7 +11,8 @@ import pytest
 
 from relay.errors import StoreFault, StoreVersion
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.storage.sqlite.store import SCHEMA_VERSION, SqliteStore
+from relay.storage.sqlite.opening import SCHEMA_VERSION
+from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.writing import TERMS, in_order, raws, read, unsigned, write
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relay.nostr.event import event_from_raw, signed
 from relay.retention import Slot, Stored, Tombstone, Vanish, WritePlan, key_target
 from relay.storage.reference import ReferenceStore
-from relay.storage.sqlite import store as module
+from relay.storage.sqlite import writer as module
 from relay.verdict import WriteOutcome
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, FILTERS, a_wide_crowd

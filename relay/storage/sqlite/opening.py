@@ -1,0 +1,143 @@
+"""Opening the file: whose it is, which version, its connections; never a guess."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay.errors import RookeryError, StoreFault, StoreVersion
+from relay.nostr.event import event_from_raw
+from relay.storage.sql import Hashes
+from relay.storage.sqlite.queries import QUERIES, script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.nostr.filters import FilterTerms
+    from relay.storage.sqlite.tail import TagRow, TagTail
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
+_MMAP_BYTES: Final = 1 << 30
+_CACHE_KIB: Final = 65_536
+_STATEMENTS: Final = 512
+
+
+def gather(
+    db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tail: TagTail
+) -> None:
+    """Index again what the tail held when the store was last open: rows behind the watermark."""
+    upto = db.execute(QUERIES["get_meta"], ("tags_upto",)).fetchone()[0]
+    rows: list[TagRow] = []
+    for seq, created_at, key, kind, raw in db.execute(QUERIES["rows_behind"], (upto,)):
+        for hash_ in hashes.of_event(event_from_raw(raw), terms.index_tags):
+            rows.append((hash_, created_at, key, seq, kind))  # noqa: PERF401
+    tail.gather(rows)
+
+
+def opened(
+    path: Path, terms: FilterTerms, synchronous: str
+) -> tuple[sqlite3.Connection, Hashes, int]:
+    try:
+        # What is private in it must not be readable by others; -wal and -shm follow this file.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        db = connection(path)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
+    try:
+        _make_current(db, path)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        key = bytes.fromhex(db.execute(QUERIES["get_meta"], ("hash_key",)).fetchone()[0])
+        hashes = Hashes(key)
+        _index_again(db, hashes, terms)
+        kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
+        newest = db.execute(QUERIES["newest_seq"]).fetchone()[0]
+        return db, hashes, max(kept[0] if kept else 0, newest or 0)
+    except sqlite3.Error as error:
+        db.close()
+        raise StoreFault(f"{path}: {error}") from error
+    except RookeryError:
+        db.close()
+        raise
+
+
+def _make_current(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, or bring older ones up to date; never guess at a file of others."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application == 0 and version == 0 and tables == 0:
+        _run(db, script("schema.sql"), SCHEMA_VERSION)
+        return
+    if application != APPLICATION_ID:
+        raise StoreVersion(f"{path} is a database of another program; move it away")
+    if version > SCHEMA_VERSION:
+        raise StoreVersion(
+            f"{path} has schema {version}, this Rookery knows up to {SCHEMA_VERSION}:"
+            " run the newer version that wrote it, or export there and import here"
+        )
+    for step in range(version + 1, SCHEMA_VERSION + 1):
+        _run(db, _migration(step), step)
+
+
+def _run(db: sqlite3.Connection, script: str, version: int) -> None:
+    db.executescript(
+        f"BEGIN IMMEDIATE; {script};"
+        f" PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; COMMIT;"
+    )
+
+
+def _index_again(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> None:
+    """Index stored rows by names that `index_tags` did not have when they came (contract §7)."""
+    kept = db.execute(QUERIES["get_meta"], ("index_tags",)).fetchone()
+    known = frozenset(orjson.loads(kept[0])) if kept else None
+    if known == terms.index_tags:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    new = terms.index_tags - known if known is not None else frozenset()
+    if new:
+        for seq, created_at, key, kind, raw in db.execute(
+            "SELECT seq, created_at, id_key, kind, raw FROM events"
+        ):
+            for name in new:
+                db.executemany(
+                    "INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?)",
+                    [
+                        (hashes.tag(name, value), created_at, key, seq, kind)
+                        for value in event_from_raw(raw).tag_values(name)
+                    ],
+                )
+    # Names that are no longer indexed keep their old rows: harmless, and completed on their return.
+    names = orjson.dumps(sorted(terms.index_tags)).decode()
+    db.execute(QUERIES["put_meta"], ("index_tags", names))
+    db.execute("COMMIT")
+
+
+def _migration(step: int) -> str:
+    for file in resources.files(__package__).joinpath("migrations").iterdir():
+        if file.name.startswith(f"{step:04}_"):
+            return file.read_text("utf-8")
+    raise StoreVersion(f"no migration leads to schema {step}")
+
+
+def connection(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        path, timeout=10, isolation_level=None, check_same_thread=False,
+        cached_statements=_STATEMENTS,
+    )  # fmt: skip
+    db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    db.execute("PRAGMA temp_store = MEMORY")
+    return db
+
+
+def reader(path: Path) -> sqlite3.Connection:
+    db = connection(path)
+    db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+    db.execute("PRAGMA query_only = ON")
+    return db

@@ -1,0 +1,319 @@
+"""Writer: the one connection that changes the file. All of it runs on the writer's thread.
+
+A batch is one transaction: look up, decide, apply. Its rows go in by statements of many rows, so
+that SQLite runs without the interpreter for the whole of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay.nostr.event import event_from_raw
+from relay.retention import Found, Stored, Tombstone, Vanish, Wanted, WritePlan
+from relay.storage.sql import Hashes, chunks, id_key
+from relay.storage.sqlite.queries import QUERIES, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from relay.groups.group import Group
+    from relay.nostr.event import Event
+    from relay.storage.sql import Value
+    from relay.storage.sqlite.tail import TagRow, TagTail
+
+_RUNS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+"""Rows of one INSERT. Each statement gives the interpreter away and waits for it again: few of them
+for any number of rows, from few texts."""
+_EVENT_COLUMNS: Final = 14
+_TAG_COLUMNS: Final = 5
+_REMOVED_AT_ONCE: Final = 10_000
+_FORESEEN_AT_MOST: Final = 20_000
+
+_Columns = tuple[
+    tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, int, int, int]]
+]
+"""What an event alone says of its rows: id to created_at, `d`, (hash, created_at, id_key, kind)."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """One transaction, as far as it concerns the tail of tags."""
+
+    whole: bool
+    """The tag table is brought up to date in it."""
+    head: int = 0
+    tags: list[TagRow] = field(default_factory=list)
+    """Of its new rows."""
+    sunk: int = 0
+    """Rows of the tail that went to the file."""
+    gone: set[int] = field(default_factory=set)
+    """seq of deleted rows."""
+
+
+class Writer:
+    """Changes the file, one batch at a time; `foresee` alone may be called on other threads."""
+
+    def __init__(
+        self, db: sqlite3.Connection, hashes: Hashes, index_tags: frozenset[str], head: int,
+        tail: TagTail,
+    ) -> None:  # fmt: skip
+        self._db = db
+        self._hashes = hashes
+        self._index_tags = index_tags
+        self._tail = tail
+        self._prepared: dict[str, _Columns] = {}
+        self.head = head
+        """seq of the newest row ever committed."""
+
+    def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+        """One transaction, as the port promises; the new head."""
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            change = self._change(wanted, decide)
+            db.execute("ROLLBACK" if change is None else "COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        if change is not None:
+            self._note(change)
+        return self.head
+
+    def _change(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> _Change | None:
+        """One transaction's work; None: nothing changes."""
+        change = _Change(whole=bool(wanted.vanishing))
+        if change.whole:
+            self._write_tail()
+        found = self._found(wanted)
+        before = found.head
+        plan = decide(found)
+        if plan.is_empty() and found.head == before:
+            return None
+        change.head = found.head
+        if not change.whole and (plan.ends or plan.vanishes):
+            change.whole = True
+            self._write_tail()
+        self._apply(plan, change)
+        self._sink(change)
+        if self._db.execute(QUERIES["newest_seq"]).fetchone()[0] != found.head:
+            # The newest row went, now or before; its number must not come back.
+            self._db.execute(QUERIES["put_meta"], ("head", found.head))
+        return change
+
+    def _note(self, change: _Change) -> None:
+        """After the commit. `head` last: whoever reads up to it finds all tags."""
+        self._tail.forget(change.gone)
+        if change.whole:
+            self._tail.sank_all()
+        else:
+            self._tail.sank(change.sunk)
+            self._tail.gather(change.tags)
+        self.head = change.head
+
+    def _write_tail(self) -> None:
+        """What asks the tag table by itself (the end of a group, a vanish) needs all of it."""
+        self._insert("tags", _TAG_COLUMNS, self._tail.kept(self._tail.all_due()))
+
+    def _sink(self, change: _Change) -> None:
+        """Let a slice of the tail ride on this commit."""
+        tail = self._tail
+        upto: int | None = change.head
+        if not change.whole:
+            due = tail.slice_due(len(change.tags))
+            change.sunk = len(due)
+            kept = [row for row in tail.kept(due) if row[3] not in change.gone]
+            self._insert("tags", _TAG_COLUMNS, kept)
+            upto = tail.watermark_after(len(due))
+        if upto is not None:
+            self._db.execute(QUERIES["put_meta"], ("tags_upto", upto))
+
+    def _found(self, wanted: Wanted) -> Found:
+        found = Found(self.head)
+        keys = orjson.dumps([id_key(event_id) for event_id in wanted.ids])
+        for row in self._rows("rows_by_id", {"keys": keys.decode()}):
+            if row.event.id in wanted.ids:
+                found.rows[row.event.id] = row
+        if wanted.slots:
+            hashed = [self._hashes.slot(*slot) for slot in wanted.slots]
+            for row in self._rows("rows_by_slot", {"keys": orjson.dumps(hashed).decode()}):
+                if row.slot in wanted.slots:
+                    # One object in both: `retention.remove` goes by identity.
+                    found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
+        if wanted.vanishing or wanted.recorded:
+            self._find_records(wanted, found)
+        targets = orjson.dumps(list(wanted.tombstones)).decode()
+        for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
+            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        for group, prefix in wanted.prefixes:
+            if self._has_prefix(group, prefix):
+                found.prefixes.add((group, prefix))
+        for group in wanted.used_groups:
+            h = self._hashes.tag("h", group)
+            newest = orjson.dumps(self._tail.seqs_of([h])).decode()
+            if self._db.execute(QUERIES["group_in_use"], {"h": h, "newest": newest}).fetchone():
+                found.used_groups.add(group)
+        return found
+
+    def _find_records(self, wanted: Wanted, found: Found) -> None:
+        groups = set(wanted.recorded)
+        for pubkey in wanted.vanishing:
+            moderated = self._db.execute(QUERIES["groups_moderated"], _key_of(pubkey))
+            groups.update(group for (group,) in moderated)
+            for row in self._rows("puts_of_key", {"p": self._hashes.tag("p", pubkey)}):
+                found.rows.setdefault(row.event.id, row)
+        if groups:
+            named = orjson.dumps(list(groups)).decode()
+            for row in self._rows("records_of_groups", {"groups": named}):
+                found.records.append(found.rows.get(row.event.id, row))
+
+    def _rows(self, name: str, values: Mapping[str, Value]) -> list[Stored]:
+        return [stored(row) for row in self._db.execute(QUERIES[name], values).fetchall()]
+
+    def _has_prefix(self, group: str, prefix: str) -> bool:
+        if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:
+            return False
+        low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
+        rows = self._db.execute(
+            QUERIES["prefix_in_group"], {"low": low, "high": high, "grp": group}
+        )
+        return any(row[0].hex().startswith(prefix) for row in rows)
+
+    def _apply(self, plan: WritePlan, change: _Change) -> None:
+        db = self._db
+        self._remove(plan.removes, change)
+        change.tags = self._add(list(plan.adds.values()))
+        if change.whole:
+            self._insert("tags", _TAG_COLUMNS, change.tags)
+        for group_id in plan.ends:
+            found = db.execute(
+                QUERIES["rows_of_group"],
+                {"h": self._hashes.tag("h", group_id), "d": self._hashes.tag("d", group_id),
+                 "grp": group_id},
+            )  # fmt: skip
+            self._remove({row[0] for row in found.fetchall()}, change)
+        for gone in plan.vanishes:
+            self._vanish(gone, change)
+        if plan.tombstones:
+            db.executemany(
+                QUERIES["bury"],
+                [(t.target, t.by, t.until, t.why, t.request) for t in plan.tombstones],
+            )
+        for group_id, group in plan.groups.items():
+            self._put_group(group_id, group)
+
+    def foresee(self, events: Sequence[Event]) -> None:
+        prepared = self._prepared
+        if len(prepared) > _FORESEEN_AT_MOST:
+            prepared.clear()  # of events that were refused
+        for event in events:
+            prepared[event.id] = self._columns_of(event)
+
+    def _columns_of(self, event: Event) -> _Columns:
+        key = id_key(event.id)
+        at, kind = event.created_at, event.kind
+        return (
+            (bytes.fromhex(event.id), key, bytes.fromhex(event.pubkey), id_key(event.pubkey),
+             kind, at),
+            event.d,
+            [(hash_, at, key, kind) for hash_ in self._hashes.of_event(event, self._index_tags)],
+        )  # fmt: skip
+
+    def _add(self, rows: list[Stored]) -> list[TagRow]:
+        """Insert the rows; their tags, sorted, are the caller's to place."""
+        events: list[tuple[Value, ...]] = []
+        tags: list[TagRow] = []
+        for row in rows:
+            event, seq = row.event, row.seq
+            found = self._prepared.pop(event.id, None)
+            columns, d, hashed = self._columns_of(event) if found is None else found
+            slot = None if row.slot is None else self._hashes.slot(*row.slot)
+            events.append(
+                (seq, *columns, row.group, d, slot, row.version, row.expires_at, row.quiet,
+                 event.raw)
+            )  # fmt: skip
+            for hash_, at, key, kind in hashed:
+                tags.append((hash_, at, key, seq, kind))
+        self._insert("events", _EVENT_COLUMNS, events)
+        tags.sort()
+        return tags
+
+    def _insert(self, table: str, columns: int, rows: Sequence[tuple[Value, ...]]) -> None:
+        db = self._db
+        for start, size in chunks(len(rows), _RUNS):
+            values = list(chain.from_iterable(rows[start : start + size]))
+            db.execute(_inserting(table, columns, size), values)
+
+    def _remove(self, seqs: Collection[int], change: _Change) -> None:
+        if not seqs:
+            return
+        db = self._db
+        named = orjson.dumps(list(seqs)).decode()
+        tags = []
+        for seq, created_at, key, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
+            for hash_ in self._hashes.of_event(event_from_raw(raw), self._index_tags):
+                tags.append((hash_, created_at, key, seq))  # noqa: PERF401
+        db.executemany(QUERIES["delete_tag"], tags)
+        db.execute(QUERIES["delete_events"], {"seqs": named})
+        change.gone.update(seqs)
+
+    def _vanish(self, gone: Vanish, change: _Change) -> None:
+        found = self._db.execute(
+            QUERIES["rows_of_key"],
+            {**_key_of(gone.pubkey), "p": self._hashes.tag("p", gone.pubkey), "until": gone.until},
+        )
+        seqs = [seq for (seq,) in found.fetchall()]
+        # In parts: a key may have written most of the store.
+        for start in range(0, len(seqs), _REMOVED_AT_ONCE):
+            self._remove(seqs[start : start + _REMOVED_AT_ONCE], change)
+
+    def _put_group(self, group_id: str, group: Group | None) -> None:
+        db = self._db
+        db.execute(QUERIES["drop_members"], (group_id,))
+        if group is None:
+            db.execute(QUERIES["put_group"], (group_id, True, True, True))
+            return
+        db.execute(QUERIES["put_group"], (group_id, group.is_guarded, group.is_hidden, False))
+        db.executemany(
+            QUERIES["put_member"],
+            [(bytes.fromhex(key), group_id, group.is_admin(key)) for key in group.members],
+        )
+
+    def touch(self) -> None:
+        """A write that changes nothing: can it be done?"""
+        self._db.execute(QUERIES["put_meta"], ("checked", self.head))
+
+    def finish(self) -> None:
+        """Bring the file up to date and close it."""
+        db = self._db
+        with contextlib.suppress(sqlite3.Error):  # a full disk: all of it can be made again
+            if len(self._tail):
+                db.execute("BEGIN IMMEDIATE")
+                self._write_tail()
+                db.execute(QUERIES["put_meta"], ("tags_upto", self.head))
+                db.execute("COMMIT")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        db.close()
+
+
+def _key_of(pubkey: str) -> dict[str, Value]:
+    return {"key": id_key(pubkey), "pubkey": bytes.fromhex(pubkey)}
+
+
+def _inserting(table: str, columns: int, rows: int) -> str:
+    key = (table, rows)
+    if key not in _INSERTS:
+        one = f"({','.join('?' * columns)})"
+        # Tags of rows that were indexed again after a crash may be there already.
+        verb = "INSERT OR IGNORE" if table == "tags" else "INSERT"
+        _INSERTS[key] = f"{verb} INTO {table} VALUES {','.join([one] * rows)}"
+    return _INSERTS[key]
+
+
+_INSERTS: Final[dict[tuple[str, int], str]] = {}
