@@ -544,7 +544,7 @@ def _by_seqs(seqs: Sequence[int]) -> _Walk:
 
 
 def _listed(seqs: Sequence[int]) -> str:
-    return orjson.dumps(seqs).decode()
+    return orjson.dumps(seqs).decode() if seqs else "[]"
 
 
 def _by_d_prefixes(prefixes: Sequence[str]) -> _Walk:

@@ -232,6 +232,7 @@ def test_nothing_is_taken_after_the_overflow(loop: Loop) -> None:
     outbox = outbox_to(Sink(), loop, max_bytes=100, overflow=lambda: told.append("slow"))
     for _ in range(4):
         outbox.put(b"x" * 60)
+    outbox.put_each(b"<", [b"one more"], b">")
     assert told == ["slow"]
     assert outbox.backlog == 124
 

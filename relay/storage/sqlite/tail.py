@@ -44,6 +44,8 @@ class TagTail:
 
     def seqs_of(self, hashes: Sequence[int]) -> list[int]:
         """Rows with one of these tags that the file may not know yet; perhaps deleted since."""
+        if not self._gathered_seqs and not self._sinking_seqs:
+            return []
         out: list[int] = []
         for seqs in (self._sinking_seqs, self._gathered_seqs):
             if seqs:
