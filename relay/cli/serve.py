@@ -264,7 +264,7 @@ def _make_if_fresh(folder: Path) -> None:
     print(f"made {made.folder}: a relay with a new owner and one agent", flush=True)
     print(f"  owner {npub(made.owner)}  secret key in {made.owner_key_file}", flush=True)
     print(f"  agent {npub(made.agent)}  secret key in {made.agent_key_file}", flush=True)
-    print("  keep the keys safe; who may do what stands in policies/*.toml", flush=True)
+    print(f"  keep the keys safe; who may do what stands in {made.folder}/policies", flush=True)
 
 
 def _run(main: Coroutine[object, object, None]) -> None:
