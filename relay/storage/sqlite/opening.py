@@ -131,8 +131,12 @@ def connection(path: Path) -> sqlite3.Connection:
         path, timeout=10, isolation_level=None, check_same_thread=False,
         cached_statements=_STATEMENTS,
     )  # fmt: skip
-    db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    db.execute("PRAGMA temp_store = MEMORY")
+    try:
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        db.execute("PRAGMA temp_store = MEMORY")
+    except sqlite3.Error:  # the file is no database
+        db.close()
+        raise
     return db
 
 
