@@ -127,6 +127,9 @@ def create(
             click.echo(f"the relay keeps its groups {', '.join(kept)}", err=True)
 
 
+_KNOWN_ROLES: Final = ("admin", "moderator", "agent")
+
+
 @group.command("add", epilog="Example: rookery group add tea npub1… --role admin")
 @click.argument("group_id", metavar="ID")
 @click.argument("people", metavar="KEY...", type=PublicKey(), nargs=-1, required=True)
@@ -143,6 +146,12 @@ def add(
     as_json: bool,
 ) -> None:
     """Put people into a group, or give members other roles: exactly those named."""
+    for role in roles:
+        if role not in _KNOWN_ROLES:
+            click.echo(
+                f"the role {role!r} is a label: only {', '.join(_KNOWN_ROLES)} have powers here"
+                " (agent: as [actors] agent_role says)", err=True,
+            )  # fmt: skip
     tags = [["h", group_id], *(["p", person, *roles] for person in people)]
     event = _sent(kinds.PUT_USER, tags, relay, key_file)
     _say(event, f"added {_people(people)} to {printable(group_id)}", as_json=as_json)

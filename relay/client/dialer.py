@@ -210,6 +210,10 @@ def _reason(error: Exception) -> str:
         return f"it answers HTTP {error.status} and no WebSocket"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "no such host"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted (one of your own: name it in SSL_CERT_FILE)"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return "no TLS could be agreed on (is it ws:// there?)"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__

@@ -137,7 +137,10 @@ def _key(
         try:
             return SecretKey.parse(environ["ROOKERY_KEY"])
         except Invalid:
-            raise UserError("ROOKERY_KEY holds no nsec and no 64 hex characters") from None
+            raise UserError(
+                "ROOKERY_KEY holds no nsec and no 64 hex characters; it is the key itself,"
+                " a file is given with --key-file"
+            ) from None
     if file.key_file is not None:
         return _key_in(file.key_file)
     if actor is Actor.AGENT and file.agent_key_file is not None:

@@ -109,7 +109,7 @@ class Server:
             reason = error.strerror or str(error)
             raise UserError(
                 f"cannot listen on {self._host} port {self._wanted_port}: {reason};"
-                " choose another with --port"
+                " choose another with --host or --port"
             ) from error
         self.port = self._runner.addresses[0][1]
         self.addresses = self._own_addresses()
