@@ -139,7 +139,7 @@ class Connection:
     def answered(self, event: Event, result: Result) -> None:
         self._unanswered -= 1
         if result is WriteOutcome.STORED:
-            self.outbox.put(b'["OK","' + event.id.encode() + b'",true,""]')
+            self.outbox.put(messages.ok(event.id, None))
         else:
             accepted, text = spoken(result)
             self.outbox.put(messages.ok_text(event.id, text, accepted=accepted))
