@@ -311,19 +311,25 @@ class Answers:
             heapq.heappush(heads, (-place.created_at, place.tie, place.seq, number))
 
     async def count(self, client: Client, sub: str, filters: tuple[Filter, ...]) -> None:
-        """Answer a COUNT: exactly what a REQ could give this viewer, limits aside (N45-04)."""
-        visibility = self._realm.visibility(client.reader.viewer)
-        objected = visibility.gate(filters)
-        if objected is not None:
-            client.outbox.put(messages.closed(sub, objected.refused()))
-            return
-        try:
-            number = await self._store.count(filters, visibility, now=self._clock())
-        except StoreFault as fault:
-            _log.error("a count was not answered: %s", fault)
-            client.outbox.put(messages.closed(sub, _STORE_DOWN))
-            return
-        client.outbox.put(messages.count(sub, number))
+        """Answer a COUNT: exactly what a REQ could give this viewer, limits aside (N45-04).
+
+        Of what may be read when it is said: counted again when that changed meanwhile (N29-94).
+        """
+        for _ in range(_MAX_CHANGES):
+            visibility = self._realm.visibility(client.reader.viewer)
+            objected = visibility.gate(filters)
+            if objected is not None:
+                client.outbox.put(messages.closed(sub, objected.refused()))
+                return
+            try:
+                number = await self._store.count(filters, visibility, now=self._clock())
+            except StoreFault as fault:
+                _log.error("a count was not answered: %s", fault)
+                break
+            if self._realm.visibility(client.reader.viewer) == visibility:
+                client.outbox.put(messages.count(sub, number))
+                return
+        client.outbox.put(messages.closed(sub, _STORE_DOWN))
 
 
 class _Walk:

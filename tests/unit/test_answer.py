@@ -64,6 +64,11 @@ class Shelf(ReferenceStore):
         await self._turn()
         return await super().places(*asked, size=min(size, PAGE), **more)
 
+    async def count(self, *asked: Any, **more: Any) -> int:
+        number = await super().count(*asked, **more)
+        await self._turn()
+        return number
+
     async def _turn(self) -> None:
         self.pages += 1
         if self.before_page is not None:
@@ -387,6 +392,18 @@ async def test_rights_that_change_with_every_page_end_the_answer(house: House) -
     (closed,) = await house.answered(client := Client(alice), *ALL_OF_THE_DEN)
     assert closed.startswith("<CLOSED error: ")
     assert client.closed == ["s"]
+
+
+async def test_who_is_removed_while_rows_are_counted_is_not_told_their_number(
+    house: House,
+) -> None:
+    """N29-94, N45-04: of what this reader may read when it is said."""
+    await house.writes(*(chat(n) for n in range(3)))
+    house.shelf.before_page = house.removes_alice
+    client = Client(alice)
+    await house.answers.count(client, "c", (asked(kinds=[1, 9]),))
+    client.outbox.flush()
+    assert client.said[-1] == ["COUNT", "c", {"count": 0}]
 
 
 @pytest.mark.parametrize("who", [(), (alice,), (bob,), (owner,), (alice, bob)])
