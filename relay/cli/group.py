@@ -25,7 +25,8 @@ from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.nostr.keys import encode_bech32, npub
+from relay.nostr.keys import npub
+from relay.nostr.nip19 import AddressPointer, encode_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -366,15 +367,7 @@ async def _self_of(client: Client) -> str | None:
 
 def _naddr(group_id: str, relay_key: str, url: str) -> str:
     """NIP-19 reference of a group: the address of its 39000, and where (N19-02)."""
-    values = (
-        (0, group_id.encode()),
-        (1, url.encode()),
-        (2, bytes.fromhex(relay_key)),
-        (3, kinds.GROUP_METADATA.to_bytes(4, "big")),
-    )
-    # Lengths are one byte: what is longer cannot be said.
-    said = [(type_, value) for type_, value in values if len(value) < 256]
-    return encode_bech32("naddr", b"".join(bytes([t, len(v)]) + v for t, v in said))
+    return encode_pointer(AddressPointer(group_id, relay_key, kinds.GROUP_METADATA, (url,)))
 
 
 def _sent(

@@ -1,20 +1,18 @@
-"""Key pairs, the NIP-19 spellings of keys, and signatures (BIP-340 by libsecp256k1)."""
+"""Key pairs, how people spell them, and signatures (BIP-340 by libsecp256k1)."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from coincurve import PrivateKey, PublicKeyXOnly
 
 from relay.errors import Invalid, UserError
 from relay.nostr.event import Event, is_hex64, signed
+from relay.nostr.nip19 import decode_bech32, encode_bech32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_CHARSET: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
-_GENERATOR: Final = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
 
 
 class SecretKey:
@@ -108,66 +106,6 @@ def public_key(text: str) -> str:
 
 def npub(pubkey: str) -> str:
     return encode_bech32("npub", bytes.fromhex(pubkey))
-
-
-def encode_bech32(prefix: str, data: bytes) -> str:
-    """NIP-19 code of 32 bytes: npub, nsec, note."""
-    values = _regroup(data, 8, 5, pad=True)
-    checksum = _polymod([*_expanded(prefix), *values, 0, 0, 0, 0, 0, 0]) ^ 1
-    tail = [(checksum >> 5 * (5 - i)) & 31 for i in range(6)]
-    return prefix + "1" + "".join(_CHARSET[v] for v in [*values, *tail])
-
-
-def decode_bech32(prefix: str, text: str) -> bytes:
-    """The 32 bytes of a NIP-19 code of this prefix. Raises Invalid naming the prefix only."""
-    wrong = Invalid(f"not a valid {prefix}: check that it was copied whole")
-    if text.lower() != text and text.upper() != text:
-        raise wrong
-    text = text.lower()
-    head, _, rest = text.rpartition("1")
-    if head != prefix or len(rest) < 6 or any(c not in _CHARSET for c in rest):
-        raise wrong
-    values = [_CHARSET.index(c) for c in rest]
-    if _polymod([*_expanded(prefix), *values]) != 1:
-        raise wrong
-    try:
-        data = bytes(_regroup(values[:-6], 5, 8, pad=False))
-    except ValueError:
-        raise wrong from None
-    if len(data) != 32:
-        raise wrong
-    return data
-
-
-def _expanded(prefix: str) -> list[int]:
-    return [ord(c) >> 5 for c in prefix] + [0] + [ord(c) & 31 for c in prefix]
-
-
-def _polymod(values: Sequence[int]) -> int:
-    check = 1
-    for value in values:
-        top = check >> 25
-        check = (check & 0x1FFFFFF) << 5 ^ value
-        for i in range(5):
-            check ^= _GENERATOR[i] if (top >> i) & 1 else 0
-    return check
-
-
-def _regroup(data: Sequence[int], from_bits: int, to_bits: int, *, pad: bool) -> list[int]:
-    acc = bits = 0
-    out = []
-    for value in data:
-        acc = (acc << from_bits) | value
-        bits += from_bits
-        while bits >= to_bits:
-            bits -= to_bits
-            out.append((acc >> bits) & ((1 << to_bits) - 1))
-    if pad:
-        if bits:
-            out.append((acc << (to_bits - bits)) & ((1 << to_bits) - 1))
-    elif bits >= from_bits or (acc << (to_bits - bits)) & ((1 << to_bits) - 1):
-        raise ValueError("padding")
-    return out
 
 
 def read_key_file(text: str, where: str) -> SecretKey:

@@ -17,6 +17,7 @@ def signed_message(pubkey: str, message: str, sig: str) -> Event:
     return Event(message.lower(), pubkey.lower(), 0, 1, [], "", sig.lower(), b"")
 
 
+@pytest.mark.proves("N01-11")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"vector {case['index']}")
 def test_a_signature_is_judged_as_bip340_judges_it(case: dict[str, str]) -> None:
     event = signed_message(case["public key"], case["message"], case["signature"])

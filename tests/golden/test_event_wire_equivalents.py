@@ -18,6 +18,7 @@ def taken(wire: str) -> Publish:
     return message
 
 
+@pytest.mark.proves("N01-03", "N01-24")
 @pytest.mark.parametrize("wire", SAME["wire"], ids=range(1, len(SAME["wire"]) + 1))
 def test_each_spelling_is_taken_as_the_same_event(wire: str) -> None:
     event = taken(wire).event

@@ -21,6 +21,7 @@ CASES = [
 ]
 
 
+@pytest.mark.proves("N01-10", "N01-11")
 @pytest.mark.parametrize("fields", CASES)
 def test_an_event_of_the_field_has_its_id_and_its_signature(fields: dict[str, Any]) -> None:
     event = event_from(fields)
@@ -28,6 +29,7 @@ def test_an_event_of_the_field_has_its_id_and_its_signature(fields: dict[str, An
     assert is_signed(event)
 
 
+@pytest.mark.proves("N01-01", "N01-03", "N01-04")
 @pytest.mark.parametrize("fields", CASES)
 def test_what_is_stored_and_sent_has_the_same_seven_values(fields: dict[str, Any]) -> None:
     """N01-02, N01-03, N01-04."""

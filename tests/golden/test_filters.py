@@ -16,6 +16,7 @@ CASES = document("filters.json")["cases"]
 PREFIX = [case for case in CASES if any(len(id_) != 64 for id_ in case["filter"].get("ids", ()))]
 
 
+@pytest.mark.proves("N01-61", "N01-62", "N01-66")
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case not in PREFIX], ids=lambda case: case["note"]
 )
@@ -24,6 +25,7 @@ def test_the_verdict_is_the_one_of_the_table(case: dict[str, Any]) -> None:
     assert filter_from(case["filter"], FilterTerms()).matches(event) is case["match"]
 
 
+@pytest.mark.proves("N01-64", "N01-65")
 @pytest.mark.parametrize("case", PREFIX, ids=lambda case: case["note"])
 def test_a_prefix_of_an_id_matches_nothing_since_it_is_no_id(case: dict[str, Any]) -> None:
     """N01-64, N01-65."""

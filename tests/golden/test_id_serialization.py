@@ -13,6 +13,7 @@ from tests.golden import document
 CASES = document("id_serialization.json")["cases"]
 
 
+@pytest.mark.proves("N01-10", "N01-20", "N01-21", "N01-22", "N01-23", "N01-25")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["note"])
 def test_the_hashed_bytes_are_canonical(case: dict[str, Any]) -> None:
     hashed = id_bytes(**case["fields"])

@@ -32,7 +32,13 @@ def named(case: dict[str, Any]) -> str:
     return f"{case['n']}: {case['reason']}"
 
 
-@pytest.mark.parametrize("case", FORM, ids=named)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=named(case), marks=pytest.mark.proves(case["statement"]))
+        for case in FORM
+    ],
+)
 def test_an_event_of_wrong_form_is_refused_before_any_rule_is_asked(case: dict[str, Any]) -> None:
     message = parse(f'["EVENT",{case["raw"]}]', FilterTerms(), 1)
     if isinstance(message, BadEvent | BadFrame):

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from relay.errors import Invalid
-from relay.nostr.keys import SecretKey, decode_bech32, encode_bech32, npub, public_key
+from relay.nostr.keys import SecretKey, npub, public_key
+from relay.nostr.nip19 import (
+    AddressPointer,
+    ProfilePointer,
+    decode_bech32,
+    decode_pointer,
+    encode_bech32,
+    encode_pointer,
+)
 from tests.golden import document
 
 SAMPLES = document("nip19.json")
@@ -15,6 +23,7 @@ PLAIN = [case for case in SAMPLES["cases"] if "hex" in case]
 COMPOUND = [case for case in SAMPLES["cases"] if "hex" not in case]
 
 
+@pytest.mark.proves("N19-01")
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case["bech32"])
 def test_a_code_of_32_bytes_reads_and_writes(case: dict[str, Any]) -> None:
     assert decode_bech32(case["type"], case["bech32"]).hex() == case["hex"]
@@ -54,7 +63,23 @@ def test_a_compound_code_is_no_key(case: dict[str, Any]) -> None:
         decode_bech32(case["type"], case["bech32"])
 
 
+@pytest.mark.proves("N19-01")
+@pytest.mark.parametrize("case", COMPOUND, ids=lambda case: case["type"])
+def test_a_compound_code_points_to_what_it_says(case: dict[str, Any]) -> None:
+    relays = tuple(case["relays"])
+    pointers = {
+        "nprofile": lambda: ProfilePointer(case["pubkey"], relays),
+        "naddr": lambda: AddressPointer(case["identifier"], case["pubkey"], case["kind"], relays),
+    }
+    pointer = pointers[case["type"]]()
+    assert decode_pointer(case["bech32"]) == pointer
+    assert encode_pointer(pointer) == case["bech32"]
+
+
+@pytest.mark.proves("N19-01")
 @pytest.mark.parametrize("code", SAMPLES["invalid"])
 def test_a_broken_code_is_refused(code: str) -> None:
     with pytest.raises(Invalid):
         decode_bech32(code.partition("1")[0], code)
+    with pytest.raises(Invalid, match="not a valid nevent"):
+        decode_pointer(code)

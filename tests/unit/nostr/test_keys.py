@@ -13,13 +13,12 @@ from relay.nostr.event import Event, event_from_raw
 from relay.nostr.keys import (
     SecretKey,
     are_signed,
-    decode_bech32,
-    encode_bech32,
     is_curve_point,
     is_signed,
     public_key,
     read_key_file,
 )
+from relay.nostr.nip19 import decode_bech32, encode_bech32
 from tests.cast import alice, bob
 
 NOTE = alice.sign(1, [], "hello", 1_700_000_000)
@@ -37,6 +36,7 @@ def test_what_somebody_signed_is_signed() -> None:
     assert is_signed(NOTE)
 
 
+@pytest.mark.proves("N01-11")
 @pytest.mark.parametrize(
     "sig",
     [
@@ -52,6 +52,7 @@ def test_another_signature_is_none(sig: str) -> None:
     assert not is_signed(with_sig(NOTE, sig))
 
 
+@pytest.mark.proves("N01-11")
 def test_a_public_key_that_is_no_point_of_the_curve_signs_nothing() -> None:
     """N01-11."""
     event = Event(NOTE.id, NO_POINT, 0, 1, [], "", NOTE.sig, b"")
@@ -117,6 +118,7 @@ def test_a_broken_key_file_is_named_and_not_quoted() -> None:
     assert "nsec1secret" not in str(refused.value)
 
 
+@pytest.mark.proves("N19-01")
 @given(st.binary(min_size=32, max_size=32), st.sampled_from(["npub", "nsec", "note"]))
 def test_a_code_reads_back_under_its_own_name_only(data: bytes, prefix: str) -> None:
     """N19-01."""
@@ -127,6 +129,7 @@ def test_a_code_reads_back_under_its_own_name_only(data: bytes, prefix: str) -> 
         decode_bech32("nrelay", code)
 
 
+@pytest.mark.proves("N19-01")
 @given(st.binary(min_size=32, max_size=32), st.integers(5, 62), st.sampled_from(BECH32))
 def test_one_wrong_character_is_noticed(data: bytes, place: int, letter: str) -> None:
     """N19-01: the checksum of bech32."""

@@ -1,0 +1,218 @@
+"""NIP-19: keys, ids and addresses as people copy them. Never on the wire in events or filters.
+
+bech32 with a checksum (not bech32m); codes of 32 bytes, and pointers that are lists of type,
+length, value: 0 what is meant, 1 a relay (repeated), 2 the author, 3 the kind (N19-01).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.errors import Invalid
+from relay.nostr.kinds import MAX_KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_CODE: Final = 5000  # characters
+
+_CHARSET: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+_GENERATOR: Final = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
+_SPECIAL: Final = 0
+_RELAY: Final = 1
+_AUTHOR: Final = 2
+_KIND: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilePointer:
+    """nprofile: a key, and where its owner may be found."""
+
+    pubkey: str
+    relays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventPointer:
+    """nevent: an event by its id."""
+
+    id: str
+    relays: tuple[str, ...] = ()
+    author: str | None = None
+    kind: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPointer:
+    """naddr: the newest event of an address; a group by its kind 39000 (N19-02)."""
+
+    d: str
+    author: str
+    kind: int
+    relays: tuple[str, ...] = ()
+
+
+Pointer = ProfilePointer | EventPointer | AddressPointer
+
+
+def encode_pointer(pointer: Pointer) -> str:
+    """The code. Relays that it cannot say (not ASCII, over 255 bytes) are left out.
+
+    Raises Invalid for a `d` over 255 bytes: lengths are one byte.
+    """
+    match pointer:
+        case ProfilePointer(pubkey, relays):
+            values = [(_SPECIAL, bytes.fromhex(pubkey)), *_hints(relays)]
+            return _encode("nprofile", _packed(values))
+        case EventPointer(id_, relays, author, kind):
+            values = [(_SPECIAL, bytes.fromhex(id_)), *_hints(relays)]
+            if author is not None:
+                values.append((_AUTHOR, bytes.fromhex(author)))
+            if kind is not None:
+                values.append((_KIND, kind.to_bytes(4)))
+            return _encode("nevent", _packed(values))
+        case AddressPointer(d, author, kind, relays):
+            special = d.encode()
+            if len(special) > 255:
+                raise Invalid(f"naddr: d has {len(special)} bytes, at most 255 can be said")
+            values = [(_SPECIAL, special), *_hints(relays)]
+            values += [(_AUTHOR, bytes.fromhex(author)), (_KIND, kind.to_bytes(4))]
+            return _encode("naddr", _packed(values))
+        case _:
+            assert_never(pointer)
+
+
+def decode_pointer(text: str) -> Pointer:
+    """What an nprofile, nevent or naddr points to. Raises Invalid naming the prefix only.
+
+    Unknown types are skipped; of what comes twice the first counts; a relay that is not ASCII is
+    skipped, for it is a hint.
+    """
+    prefix = text.rpartition("1")[0].lower()
+    if prefix not in ("nprofile", "nevent", "naddr"):
+        raise Invalid("not an nprofile, nevent or naddr")
+    values = _unpacked(prefix, _decode(prefix, text))
+    first = dict(reversed(values))
+    relays = tuple(
+        value.decode("ascii") for type_, value in values if type_ == _RELAY and value.isascii()
+    )
+    special, author, kind = first.get(_SPECIAL), first.get(_AUTHOR), first.get(_KIND)
+    author_hex = None if author is None else _hex64(prefix, author)
+    kind_number = None if kind is None else _kind(prefix, kind)
+    if special is None:
+        raise _wrong(prefix)
+    if prefix == "nprofile":
+        return ProfilePointer(_hex64(prefix, special), relays)
+    if prefix == "nevent":
+        return EventPointer(_hex64(prefix, special), relays, author_hex, kind_number)
+    if author_hex is None or kind_number is None:
+        raise _wrong(prefix)
+    try:
+        return AddressPointer(special.decode(), author_hex, kind_number, relays)
+    except UnicodeDecodeError:
+        raise _wrong(prefix) from None
+
+
+def encode_bech32(prefix: str, data: bytes) -> str:
+    """The code of 32 bytes: npub, nsec, note."""
+    return _encode(prefix, data)
+
+
+def decode_bech32(prefix: str, text: str) -> bytes:
+    """The 32 bytes of a code of this prefix. Raises Invalid naming the prefix only."""
+    data = _decode(prefix, text)
+    if len(data) != 32:
+        raise _wrong(prefix)
+    return data
+
+
+def _wrong(prefix: str) -> Invalid:
+    return Invalid(f"not a valid {prefix}: check that it was copied whole")
+
+
+def _hints(relays: Iterable[str]) -> list[tuple[int, bytes]]:
+    return [(_RELAY, relay.encode()) for relay in relays if relay.isascii() and len(relay) <= 255]
+
+
+def _packed(values: Iterable[tuple[int, bytes]]) -> bytes:
+    return b"".join(bytes((type_, len(value))) + value for type_, value in values)
+
+
+def _unpacked(prefix: str, data: bytes) -> list[tuple[int, bytes]]:
+    values = []
+    while data:
+        if len(data) < 2 or len(data) < 2 + data[1]:
+            raise _wrong(prefix)
+        end = 2 + data[1]
+        values.append((data[0], data[2:end]))
+        data = data[end:]
+    return values
+
+
+def _hex64(prefix: str, value: bytes) -> str:
+    if len(value) != 32:
+        raise _wrong(prefix)
+    return value.hex()
+
+
+def _kind(prefix: str, value: bytes) -> int:
+    kind = int.from_bytes(value)
+    if len(value) != 4 or kind > MAX_KIND:
+        raise _wrong(prefix)
+    return kind
+
+
+def _encode(prefix: str, data: bytes) -> str:
+    values = _regroup(data, 8, 5, pad=True)
+    checksum = _polymod([*_expanded(prefix), *values, 0, 0, 0, 0, 0, 0]) ^ 1
+    tail = [(checksum >> 5 * (5 - i)) & 31 for i in range(6)]
+    return prefix + "1" + "".join(_CHARSET[v] for v in [*values, *tail])
+
+
+def _decode(prefix: str, text: str) -> bytes:
+    wrong = _wrong(prefix)
+    if len(text) > MAX_CODE or (text.lower() != text and text.upper() != text):
+        raise wrong
+    text = text.lower()
+    head, _, rest = text.rpartition("1")
+    if head != prefix or len(rest) < 6 or any(c not in _CHARSET for c in rest):
+        raise wrong
+    values = [_CHARSET.index(c) for c in rest]
+    if _polymod([*_expanded(prefix), *values]) != 1:
+        raise wrong
+    try:
+        return bytes(_regroup(values[:-6], 5, 8, pad=False))
+    except ValueError:
+        raise wrong from None
+
+
+def _expanded(prefix: str) -> list[int]:
+    return [ord(c) >> 5 for c in prefix] + [0] + [ord(c) & 31 for c in prefix]
+
+
+def _polymod(values: Sequence[int]) -> int:
+    check = 1
+    for value in values:
+        top = check >> 25
+        check = (check & 0x1FFFFFF) << 5 ^ value
+        for i in range(5):
+            check ^= _GENERATOR[i] if (top >> i) & 1 else 0
+    return check
+
+
+def _regroup(data: Sequence[int], from_bits: int, to_bits: int, *, pad: bool) -> list[int]:
+    acc = bits = 0
+    out = []
+    for value in data:
+        acc = (acc << from_bits | value) & 0xFFF  # what is above was put out already
+        bits += from_bits
+        while bits >= to_bits:
+            bits -= to_bits
+            out.append((acc >> bits) & ((1 << to_bits) - 1))
+    if pad:
+        if bits:
+            out.append((acc << (to_bits - bits)) & ((1 << to_bits) - 1))
+    elif bits >= from_bits or (acc << (to_bits - bits)) & ((1 << to_bits) - 1):
+        raise ValueError("padding")
+    return out
