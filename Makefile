@@ -6,16 +6,16 @@ PYTHON ?= python3.13 python3.12 python3.11 python3
 
 VENV := .venv
 BIN  := $(VENV)/bin
-# Passed on to what `run`, `test` and `bench` start: make run ARGS="--port 7000"
+# Passed on to what `run`, `test`, `fuzz` and `bench` start: make run ARGS="--port 7000"
 ARGS  =
 
 # Two pips in one environment would tread on each other.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types imports bench clean
+.PHONY: help run test fuzz check lint types imports conformance bench clean
 
 help:  ## what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777, its data in ./data
 	@exec $(BIN)/rookery serve --data ./data $(ARGS)
@@ -23,7 +23,10 @@ run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777, its data in ./d
 test: $(VENV)/.with-test  ## the whole test suite, on all cores
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-check: lint types imports  ## linter, types and import contracts
+fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten minutes
+	FUZZ_EXAMPLES=200000 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --capture=no $(ARGS)
+
+check: lint types imports conformance  ## linter, types, import contracts, conformance
 
 lint: $(VENV)/.with-check  ## only the linter
 	$(BIN)/ruff check relay policies tests
@@ -33,6 +36,9 @@ types: $(VENV)/.with-check  ## only the types
 
 imports: $(VENV)/.with-check  ## only the import contracts
 	$(BIN)/lint-imports
+
+conformance: $(VENV)/.with-test  ## only: every duty has a proof, and the page says so
+	$(BIN)/python -m tests.conformance --check
 
 bench: $(VENV)/.with-test  ## the benchmarks, one table at the end
 	$(BIN)/python -m tests.bench $(ARGS)

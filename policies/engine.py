@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from policies.conditions import Condition
     from relay.groups.group import Groups
     from relay.groups.ruling import GroupSettings
+    from relay.management import BannedRows
     from relay.nostr.event import Event
     from relay.retention import KeepRules
     from relay.toml.fields import Network
     from relay.verdict import Facts
-    from relay.visibility import People, ReadRule, Row, Viewer
+    from relay.visibility import KindSet, People, ReadRule, Row, Viewer
 
 
 class Stage(Enum):
@@ -118,6 +119,8 @@ class PolicySet:
         limits: Limits,
         memory: Memory,
         auth_writes: AuthWrites,
+        banned_rows: BannedRows,
+        searched: KindSet,
         trusted_readers: tuple[Network, ...],
         read_places: tuple[Place, ...] = (),
         files: tuple[str, ...] = (),
@@ -131,6 +134,9 @@ class PolicySet:
         self.limits = limits
         self.memory = memory
         self.auth_writes = auth_writes
+        self.banned_rows = banned_rows
+        self.searched = searched
+        """Kinds that a search may find."""
         self.trusted_readers = trusted_readers
         self.read_places = read_places
         """Where each of `read_rules` stands."""
@@ -157,7 +163,7 @@ class PolicySet:
         )
 
     def with_people(self, people: People) -> PolicySet:
-        """These policies with other people: keys that NIP-86 allows, the relay's own key."""
+        """These policies with other people."""
         return PolicySet(
             people=people,
             keep=self.keep,
@@ -167,6 +173,8 @@ class PolicySet:
             limits=self.limits,
             memory=self.memory,
             auth_writes=self.auth_writes,
+            banned_rows=self.banned_rows,
+            searched=self.searched,
             trusted_readers=self.trusted_readers,
             read_places=self.read_places,
             files=self.files,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field, replace
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ from policies.tables import (
     memory_of,
     people_of,
     read_settings,
+    searched_of,
 )
 from relay.errors import ConfigFaults, Fault
 from relay.retention import KeepRules
@@ -85,6 +87,8 @@ def _values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[st
         faults.append(Fault(name, line, f"is not TOML: {_AT_LINE.sub('', str(wrong))}"))
     except RecursionError:
         faults.append(Fault(name, 0, "is not TOML: nested too deep"))
+    except ValueError:  # what tomllib lets int() say of thousands of digits
+        faults.append(Fault(name, 0, "is not TOML: a number has too many digits"))
     return None
 
 
@@ -169,7 +173,7 @@ def _included(name: str, folder: Path) -> Path | None:
     if wanted.is_absolute() or ".." in wanted.parts:
         return None
     for home in (INCLUDED, folder):
-        if (home / wanted).is_file():
+        if isfile(home / wanted):  # Path.is_file raises for a name that no file can have
             return home / wanted
     return None
 
@@ -277,6 +281,8 @@ def _merged(files: Sequence[_File], faults: list[Fault], relay: str) -> PolicySe
         limits=limits_of(settings),
         memory=memory,
         auth_writes=settings["auth", "writes"],
+        banned_rows=settings["bans", "stored"],
+        searched=searched_of(settings),
         trusted_readers=settings.get(("actors", "trusted_readers"), ()),
         read_places=tuple(read_places),
         files=tuple([file.source.name for file in files]),

@@ -6,7 +6,6 @@ the server's business.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,10 +34,9 @@ def fingerprint(folder: str | Path) -> Fingerprint:
 def reloaded(current: PolicySet, folder: str | Path) -> PolicySet | ConfigFaults:
     """The folder's policies, or why they cannot be used; `current` stays in force then.
 
-    What no file says is carried over: the relay's own key, the keys that NIP-86 allows.
+    What no file says is carried over: the relay's own key.
     """
     try:
-        found = load(folder, current.people.relay)
+        return load(folder, current.people.relay)
     except ConfigFaults as faults:
         return faults
-    return found.with_people(replace(found.people, allowed=current.people.allowed))

@@ -22,8 +22,10 @@ from policies.settings import (
 )
 from relay.groups.group import Flag
 from relay.groups.ruling import GroupSettings, Joins
+from relay.management import BannedRows
+from relay.nostr.kinds import MAX_KIND
 from relay.toml.fields import Table, nearest
-from relay.visibility import Household, People
+from relay.visibility import Household, KindSet, People
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     Reader = Callable[[Table, str], object]
     Settings = Mapping[tuple[str, str], Any]
+
+EVERY_KIND: Final = KindSet.of((0, MAX_KIND))
 
 
 def _later(reader: Reader, *accepted: object) -> Reader:
@@ -76,8 +80,8 @@ def _any_list(table: Table, key: str) -> object:
     return None if values is None else list(values)
 
 
-def _searchable(table: Table, key: str) -> object:
-    return "all" if table.values.get(key) == "all" else table.kinds(key)
+def _searchable(table: Table, key: str) -> KindSet | None:
+    return EVERY_KIND if table.values.get(key) == "all" else table.kinds(key)
 
 
 def _text(table: Table, key: str) -> object:
@@ -137,8 +141,11 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "max_event_tags": _count,
         "min_pow_difficulty": _count,
     },
-    "search": {"kinds": _later(_searchable, "all")},
-    "bans": {"files": _later(_any_list, []), "stored": _later(_text, "hide")},
+    "search": {"kinds": _searchable},
+    "bans": {
+        "files": _later(_any_list, []),
+        "stored": lambda table, key: table.choice(key, BannedRows),
+    },
     "allow": {"files": _later(_any_list, [])},
     "memory": {
         "owner_annotations": _boolean,
@@ -206,6 +213,12 @@ def people_of(settings: Settings, relay: str) -> People:
 
 def limits_of(settings: Settings) -> Limits:
     return Limits(**{key: settings["limits", key] for key in SETTINGS["limits"]})
+
+
+def searched_of(settings: Settings) -> KindSet:
+    """Kinds that a search may find; absent: all."""
+    found: KindSet = settings.get(("search", "kinds"), EVERY_KIND)
+    return found
 
 
 def groups_of(settings: Settings) -> GroupSettings:

@@ -179,6 +179,11 @@ def config_from(text: str, path: Path) -> Config:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as wrong:
         raise ConfigFaults([_syntax_fault(wrong, text, path)]) from None
+    except RecursionError:
+        raise ConfigFaults([Fault(str(path), 0, "not valid TOML: nested too deep")]) from None
+    except ValueError:  # what tomllib lets int() say of thousands of digits
+        fault = Fault(str(path), 0, "not valid TOML: a number has too many digits")
+        raise ConfigFaults([fault]) from None
     source = Source(str(path), lines_of(text), [])
     top = Table(source, (), values)
     _refuse_unknown_tables(top)

@@ -11,25 +11,35 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Invalid, Prefix, Refused
-from relay.groups.actions import action_of, group_of
+from relay.groups.actions import JoinRequest, action_of, group_of
 from relay.groups.circumstances import Circumstances, NotStored, Target
 from relay.groups.departure import Cause, departures, forgotten, mending
 from relay.groups.group import Groups, rebuilt, replayed
 from relay.groups.notices import notices_for
 from relay.groups.ruling import ruling_on
 from relay.groups.writing import objection
+from relay.management import (
+    BannedRows,
+    author_objection,
+    change_objection,
+    event_objection,
+)
 from relay.memory import is_memory
 from relay.nostr import kinds
+from relay.pins import all_pinning, pinnable, pins_left, unsettled_pins
 from relay.retention import (
-    Slot,
+    Keep,
     Stored,
     Tombstone,
     WritePlan,
+    address_target,
+    banish,
     bury,
     delete_by_author,
     deleted_rows,
     event_target,
     is_kind,
+    is_record,
     plan_for,
     records_left,
     remove,
@@ -41,16 +51,20 @@ from relay.verdict import Facts, Origin, Reject, Who, WriteOutcome
 from relay.visibility import STRANGER, is_known, kind_is_guarded, visibility_for, who_writes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence, Set
+    from asyncio import Future
+    from collections.abc import Callable, Iterable, Set
+    from ipaddress import IPv4Address, IPv6Address
 
     from relay.groups.actions import Action
     from relay.groups.circumstances import Ruling
     from relay.groups.group import Group
     from relay.groups.notices import Draft
+    from relay.management import Change
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.projections import Policy
-    from relay.retention import Found, Keep, Wanted
+    from relay.projections import Realm
+    from relay.rates import Guesses
+    from relay.retention import Found
     from relay.verdict import Result
 
 _NOBODY: Final = frozenset({Who.ANYONE})
@@ -68,6 +82,15 @@ _ELSEWHERE: Final = Reject(
 _OWN_KEY: Final = Reject(
     Prefix.RESTRICTED, "the key of this relay cannot vanish from it", "requests to vanish"
 )
+_GUESSING: Final = Reject(
+    Prefix.RATE_LIMITED, "too many invite codes tried, wait a minute", "invite codes"
+)
+"""Whether the code was right, and whether there is such a group, is not looked at (N29-39)."""
+
+
+_A_RECORD: Final = Reject(
+    Prefix.RESTRICTED, "what a group follows from cannot be banned: act in the group", "NIP-86"
+)
 
 
 class Author(Protocol):
@@ -75,6 +98,10 @@ class Author(Protocol):
 
     @property
     def authenticated(self) -> frozenset[str]: ...
+
+    @property
+    def address(self) -> IPv4Address | IPv6Address | None:
+        """Where the client is, as far as it can be known (contract §3)."""
 
     def answered(self, event: Event, result: Result) -> None:
         """Called once per event, after the commit; must not block or raise."""
@@ -90,75 +117,53 @@ class Submission:
     result: Result = WriteOutcome.STORED
 
 
+@dataclass(slots=True)
+class Order:
+    """What a NIP-86 call changes, on its road: it has its place between the events."""
+
+    changes: tuple[Change, ...]
+    answered: Callable[[Reject | None], None]
+    """Called once, after the commit and before what came with it is delivered to anybody; must not
+    block or raise."""
+    result: Reject | None = None
+
+
+@dataclass(slots=True)
+class Expiry:
+    """Rows that have expired, on their road out of the store."""
+
+    ids: tuple[str, ...]
+    done: Future[bool]
+    """Whether they are gone: set after the commit, or when there is none."""
+
+
+Work = Submission | Order | Expiry
+"""What the lane takes, in one order."""
+
+
 def acts_here(request: Event, is_here: Callable[[str], bool]) -> bool:
     """Whether a kind 62 is for this relay; else it is an event like any other (N62-03, Z-13)."""
     return any(url == _ALL_RELAYS or is_here(url) for url in request.tag_values("relay"))
-
-
-def with_state(
-    wanted: Wanted, events: Sequence[Event], groups: Groups, relay_pubkey: str
-) -> Wanted:
-    """Also the rows that the relay itself will replace: its 39000–39003, and pending requests."""
-    slots: set[Slot] = set()
-    ids: set[str] = set()
-    for event in events:
-        group_id = event.tag("h") if event.kind in kinds.GROUP_RECORDS else None
-        if group_id is None:
-            continue
-        slots.update(Slot(relay_pubkey, kind, group_id) for kind in kinds.GROUP_STATE)
-        group = groups.get(group_id)
-        if group is not None and group.requests:
-            for pubkey in (event.pubkey, *event.tag_values("p")):
-                if pubkey in group.requests:
-                    ids.add(group.requests[pubkey])
-    if not slots:
-        return wanted
-    return replace(wanted, slots=wanted.slots | slots, ids=wanted.ids | ids)
-
-
-def with_departures(
-    wanted: Wanted, events: Sequence[Event], groups: Groups, leaving: Set[str], relay_pubkey: str
-) -> Wanted:
-    """Also what must be known of the groups that these keys are about to vanish from."""
-    replaced = {
-        Slot(relay_pubkey, kind, group_id)
-        for pubkey in leaving
-        for group_id in groups.groups_of(pubkey)
-        for kind in kinds.GROUP_STATE
-    }
-    pending = {
-        group.requests[pubkey]
-        for group in groups.by_id.values()
-        for pubkey in leaving & group.requests.keys()
-    }
-    recorded = {
-        group_id
-        for event in events
-        if event.pubkey in leaving and event.kind in kinds.MODERATION
-        and (group_id := event.tag("h")) is not None
-    }  # fmt: skip
-    return replace(
-        wanted, ids=wanted.ids | pending, slots=wanted.slots | replaced,
-        vanishing=frozenset(leaving), recorded=frozenset(recorded),
-    )  # fmt: skip
 
 
 class Decision:
     """One batch: each event in order against the world as the events before it leave it."""
 
     def __init__(
-        self, policy: Policy, groups: Groups, relay_key: SecretKey, now: int,
-        is_here: Callable[[str], bool],
+        self, realm: Realm, relay_key: SecretKey, now: int, is_here: Callable[[str], bool],
+        guesses: Guesses,
     ) -> None:  # fmt: skip
-        self.groups = groups
+        self.groups = realm.groups
+        self.management = realm.management
         self.plan = WritePlan()
         self.rows: list[Stored] = []
         """Everything accepted, in order: for live delivery."""
-        self._policy = policy
-        self._people = policy.people
+        self._policy = realm.policy
+        self._people = realm.people
         self._relay_key = relay_key
         self._now = now
         self._is_here = is_here
+        self._guesses = guesses
         self._who: dict[tuple[str, str | None], frozenset[Who]] = {}
 
     def take(self, submission: Submission, keep: Keep, found: Found) -> Result:
@@ -188,6 +193,11 @@ class Decision:
                 return WriteOutcome.REGENERATED
         if event.pubkey == self._relay_key.pubkey and event.id in found.rows:
             return WriteOutcome.DUPLICATE
+        banned = event_objection(event, self.management)
+        if banned is None and submission.origin is not Origin.TRUSTED_IMPORT:
+            banned = author_objection(event, self._people)
+        if banned is not None:
+            return banned
         facts = self._facts(submission, keep, found, group_id)
         objected = self._policy.judge(event, facts)
         if objected is not None:
@@ -199,8 +209,11 @@ class Decision:
         if kind == kinds.VANISH and self._is_strange(submission, facts):
             return _ELSEWHERE
         ruling: Ruling | None = None
+        if isinstance(action, JoinRequest) and self._is_guessing(action, submission):
+            return _GUESSING
         slot = slot_of(event, keep)
         holder = None if slot is None else found.slots.get(slot)
+        unsettled = unsettled_pins(event, slot, self.groups)
         if group_id is not None or (holder is not None and holder.group is not None):
             circumstances = self._circumstances(submission, found, group_id, holder, facts)
             if action is not None:
@@ -216,7 +229,7 @@ class Decision:
                     return objected
         quiet = False
         if kind == kinds.DELETION:
-            group_id, quiet = self._reach_of(event, group_id, found)
+            group_id, quiet = self._reach_of(submission, group_id, found)
         outcome = self._store_one(event, group_id, keep, found, quiet=quiet)
         if outcome is not WriteOutcome.STORED:
             return outcome
@@ -224,9 +237,19 @@ class Decision:
             delete_by_author(event, found, self.plan)
         if ruling is not None and group_id is not None:
             self._carry_out(ruling, group_id, found)
-            if ruling.reply is not None:
-                return ruling.reply
+        if submission.origin is Origin.WIRE:
+            # An import may yet bring what a pin names.
+            self._unpin(unsettled, found)
+        if ruling is not None and ruling.reply is not None:
+            return ruling.reply
         return WriteOutcome.STORED
+
+    def _is_guessing(self, request: JoinRequest, submission: Submission) -> bool:
+        """Whether this is one code too many."""
+        if request.code is None or submission.origin is not Origin.WIRE:
+            return False
+        pubkey, address = submission.event.pubkey, submission.author.address
+        return not self._guesses.admits(pubkey, address, self._now)
 
     def _is_strange(self, submission: Submission, facts: Facts) -> bool:
         """Whether a request to vanish elsewhere is by nobody known here (Z-13)."""
@@ -314,6 +337,7 @@ class Decision:
         return Circumstances(
             now=self._now, origin=submission.origin, who=facts.who,
             has_content=gid in found.used_groups, previous_found=previous, targets=targets,
+            pinnable=pinnable(event, gid, found, self._now, submission.origin),
             moved_from=NotStored.NOT_STORED if holder is None else holder.group,
             is_memory=is_memory(event), relay=self._relay_key.pubkey,
         )  # fmt: skip
@@ -325,10 +349,10 @@ class Decision:
         )
 
     def _reach_of(
-        self, event: Event, group_id: str | None, found: Found
+        self, submission: Submission, group_id: str | None, found: Found
     ) -> tuple[str | None, bool]:
         """The group that a kind 5 belongs to, and whether not everyone may read it (N29-104)."""
-        rules = self._policy.read_rules
+        event, rules = submission.event, self._policy.read_rules
         removed = deleted_rows(event, found)
         stranger = visibility_for(STRANGER, rules, self._people, self.groups)
         quiet = any(not stranger.may_read(row, None) for row in removed)
@@ -339,6 +363,9 @@ class Decision:
         quiet = quiet or any(
             is_kind(kind) and kind_is_guarded(rules, int(kind), d) for kind, d in named
         )
+        if submission.origin is Origin.TRUSTED_IMPORT:
+            # One's own export no longer has what was deleted, and that may have been private.
+            quiet = quiet or any(value not in found.rows for value in event.tag_values("e"))
         if group_id is None:
             reached = {row.group for row in removed if row.group is not None}
             if len(reached) == 1:
@@ -348,7 +375,7 @@ class Decision:
     # -- what a moderation event does ------------------------------------------------------------
 
     def _carry_out(self, ruling: Ruling, group_id: str, found: Found) -> None:
-        before = self.groups.get(group_id)
+        before = self.groups
         self.groups = ruling.groups
         self._who.clear()
         for draft in ruling.automatic:
@@ -364,10 +391,20 @@ class Decision:
                 remove(row, found, self.plan)
         if ruling.ended is not None:
             self._end(ruling.ended, found)
-            return
-        after = self.groups.get(group_id)
-        if after is not None:
-            self._announce(before, after, found)
+        for changed in (group_id, *ruling.relatives):
+            after = self.groups.get(changed)
+            if after is not None:
+                self._announce(before.get(changed), after, found)
+
+    def _unpin(self, group_ids: Iterable[str], found: Found) -> None:
+        """Take from the pins of these groups what has gone or expired (N29-172)."""
+        for group_id in sorted(group_ids):
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            left = pins_left(group, found, self._now)
+            if len(left) < len(group.pins):
+                self._announce(group, replace(group, pins=left), found)
 
     def _announce(self, before: Group | None, after: Group, found: Found) -> None:
         """Say what a group has become."""
@@ -392,6 +429,57 @@ class Decision:
         keep = self._policy.keep.keep_of(event)
         self._store_one(event, group_id, keep, found, quiet=False)
         return event
+
+    # -- what time takes -------------------------------------------------------------------------
+
+    def expire(self, expiry: Expiry, found: Found) -> None:
+        """Remove what has expired (N40-04), and from groups what came of it."""
+        gone: list[Event] = []
+        for event_id in expiry.ids:
+            row = found.rows.get(event_id)
+            if row is None or row.expires_at is None or row.expires_at > self._now:
+                continue
+            remove(row, found, self.plan)
+            gone.append(row.event)
+            if row.slot is not None and self._policy.keep.keep_of(row.event) is Keep.LATEST:
+                # It was the newest: versions from before it must not come back (N40-08).
+                target, at = address_target(row.slot), row.event.created_at
+                bury(Tombstone(target, row.event.pubkey, at, "expired"), found, self.plan)
+        self._unpin(all_pinning(self.groups), found)
+        self.groups = forgotten(self.groups, gone)
+        self._who.clear()
+
+    # -- a call of NIP-86 ------------------------------------------------------------------------
+
+    def manage(self, order: Order, found: Found) -> Reject | None:
+        """Carry out what a call changes, all of it or nothing."""
+        for change in order.changes:
+            objected = change_objection(change, self.management, self._people)
+            if objected is not None:
+                return objected
+            row = found.rows.get(change.item)
+            if change.bans_event and row is not None and is_record(row.event):
+                return _A_RECORD
+        for change in order.changes:
+            self._change(change, found)
+        return None
+
+    def _change(self, change: Change, found: Found) -> None:
+        changed = self.management.after(change)
+        if changed is self.management:
+            return
+        self.management = changed
+        self.plan.changes.append(change)
+        self._people = changed.over(self._policy.people)
+        self._who.clear()
+        if change.bans_event:
+            row = found.rows.get(change.item)
+            if row is not None:
+                remove(row, found, self.plan)
+        elif change.is_ban and self._policy.banned_rows is BannedRows.DELETE:
+            banish(change.item, found, self.plan)
+        if change.is_ban:
+            self._unpin(all_pinning(self.groups), found)
 
     # -- a key that vanishes ---------------------------------------------------------------------
 
@@ -442,7 +530,10 @@ class Decision:
         for draft in mending(meant, left, self._now):
             left = replayed(left, self._sign_for(request, draft, found), relay)
         for group in left.by_id.values():
-            groups = groups.with_group(group)
+            before = groups.by_id.get(group.id)
+            # What went with the author is pinned no more, whatever the stored 39005 says.
+            pins = group.pins if before is None else before.pins
+            groups = groups.with_group(replace(group, pins=pins))
         self.groups = groups
 
     def _sign_for(self, request: Event, draft: Draft, found: Found) -> Event:

@@ -3,7 +3,9 @@
     RookeryError
     ├── Refused            what a client sent cannot be taken; has its wire word
     │   ├── Invalid        … because its form is wrong
-    │   └── Unsupported    … because this relay does not know that part of the protocol
+    │   ├── Unsupported    … because this relay does not know that part of the protocol
+    │   ├── TooManyRecords … because the set to be reconciled is too large
+    │   └── TooWide        … because too much would have to be looked at
     ├── ConfigFaults       files of the admin that cannot be used: every fault with file and line
     ├── StoreFault         the store cannot do its work
     │   └── StoreVersion   the store was written by another version
@@ -61,6 +63,23 @@ class Unsupported(Refused):
 
     def __init__(self, text: str) -> None:
         super().__init__(Prefix.UNSUPPORTED, text)
+
+
+class TooManyRecords(Refused):
+    """A set that negentropy should compare is too large; `most` is the limit. N77-04."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(Prefix.BLOCKED, f"the set has over {most} records")
+        self.most = most
+
+
+class TooWide(Refused):
+    """A search whose answer would take too long."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Prefix.ERROR, "this search has to look at too much: add words, kinds or authors"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from relay.memory.search_text import search_text
 from relay.nostr import messages
+from relay.nostr.nip50 import searchable
 from relay.outbox import framed
 from relay.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.nip50 import Search, Searchable
     from relay.outbox import Outbox
     from relay.projections import Realm
     from relay.retention import Stored
@@ -23,6 +27,12 @@ class Reader(Protocol):
 
     @property
     def viewer(self) -> Viewer: ...
+
+
+class Words(Protocol):
+    """Reads a text as the index of texts does."""
+
+    def contains(self, text: Searchable, search: Search) -> bool: ...
 
 
 class Subscription:
@@ -61,8 +71,10 @@ class Subscription:
 class Fanout:
     """All open subscriptions of this process."""
 
-    def __init__(self, realm: Realm) -> None:
+    def __init__(self, realm: Realm, words: Words | None = None) -> None:
+        """`words`: None where search is not offered."""
         self._realm = realm
+        self._words = words
         self._live: Subscriptions[Subscription] = Subscriptions()
 
     def __len__(self) -> int:
@@ -90,6 +102,16 @@ class Fanout:
     def _send(self, subscription: Subscription, row: Stored) -> None:
         subscription.outbox.put(messages.event_frame(subscription.head, row.event.raw))
 
+    def _contains(self, text: Searchable | None, search: Search) -> bool:
+        return (
+            self._words is not None and text is not None and self._words.contains(text, search)
+        )
+
+    def _text_of(self, event: Event) -> Searchable | None:
+        """What searches may find of it."""
+        text = search_text(event) if event.kind in self._realm.policy.searched else None
+        return None if text is None else searchable(text)
+
     def deliver(self, rows: Sequence[Stored]) -> int:
         """Rows of one commit, in order of seq (0: ephemeral). How many frames went to outboxes."""
         if not len(self._live):
@@ -101,6 +123,8 @@ class Fanout:
             event, seq, raw = row.event, row.seq, row.event.raw
             public = realm.is_public(row)
             frames: dict[bytes, bytes] = {}
+            text: Searchable | None = None
+            was_read = False
             for entry in candidates(event):
                 subscription = entry.subscription
                 if subscription.last is row or 0 < seq <= subscription.cursor:
@@ -111,6 +135,11 @@ class Fanout:
                     row, entry.filter
                 ):
                     continue
+                if entry.search is not None:
+                    if not was_read:
+                        text, was_read = self._text_of(event), True
+                    if not self._contains(text, entry.search):
+                        continue
                 subscription.last = row
                 if subscription.waiting is not None:
                     subscription.hold(row, entry.filter)

@@ -1,5 +1,8 @@
 """The road of an EVENT: screen, verify, decide in the lane, commit, answer, deliver.
 
+What NIP-86 calls change goes through the same lane: no event is taken after the ban before it. So
+does what has expired.
+
 The only conductor: all that it calls are rooms that return values and call nobody back. Rules about
 membership are judged inside the lane, against the world as the event before left it, so that nobody
 slips a message in behind their own removal. State changes only after the commit.
@@ -9,27 +12,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.decision import ONLY_RELAY, Decision, Submission, acts_here, with_departures, with_state
+from relay.decision import ONLY_RELAY, Decision, Expiry, Order, Submission, Work, acts_here
 from relay.errors import Prefix, StoreFault
 from relay.lane import Lane
+from relay.management import kind_objection
 from relay.nostr import kinds
 from relay.nostr.keys import are_signed
+from relay.rates import Guesses
 from relay.retention import wanted_for
 from relay.verdict import Reject
+from relay.wanted import with_changes, with_departures, with_expired, with_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from relay.decision import Author
     from relay.fanout import Fanout
+    from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
     from relay.projections import Realm
-    from relay.retention import Found, Stored, Wanted, WritePlan
+    from relay.retention import Found, Keep, Stored, Wanted, WritePlan
     from relay.storage import Store
     from relay.verdict import Origin
 
@@ -65,10 +72,13 @@ class Ingest:
         self._metrics = metrics
         self._committed = committed
         self._is_here = is_here
+        self._guesses = Guesses()
         self._verifying = Lane(
             self._verify, max_batch=_MAX_VERIFIED, max_waiting=_MAX_WAITING
         )
-        self._lane = Lane(self._commit, max_batch=_MAX_BATCH, max_waiting=2 * _MAX_WAITING)
+        self._lane: Lane[Work] = Lane(
+            self._commit, max_batch=_MAX_BATCH, max_waiting=2 * _MAX_WAITING
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Ingest:
@@ -79,9 +89,11 @@ class Ingest:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for lane, task in zip((self._verifying, self._lane), self._tasks, strict=True):
-            lane.close()
-            await task
+        verifying, deciding = self._tasks
+        self._verifying.close()
+        await verifying
+        self._lane.close()
+        await deciding
 
     def submit(self, event: Event, author: Author, origin: Origin) -> None:
         """Start an event on its road; `author.answered` is called at its end, or at once."""
@@ -92,11 +104,23 @@ class Ingest:
             and event.pubkey != self._relay_key.pubkey
         ):
             objected = ONLY_RELAY
+        if objected is None:
+            objected = kind_objection(event.kind, self._realm.management)
         if objected is None and not self._verifying.put(Submission(event, author, origin)):
             objected = QUEUE_FULL
         if objected is not None:
             self._metrics.answered([objected])
             author.answered(event, objected)
+
+    def order(self, order: Order) -> None:
+        """Start what a NIP-86 call changes on its road; it is answered at its end, or at once."""
+        if not self._lane.put(order):
+            order.answered(QUEUE_FULL)
+
+    def expire(self, expiry: Expiry) -> None:
+        """Let rows that have expired go; `expiry.done` says whether they did."""
+        if not self._lane.put(expiry):
+            _settle(expiry, gone=False)
 
     # -- signatures -----------------------------------------------------------------------------
 
@@ -130,32 +154,42 @@ class Ingest:
 
     # -- the lane -------------------------------------------------------------------------------
 
-    async def _commit(self, batch: Sequence[Submission]) -> None:
+    async def _commit(self, batch: Sequence[Work]) -> None:
         try:
             decision, head = await self._stored(batch)
         except StoreFault as fault:
-            _log.error("a batch of %d events was not stored: %s", len(batch), fault)
+            _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
             self._answer(batch, OUR_FAULT)
         except Exception:  # the last frame of the lane: it must live on  # noqa: BLE001
             if len(batch) == 1:
-                _log.exception("an event of kind %d could not be decided", batch[0].event.kind)
+                _log.exception("%s could not be decided", _named(batch[0]))
                 self._answer(batch, OUR_FAULT)
                 return
             # One event that nobody foresaw must not take its neighbours with it.
-            for submission in batch:
-                await self._commit([submission])
+            for item in batch:
+                await self._commit([item])
         else:
             # From here on it is on disk: whatever happens, nothing of it is taken back.
+            _log_changes(self._realm.groups, decision.plan.groups)
             self._realm.adopt(decision.groups)
+            self._realm.manage(decision.management)
             self._answer(batch, None)
             if decision.rows:
                 self._announce(decision.rows, head)
 
-    def _answer(self, batch: Sequence[Submission], fault: Reject | None) -> None:
+    def _answer(self, batch: Sequence[Work], fault: Reject | None) -> None:
         """Each its own result, or all of them our fault."""
-        self._metrics.answered([fault or submission.result for submission in batch])
-        for submission in batch:
-            submission.author.answered(submission.event, fault or submission.result)
+        self._metrics.answered([fault or each.result for each in _submissions(batch)])
+        for item in batch:
+            match item:
+                case Submission():
+                    item.author.answered(item.event, fault or item.result)
+                case Order():
+                    item.answered(fault or item.result)
+                case Expiry():
+                    _settle(item, gone=fault is None)
+                case _:
+                    assert_never(item)
 
     def _announce(self, rows: Sequence[Stored], head: int) -> None:
         try:
@@ -164,28 +198,87 @@ class Ingest:
         except Exception:  # the lane must live on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
 
-    async def _stored(self, batch: Sequence[Submission]) -> tuple[Decision, int]:
+    async def _stored(self, batch: Sequence[Work]) -> tuple[Decision, int]:
         """Decide the batch and commit it: what was decided, and the new head."""
         now = self._clock()
-        policy = self._realm.policy
-        keeps = [policy.keep.keep_of(submission.event) for submission in batch]
-        events = [submission.event for submission in batch]
-        wanted = wanted_for(list(zip(events, keeps, strict=True)))
-        wanted = self._with_the_relays_own(wanted, events)
-        decision = Decision(policy, self._realm.groups, self._relay_key, now, self._is_here)
+        keep_of = self._realm.policy.keep.keep_of
+        events = [submission.event for submission in _submissions(batch)]
+        kept = [(event, keep_of(event)) for event in events]
+        wanted = self._with_the_relays_own(wanted_for(kept), kept)
+        groups, relay = self._realm.groups, self._relay_key.pubkey
+        for item in batch:
+            if isinstance(item, Order):
+                wanted = with_changes(wanted, item.changes, groups, relay)
+            elif isinstance(item, Expiry):
+                wanted = with_expired(wanted, item.ids, groups, relay)
+        decision = Decision(self._realm, self._relay_key, now, self._is_here, self._guesses)
 
         def decide(found: Found) -> WritePlan:
-            for submission, keep in zip(batch, keeps, strict=True):
-                submission.result = decision.take(submission, keep, found)
+            keeps = iter(kept)
+            for item in batch:
+                match item:
+                    case Submission():
+                        item.result = decision.take(item, next(keeps)[1], found)
+                    case Order():
+                        item.result = decision.manage(item, found)
+                    case Expiry():
+                        decision.expire(item, found)
+                    case _:
+                        assert_never(item)
             return decision.plan
 
         with self._metrics.commit(len(batch)):
             return decision, await self._store.append(wanted, decide)
 
-    def _with_the_relays_own(self, wanted: Wanted, events: Sequence[Event]) -> Wanted:
+    def _with_the_relays_own(
+        self, wanted: Wanted, kept: Sequence[tuple[Event, Keep]]
+    ) -> Wanted:
         """Also what must be known to say what the relay itself will sign."""
         groups, relay = self._realm.groups, self._relay_key.pubkey
-        wanted = with_state(wanted, events, groups, relay)
+        wanted = with_groups(wanted, kept, groups, relay)
+        events = [event for event, _ in kept]
         requests = [event for event in events if event.kind == kinds.VANISH]
         leaving = {event.pubkey for event in requests if acts_here(event, self._is_here)}
         return with_departures(wanted, events, groups, leaving, relay) if leaving else wanted
+
+
+def _submissions(batch: Sequence[Work]) -> list[Submission]:
+    return [item for item in batch if isinstance(item, Submission)]
+
+
+def _settle(expiry: Expiry, *, gone: bool) -> None:
+    if not expiry.done.done():  # whoever waited may have been stopped
+        expiry.done.set_result(gone)
+
+
+def _named(item: Work) -> str:
+    """What it is, for the log."""
+    match item:
+        case Submission():
+            return f"an event of kind {item.event.kind}"
+        case Order():
+            return "a NIP-86 call"
+        case Expiry():
+            return "what has expired"
+        case _:
+            assert_never(item)
+
+
+def _log_changes(before: Groups, changed: Mapping[str, Group | None]) -> None:
+    """What an operator wants to find when a group is suddenly another (N29-48, N29-101, Z-05)."""
+    for group_id, group in changed.items():
+        was = before.get(group_id)
+        if was is None or group is None:
+            continue
+        if was.is_guarded and not group.is_guarded:
+            _log.warning("group %r was opened: everyone may read all that was said there", group_id)
+        if (was.flags, was.metadata) != (group.flags, group.metadata):
+            _log.info(
+                "group %r is now %s and says %s, before: %s and %s", group_id,
+                *(_listed(group.flags), _listed({tag[0] for tag in group.metadata})),
+                *(_listed(was.flags), _listed({tag[0] for tag in was.metadata})),
+            )  # fmt: skip
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words)) or "nothing"

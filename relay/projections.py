@@ -1,4 +1,4 @@
-"""What everything is judged against now: the policies in force and the groups as the log left them.
+"""What everything is judged against now: policies, what NIP-86 calls changed above them, groups.
 
 Swapped whole, never changed in place: a reader that holds one value holds a consistent one. Groups
 are a projection of the log: `rebuilt_groups` makes from the store what was there before a restart.
@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.groups.group import Groups, rebuilt
+from relay.management import Management
 from relay.visibility import visibility_for
 
 if TYPE_CHECKING:
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
     from relay.groups.circumstances import GroupSettings
+    from relay.management import BannedRows
     from relay.nostr.event import Event
     from relay.retention import KeepRules, Stored
     from relay.storage import Store
     from relay.verdict import Facts, Origin, Reject
-    from relay.visibility import People, ReadRule, Viewer, Visibility
+    from relay.visibility import KindSet, People, ReadRule, Viewer, Visibility
 
 _KEPT_VIEWERS: Final = 4096
 _LOG_PAGE: Final = 2000
@@ -59,6 +61,11 @@ class Policy(Protocol):
     def trusted_readers(self) -> Sequence[IPv4Network | IPv6Network]: ...
     @property
     def restricted_writes(self) -> bool: ...
+    @property
+    def banned_rows(self) -> BannedRows: ...
+    @property
+    def searched(self) -> KindSet:
+        """Kinds that a search may find."""
 
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
         """Cheap objections that say nothing about the author; before any signature work."""
@@ -68,11 +75,18 @@ class Policy(Protocol):
 
 
 class Realm:
-    """Policies and groups in force. Only the lane calls `adopt`, only a reload `enforce`."""
+    """What is in force. Only the lane calls `adopt` and `manage`, only a reload `enforce`."""
 
-    def __init__(self, policy: Policy, groups: Groups) -> None:
+    def __init__(
+        self, policy: Policy, groups: Groups, management: Management | None = None
+    ) -> None:
         self.policy = policy
         self.groups = groups
+        self.management = management or Management()
+        self.people = self.management.over(policy.people)
+        """Those of the policy files, and whom calls have allowed and banned."""
+        self.blocked = self.management.blocked()
+        """Addresses that may not connect."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
 
@@ -82,8 +96,17 @@ class Realm:
             self.groups = groups
             self._views.clear()
 
+    def manage(self, management: Management) -> None:
+        """After the commit that changed it."""
+        if management is not self.management:
+            self.management = management
+            self.people = management.over(self.policy.people)
+            self.blocked = management.blocked()
+            self._views.clear()
+
     def enforce(self, policy: Policy) -> None:
         self.policy = policy
+        self.people = self.management.over(policy.people)
         self._views.clear()
         self._rules_of_kind = {}
 
@@ -92,14 +115,16 @@ class Realm:
         found = self._views.get(viewer)
         if found is None:
             policy = self.policy
-            found = visibility_for(viewer, policy.read_rules, policy.people, self.groups)
+            found = visibility_for(viewer, policy.read_rules, self.people, self.groups)
             self._views[viewer] = found
             if len(self._views) > _KEPT_VIEWERS:
                 self._views.popitem(last=False)
         return found
 
     def is_public(self, row: Stored) -> bool:
-        """Whether no read rule is about this row: then everybody may read it."""
+        """Whether no read rule is about this row: then everybody may read it who is not banned."""
+        if row.event.pubkey in self.people.banned:
+            return False
         kind = row.event.kind
         rules = self._rules_of_kind.get(kind)
         if rules is None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
     from relay.groups.group import Group
+    from relay.management import Change
     from relay.visibility import Match
 
 
@@ -114,11 +115,16 @@ class WritePlan:
     """Groups whose every row goes but the records of their making and their end (N29-124)."""
     vanishes: list[Vanish] = field(default_factory=list)
     """Keys whose every row goes, those that the batch itself adds too (N62-01)."""
+    banished: dict[str, int] = field(default_factory=dict)
+    """Banned keys → the last seq up to which their rows go and are buried, all but those that the
+    state of groups follows from (N86-11)."""
+    changes: list[Change] = field(default_factory=list)
+    """Of what NIP-86 calls have set, in order."""
 
     def is_empty(self) -> bool:
         return not (
             self.adds or self.removes or self.tombstones or self.groups or self.ends
-            or self.vanishes
+            or self.vanishes or self.banished or self.changes
         )  # fmt: skip
 
 
@@ -406,6 +412,23 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     return list(taken.values())
 
 
+def banned_stone(event_id: str) -> Tombstone:
+    """What stays of an event that went with a ban."""
+    return Tombstone(event_target(event_id), "", None, "ban")
+
+
+def banish(pubkey: str, found: Found, plan: WritePlan) -> None:
+    """Delete what a key wrote, as far as it is found here; the store sees to the rest.
+
+    What the state of groups follows from stays: it was theirs to say when they said it.
+    """
+    for row in {row.seq: row for row in (*found.rows.values(), *found.slots.values())}.values():
+        if row.event.pubkey == pubkey and not is_record(row.event):
+            remove(row, found, plan)
+            bury(banned_stone(row.event.id), found, plan)
+    plan.banished[pubkey] = found.head
+
+
 def records_left(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
     """What the log says of these groups, whose records were wanted, as the batch has left it.
 
@@ -438,6 +461,9 @@ def wanted_for(events: Sequence[tuple[Event, Keep]]) -> Wanted:
             slots.update(addressed)
         elif kind == kinds.DELETE_EVENT:
             ids.update(value for value in event.tag_values("e") if is_hex64(value))
+        elif kind == kinds.UPDATE_PINS:
+            ids.update(value for value in event.tag_values("e") if is_hex64(value))
+            slots.update(filter(None, map(address_of, event.tag_values("a"))))
         elif kind == kinds.EDIT_METADATA:
             used.add(event.tag("h") or "")
         elif kind == kinds.GIFT_WRAP:

@@ -3,7 +3,8 @@
     greeted ── AUTH ok ──▶ logged in (several keys, N42-07)
       REQ  → Ask        while fewer than `max_subscriptions` are open, else CLOSED rate-limited
       CLOSE → Drop      when it is open, else nothing
-      EVENT → Submit    whoever sends it; the policies decide
+      NEG-* → Negotiate their ids and limits are those of `relay.reconciliation`
+      EVENT → Submit    whoever sends it; the policies decide (of sign-in calls only so many)
       bad frame → NOTICE; `MAX_BAD_FRAMES` in a row close the connection (1008)
 """
 
@@ -13,15 +14,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.errors import Invalid, Prefix, Refused
-from relay.nostr import messages
+from relay.nostr import kinds, messages
 from relay.nostr.messages import (
     BadCount,
     BadEvent,
     BadFrame,
+    BadNeg,
     BadQuery,
     Close,
     Count,
     Login,
+    NegClose,
+    NegMessage,
+    NegOpen,
     Publish,
     Subscribe,
 )
@@ -41,7 +46,14 @@ MAX_OPEN_BYTES: Final = 1 << 20
 """Of the frames of all open subscriptions together; an index of them takes some 20 times that."""
 MAX_KEYS: Final = 64
 """Keys that may log in on one connection."""
+MAX_CALLS: Final = 120
+"""Sign-in calls (24133) that a connection may send at once: anybody may call a signer (N46-02)."""
+CALLS_PER_S: Final = 2
 POLICY_VIOLATION: Final = 1008
+
+_TOO_MANY_CALLS: Final = Refused(
+    Prefix.RATE_LIMITED, f"at most {MAX_CALLS} sign-in calls at once, then {CALLS_PER_S} a second"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,11 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Negotiate:
+    message: NegOpen | NegMessage | NegClose
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyLogin:
     """Whether the signature holds is not for a pure room: answer with `logged_in` or `refuse`."""
 
@@ -84,14 +101,14 @@ class Hangup:
     reason: str
 
 
-Effect = Reply | Submit | Ask | CountRows | Drop | VerifyLogin | Hangup
+Effect = Reply | Submit | Ask | CountRows | Drop | Negotiate | VerifyLogin | Hangup
 
 
 class Session:
     """One client: its challenge, its keys, its open subscriptions, its patience."""
 
-    __slots__ = ("_addresses", "_bad_frames", "_challenge", "_max_subscriptions", "_open_bytes",
-                 "_sizes", "viewer")  # fmt: skip
+    __slots__ = ("_addresses", "_bad_frames", "_called_at", "_calls", "_challenge",
+                 "_max_subscriptions", "_open_bytes", "_sizes", "viewer")  # fmt: skip
 
     def __init__(
         self, challenge: str, addresses: frozenset[RelayAddress], *,
@@ -101,6 +118,9 @@ class Session:
         self._addresses = addresses
         self._max_subscriptions = max_subscriptions
         self._bad_frames = 0
+        self._calls = MAX_CALLS
+        """Sign-in calls that may be sent, as of `_called_at`."""
+        self._called_at = 0
         self.viewer = Viewer(trusted=trusted)
         self._sizes: dict[str, int] = {}
         """Open subscriptions: id → bytes of the frame that opened it."""
@@ -122,7 +142,7 @@ class Session:
         self._bad_frames = 0
         match message:
             case Publish(event):
-                return (Submit(event),)
+                return self._publish(event, now)
             case Subscribe(sub, filters):
                 return self._subscribe(sub, filters, size)
             case Count(sub, filters):
@@ -131,6 +151,11 @@ class Session:
                 return (Drop(sub),) if self._forget(sub) else ()
             case Login(event):
                 return self._login(event, now)
+            case NegOpen() | NegMessage() | NegClose():
+                return (Negotiate(message),)
+            case BadNeg(sub, refused):
+                # NEG-ERR ends the id for the client: what was open under it must end too (N77-04).
+                return (Negotiate(NegClose(sub)), Reply(messages.neg_error(sub, refused)))
             case BadEvent(event_id, refused):
                 return (Reply(messages.ok(event_id, refused)),)
             case BadCount(sub, refused):
@@ -146,6 +171,16 @@ class Session:
         if self._bad_frames >= MAX_BAD_FRAMES:
             return reply, Hangup(POLICY_VIOLATION, "too many invalid messages")
         return (reply,)
+
+    def _publish(self, event: Event, now: int) -> Sequence[Effect]:
+        if event.kind == kinds.NOSTR_CONNECT:
+            since = max(0, now - self._called_at)
+            self._calls = min(MAX_CALLS, self._calls + since * CALLS_PER_S)
+            self._called_at = now
+            if self._calls == 0:
+                return (Reply(messages.ok(event.id, _TOO_MANY_CALLS)),)
+            self._calls -= 1
+        return (Submit(event),)
 
     def _subscribe(
         self, sub: str, filters: tuple[Filter, ...], size: int

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from relay.nostr.filters import BROAD_TAGS
+from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.nip50 import Search
 
 S = TypeVar("S")
 _EVERY: Final = ("*", "")
@@ -30,6 +32,8 @@ class Entry(Generic[S]):
     filter: Filter
     sure: bool
     """Its trait is all that it asks: an event that has the trait matches."""
+    search: Search | None = None
+    """What the event's text must contain besides (N50-08)."""
 
 
 class Subscriptions(Generic[S]):
@@ -46,10 +50,11 @@ class Subscriptions(Generic[S]):
         key = id(subscription)
         mine = self._traits.setdefault(key, set())
         for filter_ in filters:
-            if filter_.impossible or filter_.search:
+            if filter_.impossible:
                 continue
             traits, sure = _traits_of(filter_)
-            entry = Entry(subscription, filter_, sure)
+            search = None if filter_.search is None else search_from(filter_.search)
+            entry = Entry(subscription, filter_, sure, search)
             for trait in traits:
                 self._by_trait.setdefault(trait, {}).setdefault(key, []).append(entry)
                 mine.add(trait)

@@ -1,7 +1,7 @@
 """Who may read what. One function decides every read: `Visibility.may_read` (contract §7).
 
 A Visibility is data: what one viewer may see now. It has two readings, `may_read` here and the
-WHERE condition that `relay.storage.sql` makes of the same fields; a law of the tests holds them
+WHERE condition that `relay.storage` makes of the same fields; a law of the tests holds them
 together.
 A row is readable when *every* read rule that matches it allows the viewer; no rule: anyone.
 Nothing about readers is stored with a row, because policies and membership change.
@@ -142,6 +142,8 @@ class People:
     """Known without being in a group (NIP-86 and `[allow]`)."""
     relay: str = ""
     """The relay's own key."""
+    banned: frozenset[str] = frozenset()
+    """They read nothing, and nobody reads what they wrote (N86-11)."""
 
     def owner_of(self, pubkey: str) -> bool:
         return pubkey in self.owners or any(pubkey in home.owners for home in self.households)
@@ -206,6 +208,8 @@ class Viewer:
 
 
 STRANGER: Final = Viewer()
+BANNED: Final = Reject(Prefix.RESTRICTED, "this key is banned here", "bans")
+"""What a banned key is told that logs in or asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +234,31 @@ class Visibility:
             self.allows(rule, row, filter_)
             for rule in self.rules
             if rule.about(row, self.groups)
+        )
+
+    def gives_all_of(self, before: Visibility) -> bool:
+        """Whether every row that `before` gave is given still, as far as rights decide it.
+
+        What goes on in a hidden group makes no difference to who is not in it: else they could feel
+        that it is there (N29-93).
+        """
+        return self is before or (
+            self.viewer.keys >= before.viewer.keys
+            and self.viewer.trusted >= before.viewer.trusted
+            and self.standing >= before.standing
+            and all(rule in before.rules for rule in self.rules)
+            and self.people.households == before.people.households
+            and self.insider_of >= before.insider_of
+            and self.admin_of >= before.admin_of
+            and self._open_doors() >= before._open_doors()
+        )
+
+    def _open_doors(self) -> frozenset[tuple[str, bool]]:
+        """(group, whether its rows are for everyone too) of all that are shown to everyone."""
+        shown = [group for group in self.groups.by_id.values() if not group.is_hidden]
+        return frozenset(
+            [(group.id, False) for group in shown]
+            + [(group.id, True) for group in shown if not group.is_guarded]
         )
 
     def allows(self, rule: ReadRule, row: Row, filter_: Filter | None) -> bool:
@@ -285,6 +314,8 @@ class Visibility:
         """
         if self.everything or not filters:
             return None
+        if not self.viewer.keys.isdisjoint(self.people.banned):
+            return BANNED
         needs = ""
         for filter_ in filters:
             reason = self._unreadable(filter_)
@@ -367,6 +398,8 @@ def visibility_for(
     viewer: Viewer, rules: Sequence[ReadRule], people: People, groups: Groups
 ) -> Visibility:
     """What `viewer` may see, given who is who and who is in which group now."""
+    if people.banned:
+        rules = (*rules, _rule_of_bans(viewer, people))
     standing = {Who.ANYONE}
     insider: set[str] = set()
     admin: set[str] = set()
@@ -391,6 +424,12 @@ def visibility_for(
     return Visibility(
         viewer, left, frozenset(standing), people, groups, frozenset(insider), frozenset(admin)
     )
+
+
+def _rule_of_bans(viewer: Viewer, people: People) -> ReadRule:
+    """Rows of a banned author: nobody; for one who is banned, all rows are like that."""
+    authors = None if not viewer.keys.isdisjoint(people.banned) else people.banned
+    return ReadRule("bans", Match(authors=authors), frozenset({Who.NOBODY}))
 
 
 def kind_is_guarded(rules: Sequence[ReadRule], kind: int, d: str | None) -> bool:

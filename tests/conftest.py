@@ -1,9 +1,20 @@
-"""What all tests share: how hypothesis works here."""
+"""What all tests share: how hypothesis works here, and what a mark may name."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import settings
+
+from tests.conformance.proofs import check_marks
+
+if TYPE_CHECKING:
+    import pytest
 
 # A busy machine is no fault of the code under test: pytest-timeout watches the clock instead.
 settings.register_profile("rookery", deadline=None)
 settings.load_profile("rookery")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    check_marks(items)

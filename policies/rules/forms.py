@@ -29,6 +29,12 @@ _KEY_SHARE: Final = Reject(
     Prefix.INVALID, "kind 1082 travels only inside a gift wrap", "key shares"
 )
 _REPOST: Final = Reject(Prefix.BLOCKED, "the reposted event is protected", "reposts")
+_MEMBERSHIP: Final = Reject(
+    Prefix.RESTRICTED, "kind: only a relay says who its members are", "relay membership"
+)
+_NO_MEMBERSHIP: Final = Reject(
+    Prefix.RESTRICTED, "kind: people join a group here, with kind 9021", "relay membership"
+)
 
 
 def _credentials(event: Event, origin: Origin) -> Reject | None:
@@ -51,6 +57,16 @@ def _wrap(event: Event, origin: Origin) -> Reject | None:
 
 def _key_share(event: Event, origin: Origin) -> Reject | None:
     return _KEY_SHARE  # D-35
+
+
+def _membership(event: Event, origin: Origin) -> Reject | None:
+    """This relay keeps no such lists; by anybody else they would be forged (N43-06)."""
+    return _MEMBERSHIP
+
+
+def _joining(event: Event, origin: Origin) -> Reject | None:
+    # Passed on like other ephemeral events, its code would be everybody's (N43-06).
+    return _NO_MEMBERSHIP
 
 
 def _repost(event: Event, origin: Origin) -> Reject | None:
@@ -77,6 +93,13 @@ FORMS: Final[Mapping[int, Callable[[Event, Origin], Reject | None]]] = {
     kinds.GIFT_WRAP: _wrap,
     kinds.EPHEMERAL_GIFT_WRAP: _wrap,
     kinds.KEY_SHARE: _key_share,
+    kinds.MEMBER_ADDED: _membership,
+    kinds.MEMBER_REMOVED: _membership,
+    kinds.RELAY_MEMBERS: _membership,
+    kinds.RELAY_ROLE: _membership,
+    kinds.RELAY_INVITE: _membership,
+    kinds.RELAY_JOIN: _joining,
+    kinds.RELAY_LEAVE: _joining,
     kinds.REPOST: _repost,
     kinds.GENERIC_REPOST: _repost,
 }

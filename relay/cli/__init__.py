@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "keygen": ("init", "make one new key pair"),
     "export": ("data", "write stored events as JSON lines"),
     "import": ("data", "read JSON lines of events into a folder"),
+    "sync": ("sync", "make a folder or relay and another relay alike"),
     "policy": ("policy", "check, show, explain and test who may do what"),
     "group": ("group", "create and manage NIP-29 groups"),
 }

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
+    from relay.nostr.filters import FilterTerms
     from relay.server.control import Folder
 
     Say = Callable[[str], None]
@@ -152,15 +153,19 @@ async def export_events(
 
 
 def _filter_from(text: str, folder: Path) -> Filter:
+    return filter_of(text, load_config(folder / "rookery.toml").storage.terms)
+
+
+def filter_of(text: str, terms: FilterTerms) -> Filter:
+    """The value of --filter, for who takes all that matches. Raises BadParameter."""
     try:
-        terms = load_config(folder / "rookery.toml").storage.terms
         filter_ = filter_from(orjson.loads(text), terms)
     except orjson.JSONDecodeError as wrong:
         raise _bad_filter(f"not JSON (column {wrong.colno})") from None
     except Refused as refused:
         raise _bad_filter(refused.text) from None
     if filter_.limit is not None or filter_.search is not None:
-        raise _bad_filter("limit and search choose among matches; an export has all of them")
+        raise _bad_filter("limit and search choose among matches; here all of them are taken")
     return filter_
 
 
@@ -351,7 +356,7 @@ async def import_events(
     """
     while batch := _batch_of(source, place):
         events = [event for _, event in batch.events]
-        answers = await _settled(folder, events, origin, pauses_s)
+        answers = await settled(folder, events, origin, pauses_s)
         refused = dict(batch.refused)
         tally = place.tally
         for (line, event), answer in zip(batch.events, answers, strict=True):
@@ -367,10 +372,10 @@ async def import_events(
         note(place)
 
 
-async def _settled(
-    folder: Folder, events: Sequence[Event], origin: Origin, pauses_s: Sequence[float]
+async def settled(
+    folder: Folder, events: Sequence[Event], origin: Origin, pauses_s: Sequence[float] = _PAUSES_S
 ) -> Sequence[tuple[bool, str]]:
-    """The answers, asked for again where they said "not now"."""
+    """The answers, asked for again where they said "not now". Raises StoreFault."""
     if not events:
         return []
     answers = list(await folder.submit(events, origin))

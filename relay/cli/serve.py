@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import click
 
@@ -38,19 +38,26 @@ from relay.nostr.nip42 import OwnAddresses
 from relay.observe import Metrics, Readiness, set_up_logging
 from relay.outbox import Turn
 from relay.projections import Realm, rebuilt_groups
+from relay.reconciliation import Negentropy
+from relay.search_follower import SearchFollower
 from relay.server.app import Parts, Server
 from relay.server.connection import Roads
-from relay.server.control import ControlServer, RemoteFolder
+from relay.server.control import ControlServer, RemoteFolder, Rows
 from relay.storage.sqlite.store import SqliteStore
+from relay.storage.words import Reading
+from relay.succession import taken_over
+from relay.sweep import Sweep
 from relay.verdict import Origin, WriteOutcome, spoken
-from relay.visibility import everything_visible
+from relay.visibility import STRANGER, everything_visible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from concurrent.futures import Executor
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
+    from relay.retention import Stored
     from relay.server.control import Folder
     from relay.verdict import Result
 
@@ -79,6 +86,9 @@ class Opened:
     bus: LocalBus
     terms: FilterTerms
     addresses: OwnAddresses
+    comparers: Executor
+    following: SearchFollower
+    """Not yet running: what only reads the folder has no use for it."""
 
     @property
     def folder(self) -> LocalFolder:
@@ -94,16 +104,21 @@ async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
     """The folder's parts, running; the caller holds its lock."""
     relay_key = _relay_key(folder)
     policy = policies.load(folder / "policies", relay_key.pubkey)
-    terms = FilterTerms(config.storage.index_tags, config.storage.prefix_d_kinds)
+    terms = FilterTerms(
+        config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
+    )
     metrics, readiness, bus = Metrics(), Readiness(), LocalBus()
     addresses = OwnAddresses(config.relay.url)
     store = await SqliteStore.open(
         folder / "rookery.db", terms, synchronous=config.storage.synchronous.value
     )
-    verifiers = ThreadPoolExecutor(2, "verify")
+    words = Reading()
+    verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(1, "negentropy")
     try:
-        realm = Realm(policy, await rebuilt_groups(store, relay_key.pubkey))
-        fanout = Fanout(realm)
+        groups = await rebuilt_groups(store, relay_key.pubkey)
+        groups = await taken_over(store, groups, relay_key, policy.keep, _now())
+        realm = Realm(policy, groups, await store.management())
+        fanout = Fanout(realm, words)
         ingest = Ingest(
             store, realm, relay_key, fanout, clock=_now, verifiers=verifiers, metrics=metrics,
             committed=bus.announce, is_here=addresses.has,
@@ -111,11 +126,13 @@ async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
         async with ingest:
             yield Opened(
                 config, relay_key, policy, store, realm, fanout, ingest, metrics, readiness, bus,
-                terms, addresses,
+                terms, addresses, comparers, SearchFollower(store, realm, bus, clock=_now),
             )
     finally:
         verifiers.shutdown()
+        comparers.shutdown()
         await store.close()
+        words.close()
 
 
 def _relay_key(folder: Path) -> SecretKey:
@@ -146,22 +163,38 @@ class LocalFolder:
         await batch.done.wait()
         return batch.results
 
-    async def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
+    async def events(
+        self, filter_: Filter, rows: Rows = Rows.ALL
+    ) -> AsyncIterator[Sequence[bytes]]:
         seq, head = 0, await self.head()  # what comes while this is read is not part of it
-        visibility = everything_visible(self._parts.realm.policy.people, self._parts.realm.groups)
-        while rows := await self._parts.store.since(seq, _EXPORT_PAGE):
+        while page := await self._parts.store.since(seq, _EXPORT_PAGE):
             now = _now()
+            may_read = self._readable(rows, filter_)
             yield [
                 row.event.raw
-                for row in rows
+                for row in page
                 if row.seq <= head
                 and (row.expires_at is None or row.expires_at > now)
                 and filter_.matches(row.event)
-                and visibility.may_read(row, filter_)
+                and may_read(row)
             ]
-            seq = rows[-1].seq
+            seq = page[-1].seq
             if seq >= head:
                 return
+
+    def _readable(self, rows: Rows, filter_: Filter) -> Callable[[Stored], bool]:
+        """Of this moment: while a folder is read a group may become private."""
+        realm = self._parts.realm
+        match rows:
+            case Rows.ALL:
+                visibility = everything_visible(realm.policy.people, realm.groups)
+                return lambda row: visibility.may_read(row, filter_)
+            case Rows.PUBLIC:
+                visibility = realm.visibility(STRANGER)
+                # What no rule is about is quicker to tell, and is most of what there is.
+                return lambda row: realm.is_public(row) or visibility.may_read(row, filter_)
+            case _:
+                assert_never(rows)
 
     async def head(self) -> int:
         return await self._parts.store.head()
@@ -196,6 +229,10 @@ class _Line:
     @property
     def authenticated(self) -> frozenset[str]:
         return frozenset()
+
+    @property
+    def address(self) -> None:
+        return None
 
     def answered(self, event: Event, result: Result) -> None:
         self.batch.note(self.number, result)
@@ -289,16 +326,19 @@ async def _serve(folder: Path, config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload.set)
     async with opened(folder, config) as parts:
-        roads = _roads(parts)
+        roads = roads_of(parts)
         server = Server(
             Parts(config, parts.realm, parts.store, roads, parts.relay_key.pubkey, parts.metrics,
                   parts.readiness),
             config.server.host, config.server.port,
         )  # fmt: skip
-        async with ControlServer(folder / "control.sock", parts.folder), server:
+        async with (
+            ControlServer(folder / "control.sock", parts.folder), server, parts.following,
+            Sweep(parts.store, parts.ingest, clock=_now),
+        ):  # fmt: skip
             parts.addresses.listens_on(server.addresses)
             watching = asyncio.create_task(
-                _reload(folder, parts, reload, server.policies_changed), name="reload"
+                _reload(folder, parts, reload, server.rights_changed), name="reload"
             )
             gc.freeze()
             print(f"listening on {server.url}", flush=True)
@@ -308,16 +348,23 @@ async def _serve(folder: Path, config: Config) -> None:
             await asyncio.gather(watching, return_exceptions=True)
 
 
-def _roads(parts: Opened) -> Roads:
+def roads_of(parts: Opened) -> Roads:
     config = parts.config
     loop = asyncio.get_running_loop()
     answers = Answers(
-        parts.store, parts.realm, parts.fanout, config.limits, clock=_now, metrics=parts.metrics
+        parts.store, parts.realm, parts.fanout, config.limits, clock=_now, metrics=parts.metrics,
+        index=parts.following,
+    )  # fmt: skip
+    negentropy = Negentropy(
+        parts.store, parts.realm, config.limits, clock=_now, workers=parts.comparers
+    )
+    parts.metrics.watch(
+        "negentropy_records", "Records held for clients that reconcile.", lambda: negentropy.held
     )
     turn = Turn(loop.call_soon, parts.metrics.frames_out)
     return Roads(
-        parts.ingest, answers, turn, config.limits, parts.terms, parts.metrics, _now,
-        compression=config.server.compression,
+        parts.ingest, answers, negentropy, turn, config.limits, parts.terms, parts.metrics, _now,
+        parts.realm, compression=config.server.compression,
     )  # fmt: skip
 
 

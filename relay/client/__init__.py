@@ -12,6 +12,7 @@ from relay.client.errors import (
     AnswerTooLong,
     ClientClosed,
     ClientError,
+    Incomparable,
     NoKey,
     NotARelay,
     PublishRefused,
@@ -20,6 +21,7 @@ from relay.client.errors import (
     Unreachable,
 )
 from relay.client.link import Pace
+from relay.client.reconciling import Difference
 from relay.client.subscription import Subscription
 
 __all__ = [
@@ -27,6 +29,8 @@ __all__ = [
     "Client",
     "ClientClosed",
     "ClientError",
+    "Difference",
+    "Incomparable",
     "NoKey",
     "NotARelay",
     "Pace",

@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from relay.client.answers import CountAnswer, StoredAnswer, filters_of
 from relay.client.dialer import Dialer
-from relay.client.errors import ConnectionLost, NoKey, PublishRefused, QueryClosed
+from relay.client.errors import (
+    ClientError,
+    ConnectionLost,
+    Incomparable,
+    NoKey,
+    PublishRefused,
+    QueryClosed,
+    Unanswered,
+)
 from relay.client.link import Pace, Reply
+from relay.client.reconciling import NEGENTROPY, Comparison
 from relay.client.subscription import Subscription
 from relay.errors import Prefix
 
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterable,
         AsyncIterator,
+        Awaitable,
         Callable,
         Collection,
         Iterable,
@@ -32,10 +42,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from relay.client.link import Link
+    from relay.client.reconciling import Difference
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
+    from relay.nostr.nip77 import Items
 
+    Asked = TypeVar("Asked")
     Answer = TypeVar("Answer", StoredAnswer, CountAnswer)
     Question = Filter | Mapping[str, object]
     """A filter, or what NIP-01 writes for one: `{"kinds": [9], "#h": ["tea"]}`."""
@@ -216,6 +230,42 @@ class Client:
         async with self._dialer.deadline(deadline_s, "the COUNT"):
             return (await self._answer("COUNT", wanted, CountAnswer)).number
 
+    async def reconcile(
+        self,
+        filter_: Question,
+        items: Items,
+        *,
+        deadline_s: float | None = None,
+        answered: Callable[[], None] = lambda: None,
+    ) -> Difference:
+        """How `items` differ from what the relay finds by the filter (NIP-77); no event travels.
+
+        The deadline is that of each of its messages, after which `answered` is called. Raises
+        QueryClosed (its prefix is `blocked` when the relay finds too many), Incomparable.
+        """
+        (wanted,) = filters_of((filter_,))
+        messages = 0
+
+        async def noticed(text: str) -> None:
+            if not await self._offers(NEGENTROPY):
+                raise Incomparable(f"the relay offers no negentropy (NIP-77); it said: {text}")
+
+        try:
+            async with self._dialer.deadline(deadline_s, "NEG-MSG") as begin_anew:
+
+                def heard() -> None:
+                    nonlocal messages
+                    messages += 1
+                    begin_anew()
+                    answered()
+
+                comparison = Comparison(wanted, items, noticed=noticed, answered=heard)
+                return await self._asked(comparison.over)
+        except Unanswered as late:
+            if not messages and not await self._offers(NEGENTROPY):
+                raise Incomparable(f"the relay offers no negentropy (NIP-77): {late}") from None
+            raise
+
     def subscribe(self, *filters: Question, queue: int = 10_000) -> Subscription:
         """Stored events, then live ones, across reconnects: see Subscription.
 
@@ -256,15 +306,23 @@ class Client:
     async def _answer(
         self, verb: str, filters: Sequence[Filter], new_answer: Callable[[], Answer]
     ) -> Answer:
+        async def ask(link: Link) -> Answer:
+            answer = new_answer()
+            async with link.asking(verb, filters, answer):
+                await answer.wait()
+            return answer
+
+        return await self._asked(ask)
+
+    async def _asked(self, ask: Callable[[Link], Awaitable[Asked]]) -> Asked:
+        """What `ask` gives, logged in when the relay wants that, on as many links as it takes."""
         login_tried = False
         while True:
             link = await self._dialer.link_up()
-            rounds, answer = link.login_rounds, new_answer()
+            rounds = link.login_rounds
             try:
                 try:
-                    async with link.asking(verb, filters, answer):
-                        await answer.wait()
-                    return answer
+                    return await ask(link)
                 except QueryClosed as closed:
                     if closed.prefix != Prefix.AUTH_REQUIRED:
                         raise
@@ -274,6 +332,14 @@ class Client:
                     login_tried = True
             except ConnectionLost:
                 login_tried = False
+
+    async def _offers(self, nip: int) -> bool:
+        """Whether the relay lists this NIP in its information document."""
+        try:
+            listed = (await self.information()).get("supported_nips")
+        except ClientError:
+            return False
+        return isinstance(listed, list) and nip in listed
 
     async def _pages(
         self, filter_: Filter, page: int, deadline_s: float | None

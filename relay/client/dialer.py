@@ -101,12 +101,18 @@ class Dialer:
         return _JITTER.uniform(whole / 2, whole)
 
     @asynccontextmanager
-    async def deadline(self, seconds: float | None, what: str) -> AsyncIterator[None]:
-        """Raises Unanswered when the block takes longer; None: the pace's own deadline."""
+    async def deadline(
+        self, seconds: float | None, what: str
+    ) -> AsyncIterator[Callable[[], None]]:
+        """Raises Unanswered when the block takes longer; None: the pace's own deadline.
+
+        The block is given what makes the time begin anew.
+        """
         seconds = self.pace.deadline_s if seconds is None else seconds
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(seconds):
-                yield
+            async with asyncio.timeout(seconds) as limit:
+                yield lambda: limit.reschedule(loop.time() + seconds)
         except TimeoutError:
             why = f"; no connection: {self._why}" if self.link is None and self._why else ""
             raise Unanswered(f"no answer within {seconds:g} s: waited for {what}{why}") from None

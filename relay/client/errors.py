@@ -7,9 +7,10 @@
         ├── ClientClosed      used outside its `async with`
         ├── NoKey             something must be signed and the client has no key
         ├── PublishRefused    OK false: the relay does not take the event
-        ├── QueryClosed       CLOSED: the relay does not answer the query, or ended it
+        ├── QueryClosed       CLOSED or NEG-ERR: the relay does not answer, or has ended it
         ├── AnswerTooLong     more events than one answer may hold
         ├── NotARelay         the URL answers, but with no relay information document
+        ├── Incomparable      no comparison: no NIP-77 there, or what it says cannot be followed
         └── ConnectionLost    inside this package only: requests survive it and are sent again
 """
 
@@ -94,6 +95,10 @@ class AnswerTooLong(ClientError):
 
 class NotARelay(ClientError):
     """The HTTP side of the URL gives no relay information document (NIP-11)."""
+
+
+class Incomparable(ClientError):
+    """Sets cannot be compared with this relay."""
 
 
 class ConnectionLost(ClientError):

@@ -23,7 +23,7 @@ from relay.nostr.kinds import CLIENT_AUTH
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -68,7 +68,10 @@ class Reply:
 
 
 class Sink(Protocol):
-    """Takes what a relay sends for one subscription id. Called by the reader: must not wait."""
+    """Takes what a relay sends for one subscription id, and every NOTICE, which names none.
+
+    Called by the reader: must not wait.
+    """
 
     @property
     def is_over(self) -> bool:
@@ -163,9 +166,34 @@ class Link:
     ) -> AsyncIterator[None]:
         """A REQ or COUNT for the time of the block; `sink` is told all. Raises ConnectionLost."""
         sub = f"{verb[0].lower()}{next(self._numbers)}"
+        opening = orjson.dumps([verb, sub, *map(as_json, filters)])
+        async with self._told(sub, sink, opening, orjson.dumps(["CLOSE", sub])):
+            yield
+
+    @asynccontextmanager
+    async def negotiating(
+        self, filter_: Filter, message: str, sink: Sink
+    ) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+        """A NEG-OPEN for the time of the block, which is given what sends a further message.
+
+        Messages are hex. Raises ConnectionLost.
+        """
+        sub = f"n{next(self._numbers)}"
+
+        async def send(further: str) -> None:
+            await self.send(orjson.dumps(["NEG-MSG", sub, further]), sub)
+
+        opening = orjson.dumps(["NEG-OPEN", sub, as_json(filter_), message])
+        async with self._told(sub, sink, opening, orjson.dumps(["NEG-CLOSE", sub])):
+            yield send
+
+    @asynccontextmanager
+    async def _told(
+        self, sub: str, sink: Sink, opening: bytes, closing: bytes
+    ) -> AsyncIterator[None]:
         self._sinks[sub] = sink
         try:
-            await self.send(orjson.dumps([verb, sub, *map(as_json, filters)]), sub)
+            await self.send(opening, sub)
             yield
         finally:
             del self._sinks[sub]
@@ -173,7 +201,7 @@ class Link:
                 with suppress(ConnectionLost, TimeoutError):
                     # Also on the way out of a cancelled query: else the relay keeps it open.
                     async with asyncio.timeout(_HANG_UP_S):
-                        await self.send(orjson.dumps(["CLOSE", sub]))
+                        await self.send(closing)
 
     async def login_after(self, rounds: int) -> bool:
         """Whether a login later than `rounds` was taken; waits for a challenge that is on its way.
@@ -230,6 +258,8 @@ class Link:
                 self._bell.ring()
             case ["NOTICE", str(text), *_]:
                 self._notices.append(text)
+                for sink in tuple(self._sinks.values()):
+                    sink.take("NOTICE", frame)
             case [str(verb), str(sub), *_] if sub in self._sinks:
                 self._sinks[sub].take(verb, frame)
             case _:

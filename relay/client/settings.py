@@ -80,9 +80,9 @@ def find_settings(
     """
     file = read_client_file(home)
     if relay is not None:
-        url = _relay_url(relay, "--relay")
+        url = relay_url(relay, "--relay")
     elif environ.get("ROOKERY_RELAY"):
-        url = _relay_url(environ["ROOKERY_RELAY"], "ROOKERY_RELAY")
+        url = relay_url(environ["ROOKERY_RELAY"], "ROOKERY_RELAY")
     else:
         url = file.relay or DEFAULT_RELAY
     return ClientSettings(
@@ -124,13 +124,8 @@ def read_client_file(home: Path) -> ClientFile:
     )
 
 
-def _key(
-    actor: Actor,
-    key_file: Path | None,
-    file: ClientFile,
-    environ: Mapping[str, str],
-    here: Path,
-) -> SecretKey:
+def named_key(key_file: Path | None, environ: Mapping[str, str]) -> SecretKey | None:
+    """The key that this very command was given, if any. Raises UserError."""
     if key_file is not None:
         return _key_in(key_file)
     if environ.get("ROOKERY_KEY"):
@@ -141,6 +136,19 @@ def _key(
                 "ROOKERY_KEY holds no nsec and no 64 hex characters; it is the key itself,"
                 " a file is given with --key-file"
             ) from None
+    return None
+
+
+def _key(
+    actor: Actor,
+    key_file: Path | None,
+    file: ClientFile,
+    environ: Mapping[str, str],
+    here: Path,
+) -> SecretKey:
+    named = named_key(key_file, environ)
+    if named is not None:
+        return named
     if file.key_file is not None:
         return _key_in(file.key_file)
     if actor is Actor.AGENT and file.agent_key_file is not None:
@@ -165,7 +173,8 @@ def _key_in(path: Path) -> SecretKey:
         raise UserError(f"cannot read the key file {path}: {error.strerror}") from error
 
 
-def _relay_url(url: str, where: str) -> str:
+def relay_url(url: str, where: str) -> str:
+    """The URL as it is used. `where` it was given. Raises UserError."""
     url = url.strip()
     if not _is_relay_url(url):
         raise UserError(f"{where}: {url!r} is no relay URL; it begins with ws:// or wss://", code=2)

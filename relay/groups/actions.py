@@ -1,7 +1,7 @@
 """Event → Action: what a 9000–9022 asks for, its form checked once, at the edge.
 
 House rules: whatever is wrong here is `invalid:` and can be seen in the event alone. Who may do it,
-and what it does, is `relay.groups.ruling`'s question. Pins (9010) and subgroups are not offered.
+and what it does, is `relay.groups.ruling`'s question.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
-from relay.groups.group import FLAGS, SINGLE_VALUED, number_in
+from relay.groups.group import FLAGS, PIN_TAGS, SINGLE_VALUED, number_in
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
@@ -25,15 +25,16 @@ MAX_ID_CHARS: Final = 64
 MAX_ROLES: Final = 8
 MAX_ROLE_CHARS: Final = 64
 MIN_CODE_CHARS: Final = 8
+MAX_PINS: Final = 64
 MAX_COPIED_TAGS: Final = 64
 """Tags of a 9002 unknown to NIP-29 that 39000 repeats (N29-49)."""
 
 CONFIRMING: Final = frozenset({"public", "visible", "open"})
 """Tags by which a 9002 says that it means to drop a flag (Z-03)."""
-_NEVER_COPIED: Final = CONFIRMING | {
-    "h", "d", "previous", "-", "expiration", "nonce", "unrestricted",
+_SAID_OTHERWISE: Final = CONFIRMING | {
+    "h", "d", "previous", "-", "expiration", "nonce", "unrestricted", "parent", "child",
 }  # fmt: skip
-_SUBGROUP_TAGS: Final = ("parent", "child")
+"""Tags of a 9002 that 39000 does not repeat as they are."""
 
 _NEVER_EXPIRING: Final = frozenset(
     {kinds.PUT_USER, kinds.REMOVE_USER, kinds.CREATE_GROUP, kinds.DELETE_GROUP, kinds.JOIN_REQUEST}
@@ -42,24 +43,30 @@ _NEVER_EXPIRING: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Description:
+    """What 39000 is to say; what is absent is unset (N29-48)."""
+
+    metadata: tuple[tuple[str, ...], ...] = ()
+    flags: frozenset[Flag] = frozenset()
+    supported_kinds: frozenset[int] | None = None
+    parent: str | None = None
+    children: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CreateGroup:
-    """9007."""
+    """9007. Without flags it is a bare one, whose flags are the policy's (Z-03)."""
 
     group: str
-    metadata: tuple[tuple[str, ...], ...]
-    flags: frozenset[Flag]
-    """Empty: a bare 9007, whose flags are the policy's (Z-03)."""
-    supported_kinds: frozenset[int] | None
+    description: Description
 
 
 @dataclass(frozen=True, slots=True)
 class EditMetadata:
-    """9002: the whole new metadata."""
+    """9002."""
 
     group: str
-    metadata: tuple[tuple[str, ...], ...]
-    flags: frozenset[Flag]
-    supported_kinds: frozenset[int] | None
+    description: Description
     confirmed: frozenset[str]
     """Those of CONFIRMING that it has."""
 
@@ -104,6 +111,14 @@ class CreateInvites:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdatePins:
+    """9010: the whole new list, as `e` and `a` tags; of two that name the same the first."""
+
+    group: str
+    pins: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JoinRequest:
     """9021."""
 
@@ -118,7 +133,9 @@ class LeaveRequest:
     group: str
 
 
-Moderation = EditMetadata | PutUsers | RemoveUsers | DeleteEvents | DeleteGroup | CreateInvites
+Moderation = (
+    EditMetadata | PutUsers | RemoveUsers | DeleteEvents | DeleteGroup | CreateInvites | UpdatePins
+)
 Action = CreateGroup | Moderation | JoinRequest | LeaveRequest
 
 
@@ -162,14 +179,12 @@ def action_of(event: Event) -> Action | None:
 
 def _created(event: Event, group_id: str) -> CreateGroup:
     _check_id(group_id)
-    metadata, flags, supported = _described(event)
-    return CreateGroup(group_id, metadata, flags, supported)
+    return CreateGroup(group_id, _described(event))
 
 
 def _edited(event: Event, group_id: str) -> EditMetadata:
-    metadata, flags, supported = _described(event)
     confirmed = frozenset(tag[0] for tag in event.tags if tag and tag[0] in CONFIRMING)
-    return EditMetadata(group_id, metadata, flags, supported, confirmed)
+    return EditMetadata(group_id, _described(event), confirmed)
 
 
 def _put(event: Event, group_id: str) -> PutUsers:
@@ -208,6 +223,16 @@ def _invited(event: Event, group_id: str) -> CreateInvites:
     return CreateInvites(group_id, tuple(codes))
 
 
+def _pinned(event: Event, group_id: str) -> UpdatePins:
+    pins: dict[tuple[str, str], tuple[str, ...]] = {}
+    for tag in event.tags:
+        if tag and tag[0] in PIN_TAGS:
+            pins.setdefault((tag[0], tag[1] if len(tag) > 1 else ""), tuple(tag))
+    if len(pins) > MAX_PINS:
+        raise Invalid(f"e, a: {len(pins)} pins, at most {MAX_PINS} allowed")
+    return UpdatePins(group_id, tuple(pins.values()))
+
+
 def _joining(event: Event, group_id: str) -> JoinRequest:
     return JoinRequest(group_id, event.tag("code") or None)
 
@@ -224,6 +249,7 @@ _READERS: Final[Mapping[int, Callable[[Event, str], Action]]] = {
     kinds.CREATE_GROUP: _created,
     kinds.DELETE_GROUP: _ended,
     kinds.CREATE_INVITE: _invited,
+    kinds.UPDATE_PINS: _pinned,
     kinds.JOIN_REQUEST: _joining,
     kinds.LEAVE_REQUEST: _leaving,
 }
@@ -256,28 +282,45 @@ def _people(event: Event) -> list[tuple[str, tuple[str, ...]]]:
     return [(tag[1], tuple(dict.fromkeys(tag[2:]))) for tag in event.tags if tag and tag[0] == "p"]
 
 
-def _described(
-    event: Event,
-) -> tuple[tuple[tuple[str, ...], ...], frozenset[Flag], frozenset[int] | None]:
-    """Metadata, flags and supported kinds of a 9002 or 9007 (N29-48, N29-49)."""
+def _described(event: Event) -> Description:
+    """What a 9002 or 9007 says of its group (N29-48, N29-49)."""
     single: dict[str, tuple[str, ...]] = {}
     copied: list[tuple[str, ...]] = []
     flags: set[Flag] = set()
     supported: frozenset[int] | None = None
     for tag in event.tags:
         name = tag[0] if tag else ""
-        if name in _SUBGROUP_TAGS:
-            raise Invalid(f"{name}: subgroups are not offered here")
         if name in FLAGS:
             flags.add(FLAGS[name])
         elif name == "supported_kinds":
             supported = _kinds_in(tag) if supported is None else supported
         elif name in SINGLE_VALUED:
             single.setdefault(name, tuple(tag))
-        elif name and name not in _NEVER_COPIED and len(copied) < MAX_COPIED_TAGS:
+        elif name and name not in _SAID_OTHERWISE and len(copied) < MAX_COPIED_TAGS:
             copied.append(tuple(tag))
     ordered = [single[name] for name in SINGLE_VALUED if name in single]
-    return (*ordered, *copied), frozenset(flags), supported
+    return Description(
+        (*ordered, *copied), frozenset(flags), supported, _parent_in(event), _children_in(event)
+    )
+
+
+def _parent_in(event: Event) -> str | None:
+    parents = _named(event, "parent")
+    if len(parents) > 1:
+        raise Invalid("parent: one tag only")
+    return parents[0] if parents else None
+
+
+def _children_in(event: Event) -> tuple[str, ...]:
+    return tuple(_named(event, "child"))
+
+
+def _named(event: Event, name: str) -> list[str]:
+    """The groups that the tags of this name name."""
+    values = [tag[1] if len(tag) > 1 else "" for tag in event.tags if tag and tag[0] == name]
+    if not all(values):
+        raise Invalid(f"{name}: must name a group")
+    return values
 
 
 def _kinds_in(tag: list[str]) -> frozenset[int]:

@@ -13,7 +13,7 @@ from relay.verdict import Origin, Reject, Who
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from relay.groups.group import Flag, Groups
+    from relay.groups.group import Flag, Group, Groups, Pin
     from relay.groups.notices import Draft
 
 RULE: Final = "groups"
@@ -82,6 +82,9 @@ class Circumstances:
     """Those prefixes of the event's `previous` that some event of this group begins with."""
     targets: Mapping[str, Target] = field(default_factory=dict)
     """For a 9005: id → event, of the named ids that are stored."""
+    pinnable: frozenset[Pin] = frozenset()
+    """For a 9010: those of its targets that are stored events of this group, not expired. In an
+    import also addresses without an event: their newest version may come later in the file."""
     moved_from: str | NotStored | None = NotStored.NOT_STORED
     """Group of the stored version of the event's address; None: stored outside all groups."""
     is_memory: bool = False
@@ -100,9 +103,22 @@ class Ruling:
     """9000 or 9001 by the relay, stored behind the event in this order (N29-81)."""
     removes: tuple[str, ...] = ()
     """Ids that a 9005 deletes for good."""
+    relatives: tuple[str, ...] = ()
+    """Ids of other groups that change with this one: its parents and subgroups."""
     ended: str | None = None
     """The group that a 9008 ended: all its rows go but its 9007 and 9008."""
     reply: Reject | None = None
     """The event is stored, yet this is its answer: a 9021 that waits (Z-01)."""
     superseded: tuple[str, ...] = ()
     """Ids of rows that go without a tombstone: the author's earlier pending 9021 (N29-35)."""
+
+
+def rules_all(pubkey: str, circumstances: Circumstances) -> bool:
+    """Owners may do in each group what its admin may (contract §5), and so may the relay itself."""
+    return Who.OWNER in circumstances.who or pubkey == circumstances.relay
+
+
+def knows(pubkey: str, group: Group, circumstances: Circumstances) -> bool:
+    """Whether the key may be told that the group exists, hidden as it may be (Z-02)."""
+    was_told = pubkey in group.involved and pubkey not in group.newcomers
+    return was_told or rules_all(pubkey, circumstances)

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from relay.groups.group import Group
+from relay.groups.group import Group, pins_of
 from relay.groups.notices import Draft
 from relay.nostr import kinds
 
@@ -33,8 +33,11 @@ class Cause(Enum):
 
 
 def forgotten(groups: Groups, rows: Iterable[Event]) -> Groups:
-    """These groups when rows are gone that expired or were swept: codes and requests go along."""
+    """These groups when rows are gone that expired or were swept: codes, requests and pins too."""
     for event in rows:
+        for pin in pins_of(event):
+            for group_id in groups.pinned.get(pin, ()):
+                groups = groups.with_group(groups.by_id[group_id].without_pin(pin))
         if event.kind in (kinds.CREATE_INVITE, kinds.JOIN_REQUEST):
             group = groups.get(event.tag("h"))
             if group is not None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _V = TypeVar("_V")
+_K = TypeVar("_K")
+
+Pin = tuple[str, str]
+"""("e", id) or ("a", address): what a pin names."""
 
 
 class Flag(StrEnum):
@@ -36,6 +40,9 @@ FLAGS: Final[Mapping[str, Flag]] = {flag.value: flag for flag in Flag}
 
 SINGLE_VALUED: Final = ("name", "picture", "banner", "about")
 """What 39000 says once and first (N29-62)."""
+
+PIN_TAGS: Final = ("e", "a")
+_NO_METADATA: Final = ("d", "supported_kinds", "parent", "child")
 
 SHUT: Final = frozenset({Flag.PRIVATE, Flag.RESTRICTED, Flag.CLOSED})
 """What a group counts as until its 39000 is read: a log with a hole in it opens nothing."""
@@ -77,7 +84,7 @@ class Group:
 
     id: str
     metadata: tuple[tuple[str, ...], ...] = ()
-    """Tags of 39000 but `d`, the flags and `supported_kinds`, in order."""
+    """Tags of 39000 but `d`, the flags, `supported_kinds`, `parent` and `child`, in order."""
     flags: frozenset[Flag] = frozenset()
     supported_kinds: frozenset[int] | None = None
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -92,6 +99,15 @@ class Group:
     """Every key once put in, taken out or waiting: such a key may be told that the group exists."""
     newcomers: frozenset[str] = frozenset()
     """Those of `involved` who only wait: without their 9021 they are nobody here."""
+    parent: str | None = None
+    """The group that this one is a subgroup of (N29-131)."""
+    children: tuple[str, ...] = ()
+    """Its subgroups, in the order that its admins gave them (N29-137)."""
+    pins: tuple[tuple[str, ...], ...] = ()
+    """`e` and `a` tags of 39005, in order (N29-172)."""
+    former: frozenset[str] = frozenset()
+    """Keys that first said, as a relay does, who the founder is (N29-82): of relays that the group
+    was moved from, whose records of that time count as this relay's own (N29-152)."""
     stamps: Mapping[int, int] = field(default_factory=dict)
     """kind of 39000…39005 → created_at of its newest (N29-68)."""
 
@@ -123,6 +139,21 @@ class Group:
     def admins(self) -> dict[str, tuple[str, ...]]:
         """Members that hold a role: what 39001 lists (N29-110)."""
         return {pubkey: roles for pubkey, roles in self.members.items() if roles}
+
+    def speaks_for(self, pubkey: str, relay_pubkey: str) -> bool:
+        """Whether a record by this key is one that a relay issued by itself (N29-80, N29-152)."""
+        return pubkey == relay_pubkey or pubkey in self.former
+
+    def is_founding(self, event: Event) -> bool:
+        """Whether a 9000 says of this fresh group who founded it, first or once more, and nothing
+        else: what a relay does and no member can."""
+        people = users_in(event.tags)
+        return (
+            event.kind == kinds.PUT_USER
+            and (not self.members or people == self.members)
+            and list(people.values()) == [(Role.ADMIN.value,)]
+            and event.pubkey not in people
+        )
 
     def with_users(self, users: Mapping[str, tuple[str, ...]]) -> Group:
         """With these keys as members, holding exactly these roles (N29-46); all is forgiven."""
@@ -193,6 +224,9 @@ class Group:
             newcomers=self.newcomers | {pubkey} if is_new else self.newcomers,
         )
 
+    def without_pin(self, pin: Pin) -> Group:
+        return replace(self, pins=tuple(tag for tag in self.pins if tag[:2] != pin))
+
     def without_rows(self, ids: Set[str]) -> Group:
         """When these events are gone: a 9009 takes its codes along, a pending 9021 the request."""
         invites = {code: inv for code, inv in self.invites.items() if inv.event_id not in ids}
@@ -217,6 +251,8 @@ class Groups:
     """Ids that were deleted and can never be used again (N29-124)."""
     memberships: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """pubkey → ids of the groups that it is a member of."""
+    pinned: Mapping[Pin, frozenset[str]] = field(default_factory=dict)
+    """What is pinned → ids of the groups where it is."""
 
     def get(self, group_id: str | None) -> Group | None:
         return self.by_id.get(group_id) if group_id is not None else None
@@ -231,18 +267,24 @@ class Groups:
     def with_group(self, group: Group) -> Groups:
         """These groups with `group` new or in place of the one of its id."""
         before = self.by_id.get(group.id)
-        memberships = self.memberships
+        memberships, pinned = self.memberships, self.pinned
         if before is None or before.members is not group.members:
-            memberships = _moved(memberships, before, group.members, group.id)
-        return replace(self, by_id={**self.by_id, group.id: group}, memberships=memberships)
+            old = frozenset[str]() if before is None else before.members.keys()
+            memberships = _moved(memberships, old, group.members.keys(), group.id)
+        if (() if before is None else before.pins) != group.pins:
+            pinned = _moved(pinned, _pinned_by(before), _pinned_by(group), group.id)
+        by_id = {**self.by_id, group.id: group}
+        return replace(self, by_id=by_id, memberships=memberships, pinned=pinned)
 
     def without_group(self, group_id: str) -> Groups:
         """These groups after the end of one; its id stays spent."""
         before = self.by_id.get(group_id)
+        old = frozenset[str]() if before is None else before.members.keys()
         return Groups(
             {key: group for key, group in self.by_id.items() if key != group_id},
             self.ended | {group_id},
-            _moved(self.memberships, before, {}, group_id),
+            _moved(self.memberships, old, frozenset(), group_id),
+            _moved(self.pinned, _pinned_by(before), frozenset(), group_id),
         )
 
 
@@ -286,13 +328,17 @@ def group_after(group: Group, event: Event, relay_pubkey: str) -> Group:
     match event.kind:
         case kinds.PUT_USER:
             users = users_in(event.tags)
-            if event.pubkey != relay_pubkey:
+            if group.is_founding(event) and event.pubkey != relay_pubkey:
+                group = replace(group, former=group.former | {event.pubkey})
+                return group.with_users(users)
+            if not group.speaks_for(event.pubkey, relay_pubkey):
                 return group.with_users(users)
             joins = not users.keys() <= group.members.keys()
             return _with_invite_used(group, event) if joins else group.with_users(users)
         case kinds.REMOVE_USER:
             named = frozenset(users_in(event.tags))
-            if event.pubkey == relay_pubkey and event.has_tag("self-removal"):
+            by_relay = group.speaks_for(event.pubkey, relay_pubkey)
+            if by_relay and event.has_tag("self-removal"):
                 return group.without_users(named, removed_at=None)
             own = named & {event.pubkey}
             return group.without_users(own, removed_at=None).without_users(
@@ -321,6 +367,9 @@ def _with_invite_used(group: Group, event: Event) -> Group:
 
 def _with_notice(group: Group, event: Event) -> Group:
     stamped = replace(group, stamps={**group.stamps, event.kind: event.created_at})
+    if event.kind == kinds.GROUP_PINS:
+        pins = tuple(tuple(tag) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS)
+        return replace(stamped, pins=pins)
     if event.kind != kinds.GROUP_METADATA:
         return stamped
     flags = frozenset(FLAGS[tag[0]] for tag in event.tags if tag and tag[0] in FLAGS)
@@ -331,8 +380,10 @@ def _with_notice(group: Group, event: Event) -> Group:
         supported_kinds=None if supported is None else frozenset(map(int, supported[1:])),
         metadata=tuple(
             tuple(tag) for tag in event.tags
-            if tag and tag[0] not in FLAGS and tag[0] not in ("d", "supported_kinds")
+            if tag and tag[0] not in FLAGS and tag[0] not in _NO_METADATA
         ),
+        parent=event.tag("parent"),
+        children=tuple(event.tag_values("child")),
     )  # fmt: skip
 
 
@@ -355,6 +406,12 @@ def invites_in(event: Event) -> dict[str, Invite]:
     }
 
 
+def pins_of(event: Event) -> tuple[Pin, Pin]:
+    """How a pin may name the event: by its id or by its address."""
+    d = "" if kinds.class_of(event.kind) is kinds.KindClass.REPLACEABLE else event.d
+    return ("e", event.id), ("a", f"{event.kind}:{event.pubkey}:{d}")
+
+
 def number_in(text: str | None) -> int | None:
     """A decimal integer from 0 to below 10^18; None for anything else."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
@@ -369,20 +426,21 @@ def _without(mapping: Mapping[str, _V], keys: Set[str]) -> Mapping[str, _V]:
     return {key: value for key, value in mapping.items() if key not in keys}
 
 
+def _pinned_by(group: Group | None) -> frozenset[Pin]:
+    return frozenset() if group is None else frozenset((tag[0], tag[1]) for tag in group.pins)
+
+
 def _moved(
-    memberships: Mapping[str, frozenset[str]],
-    before: Group | None,
-    members: Mapping[str, tuple[str, ...]],
-    group_id: str,
-) -> Mapping[str, frozenset[str]]:
-    old = before.members.keys() if before is not None else frozenset[str]()
-    out = dict(memberships)
-    for pubkey in old - members.keys():
-        left = out[pubkey] - {group_id}
+    index: Mapping[_K, frozenset[str]], old: Set[_K], new: Set[_K], group_id: str
+) -> Mapping[_K, frozenset[str]]:
+    """An index to groups, when this one had the `old` keys and has the `new` ones."""
+    out = dict(index)
+    for key in old - new:
+        left = out[key] - {group_id}
         if left:
-            out[pubkey] = left
+            out[key] = left
         else:
-            del out[pubkey]
-    for pubkey in members.keys() - old:
-        out[pubkey] = out.get(pubkey, frozenset()) | {group_id}
+            del out[key]
+    for key in new - old:
+        out[key] = out.get(key, frozenset()) | {group_id}
     return out

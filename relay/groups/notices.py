@@ -1,4 +1,4 @@
-"""Group → the 39000–39003 that it implies, unsigned.
+"""Group → the 39000–39003 and 39005 that it implies, unsigned.
 
 House rules: only what changed is said again (N29-69), each time with a later created_at than
 before (N29-68); what no message can hold is said in part and never fails what caused it (N29-71).
@@ -23,7 +23,10 @@ MAX_TAGS_BYTES: Final = 480_000
 
 _ROLES: Final = (
     (Role.ADMIN, "does everything in this group"),
-    (Role.MODERATOR, "puts in and takes out plain members, deletes their events, makes invites"),
+    (
+        Role.MODERATOR,
+        "puts in and takes out plain members, deletes their events, makes invites, pins events",
+    ),
 )
 
 
@@ -68,6 +71,8 @@ def _changed(
         yield kinds.GROUP_MEMBERS, _list_of(after, (("p", pubkey) for pubkey in after.members))
     if before is None:
         yield kinds.GROUP_ROLES, _list_of(after, (("role", name, text) for name, text in _ROLES))
+    if after.pins != (() if before is None else before.pins):
+        yield kinds.GROUP_PINS, (("d", after.id), *after.pins)
 
 
 def _description(group: Group) -> tuple[tuple[str, ...], ...]:
@@ -78,7 +83,9 @@ def _description(group: Group) -> tuple[tuple[str, ...], ...]:
     supported: tuple[tuple[str, ...], ...] = ()
     if group.supported_kinds is not None:
         supported = (("supported_kinds", *map(str, sorted(group.supported_kinds))),)
-    return (("d", group.id), *known, *flags, *supported, *others)
+    parent = () if group.parent is None else (("parent", group.parent),)
+    children = tuple(("child", child) for child in group.children)
+    return (("d", group.id), *known, *flags, *supported, *parent, *children, *others)
 
 
 def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

@@ -24,7 +24,9 @@ from relay.groups.actions import (
     Moderation,
     PutUsers,
     RemoveUsers,
+    UpdatePins,
 )
+from relay.groups.admission import LAST_ADMIN, is_moving, joining, leaving, loses_its_admin
 from relay.groups.circumstances import (
     NOT_A_MEMBER,
     RULE,
@@ -34,15 +36,19 @@ from relay.groups.circumstances import (
     NotStored,
     Ruling,
     Target,
+    knows,
     rejected,
+    rules_all,
 )
 from relay.groups.group import Flag, Group, Groups, Role, group_after
 from relay.groups.notices import Draft
+from relay.groups.tree import misplaced, with_placed, without_felled
 from relay.groups.writing import RELAY_ONLY, is_relay_only, objection, unfounded, untimely
 from relay.nostr import kinds
-from relay.verdict import Reject, Who
+from relay.verdict import Origin, Reject
 
 if TYPE_CHECKING:
+    from relay.groups.actions import Description
     from relay.nostr.event import Event
 
 __all__ = [
@@ -64,15 +70,13 @@ _ADMINS_ONLY: Final = Reject(Prefix.RESTRICTED, "only an admin of the group may 
 _ROLE_HOLDER: Final = Reject(
     Prefix.RESTRICTED, "only an admin may change or remove who holds a role", RULE
 )
-_LAST_ADMIN: Final = Reject(
-    Prefix.RESTRICTED, "the last admin stays while there are members; make another one first", RULE
-)
-_PENDING: Final = Reject(Prefix.RESTRICTED, "pending review", RULE)
-
 _UNDELETABLE: Final = (
     frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE)
 ) - {kinds.CREATE_INVITE}  # fmt: skip
 """A 9005 does not take these (N29-51); taking a 9009 revokes its codes."""
+
+_ISSUED: Final = frozenset({kinds.PUT_USER, kinds.REMOVE_USER})
+"""What a relay issues by itself, and what counts of it when a group moves here (N29-152)."""
 
 
 class _Rank(IntEnum):
@@ -96,11 +100,15 @@ def ruling_on(
     group = groups.get(action.group)
     if group is None:
         return NOT_A_MEMBER
+    ruling: Ruling | Reject
     match action:
+        case JoinRequest() | LeaveRequest() if is_moving(group, circumstances):
+            # What came of it the old relay says next: who is let in here must not depend on today.
+            ruling = Ruling(groups.with_group(group_after(group, event, circumstances.relay)))
         case JoinRequest():
-            ruling = _joining(event, action, group, groups, settings, circumstances)
+            ruling = joining(event, action, group, groups, settings, circumstances)
         case LeaveRequest():
-            ruling = _leaving(event, group, groups, settings, circumstances)
+            ruling = leaving(event, group, groups, settings, circumstances)
         case _:
             ruling = _moderation(event, action, group, groups, settings, circumstances)
     return _unless_hidden(ruling, event.pubkey, group, circumstances)
@@ -110,21 +118,20 @@ def _unless_hidden(
     ruling: Ruling | Reject, pubkey: str, group: Group, circumstances: Circumstances
 ) -> Ruling | Reject:
     """The ruling, its refusal unspecific for whom the group does not exist (N29-06, Z-02)."""
-    knows = pubkey in group.involved and pubkey not in group.newcomers
-    if knows or not group.is_hidden or _rules_all(pubkey, circumstances):
+    if not group.is_hidden or knows(pubkey, group, circumstances):
         return ruling
-    if isinstance(ruling, Reject):
-        return NOT_A_MEMBER
-    return ruling if ruling.reply is None else replace(ruling, reply=NOT_A_MEMBER)
+    return NOT_A_MEMBER if isinstance(ruling, Reject) else ruling
 
 
-def _rules_all(pubkey: str, circumstances: Circumstances) -> bool:
-    """Owners may do in each group what its admin may (contract §5), and so may the relay itself."""
-    return Who.OWNER in circumstances.who or pubkey == circumstances.relay
-
-
-def _rank_of(pubkey: str, group: Group, circumstances: Circumstances) -> _Rank:
-    if _rules_all(pubkey, circumstances) or group.is_admin(pubkey):
+def _rank_of(event: Event, group: Group, circumstances: Circumstances) -> _Rank:
+    pubkey = event.pubkey
+    if rules_all(pubkey, circumstances) or group.is_admin(pubkey):
+        return _Rank.ADMIN
+    if (
+        circumstances.origin is Origin.TRUSTED_IMPORT
+        and event.kind in _ISSUED
+        and (pubkey in group.former or (group.members and group.is_founding(event)))
+    ):
         return _Rank.ADMIN
     if Role.MODERATOR in group.members.get(pubkey, ()):
         return _Rank.MODERATOR
@@ -143,23 +150,47 @@ def _creation(
     refusal = untimely(event, settings, circumstances) or unfounded(event, settings, circumstances)
     if refusal is not None:
         return refusal
+    said = action.description
+    said = replace(said, flags=said.flags or settings.new)
     founder = {event.pubkey: (Role.ADMIN.value,)}
-    group = Group(
-        action.group,
-        metadata=action.metadata,
-        flags=(action.flags or settings.new) | settings.always,
-        supported_kinds=action.supported_kinds,
-    ).with_users(founder)
+    group = _described(Group(action.group), said, settings).with_users(founder)
+    led = _led(said.parent, event.pubkey, groups, circumstances)
+    refusal = misplaced(Group(action.group), group, led, groups)
+    if refusal is not None:
+        return refusal
+    groups, relatives = with_placed(groups, group)
     tags = (("h", group.id), ("p", event.pubkey, Role.ADMIN.value))
     automatic = Draft(kinds.PUT_USER, tags, "", circumstances.now)
-    return Ruling(groups.with_group(group), automatic=(automatic,))
+    return Ruling(groups, automatic=(automatic,), relatives=relatives)
+
+
+def _described(group: Group, said: Description, settings: GroupSettings) -> Group:
+    """The group as a 9002 or 9007 wants it, with the flags that the policy forces."""
+    return replace(
+        group,
+        metadata=said.metadata,
+        flags=said.flags | settings.always,
+        supported_kinds=said.supported_kinds,
+        parent=said.parent,
+        children=said.children,
+    )
+
+
+def _led(
+    group_id: str | None, pubkey: str, groups: Groups, circumstances: Circumstances
+) -> Group | None:
+    """The group of this id, if the key leads it (N29-136)."""
+    group = groups.get(group_id)
+    if group is None or not (group.is_admin(pubkey) or rules_all(pubkey, circumstances)):
+        return None
+    return group
 
 
 def _moderation(
     event: Event, action: Moderation, group: Group, groups: Groups, settings: GroupSettings,
     circumstances: Circumstances,
 ) -> Ruling | Reject:  # fmt: skip
-    rank = _rank_of(event.pubkey, group, circumstances)
+    rank = _rank_of(event, group, circumstances)
     if rank is _Rank.NONE:
         return _ADMINS_ONLY if event.pubkey in group.members else NOT_A_MEMBER
     refusal = (
@@ -170,23 +201,37 @@ def _moderation(
     )
     if refusal is not None:
         return refusal
-    after = group_after(group, event, circumstances.relay)
-    if isinstance(action, EditMetadata):
-        refusal = _unconfirmed(event.pubkey, action, group, settings, circumstances)
-        if refusal is not None:
-            return refusal
-        after = replace(
-            after,
-            metadata=action.metadata,
-            flags=action.flags | settings.always,
-            supported_kinds=action.supported_kinds,
-        )
-    if isinstance(action, DeleteGroup):
-        return Ruling(groups.without_group(group.id), ended=group.id)
-    if _loses_its_admin(group, after):
-        return _LAST_ADMIN
+    match action:
+        case EditMetadata():
+            return _edition(event.pubkey, action, group, groups, settings, circumstances)
+        case DeleteGroup():
+            groups, relatives = without_felled(groups, group)
+            return Ruling(groups, ended=group.id, relatives=relatives)
+        case UpdatePins(pins=pins):
+            here = tuple(tag for tag in pins if tag[:2] in circumstances.pinnable)
+            return Ruling(groups.with_group(replace(group, pins=here)))
+        case _:
+            after = group_after(group, event, circumstances.relay)
+    if loses_its_admin(group, after):
+        return LAST_ADMIN
     removes = _deletable(action, group, circumstances) if isinstance(action, DeleteEvents) else ()
     return Ruling(groups.with_group(after), removes=removes)
+
+
+def _edition(
+    author: str, action: EditMetadata, group: Group, groups: Groups, settings: GroupSettings,
+    circumstances: Circumstances,
+) -> Ruling | Reject:  # fmt: skip
+    """What a 9002 does that its author may write."""
+    said = action.description
+    after = _described(group, said, settings)
+    refusal = _unconfirmed(author, action, group, settings, circumstances) or misplaced(
+        group, after, _led(said.parent, author, groups, circumstances), groups
+    )
+    if refusal is not None:
+        return refusal
+    groups, relatives = with_placed(groups, after)
+    return Ruling(groups, relatives=relatives)
 
 
 def _beyond(
@@ -212,7 +257,7 @@ def _beyond(
                     Prefix.RESTRICTED, "only an admin may delete what a role holder wrote"
                 )
             return None
-        case CreateInvites():
+        case CreateInvites() | UpdatePins():
             return None
         case EditMetadata() | DeleteGroup():
             return _ADMINS_ONLY
@@ -221,7 +266,15 @@ def _beyond(
 
 
 def _fruitless(action: Moderation, group: Group, circumstances: Circumstances) -> Reject | None:
-    """Why the action would do nothing at all."""
+    """Why the action would do nothing at all, or not what it says.
+
+    Of an import some is not asked: what a removal did may have been done here by another record,
+    and what was deleted or pinned has often gone since.
+    """
+    if isinstance(action, CreateInvites) and not group.invites.keys().isdisjoint(action.codes):
+        return rejected(Prefix.DUPLICATE, "code: already in use in this group")
+    if circumstances.origin is not Origin.WIRE:
+        return None
     match action:
         case RemoveUsers(pubkeys=pubkeys):
             # Who only waits is turned away by a 9001; that is something.
@@ -230,8 +283,11 @@ def _fruitless(action: Moderation, group: Group, circumstances: Circumstances) -
         case DeleteEvents() if not _deletable(action, group, circumstances):
             # One text for ids unknown, of another group, of none, and never deleted (N29-50).
             return rejected(Prefix.INVALID, "e: names no event of this group that can be deleted")
-        case CreateInvites(codes=codes) if not group.invites.keys().isdisjoint(codes):
-            return rejected(Prefix.DUPLICATE, "code: already in use in this group")
+        case UpdatePins(pins=pins) if not all(
+            tag[:2] in circumstances.pinnable for tag in pins
+        ):
+            # One text for what is malformed, unknown, of another group or of none (N29-171).
+            return rejected(Prefix.INVALID, "e, a: must name stored events of this group")
         case _:
             pass
     return None
@@ -248,11 +304,6 @@ def _deletable(action: DeleteEvents, group: Group, circumstances: Circumstances)
     )
 
 
-def _loses_its_admin(before: Group, after: Group) -> bool:
-    """Members would be left with nobody to lead them (N29-42, N29-114)."""
-    return bool(after.members) and before.has_admin() and not after.has_admin()
-
-
 def _unconfirmed(
     author: str, action: EditMetadata, group: Group, settings: GroupSettings,
     circumstances: Circumstances,
@@ -260,7 +311,7 @@ def _unconfirmed(
     """Why a 9002 that would open a group in use is not taken for meant (Z-03)."""
     if not circumstances.has_content and group.members.keys() <= {author}:
         return None
-    flags = action.flags | settings.always
+    flags = action.description.flags | settings.always
     dropped = group.flags - flags
     wanted = {Flag.PRIVATE: "public", Flag.HIDDEN: "visible"}
     if Flag.PRIVATE in flags or Flag.HIDDEN in flags:
@@ -276,64 +327,3 @@ def _unconfirmed(
     return rejected(
         Prefix.INVALID, f"this drops {lost} from a group in use; if that is meant, add {tags}"
     )
-
-
-def _joining(
-    event: Event, action: JoinRequest, group: Group, groups: Groups, settings: GroupSettings,
-    circumstances: Circumstances,
-) -> Ruling | Reject:  # fmt: skip
-    pubkey = event.pubkey
-    if pubkey in group.members:
-        return rejected(Prefix.DUPLICATE, "already a member")
-    refusal = untimely(event, settings, circumstances) or unfounded(
-        event, settings, circumstances, group=group
-    )
-    if refusal is not None:
-        return refusal
-    waiting = group.requests.get(pubkey)
-    superseded = () if waiting is None else (waiting,)
-    asked = group_after(group, event, circumstances.relay)
-    tags: tuple[tuple[str, ...], ...] = (("h", group.id), ("p", pubkey))
-    if pubkey in group.involved:
-        # In and out and in again within a second: without this the second 9000 has the id of the
-        # first, is a duplicate, and the log would not say that they came back.
-        tags += (("e", event.id),)
-    walks_in = not group.is_closed and settings.joins is Joins.ADMIT and pubkey not in group.removed
-    if not walks_in:
-        # Found by its hash, which Python salts, and never compared character by character with
-        # another code: the time that it takes tells nothing of a wrong one (N29-39).
-        invite = group.invites.get(action.code) if action.code is not None else None
-        if invite is not None and invite.admits(
-            pubkey, now=circumstances.now, uses=settings.invite_uses
-        ):
-            # The 9009 by its id: the code itself is no member's business (N29-38).
-            tags += (("invite", invite.event_id, str(invite.index)),)
-            asked = asked.with_use_of(invite.event_id, invite.index)
-        elif group.is_closed:
-            lacks = "needs an invite code" if action.code is None else "this code is not valid"
-            return rejected(Prefix.RESTRICTED, f"the group is closed: {lacks}")
-        else:
-            return Ruling(groups.with_group(asked), reply=_PENDING, superseded=superseded)
-    return Ruling(
-        groups.with_group(asked.with_users({pubkey: ()})),
-        automatic=(Draft(kinds.PUT_USER, tags, "", circumstances.now),),
-        superseded=superseded,
-    )
-
-
-def _leaving(
-    event: Event, group: Group, groups: Groups, settings: GroupSettings,
-    circumstances: Circumstances,
-) -> Ruling | Reject:  # fmt: skip
-    pubkey = event.pubkey
-    if pubkey not in group.members:
-        return rejected(Prefix.INVALID, "not a member")
-    refusal = untimely(event, settings, circumstances) or unfounded(event, settings, circumstances)
-    if refusal is not None:
-        return refusal
-    after = group.without_users({pubkey}, removed_at=None)
-    if _loses_its_admin(group, after):
-        return _LAST_ADMIN
-    tags = (("h", group.id), ("p", pubkey), ("self-removal",), ("e", event.id))
-    automatic = Draft(kinds.REMOVE_USER, tags, "", circumstances.now)
-    return Ruling(groups.with_group(after), automatic=(automatic,))

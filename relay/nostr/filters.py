@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid, Unsupported
 from relay.nostr.event import is_hex64
+from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +52,9 @@ class Filter:
     """`#d` values that also match what begins with them (G-09); they stand in `tags` too."""
     impossible: bool = field(default=False, compare=False)
     """Some list is empty: nothing can match."""
+    first_tag_value: str | None = field(default=None, compare=False)
+    """The first value of the only tag condition, as it was received; None with more than one, or
+    none. A count's registers depend on it (N45-11, N45-15)."""
 
     def matches(self, event: Event) -> bool:
         """Whether a live or stored event satisfies every condition but `limit` and `search`."""
@@ -107,7 +111,7 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
                 raise Invalid("search: must be a string")
             if given and not terms.search:
                 raise Unsupported("search is not offered here")
-            search = given or None
+            search = given if search_from(given) is not None else None
         elif key[:1] == "#" and (key[1:] in _LETTERS or key[1:] in terms.index_tags):
             name = key[1:]
             values = _hex_list(key, given) if name in _HEX_TAGS else _strings(key, given)
@@ -124,6 +128,7 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
             or (kinds is not None and not kinds)
             or any(not values for _, values in tags)
         ),
+        first_tag_value=value[f"#{tags[0][0]}"][0] if len(tags) == 1 and tags[0][1] else None,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Frames to messages and messages to frames, on the relay's side. NIP-01, 42, 45.
+"""Frames to messages and messages to frames, on the relay's side. NIP-01, 42, 45, 77.
 
 The only place that splices stored event bytes into a frame; everything else is encoded.
 `parse` never raises for what a client sent: a broken message is a message too, one that says how
@@ -7,12 +7,13 @@ it is to be answered.
 
 from __future__ import annotations
 
+import binascii
 from dataclasses import dataclass
 from typing import Final
 
 import orjson
 
-from relay.errors import Invalid, Prefix, Refused
+from relay.errors import Invalid, Prefix, Refused, TooManyRecords, Unsupported
 from relay.nostr.event import Event, event_from, is_hex64
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 
@@ -48,6 +49,34 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class NegOpen:
+    """Begins to reconcile what the filter finds; ids of these have a name space of their own."""
+
+    sub: str
+    filter: Filter
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NegMessage:
+    sub: str
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NegClose:
+    sub: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadNeg:
+    """A NEG-OPEN or NEG-MSG that ends with NEG-ERR."""
+
+    sub: str
+    refused: Refused
+
+
+@dataclass(frozen=True, slots=True)
 class BadEvent:
     """An EVENT or AUTH whose event cannot be taken, but whose id can be read."""
 
@@ -76,8 +105,9 @@ class BadFrame:
 
 
 ClientMessage = (
-    Publish | Login | Subscribe | Count | Close | BadEvent | BadQuery | BadFrame
-)
+    Publish | Login | Subscribe | Count | Close | NegOpen | NegMessage | NegClose
+    | BadEvent | BadQuery | BadNeg | BadFrame
+)  # fmt: skip
 
 EVENT_END: Final = b"]"
 """What stands behind the event in an EVENT frame."""
@@ -102,6 +132,8 @@ def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMess
         if len(frame) < 2 or type(frame[1]) is not str:
             return BadFrame(Invalid("CLOSE: needs a subscription id"))
         return Close(frame[1])
+    if verb == "NEG-OPEN" or verb == "NEG-MSG" or verb == "NEG-CLOSE":
+        return _negentropy(verb, frame, terms)
     if type(verb) is str:
         return BadFrame(Invalid(f"unknown message {verb[:32]!r}"))
     return _NOT_ARRAY
@@ -144,6 +176,40 @@ def _query(
     return Subscribe(sub, filters) if verb == "REQ" else Count(sub, filters)
 
 
+def _negentropy(verb: str, frame: list[object], terms: FilterTerms) -> ClientMessage:
+    sub = frame[1] if len(frame) > 1 else None
+    if type(sub) is not str:
+        return BadFrame(Invalid(f"{verb}: needs a subscription id"))
+    if verb == "NEG-CLOSE":
+        return NegClose(sub)
+    if not 0 < len(sub) <= MAX_SUBSCRIPTION_ID:
+        return BadNeg(
+            sub, Invalid(f"subscription id: must have 1 to {MAX_SUBSCRIPTION_ID} characters")
+        )
+    try:
+        if verb == "NEG-MSG":
+            return NegMessage(sub, _unhexed(verb, frame, 2))
+        if len(frame) < 3:
+            raise Invalid("NEG-OPEN: needs a filter")
+        filter_ = filter_from(frame[2], terms)
+        if filter_.search is not None:
+            raise Unsupported("search has no place in negentropy")
+        return NegOpen(sub, filter_, _unhexed(verb, frame, 3))
+    except Refused as refused:
+        return BadNeg(sub, refused)
+
+
+def _unhexed(verb: str, frame: list[object], place: int) -> bytes:
+    """The negentropy message of a frame, in hex of either case (N77-09, N77-11)."""
+    text = frame[place] if len(frame) > place else None
+    if type(text) is not str or not text:
+        raise Invalid(f"{verb}: needs a negentropy message in hex")
+    try:
+        return binascii.unhexlify(text)
+    except ValueError:
+        raise Invalid(f"{verb}: the negentropy message is not hex") from None
+
+
 def ok(event_id: str, refused: Refused | None) -> bytes:
     """`OK true ""`, or the refusal."""
     if refused is None:
@@ -171,8 +237,28 @@ def auth_challenge(challenge: str) -> bytes:
     return orjson.dumps(["AUTH", challenge])
 
 
-def count(sub: str, number: int) -> bytes:
-    return orjson.dumps(["COUNT", sub, {"count": number}])
+def count(sub: str, number: int, registers: str | None = None) -> bytes:
+    """`registers`: of HyperLogLog, 512 hex (N45-10)."""
+    said: dict[str, object] = {"count": number}
+    if registers is not None:
+        said["hll"] = registers
+    return orjson.dumps(["COUNT", sub, said])
+
+
+def neg_message(sub: str, message: bytes) -> bytes:
+    return orjson.dumps(["NEG-MSG", sub, message.hex()])
+
+
+def neg_error(sub: str, refused: Refused) -> bytes:
+    frame: list[object] = ["NEG-ERR", sub, f"{refused.prefix}: {refused.text}"]
+    if isinstance(refused, TooManyRecords):
+        frame.append(refused.most)
+    return orjson.dumps(frame)
+
+
+def neg_ended(sub: str, text: str) -> bytes:
+    """Not refused, but over: `closed` is a word of NEG-ERR alone (N77-04)."""
+    return orjson.dumps(["NEG-ERR", sub, f"closed: {text}"])
 
 
 def event_head(sub: str) -> bytes:

@@ -32,14 +32,15 @@ def relay_address(url: str) -> RelayAddress | None:
     except ValueError:
         return None
     scheme = parts.scheme.lower()
-    if scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
+    host = (parts.hostname or "").rstrip(".")
+    if scheme not in ("ws", "wss", "http", "https") or not host:
         return None
     if "@" in parts.netloc or parts.query or parts.fragment:
         return None
     # ws and wss count as one, since a proxy may end the TLS; so a default port is no port.
     default = 443 if scheme in ("wss", "https") else 80
     bare = None if port == default else port
-    return RelayAddress(parts.hostname.rstrip("."), bare, parts.path.rstrip("/"))
+    return RelayAddress(host, bare, parts.path.rstrip("/"))
 
 
 class OwnAddresses:

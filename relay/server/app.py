@@ -1,4 +1,4 @@
-"""The aiohttp application: one endpoint, four kinds of request; started and stopped in order."""
+"""The aiohttp application: one endpoint, five kinds of request; started and stopped in order."""
 
 from __future__ import annotations
 
@@ -16,30 +16,38 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
+from relay.nostr.nip98 import HttpRequest
 from relay.server import http
 from relay.server.connection import Connection, RelaySocket, Roads
+from relay.server.nip86 import MAX_BODY, Calls, refusal
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
     from pathlib import Path
 
     from relay.config import Config
+    from relay.management import Blocklist
     from relay.observe import Metrics, Readiness
     from relay.projections import Realm
+    from relay.server.nip86 import Reply
     from relay.storage import Store
 
 _GOODBYE_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 1024
 _CHECK_EVERY_S: Final = 1.0
+_BODY_S: Final = 10.0
+"""How long the body of a call may take to arrive."""
 
 
 class _NotTheirs(logging.Filter):
-    """Leaves out what clients send that is no HTTP: anybody could fill the log with it."""
+    """Leaves out what is no HTTP, and who left before an answer: anybody could fill the log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError)
+        return not isinstance(
+            error, (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +71,21 @@ class Server:
         self._config = parts.config
         self._host = host
         self._wanted_port = port
-        self._connections: dict[Connection, IPv4Address | IPv6Address | None] = {}
+        self._connections: dict[Connection, web.Request] = {}
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")
         self._writable = True
         self._per_address: Counter[str] = Counter()
+        self._calls = Calls(
+            parts.realm, parts.store, parts.roads.ingest, clock=parts.roads.clock,
+            changed=self.rights_changed,
+        )  # fmt: skip
         url = parts.config.relay.url
         self._path = "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") \
             if url else "/"
         app = web.Application(client_max_size=parts.config.limits.max_message_length)
         app.router.add_route("GET", self._path, self._get)
+        app.router.add_route("POST", self._path, self._post)
         app.router.add_route("OPTIONS", self._path, self._options)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -156,19 +169,57 @@ class Server:
         if http.wants_information(request.headers):
             parts = self._parts
             return web.Response(
-                body=http.information(self._config, parts.realm, parts.relay_pubkey),
+                body=http.information(
+                    self._config, parts.realm, parts.relay_pubkey, parts.store.features
+                ),
                 content_type=http.NOSTR_JSON, headers=http.CORS,
             )  # fmt: skip
         return web.Response(
-            text=http.page(self._config), content_type="text/html", headers=http.CORS
+            text=http.page(self._config, self._parts.realm.management), content_type="text/html",
+            headers=http.CORS,
+        )  # fmt: skip
+
+    async def _post(self, request: web.Request) -> web.Response:
+        """A call of NIP-86 (N86-01)."""
+        reply = await self._called(request)
+        headers = dict(http.CORS)
+        if reply.status == 401:
+            headers[hdrs.WWW_AUTHENTICATE] = "Nostr"
+        return web.Response(
+            status=reply.status, body=reply.body, content_type=http.RPC_JSON, headers=headers
         )
 
-    async def _options(self, _: web.Request) -> web.Response:
-        return web.Response(status=204, headers=http.CORS)
+    async def _called(self, request: web.Request) -> Reply:
+        if request.content_type != http.RPC_JSON:
+            return refusal(415, f"Content-Type must be {http.RPC_JSON}")
+        try:
+            async with asyncio.timeout(_BODY_S):
+                await request.content.readexactly(MAX_BODY + 1)
+            return refusal(413, f"a call has at most {MAX_BODY} bytes")
+        except TimeoutError:
+            return refusal(408, "the call did not arrive")
+        except asyncio.IncompleteReadError as whole:
+            body = whole.partial
+        return await self._calls.reply(
+            request.headers.get(hdrs.AUTHORIZATION),
+            HttpRequest(request.method, request.query_string, body),
+            self._addresses_for(request),
+            lambda blocked: self._may_connect(request, blocked),
+        )
+
+    async def _options(self, request: web.Request) -> web.Response:
+        headers = dict(http.CORS)
+        if "authorization" in request.headers.get("Access-Control-Request-Headers", "").lower():
+            # The one header that browsers do not take `*` for; calls of NIP-86 have it.
+            headers["Access-Control-Allow-Headers"] = "*, Authorization"
+        return web.Response(status=204, headers=headers)
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         parts, config = self._parts, self._config
         address = http.client_address(request, config.server.trusted_proxies)
+        if not self._may_connect(request, parts.realm.blocked):
+            parts.metrics.connection_refused()
+            return web.Response(status=403, text="your address is blocked")
         most = config.limits.max_connections
         if most and len(self._connections) >= most:
             parts.metrics.connection_refused()
@@ -186,9 +237,9 @@ class Server:
         await socket.prepare(request)
         connection = Connection(
             parts.roads, request, socket, self._addresses_for(request),
-            trusted=self._is_trusted(address),
+            address=address, trusted=self._is_trusted(address),
         )  # fmt: skip
-        self._connections[connection] = address
+        self._connections[connection] = request
         self._per_address[name] += 1
         parts.metrics.connections(len(self._connections))
         try:
@@ -200,6 +251,9 @@ class Server:
                 del self._per_address[name]
             parts.metrics.connections(len(self._connections))
         return socket
+
+    def _may_connect(self, request: web.Request, blocked: Blocklist) -> bool:
+        return http.may_connect(request, self._config.server.trusted_proxies, blocked)
 
     def _is_trusted(self, address: IPv4Address | IPv6Address | None) -> bool:
         return http.is_within(address, self._parts.realm.policy.trusted_readers)
@@ -224,10 +278,16 @@ class Server:
                 self._checked_at = now
             return self._writable
 
-    def policies_changed(self) -> None:
-        """Look again at what a connection was given when it came (N42-16)."""
-        for connection, address in self._connections.items():
+    def rights_changed(self) -> None:
+        """Look again at what a connection was given when it came, and at who may stay (N42-16)."""
+        realm, proxies = self._parts.realm, self._config.server.trusted_proxies
+        for connection, request in self._connections.items():
+            address = http.client_address(request, proxies)
             connection.trust(trusted=self._is_trusted(address))
+            if not self._may_connect(request, realm.blocked):
+                connection.send_away()
+            elif not connection.authenticated.isdisjoint(realm.people.banned):
+                connection.shut_out()
 
     async def _metrics(self, request: web.Request) -> web.Response:
         address = http.client_address(request, self._config.server.trusted_proxies)

@@ -16,11 +16,25 @@ from relay.ingest import BAD_SIGNATURE
 from relay.nostr import messages
 from relay.nostr.keys import is_signed
 from relay.outbox import Outbox
-from relay.session import Ask, CountRows, Drop, Hangup, Reply, Session, Submit, VerifyLogin
+from relay.reconciliation import Reconciliations
+from relay.session import (
+    POLICY_VIOLATION,
+    Ask,
+    CountRows,
+    Drop,
+    Hangup,
+    Negotiate,
+    Reply,
+    Session,
+    Submit,
+    VerifyLogin,
+)
 from relay.verdict import Origin, WriteOutcome, spoken
+from relay.visibility import BANNED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from ipaddress import IPv4Address, IPv6Address
 
     from relay.answer import Answers
     from relay.config import LimitsConfig
@@ -30,6 +44,8 @@ if TYPE_CHECKING:
     from relay.nostr.nip42 import RelayAddress
     from relay.observe import Metrics
     from relay.outbox import Turn
+    from relay.projections import Realm
+    from relay.reconciliation import Negentropy
     from relay.session import Effect
     from relay.verdict import Result
 
@@ -52,11 +68,13 @@ class Roads:
 
     ingest: Ingest
     answers: Answers
+    negentropy: Negentropy
     turn: Turn
     limits: LimitsConfig
     terms: FilterTerms
     metrics: Metrics
     clock: Callable[[], int]
+    realm: Realm
     compression: bool
 
 
@@ -81,19 +99,22 @@ class RelaySocket(web.WebSocketResponse):
 
 
 class Connection:
-    """A client of `answer` and an author of `ingest`. Lives as long as its socket."""
+    """A client of `answer` and `reconciliation`, an author of `ingest`. Lives with its socket."""
 
-    __slots__ = ("_hangup", "_leaving", "_request", "_roads", "_room", "_scans", "_session",
-                 "_settled", "_socket", "_unanswered", "outbox")  # fmt: skip
+    __slots__ = ("_address", "_hangup", "_leaving", "_reconciliations", "_request", "_roads",
+                 "_room", "_scans", "_session", "_settled", "_socket", "_unanswered",
+                 "outbox")  # fmt: skip
 
     def __init__(
         self, roads: Roads, request: web.Request, socket: RelaySocket,
-        addresses: frozenset[RelayAddress], *, trusted: bool,
+        addresses: frozenset[RelayAddress], *,
+        address: IPv4Address | IPv6Address | None, trusted: bool,
     ) -> None:  # fmt: skip
         transport, loop = request.transport, asyncio.get_running_loop()
         assert transport is not None
         self._roads = roads
         self._request = request
+        self._address = address
         self._socket = socket
         self._session = Session(
             secrets.token_hex(16), addresses,
@@ -105,6 +126,7 @@ class Connection:
             overflow=lambda: loop.call_soon(self._too_slow),
         )  # fmt: skip
         self._scans = Scans(roads.answers, self)
+        self._reconciliations = Reconciliations(roads.negentropy, self)
         self._unanswered = 0
         self._room: asyncio.Event | None = None
         self._hangup: asyncio.Task[None] | None = None
@@ -120,6 +142,10 @@ class Connection:
     @property
     def authenticated(self) -> frozenset[str]:
         return self._session.viewer.keys
+
+    @property
+    def address(self) -> IPv4Address | IPv6Address | None:
+        return self._address
 
     @property
     def is_reading(self) -> bool:
@@ -147,6 +173,19 @@ class Connection:
             self._settled.set()
         if self._room is not None and self._unanswered < _MAX_UNANSWERED // 2:
             self._room.set()
+
+    def shut_out(self) -> None:
+        """A key of it was banned: what is open ends, and nothing will open any more (N42-16)."""
+        for sub in list(self._session.open):
+            self._scans.drop(sub)
+            self._session.closed_by_relay(sub)
+            self.outbox.put(messages.closed(sub, BANNED.refused()))
+
+    def send_away(self) -> None:
+        """Its address was blocked (N86-27)."""
+        for sub in list(self._session.open):
+            self._scans.drop(sub)
+        self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
     def trust(self, *, trusted: bool) -> None:
         """The policies changed: whether the client's address is a trusted reader's now."""
@@ -183,6 +222,7 @@ class Connection:
         finally:
             self.outbox.close()
             await self._scans.aclose()
+            await self._reconciliations.aclose()
             if self._hangup is not None:
                 await self._hangup
 
@@ -199,6 +239,8 @@ class Connection:
                 self.outbox.put(payload)
             case CountRows(sub, filters):
                 self._scans.count(sub, filters)
+            case Negotiate(message):
+                self._reconciliations.take(message)
             case VerifyLogin(event):
                 self._log_in(event)
             case Hangup(code, reason):
@@ -208,10 +250,12 @@ class Connection:
 
     def _log_in(self, event: Event) -> None:
         # On the loop, 25 µs: what the client sends next must already find its key.
-        if is_signed(event):
-            reply = self._session.logged_in(event)
-        else:
+        if not is_signed(event):
             reply = self._session.login_refused(event, BAD_SIGNATURE.refused())
+        elif event.pubkey in self._roads.realm.people.banned:
+            reply = self._session.login_refused(event, BANNED.refused())
+        else:
+            reply = self._session.logged_in(event)
         self.outbox.put(reply.payload)
 
     async def _answers_to_come(self) -> None:

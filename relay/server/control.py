@@ -7,13 +7,15 @@ Protocol, one line of JSON at a time, any number of requests on a connection, on
     → {"do":"events","filter":{"kinds":[9]}}
     ← {"is":"page","sizes":[412,388]}                       then the rows; any number of pages
     ← {"is":"page","sizes":[]}                              the end
+    → {"do":"public_events","filter":{}}                    the same, only what anybody may read
     → {"do":"head"}
     ← {"is":"head","head":80}
     ← {"is":"failed","prefix":"invalid","text":"…"}         instead of any of these
 
-A row is the event's bytes and a line end. Only the user that the relay runs as may connect. Bounded
-are connections and what a request may hold; a page is read from the store when the one before is
-taken.
+A row is the event's bytes and a line end. What is public is asked for by a word of its own: a relay
+that does not know it refuses, where one that did not know a field would give everything. Only the
+user that the relay runs as may connect. Bounded are connections and what a request may hold; a page
+is read from the store when the one before is taken.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import socket
 import stat
 import struct
 from collections.abc import AsyncGenerator
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
@@ -64,6 +67,14 @@ _GOODBYE_S: Final = 3.0
 """What a relay that stops gives to batches that are being committed."""
 
 
+class Rows(Enum):
+    """Which rows of a folder are given."""
+
+    ALL = auto()
+    PUBLIC = auto()
+    """What anybody may read who is not logged in: of these alone others may hear."""
+
+
 class Folder(Protocol):
     """The events of a data folder, wherever they are."""
 
@@ -72,7 +83,9 @@ class Folder(Protocol):
     ) -> Sequence[tuple[bool, str]]:
         """The third and fourth element of OK for each event, in order, after the commit."""
 
-    def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
+    def events(
+        self, filter_: Filter, rows: Rows = Rows.ALL
+    ) -> AsyncIterator[Sequence[bytes]]:
         """Pages of stored bytes in order of seq: all that match; `limit` plays no part."""
 
     async def head(self) -> int:
@@ -88,6 +101,10 @@ class _Submit(msgspec.Struct, frozen=True, tag_field="do", tag="submit"):
 
 
 class _Events(msgspec.Struct, frozen=True, tag_field="do", tag="events"):
+    filter: Filter
+
+
+class _PublicEvents(msgspec.Struct, frozen=True, tag_field="do", tag="public_events"):
     filter: Filter
 
 
@@ -112,7 +129,7 @@ class _Failed(msgspec.Struct, frozen=True, tag_field="is", tag="failed"):
     text: str
 
 
-_Request = _Submit | _Events | _Head
+_Request = _Submit | _Events | _PublicEvents | _Head
 _Answer = _Results | _Page | _HeadIs | _Failed
 
 _requests: Final = msgspec.json.Decoder(_Request)
@@ -257,7 +274,9 @@ class ControlServer:
             case _Submit(origin, sizes):
                 await self._submit(reader, writer, _origin(origin), sizes)
             case _Events(filter_):
-                await self._send(writer, filter_)
+                await self._send(writer, self._folder.events(filter_))
+            case _PublicEvents(filter_):
+                await self._send(writer, self._folder.events(filter_, Rows.PUBLIC))
             case _Head():
                 await _say(writer, _encode(_HeadIs(await self._folder.head())) + b"\n")
         return True
@@ -298,8 +317,9 @@ class ControlServer:
                 results[place] = answer
         return results
 
-    async def _send(self, writer: asyncio.StreamWriter, filter_: Filter) -> None:
-        pages = self._folder.events(filter_)
+    async def _send(
+        self, writer: asyncio.StreamWriter, pages: AsyncIterator[Sequence[bytes]]
+    ) -> None:
         try:
             async for rows in pages:
                 for part in _in_parts(rows, _PAGE_BYTES):
@@ -444,16 +464,19 @@ class RemoteFolder:
                     results += answer.results
         return results
 
-    async def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
+    async def events(
+        self, filter_: Filter, rows: Rows = Rows.ALL
+    ) -> AsyncIterator[Sequence[bytes]]:
+        request = _Events(filter_) if rows is Rows.ALL else _PublicEvents(filter_)
         async with self._connection() as (reader, writer):
-            await _say(writer, _encode(_Events(filter_)) + b"\n")
+            await _say(writer, _encode(request) + b"\n")
             while True:
                 page = await _answer(reader, _Page)
                 if not page.sizes:
                     return
                 async with asyncio.timeout(_ANSWER_S):
-                    rows = await _rows(reader, page.sizes)
-                yield rows
+                    raws = await _rows(reader, page.sizes)
+                yield raws
 
     async def head(self) -> int:
         async with self._connection() as (reader, writer):

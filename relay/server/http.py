@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from relay.config import Config
+    from relay.management import Blocklist, Management
     from relay.projections import Realm
+    from relay.storage import Features
 
 SOFTWARE: Final = "https://github.com/rookery-relay/rookery"
 NOSTR_JSON: Final = "application/nostr+json"
@@ -27,19 +29,23 @@ CORS: Final = {
     "Access-Control-Allow-Headers": "*",
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
 }
-SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 62, 70)
+SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 62, 70, 77, 86)
 _FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
-def information(config: Config, realm: Realm, relay_pubkey: str) -> bytes:
+def information(
+    config: Config, realm: Realm, relay_pubkey: str, features: Features
+) -> bytes:
     """The NIP-11 document. Every limit in it is the one enforced (N11-12)."""
     relay, limits, policy = config.relay, config.limits, realm.policy
+    told = realm.management
     rules = policy.limits
     document: dict[str, object] = {
-        "name": relay.name,
-        "description": relay.description,
+        "name": told.text("name", relay.name),
+        "description": told.text("description", relay.description),
         "self": relay_pubkey,
-        "supported_nips": list(SUPPORTED_NIPS),
+        "supported_nips": sorted([*SUPPORTED_NIPS, *([50] if features.search else [])]),
+        "nip29": {"subgroups": True},
         "software": SOFTWARE,
         "version": __version__,
         "limitation": {
@@ -63,7 +69,7 @@ def information(config: Config, realm: Realm, relay_pubkey: str) -> bytes:
     if owners:
         document["pubkey"] = owners[0]
     for key in ("contact", "icon", "banner", "terms_of_service"):
-        value = getattr(relay, key)
+        value = told.text(key, getattr(relay, key))
         if value:
             document[key] = value
     return orjson.dumps(document)
@@ -75,9 +81,10 @@ def wants_information(headers: Mapping[str, str]) -> bool:
     return any(part.split(";")[0].strip() == NOSTR_JSON for part in accepted.split(","))
 
 
-def page(config: Config) -> str:
+def page(config: Config, management: Management) -> str:
     """What a browser sees until it has something better."""
-    name, about = html.escape(config.relay.name), html.escape(config.relay.description)
+    name = html.escape(management.text("name", config.relay.name))
+    about = html.escape(management.text("description", config.relay.description))
     return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width">'
@@ -111,6 +118,22 @@ def client_address(
         if not is_within(address, trusted_proxies):
             return address
     return None
+
+
+def may_connect(
+    request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network], blocked: Blocklist
+) -> bool:
+    """Whether no address that the request comes from is blocked (N86-27).
+
+    Also its peer's counts unless that is a proxy of ours: a header must not hide where one is.
+    """
+    peer = _address(request.remote or "")
+    if is_within(peer, trusted_proxies):
+        peer = None
+    client = client_address(request, trusted_proxies)
+    return not any(
+        address is not None and blocked.has(address) for address in (client, peer)
+    )
 
 
 def is_within(

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from relay.management import Management
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.nip77 import Items
     from relay.retention import Found, Stored, Wanted, WritePlan
     from relay.visibility import Visibility
 
@@ -59,7 +61,7 @@ class Store(Protocol):
 
         Gives the new head after the commit is durable. `decide` may run on another thread, once; if
         it raises, nothing changes and the error comes out here. Appends run one after the other.
-        What the plan `ends` or lets vanish takes along rows that the same plan adds.
+        What the plan `ends`, lets vanish or banishes takes along rows that the same plan adds.
         """
 
     def foresee(self, events: Sequence[Event]) -> None:
@@ -94,7 +96,68 @@ class Store(Protocol):
     async def count(
         self, filters: Sequence[Filter], visibility: Visibility, *, now: int
     ) -> int:
-        """How many rows match any filter and may be read; `limit` plays no part (N45-04)."""
+        """How many rows match any filter and may be read; `limit` plays no part (N45-04).
+
+        A filter with `search` counts what `search` would give. May raise TooWide then.
+        """
+
+    async def authors(
+        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+    ) -> Sequence[bytes] | None:
+        """Public keys, 32 bytes each and each once, of those whose rows `count` counts.
+
+        None when there are more than `at_most`.
+        """
+
+    async def items(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int | None, upto: int, now: int, at_most: int,
+    ) -> Items | None:  # fmt: skip
+        """created_at and id of every row that `page` would give, of the newest `limit`. NIP-77.
+
+        None when there are more than `at_most`.
+        """
+
+    async def index(
+        self, text_of: Callable[[Event], str | None], rules: str, limit: int
+    ) -> int:
+        """Take the texts of the next `limit` rows of the log into the index that `search` asks.
+
+        Gives the seq up to which every row is in it. `rules` names what `text_of` does (on another
+        thread): under another name than before, the index begins anew. What is indexed survives a
+        restart, at least up to some earlier row. Nothing that writes waits for it.
+        """
+
+    async def tidy_index(self, now: int) -> bool:
+        """A bounded step towards an index without texts of rows that went or expired.
+
+        True: more is due at once. What is left is never found.
+        """
+
+    async def search(
+        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+    ) -> Sequence[int]:
+        """seq of the best `limit` indexed rows up to `upto`, best first. NIP-50.
+
+        Of those that contain what the filter's `search` asks for, match the rest of it, may be read
+        and are not expired. In order of the sum of what `Searchable.worth` says of each term, then
+        newest first, then lowest id: rows that the viewer may not see change nothing (N50-09).
+        May raise TooWide.
+        """
+
+    async def rows(
+        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+    ) -> tuple[Sequence[bytes], int]:
+        """Those of `seqs` that are stored, may be read and are not expired, in the order given.
+
+        And how many of `seqs` are dealt with: fewer than all when the rows are large, as in `page`.
+        """
+
+    async def management(self) -> Management:
+        """What all `changes` of plans add up to."""
+
+    async def expired(self, now: int, limit: int) -> Sequence[str]:
+        """Ids of rows that are still stored though they have expired, at most `limit`."""
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         """Rows with a greater seq that are still stored, in order of seq, at most `limit`."""

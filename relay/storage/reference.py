@@ -7,12 +7,18 @@ stores are held to, so it must be right at a glance.
 
 from __future__ import annotations
 
+from array import array
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
+from relay.management import Management
 from relay.nostr import kinds
-from relay.retention import Found, is_record
-from relay.storage import Features, Page, Place
+from relay.nostr.nip50 import Searchable, search_from, searchable
+from relay.nostr.nip77 import Items
+from relay.retention import Found, banned_stone, is_record
+from relay.storage import PAGE_BYTES, Features, Page, Place
+from relay.storage.words import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
@@ -29,7 +35,7 @@ _OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP}
 class ReferenceStore:
     """A Store that lives as long as the process."""
 
-    features = Features(search=False, shared=False)
+    features = Features(search=True, shared=False)
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
@@ -37,6 +43,10 @@ class ReferenceStore:
         self._head = 0
         self._rows: dict[int, Stored] = {}
         self._tombstones: list[Tombstone] = []
+        self._management = Management()
+        self._texts: dict[int, Searchable] = {}
+        self._indexed = 0
+        self._rules: str | None = None
         self._is_open = True
 
     async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
@@ -90,7 +100,14 @@ class ReferenceStore:
         for gone in plan.vanishes:
             for seq in [seq for seq, row in self._rows.items() if gone.takes(row.event)]:
                 del self._rows[seq]
+        for row in list(self._rows.values()):
+            upto = plan.banished.get(row.event.pubkey, 0)
+            if row.seq <= upto and not is_record(row.event):
+                del self._rows[row.seq]
+                self._tombstones.append(banned_stone(row.event.id))
         self._tombstones.extend(plan.tombstones)
+        for change in plan.changes:
+            self._management = self._management.after(change)
         for group_id, group in plan.groups.items():
             if group is None:
                 self.groups.pop(group_id, None)
@@ -147,11 +164,100 @@ class ReferenceStore:
         return sum(
             not _is_expired(row, now)
             and any(
-                filter_.matches(row.event) and visibility.may_read(row, filter_)
+                filter_.matches(row.event)
+                and visibility.may_read(row, filter_)
+                and self._contains(row, filter_)
                 for filter_ in filters
             )
             for row in self._rows.values()
         )
+
+    async def authors(
+        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+    ) -> Sequence[bytes] | None:
+        rows = self._answer(
+            filter_, visibility, limit=len(self._rows), upto=self._head, now=now, after=None
+        )
+        keys = {bytes.fromhex(row.event.pubkey) for row in rows}
+        return sorted(keys) if len(keys) <= at_most else None
+
+    async def items(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int | None, upto: int, now: int, at_most: int,
+    ) -> Items | None:  # fmt: skip
+        newest = len(self._rows) if limit is None else limit
+        rows = self._answer(filter_, visibility, limit=newest, upto=upto, now=now, after=None)
+        if len(rows) > at_most:
+            return None
+        found = sorted((row.event.created_at, bytes.fromhex(row.event.id)) for row in rows)
+        return Items(array("Q", [at for at, _ in found]), b"".join(id_ for _, id_ in found))
+
+    async def index(
+        self, text_of: Callable[[Event], str | None], rules: str, limit: int
+    ) -> int:
+        if rules != self._rules:
+            self._texts, self._indexed, self._rules = {}, 0, rules
+        rows = await self.since(self._indexed, limit)
+        for row in rows:
+            text = text_of(row.event)
+            if text is not None:
+                self._texts[row.seq] = searchable(text)
+        self._indexed = rows[-1].seq if len(rows) == limit else self._head
+        return self._indexed
+
+    async def tidy_index(self, now: int) -> bool:
+        self._must_be_open()
+        return False
+
+    async def search(
+        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+    ) -> Sequence[int]:
+        search = search_from(filter_.search or "")
+        if search is None:
+            return []
+        rows = self._answer(
+            filter_, visibility, limit=len(self._rows), upto=upto, now=now, after=None
+        )
+        rows = [row for row in rows if self._contains(row, filter_)]
+        with closing(Reading()) as reading:
+            scores = {row.seq: reading.score(self._texts[row.seq], search) for row in rows}
+        # Sorting is stable: equals stay newest first.
+        rows.sort(key=lambda row: -scores[row.seq])
+        return [row.seq for row in rows][:limit]
+
+    def _contains(self, row: Stored, filter_: Filter) -> bool:
+        """What the filter's `search` asks for."""
+        search = search_from(filter_.search or "")
+        if search is None:
+            return True
+        text = self._texts.get(row.seq)
+        with closing(Reading()) as reading:
+            return text is not None and reading.contains(text, search)
+
+    async def rows(
+        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+    ) -> tuple[Sequence[bytes], int]:
+        self._must_be_open()
+        raws: list[bytes] = []
+        for looked_at, seq in enumerate(seqs):
+            if sum(map(len, raws)) >= PAGE_BYTES:
+                return raws, looked_at
+            row = self._rows.get(seq)
+            if (
+                row is not None
+                and not _is_expired(row, now)
+                and visibility.may_read(row, filter_)
+            ):
+                raws.append(row.event.raw)
+        return raws, len(seqs)
+
+    async def management(self) -> Management:
+        self._must_be_open()
+        return self._management
+
+    async def expired(self, now: int, limit: int) -> Sequence[str]:
+        self._must_be_open()
+        return [row.event.id for row in self._rows.values() if _is_expired(row, now)][:limit]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._must_be_open()

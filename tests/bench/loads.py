@@ -14,9 +14,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, cycle
 from typing import Any
 
+from relay.nostr.nip77 import Initiator, Items
 from tests.bench import wire
 from tests.bench.corpus import Corpus
 from tests.bench.relays import Running
@@ -293,13 +294,71 @@ def ask(relay: Running, questions: Sequence[Question], connections: int, seconds
         wire.closed(readers)
 
 
+def compare(
+    relay: Running, one: Sequence[bytes], ends: bytes, other: Sequence[bytes], seconds: float
+) -> Measure:
+    """How many times longer an answer of `one` takes than of `other`, asked in turns; medians.
+
+    Frames of REQs or the like on one connection; the answers of `one` end with a payload that
+    begins with `ends`, those of `other` with EOSE.
+    """
+    (reader,) = wire.connected(relay.port, 1)
+    spent: list[float] = []
+    beside: list[float] = []
+    try:
+        with clocked() as clock:
+            for request, plain in zip(cycle(one), cycle(other), strict=False):
+                began = time.perf_counter()
+                reader.ask(request, ends)
+                between = time.perf_counter()
+                reader.ask(plain)
+                ended = time.perf_counter()
+                spent.append(between - began)
+                beside.append(ended - between)
+                if ended - clock.began > seconds:
+                    break
+    finally:
+        wire.closed([reader])
+    spent.sort()
+    beside.sort()
+    middle = percentile(spent, 0.50)
+    return Measure(
+        rate=middle / percentile(beside, 0.50),
+        p50_ms=middle * 1000,
+        p99_ms=percentile(spent, 0.99) * 1000,
+        busy=clock.busy,
+    )
+
+
+def answered(
+    relay: Running, questions: Sequence[Question], patience_s: float
+) -> list[Question]:
+    """The questions, each with the number of events that it gets now; waits while it gets CLOSED.
+
+    For searches: the relay may still be reading what it is asked to find, and says so after 2 s.
+    """
+    give_up_at = time.perf_counter() + patience_s
+    (reader,) = wire.connected(relay.port, 1)
+    try:
+        while True:
+            try:
+                reader.ask(questions[0].frame())
+                break
+            except wire.WireFault as closed:
+                if time.perf_counter() > give_up_at:
+                    raise LoadFault(f"no answer within {patience_s:.0f} s: {closed}") from closed
+        return [replace(one, answers=len(reader.ask(one.frame())) - 1) for one in questions]
+    finally:
+        reader.close()
+
+
 def prove(question: Question, payloads: list[bytes]) -> None:
     """That these are that many different events, newest first, each of which the filter matches."""
     events = [json.loads(payload)[2] for payload in payloads]
     if len({event["id"] for event in events}) != question.answers:
         raise LoadFault(f"{len(events)} events instead of {question.answers}: {question.filter}")
     times = [event["created_at"] for event in events]
-    if times != sorted(times, reverse=True):
+    if "search" not in question.filter and times != sorted(times, reverse=True):
         raise LoadFault("not newest first")
     for event in events:
         for key, wanted in question.filter.items():
@@ -310,6 +369,8 @@ def prove(question: Question, payloads: list[bytes]) -> None:
                     fits = event["created_at"] <= wanted
                 case "limit":
                     fits = True
+                case "search":
+                    fits = set(wanted.split()) <= set(event["content"].split())
                 case _:
                     fits = any(tag[0] == key[1:] and tag[1] in wanted for tag in event["tags"])
             if not fits:
@@ -425,3 +486,44 @@ def idle(relay: Running, connections: int) -> Measure:
     if before is None or after is None:
         raise LoadFault("no /proc to read memory from")
     return Measure(rate=(after - before) / connections)
+
+
+# --- negentropy ---
+
+
+def reconcile(relay: Running, ours: Items, lacks: int, rounds: int) -> Measure:
+    """Seconds to the first answer over everything the relay has; beside it MiB that it takes.
+
+    The client has all but `lacks` events, and goes on until it knows which. The median of `rounds`
+    sessions; memory is the peak over what the relay had before.
+    """
+    before = relay.memory()
+    spent: list[float] = []
+    with clocked() as clock:
+        for _ in range(rounds):
+            (reader,) = wire.connected(relay.port, 1)
+            initiator = Initiator(ours)
+            request = ["NEG-OPEN", "n", {}, initiator.first().hex()]
+            began = time.perf_counter()
+            try:
+                while True:
+                    asked = wire.frame(json.dumps(request).encode())
+                    answer = json.loads(reader.ask(asked, b'["NEG-')[-1])
+                    if request[0] == "NEG-OPEN":
+                        spent.append(time.perf_counter() - began)
+                    if answer[0] != "NEG-MSG":
+                        raise LoadFault(f"NEG-ERR: {answer[2]}")
+                    reply = initiator.reply(bytes.fromhex(answer[2]))
+                    if reply is None:
+                        break
+                    request = ["NEG-MSG", "n", reply.hex()]
+            finally:
+                wire.closed([reader])
+            if len(initiator.need) != lacks:
+                raise LoadFault(f"{len(initiator.need)} differences instead of {lacks}")
+    peak = relay.memory("VmHWM")
+    if before is None or peak is None:
+        raise LoadFault("no /proc to read memory from")
+    spent.sort()
+    middle = percentile(spent, 0.50)
+    return Measure(rate=middle, beside=(peak - before) / 1024, busy=clock.busy)

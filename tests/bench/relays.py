@@ -30,6 +30,7 @@ from tests.bench import corpus, wire
 
 START_S = 60.0
 STOP_S = 15.0
+COMMAND_S = 600.0
 INSTALL_S = 600.0
 ROOT = Path(__file__).parents[2]
 LISTENING = re.compile(rb"listening on ws://[^\s:]+:(\d+)")
@@ -52,15 +53,15 @@ class Running:
     port: int
     folder: Path
 
-    def memory(self) -> int | None:
-        """VmRSS in KiB of the process and those it started; None where there is no /proc."""
+    def memory(self, field: str = "VmRSS") -> int | None:
+        """KiB of the process and those it started, VmHWM: at most; None where there is no /proc."""
         total = 0
         for pid in family(self.process.pid):
             try:
                 status = Path(f"/proc/{pid}/status").read_text()
             except OSError:
                 return None
-            if found := re.search(r"VmRSS:\s+(\d+) kB", status):
+            if found := re.search(rf"{field}:\s+(\d+) kB", status):
                 total += int(found[1])
         return total
 
@@ -148,7 +149,7 @@ class Rookery:
         data = folder / "data"
         command = [sys.executable, "-m", "relay"]
         if not data.exists():
-            self.init(command, folder, data, preset)
+            self.made(folder, preset)
         serve = [*command, "serve", "--data", str(data), "--host", wire.HOST, "--port", "0"]
 
         def ready(written: bytes) -> int | None:
@@ -158,24 +159,33 @@ class Rookery:
         with running(serve, folder, ready, self.environment()) as relay:
             yield relay
 
-    def init(self, command: list[str], folder: Path, data: Path, preset: Preset) -> None:
+    def made(self, folder: Path, preset: Preset) -> None:
         """A folder whose agents are the authors of NOTES and LINES: both presets take these."""
-        words = [*command, "init", str(data), "--preset", preset.value]
+        words = [sys.executable, "-m", "relay", "init", str(folder / "data")]
+        words += ["--preset", preset.value]
         words += ["--owner", corpus.public(10_000)]
         for number in range(corpus.NOTES.authors):
             words += ["--agent", corpus.public(number)]
+        self.finish(words, folder, START_S)
+
+    def run(self, folder: Path, *words: str) -> str:
+        """What one finished `rookery …` prints."""
+        return self.finish([sys.executable, "-m", "relay", *words], folder, COMMAND_S)
+
+    def finish(self, words: list[str], folder: Path, timeout: float) -> str:
         made = subprocess.run(
             words,
             cwd=folder,
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=START_S,
+            timeout=timeout,
             check=False,
         )
         if made.returncode:
             last = made.stderr.strip().splitlines()[-1:] or ["nothing"]
-            raise RelayFault(f"init ended with {made.returncode}: {last[0]}")
+            raise RelayFault(f"{words[3]} ended with {made.returncode}: {last[0]}")
+        return made.stdout
 
     def keep(self, folder: Path, digest: str) -> None:
         """Its store is young and changes: it is filled anew in every run."""

@@ -1,5 +1,6 @@
 """The rows of the table: what each measures, on which relay, with which numbers."""
 
+import json
 import random
 import re
 import shutil
@@ -12,13 +13,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.bench import corpus, loads, relays, wire
+from tests.bench import corpus, loads, relays, searching, wire
 from tests.bench.corpus import Corpus, Shape
 from tests.bench.loads import Measure, Question
-from tests.bench.relays import Preset, Running, Target
+from tests.bench.relays import Preset, Rookery, Running, Target
 
 READERS = 8  # connections that ask, one REQ in flight each
 QUESTIONS = 1000  # different ones in a row
+INDEXED_S = 600.0  # until everything that was filled in can be found
 FILLERS, FILL_WINDOW, FILL_S = 8, 256, 1800.0
 
 
@@ -33,6 +35,7 @@ class Scale:
     compared: int  # events in each run of the policy row
     pairs: int  # runs of each preset in the policy row
     idle: int
+    searched: int  # events in the store that is searched
 
 
 FULL = Scale(
@@ -43,10 +46,12 @@ FULL = Scale(
     compared=60_000,
     pairs=3,
     idle=1000,
+    searched=1_000_000,
 )
 QUICK = Scale(
-    seconds=1.0, written=20_000, archive=4_000, lines=10_000, compared=4_000, pairs=2, idle=200
-)
+    seconds=1.0, written=20_000, archive=4_000, lines=10_000, compared=4_000, pairs=2, idle=200,
+    searched=40_000,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -107,6 +112,17 @@ class Bench:
             relay = self._open.enter_context(target.start(folder, Preset.OPEN))
             self._archives[target.name] = relay
         return self._archives[target.name]
+
+    def searched(self, target: Target) -> Path:
+        """A folder of ours with many events, made at its first use."""
+        if not isinstance(target, Rookery):
+            raise relays.RelayFault("only the store of this checkout can be filled at its door")
+        return searching.filled(
+            self.cache,
+            self.scale.searched,
+            lambda folder: target.made(folder, Preset.OPEN),
+            lambda done, all_: self.progress("filling what is searched", done, all_),
+        )
 
     def close(self) -> None:
         """Ends the relays that were being read."""
@@ -216,9 +232,60 @@ def policy_cost(bench: Bench, target: Target) -> Measure:
     return Measure(rate=100 * (1 - ruled / bare))
 
 
+def count_cost(bench: Bench, target: Target) -> Measure:
+    """What a COUNT of one author's events takes, in times of a REQ for the newest of them."""
+    authors = [{"authors": asked.filter["authors"]} for asked in bench.questions("authors")]
+    counts = [wire.frame(json.dumps(["COUNT", "q", author]).encode()) for author in authors]
+    newest = [
+        wire.frame(json.dumps(["REQ", "q", {**author, "limit": 1}]).encode()) for author in authors
+    ]
+    relay = bench.archive(target)
+    return loads.compare(relay, counts, b'["COUNT"', newest, bench.scale.seconds)
+
+
+def negentropy(bench: Bench, target: Target) -> Measure:
+    """A client that lacks one event in a thousand asks what it lacks."""
+    folder = bench.searched(target)
+    ours = searching.items(bench.scale.searched, 1000)
+    with target.start(folder, Preset.OPEN) as relay:
+        return loads.reconcile(relay, ours, bench.scale.searched // 1000, 5)
+
+
+def sync(bench: Bench, target: Target) -> Measure:
+    """Seconds until two relays of the archive are alike, each of which lacks half a percent."""
+    if not isinstance(target, Rookery):
+        raise loads.LoadFault("sync is a command of this checkout")
+    lines = bench.corpus(corpus.ARCHIVE).path.read_bytes().splitlines(keepends=True)
+    differ = random.Random(11).sample(range(len(lines)), len(lines) // 100)
+    half = len(differ) // 2
+    with bench.folder() as here, bench.folder() as there:
+        for folder, lacks in ((here, set(differ[:half])), (there, set(differ[half:]))):
+            target.made(folder, Preset.OPEN)
+            events = folder / "events.jsonl"
+            events.write_bytes(b"".join(line for at, line in enumerate(lines) if at not in lacks))
+            target.run(folder, "import", str(events), "--data", str(folder / "data"))
+        with target.start(there, Preset.OPEN) as relay:
+            url = f"ws://{wire.HOST}:{relay.port}"
+            told = json.loads(target.run(here, "sync", url, "--data", str(here / "data"), "--json"))
+    if (told["received"], told["sent"]) != (half, len(differ) - half):
+        raise loads.LoadFault(f"received {told['received']}, sent {told['sent']}")
+    compared = told["bytes_compared_sent"] + told["bytes_compared_received"]
+    return Measure(rate=told["seconds"], beside=compared / 1000)
+
+
 def idle_memory(bench: Bench, target: Target) -> Measure:
     with bench.fresh(target, Preset.GROUP) as relay:
         return loads.idle(relay, bench.scale.idle)
+
+
+def search(kind: str) -> Row:
+    def load(bench: Bench, target: Target) -> Measure:
+        folder = bench.searched(target)
+        with target.start(folder, Preset.OPEN) as relay:
+            asked = loads.answered(relay, searching.questions(folder, kind), INDEXED_S)
+            return loads.ask(relay, asked, 1, bench.scale.seconds)
+
+    return Row(f"search {kind}", "req/s", load, peer=False)
 
 
 ROWS = (
@@ -229,9 +296,15 @@ ROWS = (
     read("REQ #t limit 100", "t"),
     read("REQ ids", "ids"),
     read("REQ #p limit 50", "p"),
+    Row("COUNT author", "× a REQ limit 1", count_cost, better="less", peer=False, reads=True),
+    search("0.1 %"),
+    search("1 %"),
+    search("two words"),
+    Row("negentropy, first answer", "s", negentropy, beside="MiB", better="less", peer=False),
     live(100),
     live(500),
     Row("policy cost", "% of ingest", policy_cost, better="less", peer=False),
+    Row("sync, 1 % differs", "s", sync, beside="kB compared", better="less", peer=False),
     Row("idle memory", "KiB/connection", idle_memory, better="less"),
 )
 

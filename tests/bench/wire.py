@@ -187,8 +187,11 @@ class Connection:
         self.ask(frame(b'["REQ","settle",{"ids":["' + b"0" * 64 + b'"],"limit":1}]'))
         self.sock.sendall(frame(b'["CLOSE","settle"]'))
 
-    def ask(self, request: bytes) -> list[bytes]:
-        """Sends one REQ, blocking; gives the payloads up to EOSE. Not for when the clock runs."""
+    def ask(self, request: bytes, ends: bytes = b'["EOSE"') -> list[bytes]:
+        """Sends one request, blocking; gives the payloads up to the one that begins with `ends`.
+
+        What it costs to read them is measured too, when the clock runs.
+        """
         self.sock.settimeout(ANSWER_S)
         self.sock.sendall(request)
         stream = b""
@@ -203,9 +206,9 @@ class Connection:
             found = [payload for _, payload in payloads(stream)]
             if any(payload.startswith(b'["CLOSED"') for payload in found):
                 raise WireFault(found[-1].decode())
-            if found and found[-1].startswith(b'["EOSE"'):
+            if found and found[-1].startswith(ends):
                 return found
-        raise WireFault(f"no EOSE within {ANSWER_S:.0f} s")
+        raise WireFault(f"no {ends.decode()} within {ANSWER_S:.0f} s")
 
     def pong(self) -> None:
         for payload in self.frames.pings:

@@ -5,19 +5,30 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from relay.errors import StoreFault, StoreVersion
+from relay.management import Change, Register
+from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from relay.storage.sqlite.store import SqliteStore
+from relay.verdict import WriteOutcome
 from tests import cast
-from tests.contract.writing import TERMS, in_order, raws, read, unsigned, write
+from tests.contract.writing import (
+    TERMS,
+    asked,
+    change,
+    in_order,
+    raws,
+    read,
+    unsigned,
+    write,
+)
 
-if TYPE_CHECKING:
-    from pathlib import Path
+HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -102,9 +113,9 @@ async def test_an_empty_file_becomes_a_store(path: Path) -> None:
     await store.close()
 
 
-async def test_a_closed_store_leaves_one_file(path: Path) -> None:
+async def test_a_closed_store_leaves_its_file_and_the_index_of_texts(path: Path) -> None:
     await made(path)
-    assert [left.name for left in path.parent.iterdir()] == ["rookery.db"]
+    assert sorted(left.name for left in path.parent.iterdir()) == ["rookery.db", "search.db"]
 
 
 @pytest.mark.parametrize("synchronous", ["FULL", "NORMAL"])
@@ -139,3 +150,58 @@ async def test_a_tag_named_later_is_indexed_at_start(path: Path) -> None:
     await opened(named, events[1])
     await opened(TERMS, events[2])
     await opened(named)
+
+
+# older files -------------------------------------------------------------------------------------
+
+
+def of_version_1(path: Path) -> None:
+    """A file that the code of schema 1 wrote: a note by alice, a chat in the den, a profile, and a
+    deletion of bob's note."""
+    db = sqlite3.connect(path)
+    db.executescript((HERE / "schema_1.sql").read_text())
+    db.close()
+
+
+def shape(path: Path) -> dict[str, object]:
+    """Tables and indices of a file, column by column."""
+    db = sqlite3.connect(path)
+    names = db.execute("SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
+    found: dict[str, object] = {
+        name: db.execute(f"PRAGMA {'table_info' if kind == 'table' else 'index_xinfo'}({name})")
+        .fetchall()
+        for kind, name in names.fetchall()
+    }  # fmt: skip
+    found["version"] = db.execute("PRAGMA user_version").fetchone()[0]
+    db.close()
+    return found
+
+
+async def test_a_file_of_version_1_is_brought_up_to_date(path: Path, tmp_path: Path) -> None:
+    of_version_1(path)
+    fresh = tmp_path / "fresh.db"
+    for file in (path, fresh):
+        await (await SqliteStore.open(file, TERMS)).close()
+    assert shape(path) == shape(fresh)
+    assert shape(path)["version"] == SCHEMA_VERSION
+
+
+async def test_a_file_of_version_1_keeps_all_that_was_in_it(path: Path) -> None:
+    of_version_1(path)
+    gone = unsigned(cast.bob, 1, [], "gone", at=1001)
+    banned = Change(Register.BANNED_KEYS, cast.bob.pubkey, "spam")
+    for opening in range(2):
+        store = await SqliteStore.open(path, TERMS)
+        assert await store.head() == 5 + opening
+        rows = [event_from_raw(raw) for raw in await read(store, asked(until=1004))]
+        assert [(row.kind, row.created_at) for row in rows] == [
+            (5, 1004), (0, 1003), (9, 1002), (1, 1000),
+        ]  # fmt: skip
+        assert await read(store, asked(tag_t=["tea"])) == [rows[-1].raw]
+        assert await read(store, asked(tag_h=["den"])) == [rows[2].raw]
+        assert await write(store, gone) == [WriteOutcome.DELETED]
+        bans = dict((await store.management()).of(Register.BANNED_KEYS))
+        assert bans == ({} if opening == 0 else {cast.bob.pubkey: "spam"})
+        await write(store, unsigned(cast.carol, at=2000 + opening))
+        await change(store, lambda plan: plan.changes.append(banned))
+        await store.close()

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 # page and places: order -------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-76")
 async def test_answers_come_newest_first_and_ties_lowest_id_first(store: Store) -> None:
     """Newest created_at first, then lowest id."""
     events = [unsigned(cast.alice, content=str(n), at=n % 7) for n in range(60)]
@@ -237,6 +238,7 @@ async def test_what_arrives_between_pages_does_not_enter(store: Store) -> None:
 # page: filters ----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-72")
 @pytest.mark.parametrize("name", FILTERS)
 async def test_a_filter_finds_what_it_matches(store: Store, name: str) -> None:
     """Rows that match: `Filter.matches` is the one meaning of a filter (N01-72)."""
@@ -254,6 +256,7 @@ async def test_a_filter_finds_what_it_matches(store: Store, name: str) -> None:
     assert await store.count([filter_], EVERYTHING, now=0) == len(matching(filter_, kept))
 
 
+@pytest.mark.proves("N01-67")
 @pytest.mark.parametrize("key", ["ids", "authors", "kinds", "#t", "#d", "#p", "#hk"])
 async def test_an_empty_list_matches_nothing(store: Store, key: str) -> None:
     """An empty set matches nothing (N01-67)."""
@@ -264,6 +267,7 @@ async def test_an_empty_list_matches_nothing(store: Store, key: str) -> None:
         assert await store.count([filter_], EVERYTHING, now=0) == 0
 
 
+@pytest.mark.proves("N01-31", "N01-35")
 @pytest.mark.parametrize(
     "value",
     ["", " ", "\0", "a\0b", "a\0c", "'", '"', "\\", "%", "_", "a' OR 1=1 --", "ünï", "u\u0308nï",
@@ -323,6 +327,7 @@ async def test_every_d_tag_counts_and_for_prefixes_the_first(store: Store) -> No
         assert await read(store, filter_) == matching(filter_, [event, bare])
 
 
+@pytest.mark.proves("N01-63")
 async def test_a_row_comes_once_however_often_it_matches(store: Store) -> None:
     """No event twice."""
     event = unsigned(
@@ -390,6 +395,7 @@ async def test_a_filter_may_be_as_large_as_a_message(store: Store) -> None:
         assert await store.count([filter_], EVERYTHING, now=0) == len(matching(filter_, events))
 
 
+@pytest.mark.proves("N01-04")
 async def test_stored_bytes_come_back_untouched(store: Store) -> None:
     """Stored bytes as they were written."""
     texts = ["", "\0", "\x7f\x80\u2028", "ünï🙂", '"\\/', "\n\r\t\b\f", "x" * 400_000, "{}[]"]
@@ -614,6 +620,7 @@ async def test_an_admin_of_one_group_is_no_admin_of_another(store: Store) -> Non
 # expiry -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N40-02", "N40-07")
 async def test_expired_rows_are_not_given(store: Store) -> None:
     """Rows that are not expired: expired means expiration <= now (N40-04)."""
     lasting = unsigned(cast.alice, at=1)
@@ -629,6 +636,7 @@ async def test_expired_rows_are_not_given(store: Store) -> None:
     assert await store.count([asked()], EVERYTHING, now=99) == 2
 
 
+@pytest.mark.proves("N40-08")
 async def test_an_expired_row_is_a_fact_until_it_is_swept(store: Store) -> None:
     """Rows that are still stored; when the newest version expires, older ones do not come back."""
     ending = await stored(store, unsigned(cast.alice, 0, [["expiration", "100"]], at=50))
@@ -648,6 +656,7 @@ async def test_an_expiry_may_lie_far_away(store: Store) -> None:
 # count ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N45-01")
 async def test_count_counts_each_row_once(store: Store) -> None:
     """How many rows match any filter and may be read; `limit` plays no part (N45-04)."""
     crowd = a_crowd()
@@ -662,6 +671,7 @@ async def test_count_counts_each_row_once(store: Store) -> None:
     assert await store.count([], EVERYTHING, now=0) == 0
 
 
+@pytest.mark.proves("N45-04")
 async def test_count_leaves_out_what_may_not_be_read(store: Store) -> None:
     """How many rows may be read."""
     await write(store, *a_crowd())

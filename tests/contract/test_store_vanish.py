@@ -75,6 +75,7 @@ async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
 # what goes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N62-01", "N62-04")
 @pytest.mark.parametrize("until", [-1, 0, 3, 1000, MAX])
 async def test_nothing_of_the_key_is_found_by_any_filter(house: House, until: int) -> None:
     """Keys whose every row goes (N62-01, N62-04): whatever is asked, also after a restart."""
@@ -115,6 +116,7 @@ async def test_what_the_same_plan_adds_goes_too(store: Store) -> None:
     assert found.rows == found.slots == {}
 
 
+@pytest.mark.proves("N62-05", "N59-09")
 async def test_wraps_go_by_whom_they_are_for(store: Store) -> None:
     """The wraps that were sent to it (N62-05), no other event that names it."""
     to_alice = [
@@ -322,6 +324,7 @@ async def _goes(store: Store, drafts: list[world.Draft], filter_: Filter, cut: i
     assert set(await write(store, *[e for e in events if e.id in gone])) == {DUPLICATE}
 
 
+@pytest.mark.proves("N62-04")
 @pytest.mark.parametrize("kind", ["reference", "sqlite"])
 def test_after_a_vanish_nothing_of_the_key_is_found_in_any_way(kind: str) -> None:
     """Nothing of the key that is dated up to it, by any filter, COUNT or `since`."""

@@ -63,6 +63,10 @@ A relay with rules of its own is asked for by a block of TOML, a file of its pol
         [groups]
         joins = "review"
 
+A number that the relay announces in its document (NIP-11, `limitation`), and on which the script
+relies; a relay that announces another is not held to it:
+    limit max_event_tags 5000
+
 `pytest tests/conversations` starts the relays that the scripts ask for and plays them all;
 `python -m tests.conversations wss://…` plays them to any other (`--help`).
 """

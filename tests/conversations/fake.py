@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -18,6 +20,8 @@ from relay.nostr.nip42 import check_login, relay_address
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from websockets.http11 import Request, Response
+
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
@@ -29,11 +33,18 @@ class FakeRelay:
         self.url = ""
         self.roles: dict[str, SecretKey] = {}
         self.restarts = 0
+        self.document: dict[str, Any] = {}
+        """What it says of itself by NIP-11."""
         self._events: list[Event] = []
         self._subs: dict[ServerConnection, dict[str, tuple[Filter, ...]]] = {}
 
     async def restart(self) -> None:
         self.restarts += 1
+
+    def about(self, connection: ServerConnection, request: Request) -> Response | None:
+        if request.headers.get("Accept") != "application/nostr+json":
+            return None
+        return connection.respond(HTTPStatus.OK, json.dumps(self.document))
 
     async def client(self, socket: ServerConnection) -> None:
         self._subs[socket] = {}
@@ -112,6 +123,8 @@ class FakeRelay:
 @asynccontextmanager
 async def fake_relay() -> AsyncIterator[FakeRelay]:
     relay = FakeRelay()
-    async with serve(relay.client, "127.0.0.1", 0, compression=None) as server:
+    async with serve(
+        relay.client, "127.0.0.1", 0, compression=None, process_request=relay.about
+    ) as server:
         relay.url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield relay

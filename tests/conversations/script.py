@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from tests.conformance.statements import ids_named_in
 
 HERE = Path(__file__).parent
 
@@ -139,8 +142,12 @@ class Script:
     path: str
     """Below this folder, without `.nostr`; or any name."""
     title: str
+    proves: tuple[str, ...]
+    """Ids of statements, as its first comment lines name them."""
     preset: str
     policy: str
+    limits: dict[str, int]
+    """What it takes for granted of `limitation` in the relay's document."""
     people: tuple[str, ...]
     names: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -168,14 +175,22 @@ def script_from(text: str, path: str) -> Script:
     title = text.partition("\n")[0]
     if not title.startswith("# "):
         raise BadScript(f"{path}:1: the first line must be the title: # What the relay does.")
-    found: dict[str, Any] = {"preset": "group", "policy": "", "people": (), "names": ()}
+    found: dict[str, Any] = {
+        "preset": "group", "policy": "", "limits": {}, "people": (), "names": (),
+    }  # fmt: skip
     steps: list[Step] = []
     for number, line in _logical_lines(text):
         try:
             _read_line(number, line, found, steps)
         except BadScript as wrong:
             raise BadScript(f"{path}:{number}: {wrong}") from None
-    return Script(path=path, title=" ".join(title[2:].split()), steps=tuple(steps), **found)
+    found |= {"title": " ".join(title[2:].split()), "proves": ids_named_in(_head(text))}
+    return Script(path=path, steps=tuple(steps), **found)
+
+
+def _head(text: str) -> str:
+    """The comment lines that it begins with."""
+    return "\n".join(takewhile(lambda line: line.startswith("#"), text.splitlines()))
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
@@ -198,6 +213,8 @@ def _read_line(number: int, line: str, found: dict[str, Any], steps: list[Step])
         found["policy"] = "\n".join(part.strip() for part in line.split("\n")[1:]) + "\n"
     elif verb == "preset" and words[:1] in (["open"], ["group"]):
         found["preset"] = words[0]
+    elif verb == "limit" and len(words) == 2 and words[1].isdecimal():
+        found["limits"][words[0]] = int(words[1])
     elif verb in ("people", "names"):
         found[verb] += tuple(words)
     elif verb == "restart":

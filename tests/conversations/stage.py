@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from relay.nostr.event import id_bytes
 from tests import cast
@@ -29,6 +29,10 @@ CREATED_BEFORE_NOW = 60
 
 class Failed(AssertionError):
     """The relay did not answer as the script says."""
+
+
+class NotThere(Exception):
+    """Nobody answers at that URL."""
 
 
 class Relay(Protocol):
@@ -315,14 +319,7 @@ class Stage:
 
     async def _connection(self, who: str) -> Connection:
         if who not in self.connections:
-            try:
-                # Without `proxy` the library would ask the environment; compression hides sizes.
-                socket = await connect(
-                    self.relay.url, compression=None, max_size=None, max_queue=None,
-                    ping_interval=None, proxy=None,
-                )  # fmt: skip
-            except (OSError, TimeoutError) as failed:
-                raise Failed(f"cannot connect to {self.relay.url}: {failed}") from None
+            socket = await _connected(self.relay.url)
             self.connections[who] = Connection(socket, self.manner.patience_s)
         return self.connections[who]
 
@@ -347,6 +344,14 @@ class Stage:
         return "\n".join(lines)
 
 
+async def is_there(url: str) -> None:
+    """Raises NotThere."""
+    try:
+        await (await _connected(url)).close()
+    except Failed as failed:
+        raise NotThere(str(failed)) from None
+
+
 async def play(script: s.Script, relay: Relay, manner: Manner) -> None:
     """Raises Failed, with the line of the script and what came instead."""
     own = sha256(f"{manner.salt} {script.path}".encode()).hexdigest()[:8]
@@ -366,6 +371,17 @@ async def play(script: s.Script, relay: Relay, manner: Manner) -> None:
         await stage.play()
     finally:
         await stage.leave_all()
+
+
+async def _connected(url: str) -> ClientConnection:
+    """Raises Failed."""
+    try:
+        # Without `proxy` the library would ask the environment; compression hides sizes.
+        return await connect(
+            url, compression=None, max_size=None, max_queue=None, ping_interval=None, proxy=None
+        )
+    except (OSError, TimeoutError, WebSocketException) as failed:
+        raise Failed(f"cannot connect to {url}: {failed}") from None
 
 
 def _only_the_word(text: Any) -> Any:

@@ -18,9 +18,6 @@ NOT_BUILT = {
     "memory/bad_aman_content": "checks of a record's content",
     "memory/bad_record_fields": "checks of a record's content",
     "memory/config_values": "checks of a record's content",
-    "nip29/pins": "kind 9010",
-    "nip29/subgroups": "parent and child",
-    "nip50/search": "search",
     "verdicts/refused_content": "the rule key `content`",
     "verdicts/too_fast": "the rule key `rate`",
 }
@@ -28,7 +25,11 @@ NOT_BUILT = {
 
 
 def played(path: Path) -> object:
-    marks = [pytest.mark.slow] if "\nrestart" in path.read_text(encoding="utf-8") else []
+    script = script_file(path)
+    proof = f"conversations/{script.path}.nostr"
+    marks = [pytest.mark.proves(*script.proves, by=proof)] if script.proves else []
+    if script.restarts:
+        marks.append(pytest.mark.slow)
     waits_for = NOT_BUILT.get(name_of(path))
     if waits_for:
         ahead = pytest.mark.xfail(raises=(Failed, RelayDied), reason=f"not built: {waits_for}")

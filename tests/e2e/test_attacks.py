@@ -246,6 +246,7 @@ async def test_broken_framing_ends_the_connection(rookery: Rookery) -> None:
                 pytest.fail(f"{name}: the connection is still open")
 
 
+@pytest.mark.proves("N01-51")
 async def test_frames_that_are_no_text_of_nostr_get_a_notice(rookery: Rookery) -> None:
     async with raw(rookery) as (reader, writer):
         for odd in (
@@ -753,6 +754,7 @@ async def test_a_thousand_connections_come_and_go(rookery: Rookery) -> None:
                 break
 
 
+@pytest.mark.proves("N29-94")
 async def test_a_removed_members_running_answer_stops(rookery: Rookery) -> None:
     """Rows that are not sent yet when the member is removed are never sent (N29-94)."""
     now = int(time.time())
@@ -763,11 +765,14 @@ async def test_a_removed_members_running_answer_stops(rookery: Rookery) -> None:
         for event in (made, added):
             assert await wire.publish(event) == (True, "")
         posts = [
-            cast.admin.sign(9, [["h", "tea"]], f"{n} " + "x" * 15_000, now - n % 500)
+            cast.admin.sign(9, [["h", "tea"]], f"{n} psst " + "x" * 15_000, now - n % 500)
             for n in range(count)
         ]
         await publish_all(wire, posts)
-        for filters in ([{"kinds": [9]}], [{"kinds": [9]}, {"#h": ["tea"], "kinds": [9, 11]}]):
+        for filters in (
+            [{"kinds": [9]}], [{"kinds": [9]}, {"#h": ["tea"], "kinds": [9, 11]}],
+            [{"search": "psst"}],
+        ):  # fmt: skip
             async with connected(rookery.url, **DEAF) as member:
                 await member.log_in(cast.alice, rookery.url, now)
                 await member.send("REQ", "all", *filters)

@@ -338,23 +338,16 @@ async def test_an_export_of_a_busy_relay_is_whole(tmp_path: Path) -> None:
         assert ids[: len(before)] == [event.id for event in before]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "same",
-        pytest.param("new", marks=pytest.mark.xfail(
-            reason="N29-152: 9000 by the old relay is refused, so who had joined is no member and "
-            "what they said is lost", raises=AssertionError,
-        )),
-    ],
-)  # fmt: skip
+@pytest.mark.proves("N29-28", "N29-150", "N29-152")
+@pytest.mark.parametrize("key", ["same", "new"])
 async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
-    """Another relay takes over: what was said, who is in, who was removed."""
+    """Another relay takes over: what was said and pinned, who is in, who left or was removed."""
     one, two = await make(tmp_path / "one", "group"), await make(tmp_path / "two", "group")
     if key == "same":
         (two.folder / "relay.key").write_text((one.folder / "relay.key").read_text())
-    owner, alice, bob, carol = cast.owner, cast.alice, cast.bob, cast.carol
+    owner, alice, bob, carol, dave = cast.owner, cast.alice, cast.bob, cast.carol, cast.dave
     h, now = ["h", "tea"], int(time.time())
+    hello = alice.sign(9, [h], "alice is here", now - 1)
     async with one:
         await one.start()
         async with connected(one.url) as wire:
@@ -368,7 +361,11 @@ async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
                 owner.sign(9009, [h, ["code", "open sesame"]], "", now - 4),
                 carol.sign(9021, [h, ["code", "open sesame"]], "", now - 3),
                 carol.sign(9, [h], "carol is in", now - 2),
-                alice.sign(9, [h], "alice is here", now - 1),
+                owner.sign(9000, [h, ["p", dave.pubkey]], "", now - 2),
+                dave.sign(9022, [h], "bye", now - 1),
+                hello,
+                owner.sign(9010, [h, ["e", hello.id]], "", now - 1),
+                owner.sign(9007, [["h", "pot"], ["parent", "tea"]], "", now),
             ):
                 assert await wire.publish(event) == (True, ""), event
         assert await one.stop() == 0
@@ -390,6 +387,10 @@ async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
             [members] = await wire.query({"kinds": [39002], "#d": ["tea"]})
             names = {tag[1] for tag in members["tags"] if tag[0] == "p"}
             assert names == {owner.pubkey, alice.pubkey, carol.pubkey}
+            [pins] = await wire.query({"kinds": [39005], "#d": ["tea"]})
+            assert pins["tags"] == [["d", "tea"], ["e", hello.id]]
+            [tea] = await wire.query({"kinds": [39000], "#d": ["tea"]})
+            assert ["child", "pot"] in tea["tags"]
             said = [event["content"] for event in await wire.query({"kinds": [9]})]
             assert said == ["alice is here", "carol is in", "bob was here"]
         async with connected(two.url) as wire:
@@ -399,4 +400,44 @@ async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
             assert (taken, text.split(":")[0]) == (False, "restricted")
             late = bob.sign(9021, [h, ["code", "open sesame"]], "", now)
             assert (await wire.publish(late))[0] is False
+        assert await two.stop() == 0
+
+
+@pytest.mark.proves("N29-153", "N29-155")
+async def test_one_group_goes_by_itself_protected_words_included(tmp_path: Path) -> None:
+    """All that names it, in order; 39000 to 39005 are the next relay's to sign."""
+    one, two = await make(tmp_path / "one", "group"), await make(tmp_path / "two", "group")
+    owner, alice, now = cast.owner, cast.alice, int(time.time())
+    h = ["h", "tea"]
+    protected = alice.sign(9, [h, ["-"]], "not to be copied", now)
+    events = [
+        owner.sign(9007, [h], "", now),
+        owner.sign(9007, [["h", "pot"]], "", now),
+        owner.sign(9000, [h, ["p", alice.pubkey]], "", now),
+        owner.sign(9, [["h", "pot"]], "of the other group", now),
+        owner.sign(9, [h], "milk?", now),
+    ]
+    async with one:
+        await one.start()
+        async with connected(one.url) as wire:
+            for event in events:
+                assert await wire.publish(event) == (True, ""), event
+            assert (await wire.publish(protected))[1].startswith("auth-required: ")
+            await wire.log_in(alice, one.url, now)
+            assert await wire.publish(protected) == (True, "")
+        assert await one.stop() == 0
+    file = tmp_path / "tea.jsonl"
+    file.write_bytes(await export(one, "--filter", '{"#h":["tea"]}'))
+    rows = parsed(file.read_bytes())
+    assert [row["kind"] for row in rows] == [9007, 9000, 9000, 9, 9]
+    assert all(h in row["tags"] for row in rows)
+    code, tally, err = await import_(two, file, "--trust")
+    assert (code, err, tally["refused"]) == (0, "", 0)
+    async with two:
+        await two.start()
+        async with connected(two.url) as wire:
+            await wire.log_in(alice, two.url, now)
+            found = await wire.query({"kinds": [9, 39000]})
+            assert {row["content"] for row in found} == {"", "milk?", "not to be copied"}
+            assert [row["tags"][0] for row in found if row["kind"] == 39000] == [["d", "tea"]]
         assert await two.stop() == 0

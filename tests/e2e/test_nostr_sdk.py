@@ -18,6 +18,7 @@ import pytest
 from nostr_sdk import (
     Authenticator,
     ClientBuilder,
+    ClientMessage,
     Event,
     EventBuilder,
     Filter,
@@ -59,6 +60,7 @@ class Person:
         self.messages: list[list[Any]] = []
         self.login_id = ""
         self._came = asyncio.Condition()
+        self._counts = 0
 
     @contextlib.asynccontextmanager
     async def here(self, *, login: bool = True) -> AsyncIterator[Person]:
@@ -144,9 +146,15 @@ class Person:
         return str(refused.value)
 
     async def count(self, **conditions: Any) -> int:
+        """By frames of nostr-sdk's: its own `count_events` misses an answer that comes at once."""
         relay = await self.client.relay(self.url)
         assert relay is not None
-        return await relay.count_events(_filter(conditions), WAIT)
+        self._counts += 1
+        sub = f"count {self._counts}"
+        await relay.send_msg(ClientMessage.count(sub, _filter(conditions)))
+        answer = await self.heard(lambda frame: frame[:2] == ["COUNT", sub])
+        assert isinstance(answer[2]["count"], int)
+        return answer[2]["count"]
 
     async def subscribe(self, *filters: dict[str, Any]) -> str:
         """Open it, wait for EOSE."""
@@ -383,8 +391,12 @@ async def test_an_outsider_gets_nothing(scene: Scene, *, login: bool) -> None:
         ):  # fmt: skip
             await wire.send("COUNT", "c", filter_)
             frame = await wire.receive()
-            refused = frame[:2] == ["CLOSED", "c"] and frame[2].startswith(word)
-            assert refused or frame == ["COUNT", "c", {"count": 0}], (filter_, frame)
+            if frame[0] == "COUNT":  # and its HyperLogLog, where it has one, counts nobody
+                assert frame[2]["count"] == 0, (filter_, frame)
+                assert set(frame[2].get("hll", "0")) == {"0"}, (filter_, frame)
+            else:
+                assert frame[:2] == ["CLOSED", "c"], (filter_, frame)
+                assert frame[2].startswith(word), (filter_, frame)
         await wire.send("COUNT", "c", {"kinds": [9], "#h": ["tea"]})
         assert (await wire.receive())[0] == "CLOSED"
 

@@ -6,6 +6,7 @@ The packages are installed once into the user's cache, never into the checkout.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -13,11 +14,15 @@ import shutil
 import subprocess
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import cast
 from tests.e2e.rookery import Rookery
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -49,23 +54,47 @@ def node_modules() -> Path:
     return home / "node_modules"
 
 
+@contextlib.asynccontextmanager
+async def a_relay(folder: Path, preset: str) -> AsyncIterator[Rookery]:
+    async with Rookery(folder) as rookery:
+        keys = ("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
+        await rookery.init(*keys, "--preset", preset)
+        await rookery.start()
+        yield rookery
+        assert await rookery.stop() == 0
+        assert not any("Traceback" in line for line in rookery.lines), rookery.lines
+
+
+async def tells(
+    script: str, chapter: str, relays: Sequence[Rookery], node_modules: Path, stage: Path
+) -> None:
+    """The chapter of the script comes to its end."""
+    shutil.copytree(HERE, stage)
+    (stage / "node_modules").symlink_to(node_modules)
+    people = [("owner", cast.owner), ("robot", cast.robot), ("alice", cast.alice),
+              ("stranger", cast.stranger)]  # fmt: skip
+    told = {
+        "urls": [rookery.url for rookery in relays],
+        "keys": {name: key.hex for name, key in people},
+    }
+    code, text = await _node(stage / script, chapter, json.dumps(told))
+    assert (code, text.splitlines()[-1:]) == (0, [f"done: {chapter}"]), text
+
+
 @pytest.mark.parametrize(
     "chapter", ["slots", "member", "outsiders", "removed", "config", "pool"]
 )
 async def test_the_story_by_nostr_tools(node_modules: Path, tmp_path: Path, chapter: str) -> None:
-    stage = tmp_path / "node"
-    shutil.copytree(HERE, stage)
-    (stage / "node_modules").symlink_to(node_modules)
-    async with Rookery(tmp_path / "data") as rookery:
-        await rookery.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
-        await rookery.start()
-        people = [("owner", cast.owner), ("robot", cast.robot), ("alice", cast.alice),
-                  ("stranger", cast.stranger)]  # fmt: skip
-        told = {"url": rookery.url, "keys": {name: key.hex for name, key in people}}
-        code, text = await _node(stage / "story.mjs", chapter, json.dumps(told))
-        assert (code, text.splitlines()[-1:]) == (0, [f"done: {chapter}"]), text
-        assert await rookery.stop() == 0
-        assert not any("Traceback" in line for line in rookery.lines), rookery.lines
+    async with a_relay(tmp_path / "data", "group") as rookery:
+        await tells("story.mjs", chapter, [rookery], node_modules, tmp_path / "node")
+
+
+@pytest.mark.parametrize("chapter", ["several", "group", "login"])
+async def test_nostr_tools_pool_groups_and_login(
+    node_modules: Path, tmp_path: Path, chapter: str
+) -> None:
+    async with a_relay(tmp_path / "one", "open") as one, a_relay(tmp_path / "two", "open") as two:
+        await tells("pool.mjs", chapter, [one, two], node_modules, tmp_path / "node")
 
 
 async def _node(script: Path, chapter: str, told: str) -> tuple[int, str]:

@@ -74,6 +74,7 @@ async def _to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.Connectio
             return frames, closed
 
 
+@pytest.mark.proves("N01-99")
 async def test_sigterm_says_goodbye_to_open_connections(rookery: Rookery) -> None:
     await rookery.start()
     async with contextlib.AsyncExitStack() as stack:

@@ -86,6 +86,7 @@ async def to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.Connection
             return frames, closed
 
 
+@pytest.mark.proves("N01-99")
 async def test_a_client_that_stops_reading_is_closed_and_others_lose_nothing(
     rookery: Rookery,
 ) -> None:
@@ -212,6 +213,7 @@ async def test_what_comes_during_a_long_answer_follows_it(library: Rookery) -> N
         assert live == [ROWS + n for n in range(len(fresh))]
 
 
+@pytest.mark.proves("N01-99")
 async def test_too_much_during_a_long_answer_closes_it_instead_of_leaving_a_gap(
     library: Rookery,
 ) -> None:

@@ -168,12 +168,35 @@ def test_what_a_viewer_sees_never_grows_when_a_member_is_removed(
 @settings(max_examples=150)
 @given(scenes | packaged_scenes(), world.viewers, world.filters())
 def test_a_wider_login_never_sees_less(scene: Scene, viewer: Viewer, filter_: Filter) -> None:
+    if viewer.keys & scene.people.banned:
+        return  # who shows that they are banned sees nothing
     rows = _rows_of(scene)
     alone = readable(rows, filter_, seen(scene, STRANGER))
     assert alone <= readable(rows, filter_, seen(scene, viewer))
     for key in viewer.keys:
         one = readable(rows, filter_, seen(scene, Viewer(frozenset({key}))))
         assert one <= readable(rows, filter_, seen(scene, viewer))
+
+
+@pytest.mark.proves("N86-11", "N86-12")
+@settings(max_examples=150)
+@given(
+    scenes | packaged_scenes(), world.viewers, world.filters(),
+    st.frozensets(world.pubkeys, min_size=1, max_size=2),
+)  # fmt: skip
+def test_bans_take_away_what_the_banned_wrote_and_nothing_else(
+    scene: Scene, viewer: Viewer, filter_: Filter, banned: frozenset[str]
+) -> None:
+    rows = _rows_of(scene)
+    free = replace(scene, people=replace(scene.people, banned=frozenset()))
+    bound = replace(scene, people=replace(scene.people, banned=banned))
+    before = readable(rows, filter_, seen(free, viewer))
+    after = readable(rows, filter_, seen(bound, viewer))
+    if viewer.keys & banned:
+        assert after == set()
+    else:
+        left = {row.event.id for row in rows if row.event.pubkey not in banned}
+        assert after == before & left
 
 
 @st.composite

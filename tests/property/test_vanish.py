@@ -35,17 +35,22 @@ tags = {
         lambda parts: parts[0] + parts[1]
     ),
     9001: some_p,
-    9002: st.sampled_from([["closed"], ["hidden"], ["name", "Tea"], ["public"]]),
+    9002: st.sampled_from(
+        [["closed"], ["hidden"], ["name", "Tea"], ["public"], ["parent", "tea"], ["parent", "den"]]
+    ),
     9005: st.just(["e", "@"]),
     9007: st.sampled_from([["name", "Tea"], ["closed"]]),
     9008: st.just(["reason", "x"]),
+    9010: st.just(["e", "@"]),
     9009: st.tuples(codes, st.booleans()).map(lambda parts: parts[0]),
     9021: codes | st.just(["reason", "x"]),
     9022: st.just(["reason", "x"]),
     30078: st.just(["d", "x"]),
     62: st.just(["relay", "ALL_RELAYS"]),
 }
-common = [9000, 9000, 9000, 9001, 9021, 9021, 9021, 9009, 9009, 9022, 9, 62, 62, *tags]
+common = [
+    *[9000] * 3, 9001, *[9021] * 3, 9009, 9009, 9022, 9, 9, 9010, 9010, 62, 62, *tags
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,16 @@ class Life:
             assert set(shown.tag_values("p")) == group.members.keys()
             (led,) = [row for row in log if (row.kind, row.d) == (39001, group.id)]
             assert {tag[1]: tuple(tag[2:]) for tag in led.tags[1:]} == group.admins()
+            (described,) = [row for row in log if (row.kind, row.d) == (39000, group.id)]
+            assert described.tag("parent") == group.parent
+            assert described.tag_values("child") == list(group.children)
+            assert all(groups.by_id[child].parent == group.id for child in group.children)
+            pins = [row for row in log if (row.kind, row.d) == (39005, group.id)]
+            assert [tag[1] for row in pins for tag in row.tags[1:]] == [
+                tag[1] for tag in group.pins
+            ]
+            ids = {row.id for row in log if row.tag("h") == group.id}
+            assert {tag[1] for tag in group.pins} <= ids
 
     async def vanishes(self, who: SecretKey) -> None:
         """Alone in a batch: what others are in the groups stays as it is."""

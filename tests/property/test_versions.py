@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ async def _write(store: Store, events: list[Event], keep: Keep, *, high_tie: boo
     await store.append(wanted, decide)
 
 
+@pytest.mark.proves("N01-41", "N01-43", "N01-45")
 @settings(max_examples=200)
 @given(versions, deletions, st.data())
 def test_the_latest_survives_in_every_order(

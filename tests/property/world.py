@@ -216,6 +216,7 @@ peoples = st.builds(
     ).map(tuple),
     allowed=some_pubkeys,
     relay=pubkeys | st.just(""),
+    banned=st.just(frozenset()) | st.frozensets(pubkeys, min_size=1, max_size=2),
 )
 
 roles = st.lists(st.sampled_from(["admin", "moderator", "label", "agent"]), max_size=2).map(tuple)

@@ -10,13 +10,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import policies
+from relay.decision import Order
 from relay.fanout import Fanout
 from relay.ingest import Ingest
+from relay.management import changes_of
 from relay.nostr.event import event_from_raw
 from relay.observe import Metrics
 from relay.projections import Realm, rebuilt_groups
 from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite.store import SqliteStore
+from relay.succession import taken_over
+from relay.sweep import Sweep
 from relay.verdict import Origin, spoken
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.retention import Stored
     from relay.storage import Store
-    from relay.verdict import Result
+    from relay.verdict import Reject, Result
 
 NOON = 1_772_000_000
 RELAY = cast.person("relay")
@@ -66,6 +70,7 @@ class Letter:
     """The author of one event, who waits for its answer."""
 
     authenticated: frozenset[str] = frozenset()
+    address = None
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
@@ -89,6 +94,9 @@ class Loudspeaker(Fanout):
 class Home:
     """`async with` it; `restart` it."""
 
+    relay = RELAY
+    """Its key."""
+
     def __init__(self, store: Store, policy: PolicySet) -> None:
         self.store = store
         self.policy = policy
@@ -96,20 +104,22 @@ class Home:
         self._numbers = 0
 
     async def __aenter__(self) -> Home:
-        groups = await rebuilt_groups(self.store, RELAY.pubkey)
-        self.realm = Realm(self.policy, groups)
+        groups = await rebuilt_groups(self.store, self.relay.pubkey)
+        groups = await taken_over(self.store, groups, self.relay, self.policy.keep, self.now)
+        self.realm = Realm(self.policy, groups, await self.store.management())
         self.live = Loudspeaker(self.realm)
         executor: Executor = AtOnce()  # type: ignore[assignment]
-        self._ingest = Ingest(
-            self.store, self.realm, RELAY, self.live, clock=lambda: self.now,
+        self.ingest = Ingest(
+            self.store, self.realm, self.relay, self.live, clock=lambda: self.now,
             verifiers=executor, metrics=Metrics(), committed=lambda _: None,
             is_here=lambda url: url == URL,
         )  # fmt: skip
-        await self._ingest.__aenter__()
+        await self.ingest.__aenter__()
+        self.sweep = Sweep(self.store, self.ingest, clock=lambda: self.now)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._ingest.__aexit__()
+        await self.ingest.__aexit__()
 
     async def restart(self) -> None:
         await self.__aexit__()
@@ -137,8 +147,29 @@ class Home:
         """Send these together: they come into one batch."""
         letters = [Letter() for _ in events]
         for event, letter in zip(events, letters, strict=True):
-            self._ingest.submit(event, letter, origin)
+            self.ingest.submit(event, letter, origin)
         return [await letter.answer for letter in letters]
+
+    async def call(self, method: str, *params: object) -> tuple[bool, str]:
+        """One call of NIP-86 by somebody who may."""
+        (answer,) = self.calls((method, *params))
+        return await answer
+
+    def calls(self, *calls: Sequence[object]) -> list[asyncio.Future[tuple[bool, str]]]:
+        """Several, which come into the same batch as what is sent before them and after."""
+        answers = []
+        for method, *params in calls:
+            answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
+
+            def answered(
+                refused: Reject | None, answer: asyncio.Future[tuple[bool, str]] = answer
+            ) -> None:
+                text = "" if refused is None else f"{refused.prefix}: {refused.text}"
+                answer.set_result((refused is None, text))
+
+            self.ingest.order(Order(changes_of(str(method), params), answered))
+            answers.append(answer)
+        return answers
 
     async def do(
         self, who: SecretKey, kind: int, *tags: Sequence[str], h: str | None = None,
@@ -162,7 +193,7 @@ class Home:
 
     async def rebuilt(self) -> Groups:
         """The groups as a restart would find them."""
-        return await rebuilt_groups(self.store, RELAY.pubkey)
+        return await rebuilt_groups(self.store, self.relay.pubkey)
 
     async def log(self) -> list[Event]:
         return [row.event for row in await self.store.since(0, 10**6)]

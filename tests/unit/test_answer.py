@@ -6,7 +6,7 @@ NIPS.md N01-54…84, N29-91…94, N45; contract §7; STYLE rule 14.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from relay.answer import Answers, Scans
 from relay.fanout import Fanout
 from relay.groups.group import Flag, Group, Groups
+from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
 from relay.outbox import Outbox, Turn
 from relay.projections import Realm
@@ -206,6 +207,7 @@ def newest_first(*events: Event) -> list[str]:
 # order and limits --------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-75", "N01-76")
 @pytest.mark.parametrize("is_reading", [True, False])
 @pytest.mark.parametrize("number", [0, 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 1])
 async def test_stored_rows_come_newest_first_then_eose_then_live_ones(
@@ -221,6 +223,7 @@ async def test_stored_rows_come_newest_first_then_eose_then_live_ones(
     assert client.hears()[number:] == ["<EOSE>", "live"]
 
 
+@pytest.mark.proves("N01-77", "N11-18")
 async def test_a_limit_is_of_a_filter_and_has_a_ceiling(house: House) -> None:
     """N01-77, N01-79, N11-18, N11-19."""
     await house.writes(*(note(n, at=n) for n in range(10)))
@@ -252,6 +255,7 @@ NOTES = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.proves("N01-63", "N01-76", "N01-77")
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(NOTES, st.lists(FILTERS, min_size=1, max_size=4))
@@ -281,6 +285,7 @@ def test_several_filters_are_merged_each_with_its_own_limit(
 # while writes go on ------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-80")
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(
@@ -324,6 +329,7 @@ def test_nothing_is_missed_and_nothing_comes_twice_while_writes_go_on(
     asyncio.run(law())
 
 
+@pytest.mark.proves("N01-99")
 async def test_more_than_can_wait_closes_instead_of_leaving_a_gap(house: House) -> None:
     """STYLE rule 14: told so, no EOSE, nothing live after it; the client may ask again."""
     client = Client()
@@ -380,15 +386,17 @@ async def test_who_is_removed_while_a_page_is_read_does_not_get_it(house: House)
     assert await house.answered(Client(alice), *ALL_OF_THE_DEN) == ["<EOSE>"]
 
 
-async def test_rights_that_change_with_every_page_end_the_answer(house: House) -> None:
+async def test_rights_that_are_lost_with_every_page_end_the_answer(house: House) -> None:
     """Told so, instead of reading the same page for ever."""
-    groups = [house.realm.groups, house.realm.groups.without_group("den")]
+    rooms = [replace(DEN, id=f"room {number}") for number in range(99)]
+    for room in rooms:
+        house.realm.adopt(house.realm.groups.with_group(room))
     await house.writes(*(chat(n) for n in range(2 * PAGE)))
 
-    async def back_and_forth() -> None:
-        house.realm.adopt(groups[house.shelf.pages % 2])
+    async def one_room_less() -> None:
+        house.realm.adopt(house.realm.groups.without_group(rooms.pop().id))
 
-    house.shelf.before_page = back_and_forth
+    house.shelf.before_page = one_room_less
     (closed,) = await house.answered(client := Client(alice), *ALL_OF_THE_DEN)
     assert closed.startswith("<CLOSED error: ")
     assert client.closed == ["s"]
@@ -406,6 +414,7 @@ async def test_who_is_removed_while_rows_are_counted_is_not_told_their_number(
     assert client.said[-1] == ["COUNT", "c", {"count": 0}]
 
 
+@pytest.mark.proves("N45-04")
 @pytest.mark.parametrize("who", [(), (alice,), (bob,), (owner,), (alice, bob)])
 async def test_a_count_is_what_a_query_would_give(
     house: House, who: tuple[SecretKey, ...]
@@ -419,6 +428,7 @@ async def test_a_count_is_what_a_query_would_give(
     assert len(rows) - 1 == 5 + {(): 0, (alice,): 6, (bob,): 1, (owner,): 5}.get(who, 7)
 
 
+@pytest.mark.proves("N42-11", "N42-12")
 @pytest.mark.parametrize("filters", [ALL_OF_THE_DEN, (asked(kinds=[1059]),)])
 async def test_a_query_that_can_give_nothing_is_closed(
     house: House, filters: tuple[Filter, ...]
@@ -451,6 +461,7 @@ async def test_a_client_that_does_not_read_is_not_read_for(house: House) -> None
     assert len(client.hears()) == 9 * PAGE + 1
 
 
+@pytest.mark.proves("N01-56")
 @pytest.mark.parametrize("is_gone", [True, False])
 @pytest.mark.parametrize("rows", [PAGE, 9 * PAGE])
 async def test_closing_stops_the_answer(house: House, rows: int, *, is_gone: bool) -> None:
@@ -470,6 +481,7 @@ async def test_closing_stops_the_answer(house: House, rows: int, *, is_gone: boo
     assert len(house.fanout) == 0
 
 
+@pytest.mark.proves("N01-54")
 async def test_of_a_query_that_was_replaced_nothing_follows(house: House) -> None:
     """N01-54: stored results of the old one must not mix in after the new one's first message."""
     await house.writes(*(note(n) for n in range(9 * PAGE)), note("seven", kind=7))
@@ -528,3 +540,55 @@ async def test_a_store_that_fails_is_told_and_the_query_closed(
     assert client.closed == ["s"]
     assert len(house.fanout) == 0
     assert "the store is closed" in caplog.text
+
+
+# registers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N45-10", "N45-14", "N45-15")
+async def test_a_count_by_one_tag_has_registers_of_who_wrote_what_it_counts(house: House) -> None:
+    about = [["e", "e" * 64], ["t", "tea"]]
+    await house.writes(
+        *[note("+", who=who, kind=7, tags=about) for who in (alice, bob, carol)],
+        note("again", 1001, who=carol, kind=7, tags=about),
+    )
+    expected = registers(
+        [bytes.fromhex(who.pubkey) for who in (alice, bob, carol)], offset_of("e" * 64)
+    )
+    client = Client()
+    assert await house.counted(client, asked(kinds=[7], tag_e=["e" * 64])) == {
+        "count": 4, "hll": expected,
+    }  # fmt: skip
+    for without in (
+        [asked(kinds=[7])],
+        [asked(tag_e=["e" * 64], tag_t=["tea"])],
+        [asked(tag_e=["e" * 64]), asked(tag_t=["tea"])],
+        [asked(tag_e=[])],
+    ):
+        assert "hll" not in await house.counted(client, *without)
+
+
+@pytest.mark.proves("N45-11")
+async def test_the_first_value_as_it_was_received_chooses_the_byte(house: House) -> None:
+    values = ["f" * 64, "0" * 64]
+    await house.writes(note("+", kind=7, tags=[["e", "f" * 64]]))
+    counts = [
+        await house.counted(Client(), asked(tag_e=order)) for order in (values, values[::-1])
+    ]
+    author = [bytes.fromhex(bob.pubkey)]
+    assert [count["hll"] for count in counts] == [
+        registers(author, offset_of("f" * 64)), registers(author, offset_of("0" * 64)),
+    ]  # fmt: skip
+
+
+@pytest.mark.proves("N45-16", "N45-06")
+async def test_registers_tell_nothing_of_what_may_not_be_read(house: House) -> None:
+    secret = note("psst", who=admin, kind=9, tags=[["h", "den"], ["t", "tea"]])
+    await house.writes(secret, note("tea", tags=[["t", "tea"]]))
+    outside = await house.counted(Client(), asked(tag_t=["tea"]))
+    inside = await house.counted(Client(alice), asked(tag_t=["tea"]))
+    offset = offset_of("tea")
+    assert outside["hll"] == registers([bytes.fromhex(bob.pubkey)], offset)
+    assert inside["hll"] == registers(
+        [bytes.fromhex(who.pubkey) for who in (admin, bob)], offset
+    )

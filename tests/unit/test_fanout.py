@@ -135,6 +135,7 @@ def note(text: str, **changes: Any) -> Event:
 # who asked ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-82")
 def test_everyone_who_asked_gets_it_the_author_too(scene: Scene) -> None:
     """N01-82: in the order of the commit."""
     author, other, elsewhere = Client(), Client(), Client()
@@ -146,6 +147,7 @@ def test_everyone_who_asked_gets_it_the_author_too(scene: Scene) -> None:
     assert elsewhere.frames() == []
 
 
+@pytest.mark.proves("N01-90")
 def test_a_frame_is_for_the_subscription_that_asked(scene: Scene) -> None:
     """N01-90, N01-53: equal ids on two connections are unrelated."""
     alices, bobs = Client(), Client()
@@ -177,6 +179,7 @@ def test_age_and_limit_say_nothing_about_what_comes_live(scene: Scene) -> None:
     assert client.reads() == ["old", "new", "old again"]
 
 
+@pytest.mark.proves("N01-56", "N01-90")
 def test_whoever_closed_hears_no_more(scene: Scene) -> None:
     """N01-56."""
     client = Client()
@@ -223,6 +226,7 @@ def test_another_key_of_the_connection_may_still_be_a_member(scene: Scene) -> No
     assert client.reads() == ["for admin"]
 
 
+@pytest.mark.proves("N42-13", "N42-16")
 def test_the_keys_of_this_moment_count(scene: Scene) -> None:
     """N42-13: live checks use the connection's current keys."""
     client = Client()
@@ -253,6 +257,7 @@ def test_a_deletion_that_tells_too_much_stays_inside(scene: Scene) -> None:
     assert (alices.reads(), bobs.reads()) == (["sh"], [])
 
 
+@pytest.mark.proves("N46-03")
 def test_a_call_for_a_signer_goes_where_it_is_asked_for_by_name(scene: Scene) -> None:
     """N46-03, N01-42: ephemeral, of no place in the log; the filter that matched decides."""
     signer, firehose, both = Client(), Client(), Client()
@@ -276,6 +281,7 @@ def test_what_the_stored_answer_has_never_comes_live(scene: Scene) -> None:
     assert client.reads() == ["three"]
 
 
+@pytest.mark.proves("N01-75", "N01-80")
 def test_live_rows_wait_for_the_stored_ones_and_come_once(scene: Scene) -> None:
     client = Client()
     subscription = scene.opens(client, asked(kinds=[1]), asked(authors=[admin.pubkey]))
@@ -299,6 +305,7 @@ def test_who_was_removed_meanwhile_gets_nothing_of_what_waited(scene: Scene) -> 
     assert client.reads() == ["for all"]
 
 
+@pytest.mark.proves("N01-99")
 def test_only_so_much_may_wait_and_a_gap_is_noted(scene: Scene) -> None:
     """STYLE rule 14: the subscription must be CLOSED, not go on with a gap."""
     client = Client()

@@ -75,6 +75,7 @@ class Letter:
     """The author of one event: not logged in, waits for the one answer."""
 
     authenticated: frozenset[str] = frozenset()
+    address = None
 
     def __init__(self) -> None:
         self.answers: list[tuple[bool, str]] = []
@@ -178,6 +179,7 @@ def article(at: int, d: str = "x") -> Event:
 # the commit --------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-82")
 async def test_ok_comes_only_after_the_commit(house: House) -> None:
     """Contract §6, §9: and nobody hears of it before."""
     house.disk.may_commit.clear()
@@ -238,6 +240,7 @@ async def test_an_event_that_nobody_foresaw_goes_down_alone(
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.proves("N01-98")
 async def test_a_fault_behind_the_commit_takes_no_answer_back(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +380,7 @@ async def test_what_the_relay_signed_and_gets_back_is_a_duplicate(house: House) 
 # what must not happen twice, and what must not fall over -----------------------------------------
 
 
+@pytest.mark.proves("N01-95", "N01-96")
 async def test_a_message_sent_again_later_is_a_duplicate(house: House) -> None:
     """Contract §6: same id already stored; N01-96: for whoever may write there."""
     message = chat(alice, "tea?")
@@ -387,6 +391,7 @@ async def test_a_message_sent_again_later_is_a_duplicate(house: House) -> None:
     assert await house.takes(message) == [NOT_A_MEMBER]
 
 
+@pytest.mark.proves("N09-15")
 @pytest.mark.parametrize("kind", ["x", "-1", "²", "9" * 5000], ids=lambda kind: kind[:9])
 async def test_a_deletion_of_a_kind_that_is_none_is_taken(house: House, kind: str) -> None:
     """N09-15: malformed values are skipped, the rest is executed."""
@@ -403,6 +408,7 @@ async def test_what_ends_with_a_group_holds_no_address(house: House) -> None:
     assert await house.takes(on(owner, 9008), article(NOW + 1)) == [STORED] * 2
 
 
+@pytest.mark.proves("N01-11")
 async def test_a_forged_signature_costs_the_others_nothing(house: House) -> None:
     """N01-11; however many are verified together."""
     forged = orjson.loads(chat(alice, "not hers").raw) | {"sig": "0" * 128}
@@ -412,6 +418,7 @@ async def test_a_forged_signature_costs_the_others_nothing(house: House) -> None
     assert results == [STORED] * 50
 
 
+@pytest.mark.proves("N01-42")
 async def test_what_is_ephemeral_obeys_the_rules_and_leaves_no_trace(house: House) -> None:
     """N01-42, N29-17."""
     typing = on(alice, 20001)

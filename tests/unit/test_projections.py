@@ -237,6 +237,7 @@ class Postbox:
     """The author of everything, not logged in: counts the answers."""
 
     authenticated: frozenset[str] = frozenset()
+    address = None
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Result] = asyncio.Queue()

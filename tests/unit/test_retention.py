@@ -83,6 +83,7 @@ def address(event: Event) -> str:
 # versions ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-45", "N01-48")
 async def test_whatever_comes_first_the_newest_stays(shelf: Shelf) -> None:
     """N01-45, N01-48, G-06: ties go to the lowest id, whatever the order of arrival."""
     versions = [article(5), article(7, "a"), article(7, "b"), article(6)]
@@ -121,6 +122,7 @@ async def test_of_tool_history_the_first_stays_for_good(shelf: Shelf) -> None:
     assert await shelf.holds() == {first.id, other.id}
 
 
+@pytest.mark.proves("N01-49")
 async def test_a_replaceable_has_one_address_whatever_its_d(shelf: Shelf) -> None:
     """N01-49."""
     old, new = unsigned(alice, 10002, at=1), unsigned(alice, 10002, [["d", "x"]], at=2)
@@ -136,6 +138,7 @@ async def test_no_d_an_empty_d_and_a_d_without_value_are_one_address(shelf: Shel
     assert await shelf.holds() == {versions[-1].id}
 
 
+@pytest.mark.proves("N01-40")
 async def test_what_is_regular_is_kept_whatever_its_d(shelf: Shelf) -> None:
     """N01-40, N01-44, N78-02."""
     notes = [unsigned(alice, kind, [["d", "x"]], str(n)) for kind in (1, 9, 50000) for n in (1, 2)]
@@ -150,6 +153,7 @@ async def test_what_is_ephemeral_is_passed_on_and_never_kept(shelf: Shelf) -> No
     assert await shelf.holds() == set()
 
 
+@pytest.mark.proves("N01-95", "N01-98")
 async def test_the_same_event_again_is_a_duplicate(shelf: Shelf) -> None:
     """N01-95, N01-98."""
     note, version = unsigned(alice), article(5)
@@ -159,6 +163,7 @@ async def test_the_same_event_again_is_a_duplicate(shelf: Shelf) -> None:
 # deletions ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N09-02", "N09-07")
 async def test_a_deletion_takes_what_is_its_authors_whatever_the_dates(shelf: Shelf) -> None:
     """N09-02, N09-03, N09-07, N09-08: others' events are untouched; the request stays."""
     mine, future, theirs = unsigned(alice), unsigned(alice, at=9000), unsigned(bob)
@@ -168,12 +173,14 @@ async def test_a_deletion_takes_what_is_its_authors_whatever_the_dates(shelf: Sh
     assert await shelf.takes(mine, future, theirs) == [DELETED, DELETED, DUPLICATE]
 
 
+@pytest.mark.proves("N09-10")
 async def test_a_deletion_may_come_before_what_it_deletes(shelf: Shelf) -> None:
     """N09-10, G-12; nobody can forbid others to publish by naming their ids."""
     mine, theirs = unsigned(alice), unsigned(bob)
     assert await shelf.takes(deletion(mine, theirs), mine, theirs) == [STORED, DELETED, STORED]
 
 
+@pytest.mark.proves("N09-04", "N09-11")
 @pytest.mark.parametrize("kind", [30023, 10002, 78, 30093])
 async def test_an_address_is_deleted_up_to_a_time(shelf: Shelf, kind: int) -> None:
     """N09-04, N09-06, N09-11, G-12: the second itself included; a later version is taken."""
@@ -200,6 +207,7 @@ async def test_after_a_deletion_no_older_version_comes_back(shelf: Shelf) -> Non
     assert await shelf.takes(old) == [DELETED]
 
 
+@pytest.mark.proves("N09-05")
 async def test_an_address_is_meant_exactly_and_by_its_owner(shelf: Shelf) -> None:
     """N09-05: kind, key and all of `d` behind the second colon."""
     others = [
@@ -214,6 +222,7 @@ async def test_an_address_is_meant_exactly_and_by_its_owner(shelf: Shelf) -> Non
     assert await shelf.takes(later) == [STORED]
 
 
+@pytest.mark.proves("N09-15", "N09-16")
 async def test_what_cannot_be_read_is_skipped_and_the_rest_done(shelf: Shelf) -> None:
     """N09-15, N09-16."""
     mine = unsigned(alice)
@@ -226,6 +235,7 @@ async def test_what_cannot_be_read_is_skipped_and_the_rest_done(shelf: Shelf) ->
     assert await shelf.holds() == {request.id, empty.id}
 
 
+@pytest.mark.proves("N09-09")
 async def test_deletions_and_records_of_groups_cannot_be_deleted(shelf: Shelf) -> None:
     """N09-09, N29-58."""
     kept = [
@@ -245,6 +255,7 @@ async def test_what_cannot_be_deleted_cannot_be_forbidden_either(shelf: Shelf, k
     assert await shelf.takes(deletion(later), later) == [STORED, STORED]
 
 
+@pytest.mark.proves("N09-14")
 async def test_a_deletion_in_a_group_takes_what_is_there_or_nowhere(shelf: Shelf) -> None:
     """N09-14; without `h` it takes the author's own everywhere."""
     there, nowhere, elsewhere = (
@@ -256,6 +267,7 @@ async def test_a_deletion_in_a_group_takes_what_is_there_or_nowhere(shelf: Shelf
     assert await shelf.left_of(elsewhere) == []
 
 
+@pytest.mark.proves("N59-08")
 async def test_a_wrap_is_deleted_by_whom_it_is_for(shelf: Shelf) -> None:
     """N59-08: its signer is random; sent again it is refused, and nobody else can do it."""
     wrap = unsigned(admin, kinds.GIFT_WRAP, [["p", alice.pubkey]])
@@ -280,6 +292,7 @@ def test_a_key_that_vanished_stays_away_up_to_that_time(at: int, outcome: bool) 
 # expiry ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N40-03")
 @pytest.mark.parametrize("kind", [1, 20001, 30023])
 async def test_what_has_expired_is_not_taken(shelf: Shelf, kind: int) -> None:
     """N40-03, N40-04, N40-05: expired means expiration <= now."""
@@ -288,6 +301,7 @@ async def test_what_has_expired_is_not_taken(shelf: Shelf, kind: int) -> None:
     assert await shelf.takes(event, now=99) != [WriteOutcome.EXPIRED]
 
 
+@pytest.mark.proves("N40-03", "N40-09")
 async def test_what_has_expired_is_refused_also_while_its_row_is_still_there(shelf: Shelf) -> None:
     """N40-09, contract §6: nobody is told that a relay has what it gives to nobody."""
     event = unsigned(alice, 1, [["expiration", "100"]])
@@ -295,6 +309,7 @@ async def test_what_has_expired_is_refused_also_while_its_row_is_still_there(she
     assert await shelf.takes(event, now=100) == [WriteOutcome.EXPIRED]
 
 
+@pytest.mark.proves("N40-06")
 @pytest.mark.parametrize("value", ["", "soon", "-5", "1.5", "1e9", "²", "1" * 19, " 5"])
 def test_an_expiration_that_is_no_time_is_refused(value: str) -> None:
     """N40-06; the first tag counts."""

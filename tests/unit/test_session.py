@@ -11,10 +11,11 @@ from relay.errors import Invalid, Prefix, Refused
 from relay.ingest import BAD_SIGNATURE
 from relay.nostr import messages
 from relay.nostr.filters import FilterTerms
-from relay.nostr.messages import BadEvent, BadFrame, BadQuery
+from relay.nostr.messages import BadEvent, BadFrame, BadQuery, Publish
 from relay.nostr.nip42 import RelayAddress
 from relay.session import (
     MAX_BAD_FRAMES,
+    MAX_CALLS,
     MAX_KEYS,
     MAX_OPEN_BYTES,
     Ask,
@@ -27,7 +28,7 @@ from relay.session import (
     VerifyLogin,
 )
 from relay.visibility import Viewer
-from tests.cast import alice, bob, carol, person
+from tests.cast import alice, bob, carol, person, stranger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,6 +97,7 @@ def client() -> Client:
 # messages ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N42-02")
 def test_everybody_is_greeted_with_a_challenge(client: Client) -> None:
     """N42-02."""
     assert orjson.loads(client.session.greeting()) == ["AUTH", CHALLENGE]
@@ -115,6 +117,7 @@ def test_a_query_is_asked_and_stays_open(client: Client) -> None:
     assert client.session.open == {"tea"}
 
 
+@pytest.mark.proves("N45-05")
 def test_a_count_opens_nothing(client: Client) -> None:
     """N45-05."""
     (effect,) = client.says("COUNT", "tea", {"kinds": [9]}, {"kinds": [1]})
@@ -123,6 +126,7 @@ def test_a_count_opens_nothing(client: Client) -> None:
     assert client.session.open == set()
 
 
+@pytest.mark.proves("N01-56")
 def test_closing_ends_what_is_open_and_is_silent_about_the_rest(client: Client) -> None:
     """N01-56."""
     client.asks("tea")
@@ -132,6 +136,7 @@ def test_closing_ends_what_is_open_and_is_silent_about_the_rest(client: Client) 
     assert client.session.open == set()
 
 
+@pytest.mark.proves("N01-54")
 def test_the_same_id_again_replaces_at_once(client: Client) -> None:
     """N01-54: the old one ends before the new one is asked."""
     client.asks("tea", kinds=[9])
@@ -144,6 +149,7 @@ def test_the_same_id_again_replaces_at_once(client: Client) -> None:
 # limits ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N11-14")
 def test_one_subscription_too_many_is_refused_and_the_others_stay(client: Client) -> None:
     """N11-14; N01-93."""
     for sub in "abc":
@@ -153,6 +159,7 @@ def test_one_subscription_too_many_is_refused_and_the_others_stay(client: Client
     assert client.session.open == set("abc")
 
 
+@pytest.mark.proves("N11-14")
 def test_a_replacement_needs_no_room(client: Client) -> None:
     """N11-14: replacing an id does not count as new."""
     for sub in "abc":
@@ -192,6 +199,7 @@ def test_a_replacement_that_is_refused_ends_the_old_one_too(client: Client) -> N
     assert client.session.open == set()
 
 
+@pytest.mark.proves("N01-93")
 def test_a_bad_query_ends_what_was_open_under_its_id(client: Client) -> None:
     """N01-93: after CLOSED nothing more for that id, so it must end here too."""
     client.asks("tea")
@@ -209,6 +217,7 @@ def test_a_bad_query_under_a_fresh_id_is_closed(client: Client) -> None:
     assert client.session.open == {"coffee"}
 
 
+@pytest.mark.proves("N45-05")
 def test_a_bad_count_leaves_the_subscription_of_that_name_alone(client: Client) -> None:
     """N45-05: a query id does not collide with a subscription id of the same text."""
     client.asks("tea")
@@ -222,6 +231,27 @@ def test_a_bad_event_is_answered_by_its_id(client: Client) -> None:
     assert told(client.says("EVENT", fields)) == [
         ["OK", NOTE.id, False, "invalid: id: is not the hash of this event"]
     ]
+
+
+# sign-in calls -----------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N46-02")
+def test_a_connection_calls_signers_only_so_often(client: Client) -> None:
+    """N46-02: so many at once, then some a second; all else goes on."""
+    call = Publish(stranger.sign(24133, [["p", alice.pubkey]], "connect", NOW))
+
+    def sent(many: int, now: int) -> list[bool]:
+        return [isinstance(client.session.receive(call, now)[0], Submit) for _ in range(many)]
+
+    assert sent(MAX_CALLS + 1, NOW) == [True] * MAX_CALLS + [False]
+    (refused,) = told(client.session.receive(call, NOW))
+    assert refused[:3] == ["OK", call.event.id, False]
+    assert refused[3].startswith("rate-limited: ")
+    assert client.session.receive(Publish(NOTE), NOW) == (Submit(NOTE),)
+    assert sent(3, NOW + 1) == [True, True, False]
+    assert sent(1, NOW - 60) == [False]  # a clock that was set back gives nothing
+    assert sent(MAX_CALLS + 1, NOW + 3600) == [True] * MAX_CALLS + [False]
 
 
 # patience ----------------------------------------------------------------------------------------
@@ -277,6 +307,7 @@ def test_a_login_counts_when_its_signature_holds(client: Client) -> None:
     assert client.session.viewer == Viewer(frozenset({alice.pubkey}))
 
 
+@pytest.mark.proves("N42-05", "N42-09")
 def test_a_login_whose_signature_does_not_hold_is_refused(client: Client) -> None:
     """N42-09: earlier keys stay valid."""
     client.is_logged_in_as(alice)
@@ -310,6 +341,7 @@ def test_a_login_for_elsewhere_or_another_time_is_refused(
     assert client.session.viewer.keys == {bob.pubkey}
 
 
+@pytest.mark.proves("N42-05")
 @pytest.mark.parametrize("ahead", [-600, 0, 600])
 def test_a_login_is_good_for_ten_minutes_either_side(client: Client, ahead: int) -> None:
     """Contract §7; `now` is that of the message, not of the greeting."""
@@ -317,6 +349,7 @@ def test_a_login_is_good_for_ten_minutes_either_side(client: Client, ahead: int)
     assert told(client.logs_in(bob, at=NOW + ahead, now=NOW + 90_000))[0][2] is False
 
 
+@pytest.mark.proves("N42-07")
 def test_several_keys_count_together(client: Client) -> None:
     """N42-07."""
     for who in (alice, bob, carol):
@@ -324,6 +357,7 @@ def test_several_keys_count_together(client: Client) -> None:
     assert client.session.viewer.keys == {alice.pubkey, bob.pubkey, carol.pubkey}
 
 
+@pytest.mark.proves("N42-14")
 def test_a_login_sent_again_is_good_again(client: Client) -> None:
     """N42-14: idempotent on the same connection."""
     client.is_logged_in_as(alice)
@@ -341,6 +375,7 @@ def test_a_connection_takes_only_so_many_keys(client: Client) -> None:
     client.is_logged_in_as(crowd[0])
 
 
+@pytest.mark.proves("N42-13")
 def test_a_login_widens_no_query_by_itself(client: Client) -> None:
     """N42-13: the client asks again; nothing is dropped or asked for it."""
     client.asks("tea")

@@ -72,6 +72,7 @@ async def is_the_same_after_a_restart(home: Home) -> None:
 # what goes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N62-01")
 async def test_all_of_the_author_goes_up_to_the_request(home: Home) -> None:
     """N62-01, N62-04: kind 5 too; what is dated later stays."""
     note = await home.do(alice, 1, ["t", "x"])
@@ -88,6 +89,7 @@ async def test_all_of_the_author_goes_up_to_the_request(home: Home) -> None:
     assert await home.store.count([asked(kinds=[5])], EVERYTHING, now=NOON) == 0
 
 
+@pytest.mark.proves("N62-05", "N59-09")
 async def test_wraps_go_that_were_sent_to_the_author(home: Home) -> None:
     """N62-05, N59-09: whoever signed them, and whoever else they are for."""
     to_both = ["p", bob.pubkey], ["p", alice.pubkey]
@@ -99,6 +101,7 @@ async def test_wraps_go_that_were_sent_to_the_author(home: Home) -> None:
     assert await home.log() == [to_bob, later]
 
 
+@pytest.mark.proves("N62-06")
 async def test_what_went_does_not_come_back(home: Home) -> None:
     """N62-06: nor does anything else that is dated as early; later events are accepted."""
     note = await home.do(alice, 1)
@@ -137,6 +140,7 @@ async def test_a_vanish_is_felt_within_its_batch(home: Home) -> None:
 # the request --------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N62-08")
 async def test_the_request_is_kept_and_never_served(home: Home) -> None:
     """N62-08: sent again it is a duplicate, after a restart too; nobody is sent it live."""
     request = await home.vanish(alice)
@@ -148,6 +152,7 @@ async def test_the_request_is_kept_and_never_served(home: Home) -> None:
     assert home.live.said == []
 
 
+@pytest.mark.proves("N62-10")
 async def test_of_several_requests_the_latest_rules(home: Home) -> None:
     """N62-10: what an earlier one asks for is done already."""
     await home.vanish(alice, at=NOON - 10)
@@ -161,6 +166,7 @@ async def test_of_several_requests_the_latest_rules(home: Home) -> None:
     assert await home.log() == [note]
 
 
+@pytest.mark.proves("N62-09")
 async def test_a_deletion_does_not_undo_a_vanish(home: Home) -> None:
     """N62-09: whether it comes before the request or after."""
     note = await home.do(alice, 1)
@@ -171,6 +177,7 @@ async def test_a_deletion_does_not_undo_a_vanish(home: Home) -> None:
     assert await home.log() == [deletion]
 
 
+@pytest.mark.proves("N62-03")
 @pytest.mark.parametrize(
     ("urls", "acts"),
     [
@@ -193,6 +200,7 @@ async def test_a_request_acts_where_it_is_addressed_to(
     assert await home.log() == ([] if acts else [note, request])
 
 
+@pytest.mark.proves("Z-13")
 async def test_a_request_to_others_is_taken_from_people_known_here(private_home: Home) -> None:
     """Z-13, contract §5."""
     home = private_home
@@ -206,6 +214,7 @@ async def test_a_request_to_others_is_taken_from_people_known_here(private_home:
     assert await home.log() == [of_owner]
 
 
+@pytest.mark.proves("N62-02")
 async def test_a_request_without_a_relay_asks_for_nothing(home: Home) -> None:
     """N62-02."""
     note = await home.do(alice, 1)
@@ -213,6 +222,7 @@ async def test_a_request_without_a_relay_asks_for_nothing(home: Home) -> None:
     assert await home.log() == [note]
 
 
+@pytest.mark.proves("N62-10")
 @pytest.mark.parametrize("origin", Origin)
 async def test_a_request_from_the_future_is_refused(home: Home, origin: Origin) -> None:
     """N62-10: from a file too, or its author could never write here again."""
@@ -224,6 +234,7 @@ async def test_a_request_from_the_future_is_refused(home: Home, origin: Origin) 
     assert await home.log() == []
 
 
+@pytest.mark.proves("N62-07", "N62-11")
 @pytest.mark.parametrize("origin", Origin)
 async def test_nothing_stands_in_the_way_of_a_request(origin: Origin) -> None:
     """N62-07, N62-11: not who the author is, no work, no login, no form, no group."""
@@ -253,6 +264,7 @@ async def test_the_key_of_the_relay_does_not_vanish(home: Home) -> None:
 # groups -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N62-07")
 async def test_membership_ends_in_every_group(home: Home) -> None:
     """N62-07, N29-83, N29-84: the relay says so, and what the groups are then."""
     await tea_party(home)

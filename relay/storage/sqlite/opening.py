@@ -11,7 +11,7 @@ import orjson
 
 from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
-from relay.storage.sql import Hashes
+from relay.storage.hashes import Hashes
 from relay.storage.sqlite.queries import QUERIES, script
 
 if TYPE_CHECKING:
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.storage.sqlite.tail import TagRow, TagTail
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 3
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
+_SURVEY_CACHE_KIB: Final = 8_192
 _STATEMENTS: Final = 512
 
 
@@ -143,5 +144,13 @@ def connection(path: Path) -> sqlite3.Connection:
 def reader(path: Path) -> sqlite3.Connection:
     db = connection(path)
     db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+    db.execute("PRAGMA query_only = ON")
+    return db
+
+
+def surveyor(path: Path) -> sqlite3.Connection:
+    """A reader that goes through the whole file once: what it has passed is not kept in memory."""
+    db = connection(path)
+    db.execute(f"PRAGMA cache_size = -{_SURVEY_CACHE_KIB}")
     db.execute("PRAGMA query_only = ON")
     return db

@@ -22,6 +22,11 @@ WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
 UNION  -- wraps that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind = 1059;
 
+-- :rows_to_banish  id_key and pubkey, seq -> seq, id of what a banned key wrote up to it (N86-11)
+SELECT seq, id FROM events INDEXED BY events_author
+WHERE author_key = :key AND pubkey = :pubkey AND seq <= :upto
+AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
+
 -- :groups_moderated  id_key and pubkey -> groups where the key wrote one of 9000–9020
 SELECT DISTINCT grp FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
@@ -55,6 +60,10 @@ SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.kind NOT BETWEEN 9000 AND 9022
 LIMIT 1;
 
+-- :expired  now, limit -> ids; index events_expiry
+SELECT id FROM events INDEXED BY events_expiry
+WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?;
+
 -- :rows_behind  seq -> seq, created_at, id_key, kind, raw of later rows
 SELECT seq, created_at, id_key, kind, raw FROM events WHERE seq > ?;
 
@@ -78,6 +87,15 @@ DELETE FROM members WHERE grp = ?;
 
 -- :put_member  pubkey, group, admin
 INSERT INTO members (pubkey, grp, admin) VALUES (?, ?, ?);
+
+-- :management  -> register, item, note
+SELECT register, item, note FROM management;
+
+-- :put_entry  register, item, note
+INSERT OR REPLACE INTO management (register, item, note) VALUES (?, ?, ?);
+
+-- :drop_entry  register, item
+DELETE FROM management WHERE register = ? AND item = ?;
 
 -- :put_meta  name, value
 INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);

@@ -32,8 +32,9 @@ CREATE TABLE events (
 
 CREATE INDEX events_id     ON events (id_key);
 CREATE INDEX events_time   ON events (created_at DESC, id_key);
-CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key);
-CREATE INDEX events_author ON events (author_key, created_at DESC, id_key);
+-- What follows id_key lets rows be counted, and those of other kinds passed, without the table.
+CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, grp, expires_at);
+CREATE INDEX events_author ON events (author_key, created_at DESC, id_key, kind, grp, expires_at);
 CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;
 CREATE INDEX events_d      ON events (d) WHERE d > '';
 CREATE INDEX events_expiry ON events (expires_at) WHERE expires_at IS NOT NULL;
@@ -73,3 +74,11 @@ CREATE TABLE members (
     PRIMARY KEY (pubkey, grp)
 ) WITHOUT ROWID;
 CREATE INDEX members_group ON members (grp);
+
+-- What NIP-86 calls have set: stands above the policy files.
+CREATE TABLE management (
+    register TEXT NOT NULL,               -- which list
+    item     TEXT NOT NULL,
+    note     TEXT NOT NULL,               -- the reason, or the text
+    PRIMARY KEY (register, item)
+) WITHOUT ROWID;

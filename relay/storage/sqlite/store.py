@@ -14,27 +14,35 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+from array import array
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from relay.errors import StoreFault
+from relay.errors import StoreFault, TooWide
+from relay.management import Change, Register, management_of
 from relay.nostr.event import event_from_raw
+from relay.nostr.nip50 import search_from
+from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, Place
-from relay.storage.sql import Compiler, Hashes, id_key
-from relay.storage.sqlite.opening import connection, gather, opened, reader
+from relay.storage.hashes import Hashes, id_key
+from relay.storage.sql import Compiler, Query
+from relay.storage.sqlite.opening import connection, gather, opened, reader, surveyor
 from relay.storage.sqlite.queries import QUERIES, stored
 from relay.storage.sqlite.tail import GENERATION, TagTail
+from relay.storage.sqlite.text_index import index_path, opened_index
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from relay.management import Management
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
     from relay.retention import Found, Stored, Wanted, WritePlan
-    from relay.storage.sql import Query
+    from relay.storage.sqlite.text_index import TextIndex
     from relay.visibility import Visibility
 
 T = TypeVar("T")
@@ -47,6 +55,9 @@ _BUDGET_STEPS: Final = 20_000
 """Steps of SQLite's machine between two looks at it: about half a millisecond."""
 _ROWS_AT_FIRST: Final = 4
 _ROWS_AT_ONCE: Final = 100
+_ITEMS_AT_ONCE: Final = 10_000
+_SEARCH_S: Final = 2.0
+"""How long a search may take; a word that every text has takes one in a million of them."""
 _CHECKPOINT_BYTES: Final = 128 << 20
 _STOP_AND_CHECKPOINT_BYTES: Final = 1 << 30
 
@@ -54,22 +65,27 @@ _STOP_AND_CHECKPOINT_BYTES: Final = 1 << 30
 class SqliteStore:
     """The Store port on one SQLite file in WAL mode."""
 
-    features = Features(search=False, shared=False)
+    features = Features(search=True, shared=False)
 
     def __init__(
         self, path: Path, writer: sqlite3.Connection, hashes: Hashes, terms: FilterTerms,
-        head: int, tail: TagTail,
+        head: int, tail: TagTail, index: TextIndex,
     ) -> None:  # fmt: skip
         """Use `open`."""
         self._path = path
         self._wal = f"{path}-wal"
         self._compiler = Compiler(hashes, terms.index_tags, tail.seqs_of)
-        self._writer = Writer(writer, hashes, terms.index_tags, head, tail)
+        self._index = index
+        self._writer = Writer(writer, hashes, terms.index_tags, head, tail, index.forget)
         self._writing = ThreadPoolExecutor(1, "store-writer")
         self._reading = ThreadPoolExecutor(1, "store-reader")
+        self._surveying = ThreadPoolExecutor(1, "store-survey")
         self._checkpointing = ThreadPoolExecutor(1, "store-checkpoint")
+        self._indexing = ThreadPoolExecutor(1, "store-index")
+        self._searching = ThreadPoolExecutor(1, "store-search")
         self._near = reader(path)
         self._far = reader(path)
+        self._seeker = _seeker(path)
         self._tidy = connection(path)
         self._checkpoint: asyncio.Future[None] | None = None
         self._closed = False
@@ -90,10 +106,14 @@ class SqliteStore:
         tail = TagTail(generation)
         try:
             await asyncio.to_thread(gather, writer, hashes, terms, tail)
-            return cls(path, writer, hashes, terms, head, tail)
+            index = await asyncio.to_thread(opened_index, path, hashes.fingerprint(), head)
+            return cls(path, writer, hashes, terms, head, tail, index)
         except sqlite3.Error as error:
             writer.close()
             raise _fault(error) from error
+        except StoreFault:
+            writer.close()
+            raise
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -178,9 +198,47 @@ class SqliteStore:
         possible = [filter_ for filter_ in filters if not filter_.impossible]
         if not possible:
             return 0
-        rows = await self._read(self._compiler.count(possible, visibility, now=now), _fetched)
+        query = self._compiler.count(possible, visibility, now=now)
+        rows = await self._counted(possible, query)
         number: int = rows[0][0]
         return number
+
+    async def authors(
+        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+    ) -> Sequence[bytes] | None:
+        self._check_open()
+        if filter_.impossible:
+            return []
+        query = self._compiler.authors(filter_, visibility, now=now, at_most=at_most + 1)
+        keys = [key for (key,) in await self._counted([filter_], query)]
+        return keys if len(keys) <= at_most else None
+
+    async def _counted(self, filters: Sequence[Filter], query: Query) -> list[Any]:
+        if any(filter_.search is not None for filter_ in filters):
+            return await self._on(self._searching, self._sought, query)
+        return await self._read(query, _fetched)
+
+    async def items(
+        self, filter_: Filter, visibility: Visibility, *,
+        limit: int | None, upto: int, now: int, at_most: int,
+    ) -> Items | None:  # fmt: skip
+        self._check_open()
+        if limit == 0 or filter_.impossible:
+            return Items(array("Q"), b"")
+        query = self._compiler.items(
+            filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
+        )
+        return await self._on(self._surveying, _items, self._path, query, at_most)
+
+    async def management(self) -> Management:
+        self._check_open()
+        rows = await self._on(self._reading, _managed, self._far)
+        return management_of(Change(Register(name), item, note) for name, item, note in rows)
+
+    async def expired(self, now: int, limit: int) -> Sequence[str]:
+        self._check_open()
+        query = Query(QUERIES["expired"], (now, limit))
+        return [event_id.hex() for (event_id,) in await self._read(query, _fetched)]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._check_open()
@@ -241,6 +299,52 @@ class SqliteStore:
         # Deleted since the page was read: any row behind it in the order is behind this place too.
         return Place(event.created_at, key, row[0] if row else 0)
 
+    # -- searching ------------------------------------------------------------------------------
+
+    async def index(
+        self, text_of: Callable[[Event], str | None], rules: str, limit: int
+    ) -> int:
+        self._check_open()
+        head = self._writer.head
+        return await self._on(self._indexing, self._index.follow, text_of, rules, limit, head)
+
+    async def tidy_index(self, now: int) -> bool:
+        self._check_open()
+        return await self._on(self._indexing, self._index.tidy, now)
+
+    async def search(
+        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+    ) -> Sequence[int]:
+        self._check_open()
+        search = search_from(filter_.search or "")
+        if limit <= 0 or filter_.impossible or search is None or not search.required:
+            return ()
+        query = self._compiler.search(
+            search, filter_, visibility, limit=limit, upto=upto, now=now
+        )
+        return [seq for (seq,) in await self._on(self._searching, self._sought, query)]
+
+    async def rows(
+        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+    ) -> tuple[Sequence[bytes], int]:
+        self._check_open()
+        rows = await self._read(self._compiler.rows(seqs, filter_, visibility, now=now), _weighed)
+        raws = [raw for raw, _ in rows]
+        return raws, rows[-1][1] + 1 if _is_full(raws) else len(seqs)
+
+    def _sought(self, query: Query) -> list[Any]:
+        """On the searching thread. Raises TooWide."""
+        late = monotonic() + _SEARCH_S
+        self._seeker.set_progress_handler(lambda: monotonic() > late, _BUDGET_STEPS)
+        try:
+            return self._seeker.execute(query.sql, query.values).fetchall()
+        except sqlite3.OperationalError as error:
+            if "interrupted" not in str(error):
+                raise
+        self._seeker.close()  # as in `_read_now`
+        self._seeker = _seeker(self._path)
+        raise TooWide
+
     # -- both -----------------------------------------------------------------------------------
 
     async def _on(self, pool: ThreadPoolExecutor, work: Callable[..., T], *args: object) -> T:
@@ -265,9 +369,21 @@ class SqliteStore:
         await loop.run_in_executor(self._reading, self._far.close)
         self._near.close()
         await loop.run_in_executor(self._checkpointing, self._tidy.close)
+        await loop.run_in_executor(self._searching, self._seeker.close)
+        await loop.run_in_executor(self._indexing, self._index.close)
         await loop.run_in_executor(self._writing, self._writer.finish)
-        for pool in (self._writing, self._reading, self._checkpointing):
+        for pool in (
+            self._writing, self._reading, self._surveying, self._checkpointing, self._indexing,
+            self._searching,
+        ):  # fmt: skip
             pool.shutdown()
+
+
+def _seeker(path: Path) -> sqlite3.Connection:
+    """A reader that has the index of texts beside the store."""
+    db = reader(path)
+    db.execute("ATTACH ? AS search", (str(index_path(path)),))
+    return db
 
 
 def _fetched(db: sqlite3.Connection, query: Query) -> list[Any]:
@@ -292,8 +408,23 @@ def _logged(db: sqlite3.Connection, seq: int, limit: int) -> list[Any]:
     return db.execute(QUERIES["rows_since"], {"seq": seq, "limit": limit}).fetchall()
 
 
+def _managed(db: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    return db.execute(QUERIES["management"]).fetchall()
+
+
 def _raws(db: sqlite3.Connection, query: Query) -> list[bytes]:
     return [raw for (raw,) in _weighed(db, query)]
+
+
+def _items(path: Path, query: Query, at_most: int) -> Items | None:
+    """On a connection of its own: it may read the whole file, and others should not wait for it."""
+    timestamps, ids = array("Q"), bytearray()
+    with contextlib.closing(surveyor(path)) as db:
+        cursor = db.execute(query.sql, query.values)
+        while rows := cursor.fetchmany(_ITEMS_AT_ONCE):
+            timestamps.extend(map(itemgetter(0), rows))
+            ids += b"".join(map(itemgetter(1), rows))
+    return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
 
 
 def _is_full(raws: Sequence[bytes]) -> bool:

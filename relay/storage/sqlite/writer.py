@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.nostr.event import event_from_raw
-from relay.retention import Found, Stored, Tombstone, Vanish, Wanted, WritePlan
-from relay.storage.sql import Hashes, chunks, id_key
+from relay.retention import (
+    Found,
+    Stored,
+    Tombstone,
+    Vanish,
+    Wanted,
+    WritePlan,
+    banned_stone,
+)
+from relay.storage.hashes import Hashes, id_key
+from relay.storage.sql import chunks
 from relay.storage.sqlite.queries import QUERIES, stored
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Group
     from relay.nostr.event import Event
-    from relay.storage.sql import Value
+    from relay.storage.conditions import Value
     from relay.storage.sqlite.tail import TagRow, TagTail
 
 _RUNS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
@@ -61,12 +70,14 @@ class Writer:
 
     def __init__(
         self, db: sqlite3.Connection, hashes: Hashes, index_tags: frozenset[str], head: int,
-        tail: TagTail,
+        tail: TagTail, forget: Callable[[set[int]], None],
     ) -> None:  # fmt: skip
+        """`forget` hears which rows went, after the commit."""
         self._db = db
         self._hashes = hashes
         self._index_tags = index_tags
         self._tail = tail
+        self._forget = forget
         self._prepared: dict[str, _Columns] = {}
         self.head = head
         """seq of the newest row ever committed."""
@@ -110,6 +121,7 @@ class Writer:
     def _note(self, change: _Change) -> None:
         """After the commit. `head` last: whoever reads up to it finds all tags."""
         self._tail.forget(change.gone)
+        self._forget(change.gone)
         if change.whole:
             self._tail.sank_all()
         else:
@@ -200,13 +212,21 @@ class Writer:
             self._remove({row[0] for row in found.fetchall()}, change)
         for gone in plan.vanishes:
             self._vanish(gone, change)
-        if plan.tombstones:
-            db.executemany(
-                QUERIES["bury"],
-                [(t.target, t.by, t.until, t.why, t.request) for t in plan.tombstones],
-            )
+        for pubkey, upto in plan.banished.items():
+            self._banish(pubkey, upto, change)
+        self._bury(plan.tombstones)
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
+        for noted in plan.changes:
+            if noted.note is None:
+                db.execute(QUERIES["drop_entry"], (noted.register, noted.item))
+            else:
+                db.execute(QUERIES["put_entry"], (noted.register, noted.item, noted.note))
+
+    def _bury(self, stones: Sequence[Tombstone]) -> None:
+        self._db.executemany(
+            QUERIES["bury"], [(t.target, t.by, t.until, t.why, t.request) for t in stones]
+        )
 
     def foresee(self, events: Sequence[Event]) -> None:
         prepared = self._prepared
@@ -268,8 +288,17 @@ class Writer:
             QUERIES["rows_of_key"],
             {**_key_of(gone.pubkey), "p": self._hashes.tag("p", gone.pubkey), "until": gone.until},
         )
-        seqs = [seq for (seq,) in found.fetchall()]
-        # In parts: a key may have written most of the store.
+        self._remove_many([seq for (seq,) in found.fetchall()], change)
+
+    def _banish(self, pubkey: str, upto: int, change: _Change) -> None:
+        rows = self._db.execute(
+            QUERIES["rows_to_banish"], {**_key_of(pubkey), "upto": upto}
+        ).fetchall()
+        self._remove_many([seq for seq, _ in rows], change)
+        self._bury([banned_stone(event_id.hex()) for _, event_id in rows])
+
+    def _remove_many(self, seqs: Sequence[int], change: _Change) -> None:
+        """In parts: a key may have written most of the store."""
         for start in range(0, len(seqs), _REMOVED_AT_ONCE):
             self._remove(seqs[start : start + _REMOVED_AT_ONCE], change)
 

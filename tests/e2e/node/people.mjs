@@ -1,4 +1,4 @@
-// People with a connection by nostr-tools. Keys and the relay's URL come on stdin as one JSON.
+// People with a connection by nostr-tools. Keys and the relays' URLs come on stdin as one JSON.
 import { readFileSync } from 'node:fs'
 import { strict as assert } from 'node:assert'
 import WebSocket from 'ws'
@@ -9,7 +9,8 @@ import { useWebSocketImplementation as poolsUse } from 'nostr-tools/pool'
 relaysUse(WebSocket) // Node 20 has none of its own
 poolsUse(WebSocket)
 
-export const { url, keys } = JSON.parse(readFileSync(0, 'utf8'))
+export const { urls, keys } = JSON.parse(readFileSync(0, 'utf8'))
+export const [url] = urls
 export const now = Math.floor(Date.now() / 1000)
 const PATIENCE = 20_000
 

@@ -272,6 +272,7 @@ async def test_names_cannot_command_the_terminal(
         assert "red[bold]" in out
 
 
+@pytest.mark.proves("N19-02")
 async def test_an_invite_is_a_code_and_a_link(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ client makes it see, so that no test sleeps.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -13,20 +14,28 @@ import orjson
 from aiohttp import web
 
 from relay.client.link import Bell
+from relay.client.sync import items_of
 from relay.nostr import messages
 from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.nip77 import reply_to
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import Self
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.nip77 import Items
 
     Answer = Callable[["Visitor", list[Any]], Awaitable[None]]
 
 _TERMS = FilterTerms()
+
+
+def items(events: Sequence[Event]) -> Items:
+    timestamps = array("Q", (event.created_at for event in events))
+    return items_of(timestamps, b"".join(bytes.fromhex(event.id) for event in events))
 
 
 class Visitor:
@@ -34,6 +43,7 @@ class Visitor:
 
     def __init__(self, socket: web.WebSocketResponse, request: web.Request) -> None:
         self.subs: dict[str, tuple[Filter, ...]] = {}
+        self.sets: dict[str, Items] = {}
         self.keys: set[str] = set()
         self.challenge = f"challenge-{id(self)}"
         self._socket = socket
@@ -72,9 +82,14 @@ class FakeRelay:
         self.information: object = {"name": "a fake"}
         self.challenges_at_once = False
         self.most_rows = 500
+        self.most_records = 1_000_000
+        """Of a negentropy set."""
+        self.frame_bytes = 500_000
+        """Of a negentropy message."""
         self.on: dict[str, Answer] = {
             "EVENT": self.take, "REQ": self.answer, "COUNT": self.count, "CLOSE": self.close,
-            "AUTH": self.log_in,
+            "AUTH": self.log_in, "NEG-OPEN": self.negotiate, "NEG-MSG": self.negotiate,
+            "NEG-CLOSE": self.end_negotiation,
         }  # fmt: skip
         self.port = 0
         self._bell = Bell()
@@ -143,6 +158,22 @@ class FakeRelay:
 
     async def close(self, visitor: Visitor, frame: list[Any]) -> None:
         visitor.subs.pop(frame[1], None)
+
+    async def negotiate(self, visitor: Visitor, frame: list[Any]) -> None:
+        """NEG-OPEN and NEG-MSG."""
+        sub = frame[1]
+        if frame[0] == "NEG-OPEN":
+            filter_ = filter_from(frame[2], _TERMS)
+            rows = [event for event in self.events if filter_.matches(event)]
+            if len(rows) > self.most_records:
+                await visitor.say("NEG-ERR", sub, "blocked: too many records", self.most_records)
+                return
+            visitor.sets[sub] = items(rows)
+        reply = reply_to(bytes.fromhex(frame[-1]), visitor.sets[sub], self.frame_bytes)
+        await visitor.say("NEG-MSG", sub, reply.hex())
+
+    async def end_negotiation(self, visitor: Visitor, frame: list[Any]) -> None:
+        visitor.sets.pop(frame[1], None)
 
     async def log_in(self, visitor: Visitor, frame: list[Any]) -> None:
         event = event_from(frame[1])

@@ -7,15 +7,18 @@ import pytest
 from relay.errors import Invalid
 from relay.groups.actions import (
     MAX_COPIED_TAGS,
+    MAX_PINS,
     CreateGroup,
     CreateInvites,
     DeleteEvents,
     DeleteGroup,
+    Description,
     EditMetadata,
     JoinRequest,
     LeaveRequest,
     PutUsers,
     RemoveUsers,
+    UpdatePins,
     action_of,
     group_of,
 )
@@ -38,34 +41,36 @@ def refusal(kind: int, *tags: list[str], group: str = "tea") -> str:
     return str(refused.value)
 
 
+@pytest.mark.proves("N29-15")
 @pytest.mark.parametrize("kind", [0, 1, 5, 9, 1111, 1984, 8999, 9023, 30078, 39000])
 def test_an_ordinary_event_asks_for_nothing(kind: int) -> None:
-    """N29-15."""
     assert action_of(event(admin, kind, ["h", "tea"])) is None
 
 
-@pytest.mark.parametrize("kind", [9003, 9004, 9006, *range(9010, 9021)])
-def test_reserved_kinds_and_pins_are_unknown(kind: int) -> None:
-    """N29-54; pins (N29-170) are not offered yet."""
+@pytest.mark.proves("N29-54")
+@pytest.mark.parametrize("kind", [9003, 9004, 9006, *range(9011, 9021)])
+def test_reserved_kinds_are_unknown(kind: int) -> None:
     assert refusal(kind, ["p", alice.pubkey]) == "invalid: unknown moderation kind"
 
 
+@pytest.mark.proves("N29-03", "N29-30", "N29-41", "N29-46", "N29-47", "N29-50", "N29-53")
 def test_every_action_has_its_reader() -> None:
-    """N29-03, N29-30, N29-41, N29-46…53."""
     put = asked(9000, ["p", alice.pubkey, "admin", "poet"], ["p", bob.pubkey])
     assert put == PutUsers("tea", {alice.pubkey: ("admin", "poet"), bob.pubkey: ()})
     assert asked(9001, ["p", alice.pubkey]) == RemoveUsers("tea", frozenset({alice.pubkey}))
     assert asked(9005, ["e", ID], ["e", OTHER_ID], ["e", ID]) == DeleteEvents("tea", (ID, OTHER_ID))
-    assert asked(9007) == CreateGroup("tea", (), frozenset(), None)
+    assert asked(9007) == CreateGroup("tea", Description())
     assert asked(9008) == DeleteGroup("tea")
+    assert asked(9010, ["e", ID]) == UpdatePins("tea", (("e", ID),))
     assert asked(9009, ["code", "open sesame"]) == CreateInvites("tea", ("open sesame",))
     assert asked(9021) == JoinRequest("tea", None)
     assert asked(9021, ["code", "sesame"]) == JoinRequest("tea", "sesame")
     assert asked(9022) == LeaveRequest("tea")
 
 
+@pytest.mark.proves("N29-48", "N29-49")
 def test_an_edit_is_the_whole_metadata_in_the_order_of_39000() -> None:
-    """N29-48, N29-49: first occurrence of a single value; flags count whatever follows."""
+    """First occurrence of a single value; flags count whatever follows."""
     edit = asked(
         9002, ["about", "leaves"], ["theme", "green", "dark"], ["private", "no"], ["name", "Tea"],
         ["name", "Coffee"], ["supported_kinds", "9", "11"], ["closed"], ["theme", "red"],
@@ -73,53 +78,77 @@ def test_an_edit_is_the_whole_metadata_in_the_order_of_39000() -> None:
     )  # fmt: skip
     assert edit == EditMetadata(
         "tea",
-        metadata=(
-            ("name", "Tea"), ("about", "leaves"),
-            ("theme", "green", "dark"), ("theme", "red"), ("t", "x"),
+        Description(
+            metadata=(
+                ("name", "Tea"), ("about", "leaves"),
+                ("theme", "green", "dark"), ("theme", "red"), ("t", "x"),
+            ),
+            flags=frozenset({Flag.PRIVATE, Flag.CLOSED}),
+            supported_kinds=frozenset({9, 11}),
         ),
-        flags=frozenset({Flag.PRIVATE, Flag.CLOSED}),
-        supported_kinds=frozenset({9, 11}),
         confirmed=frozenset(),
     )  # fmt: skip
 
 
+@pytest.mark.proves("N29-49")
 @pytest.mark.parametrize(
     "name",
     ["d", "previous", "-", "expiration", "nonce", "public", "open", "visible", "unrestricted"],
 )
 def test_what_is_not_metadata_is_not_copied(name: str) -> None:
-    """N29-49."""
     edit = asked(9002, [name, "1700000000"], [])
     assert isinstance(edit, EditMetadata)
-    assert edit.metadata == ()
+    assert edit.description.metadata == ()
     assert edit.confirmed == {name} & {"public", "open", "visible"}
 
 
+@pytest.mark.proves("N29-49")
 def test_unknown_tags_are_copied_up_to_a_limit() -> None:
-    """N29-49."""
     edit = asked(9002, *(["x", str(n)] for n in range(MAX_COPIED_TAGS + 1)), ["name", "Tea"])
     assert isinstance(edit, EditMetadata)
-    assert len(edit.metadata) == MAX_COPIED_TAGS + 1
-    assert edit.metadata[-1] == ("x", str(MAX_COPIED_TAGS - 1))
+    assert len(edit.description.metadata) == MAX_COPIED_TAGS + 1
+    assert edit.description.metadata[-1] == ("x", str(MAX_COPIED_TAGS - 1))
 
 
+@pytest.mark.proves("N29-13")
 def test_no_supported_kind_is_another_thing_than_all() -> None:
-    """N29-13."""
     nothing, everything = asked(9002, ["supported_kinds"]), asked(9002)
     assert isinstance(nothing, EditMetadata)
     assert isinstance(everything, EditMetadata)
-    assert nothing.supported_kinds == frozenset()
-    assert everything.supported_kinds is None
+    assert nothing.description.supported_kinds == frozenset()
+    assert everything.description.supported_kinds is None
 
 
+@pytest.mark.proves("N29-131", "N29-132", "N29-138")
+@pytest.mark.parametrize("kind", [9002, 9007])
+def test_a_place_in_the_tree_is_said_apart(kind: int) -> None:
+    """In the order of the event."""
+    placed = asked(kind, ["child", "b"], ["parent", "up"], ["child", "a"], ["child", "b"])
+    assert isinstance(placed, EditMetadata | CreateGroup)
+    assert placed.description == Description(parent="up", children=("b", "a", "b"))
+
+
+@pytest.mark.proves("N29-170")
+def test_pins_are_a_list_without_repetition() -> None:
+    """What else a tag says, stays."""
+    pins = [["e", ID, "wss://relay"], ["a", f"30023:{alice.pubkey}:x"], ["e", OTHER_ID]]
+    listed = asked(9010, *pins, ["t", "x"], ["e", ID])
+    assert listed == UpdatePins("tea", tuple(map(tuple, pins)))
+    assert asked(9010) == UpdatePins("tea", ())
+    most = [["e", f"{number:064x}"] for number in range(MAX_PINS)]
+    assert isinstance(asked(9010, *most), UpdatePins)
+    assert refusal(9010, *most, ["e", ID]) == "invalid: e, a: 65 pins, at most 64 allowed"
+
+
+@pytest.mark.proves("N29-160")
 @pytest.mark.parametrize("kind", [9002, 9007])
 def test_live_audio_is_kept_as_a_flag(kind: int) -> None:
-    """N29-160."""
     asking = asked(kind, ["livekit"])
     assert isinstance(asking, EditMetadata | CreateGroup)
-    assert asking.flags == {Flag.LIVEKIT}
+    assert asking.description.flags == {Flag.LIVEKIT}
 
 
+@pytest.mark.proves("N29-37", "N29-46", "N29-47", "N29-50", "N29-113", "N29-133")
 @pytest.mark.parametrize(
     ("kind", "tags", "text"),
     [
@@ -136,9 +165,10 @@ def test_live_audio_is_kept_as_a_flag(kind: int) -> None:
         (9002, [["supported_kinds", "9", "chat"]], "supported_kinds: must be kind numbers"),
         (9002, [["supported_kinds", "65536"]], "supported_kinds: must be kind numbers"),
         (9002, [["supported_kinds", "-1"]], "supported_kinds: must be kind numbers"),
-        (9002, [["parent", "food"]], "parent: subgroups are not offered here"),
-        (9002, [["child", "oolong"]], "child: subgroups are not offered here"),
-        (9007, [["parent", "food"]], "parent: subgroups are not offered here"),
+        (9002, [["parent", "food"], ["parent", "drink"]], "parent: one tag only"),
+        (9007, [["parent", "food"], ["parent", "food"]], "parent: one tag only"),
+        (9002, [["parent"]], "parent: must name a group"),
+        (9002, [["child", ""]], "child: must name a group"),
         (9005, [], "e: missing"),
         (9005, [["e", ID], ["e", "short"]], "e: must be 64 lowercase hex characters"),
         (9009, [], "code: missing"),
@@ -151,61 +181,61 @@ def test_live_audio_is_kept_as_a_flag(kind: int) -> None:
 def test_what_is_malformed_is_invalid_and_named(
     kind: int, tags: list[list[str]], text: str
 ) -> None:
-    """N29-37, N29-46, N29-47, N29-50, N29-113, N29-133."""
     assert refusal(kind, *tags).startswith(f"invalid: {text}")
 
 
+@pytest.mark.proves("N29-55")
 @pytest.mark.parametrize("kind", [9000, 9001, 9007, 9008, 9021])
 def test_what_the_state_is_rebuilt_from_does_not_expire(kind: int) -> None:
-    """N29-55: the log alone must give the state."""
+    """The log alone must give the state."""
     assert "expiration" in refusal(kind, ["p", ID], ["expiration", "1800000000"])
 
 
-@pytest.mark.parametrize("kind", sorted({9000, 9001, 9002, 9005, 9007, 9008, 9009, 9021, 9022}))
+@pytest.mark.proves("N29-03")
+@pytest.mark.parametrize("kind", sorted({9000, 9001, 9002, 9005, *range(9007, 9011), 9021, 9022}))
 def test_every_event_to_a_group_names_it(kind: int) -> None:
-    """N29-03."""
     with pytest.raises(Invalid, match="h: missing"):
         action_of(event(admin, kind))
 
 
+@pytest.mark.proves("N29-01", "N29-02")
 @pytest.mark.parametrize(
     "group_id", ["x", "a" * 64, "Tee für zwei", "_", "…", "a.b", "🍵", "a\"b", "a,b"]
 )
 def test_a_group_may_be_called_almost_anything(group_id: str) -> None:
-    """N29-01, N29-02."""
-    assert asked(9007, group=group_id) == CreateGroup(group_id, (), frozenset(), None)
+    assert asked(9007, group=group_id) == CreateGroup(group_id, Description())
 
 
+@pytest.mark.proves("N29-02")
 @pytest.mark.parametrize(
     "group_id",
     ["a" * 65, "it's", "a/b", "a?b", "a#b", "a\nb", "a\x7fb", "\x00", " tea", "tea ", ".", ".."],
 )
 def test_a_new_group_has_no_id_that_links_and_paths_break(group_id: str) -> None:
-    """N29-02."""
     assert refusal(9007, group=group_id).startswith("invalid: h: ")
 
 
 # The group of a row
 
 
+@pytest.mark.proves("N29-03", "N29-08")
 def test_a_row_belongs_to_its_h_and_group_state_to_its_d() -> None:
-    """N29-03, N29-08."""
     assert group_of(event(alice, 9, ["h", "tea", "wss://relay"])) == "tea"
     assert group_of(event(alice, 9)) is None
     for kind in kinds.GROUP_STATE:
         assert group_of(event(alice, kind, ["d", "tea"], ["h", "coffee"])) == "tea"
 
 
+@pytest.mark.proves("N29-04", "Z-17")
 @pytest.mark.parametrize("kind", [1, 9, 9000, 9021, 30078])
 @pytest.mark.parametrize("second", ["tea", "coffee"])
 def test_one_h_tag_only_even_if_it_says_the_same_twice(kind: int, second: str) -> None:
-    """N29-04, Z-17."""
     with pytest.raises(Invalid, match=r"^invalid: one h tag only$"):
         group_of(event(alice, kind, ["h", "tea"], ["h", second]))
 
 
+@pytest.mark.proves("N29-05")
 @pytest.mark.parametrize("tag", [["h"], ["h", ""]])
 def test_an_h_that_names_nothing_is_invalid(tag: list[str]) -> None:
-    """N29-05."""
     with pytest.raises(Invalid, match=r"^invalid: h: "):
         group_of(event(alice, 9, tag))

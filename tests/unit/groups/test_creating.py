@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from relay.groups.group import SHUT, Flag
 from relay.groups.ruling import GroupSettings
 from relay.nostr import kinds
@@ -23,8 +25,8 @@ from tests.unit.groups.world import (
 TAKEN = (False, "duplicate: this group id is taken")
 
 
+@pytest.mark.proves("N29-82", "N29-120", "N29-121")
 def test_who_makes_a_group_is_its_first_admin() -> None:
-    """N29-82, N29-120, N29-121."""
     world = World(OPEN)
     assert world.make(admin) == STORED
     assert world.tea.members == {admin.pubkey: ("admin",)}
@@ -35,14 +37,15 @@ def test_who_makes_a_group_is_its_first_admin() -> None:
     assert world.kinds_since(0) == [9007, 9000, 39000, 39001, 39002, 39003]
 
 
+@pytest.mark.proves("N29-120")
 def test_owners_and_agents_make_groups_on_a_guarded_relay() -> None:
-    """N29-120, contract §5."""
+    """Contract §5."""
     assert World(GUARDED).make(owner) == STORED
     assert World(GUARDED).make(robot) == STORED
 
 
+@pytest.mark.proves("N29-120")
 def test_others_do_not_and_learn_no_id_by_trying() -> None:
-    """N29-120."""
     world = tea_party(GUARDED)
     refused = (False, "restricted: you may not create groups here")
     assert world.make(stranger, "coffee") == refused
@@ -50,14 +53,15 @@ def test_others_do_not_and_learn_no_id_by_trying() -> None:
     assert world.make(alice, "coffee") == refused
 
 
+@pytest.mark.proves("N29-120")
 def test_nobody_creates_groups_where_the_policy_names_nobody() -> None:
-    """N29-120."""
     world = World(replace(OPEN, create=frozenset()))
     assert world.make(owner)[0] is False
 
 
+@pytest.mark.proves("N29-120", "N29-123", "N29-124")
 def test_an_id_is_used_once() -> None:
-    """N29-120, N29-123, N29-124: in use, hidden or ended, one text."""
+    """In use, hidden or ended, one text."""
     world = tea_party(OPEN)
     assert world.make(carol, "tea") == TAKEN
     assert world.make(admin, "secret", ["hidden"]) == STORED
@@ -67,8 +71,8 @@ def test_an_id_is_used_once() -> None:
     assert world.make(admin, "secret") == TAKEN
 
 
+@pytest.mark.proves("N29-02")
 def test_ids_differ_by_every_byte() -> None:
-    """N29-02."""
     world = World(OPEN)
     assert world.make(admin, "tea") == STORED
     assert world.make(admin, "Tea") == STORED
@@ -76,8 +80,8 @@ def test_ids_differ_by_every_byte() -> None:
     assert world.make(admin, "t\u00e9a") == STORED
 
 
+@pytest.mark.proves("N29-122", "Z-03")
 def test_a_bare_9007_has_the_flags_of_the_policy() -> None:
-    """N29-122, Z-03."""
     world = World(GUARDED)
     world.make(owner)
     assert world.tea.flags == SHUT
@@ -87,8 +91,8 @@ def test_a_bare_9007_has_the_flags_of_the_policy() -> None:
     assert world.tea.flags == {Flag.CLOSED, Flag.RESTRICTED}
 
 
+@pytest.mark.proves("N29-121", "Z-03")
 def test_a_9007_with_flags_has_these_and_what_is_always() -> None:
-    """N29-121, Z-03."""
     new = replace(OPEN, new=frozenset({Flag.CLOSED}), always=frozenset({Flag.RESTRICTED}))
     world = World(new)
     world.make(admin, "tea", ["hidden"], ["name", "Tea"], ["supported_kinds", "9"])
@@ -97,24 +101,25 @@ def test_a_9007_with_flags_has_these_and_what_is_always() -> None:
     assert world.tea.supported_kinds == {9}
 
 
+@pytest.mark.proves("N29-26", "N29-27")
 def test_a_stale_or_far_future_9007_is_refused() -> None:
-    """N29-26, N29-27."""
     world = World(OPEN)
     assert "created_at" in world.do(admin, 9007, at=NOON - 601)[1]
     assert "created_at" in world.do(admin, 9007, at=NOON + 61)[1]
     assert world.do(admin, 9007, at=NOON - 600) == STORED
 
 
+@pytest.mark.proves("N29-28")
 def test_an_import_makes_old_groups_but_asks_for_the_right() -> None:
-    """N29-28, contract §2."""
+    """Contract §2."""
     for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
         world = World(GUARDED, origin=origin)
         assert world.do(owner, 9007, at=1) == STORED
         assert world.do(stranger, 9007, group="coffee", at=1)[0] is False
 
 
+@pytest.mark.proves("N29-124", "N29-125")
 def test_the_end_of_a_group_leaves_two_records() -> None:
-    """N29-124, N29-125."""
     world = tea_party(OPEN)
     world.say(alice, "hello")
     assert world.end(admin) == STORED
@@ -128,8 +133,8 @@ def test_the_end_of_a_group_leaves_two_records() -> None:
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-124", "N29-44")
 def test_only_admins_and_owners_end_a_group() -> None:
-    """N29-124, N29-44."""
     world = tea_party(OPEN)
     refused = (False, "restricted: only an admin of the group may do this")
     assert world.end(alice) == refused
@@ -138,8 +143,9 @@ def test_only_admins_and_owners_end_a_group() -> None:
     assert world.end(owner) == STORED
 
 
+@pytest.mark.proves("N29-44")
 def test_the_relay_needs_no_right() -> None:
-    """N29-44: `self`, as by an import of its own export."""
+    """`self`, as by an import of its own export."""
     world = World(GUARDED, origin=Origin.IMPORT)
     assert world.do(RELAY, 9007) == STORED
     assert world.do(RELAY, 9000, ["p", alice.pubkey]) == STORED

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from relay.groups.departure import Cause, departures, forgotten, mending
 from relay.groups.group import SHUT, Flag, Group, Groups, rebuilt, replayed
 from relay.groups.ruling import Joins
@@ -29,8 +31,9 @@ def lived_in() -> World:
     return world
 
 
+@pytest.mark.proves("N29-55", "N29-56", "N29-82")
 def test_a_restart_changes_nothing() -> None:
-    """N29-55, N29-56, N29-82, contract §9."""
+    """Contract §9."""
     world = lived_in()
     assert world.rebuilt() == world.groups
     assert world.groups.ended == {"gone"}
@@ -42,16 +45,18 @@ def test_a_restart_changes_nothing() -> None:
     }
 
 
+@pytest.mark.proves("N29-55")
 def test_the_policy_of_a_later_day_changes_no_group_at_a_restart() -> None:
-    """N29-55: flags come from what the relay signed."""
+    """Flags come from what the relay signed."""
     world = World(OPEN)
     world.make(admin)
     world.settings = GUARDED
     assert world.rebuilt().by_id["tea"].flags == frozenset()
 
 
+@pytest.mark.proves("N29-60", "N29-73")
 def test_flags_come_only_from_what_this_relay_signed() -> None:
-    """N29-60, N29-73: without its word a group is shut."""
+    """Without its word a group is shut."""
     world = tea_party(OPEN)
     foreign = rebuilt(Groups(), world.log, stranger.pubkey)
     assert foreign.by_id["tea"].flags == SHUT
@@ -60,8 +65,9 @@ def test_flags_come_only_from_what_this_relay_signed() -> None:
     assert replayed(world.groups, forged, RELAY) == world.groups
 
 
+@pytest.mark.proves("N29-83")
 def test_only_the_relay_says_how_somebody_came_or_went() -> None:
-    """N29-83: a mark that anyone may write is not believed."""
+    """A mark that anyone may write is not believed."""
     world = tea_party(OPEN)
     world.invite(admin, "open sesame")
     made = world.last(kinds.CREATE_INVITE).id
@@ -71,8 +77,8 @@ def test_only_the_relay_says_how_somebody_came_or_went() -> None:
     assert carol.pubkey in world.tea.removed
 
 
+@pytest.mark.proves("N29-55")
 def test_one_by_one_is_the_same_as_all_at_once() -> None:
-    """N29-55."""
     world = lived_in()
     groups = Groups()
     for row in world.log:
@@ -80,8 +86,9 @@ def test_one_by_one_is_the_same_as_all_at_once() -> None:
     assert groups == world.groups
 
 
+@pytest.mark.proves("N29-55")
 def test_the_log_is_read_without_judging() -> None:
-    """N29-55: what was accepted once counts, whatever the rules are now."""
+    """What was accepted once counts, whatever the rules are now."""
     log = [
         event(admin, 9007, ["h", "a/b"]),
         event(stranger, 9000, ["h", "a/b"], ["p", alice.pubkey, *"123456789"], ["p", "short"], []),
@@ -98,8 +105,9 @@ def test_the_log_is_read_without_judging() -> None:
     assert list(groups.by_id) == ["a/b"]
 
 
+@pytest.mark.proves("N29-55")
 def test_twenty_thousand_records_are_replayed_to_the_end() -> None:
-    """N29-55: no limit to the replay."""
+    """No limit to the replay."""
     log = [event(admin, 9007, ["h", "tea"])]
     log += [event(admin, 9000, ["h", "tea"], ["p", f"{n % 500:064x}"]) for n in range(20_000)]
     log.append(event(admin, 9001, ["h", "tea"], ["p", f"{0:064x}"]))
@@ -107,8 +115,8 @@ def test_twenty_thousand_records_are_replayed_to_the_end() -> None:
     assert len(groups.by_id["tea"].members) == 499
 
 
+@pytest.mark.proves("N29-10", "N29-11", "N29-97")
 def test_flags_say_who_reads_and_writes() -> None:
-    """N29-10, N29-11, N29-97."""
     assert not Group("tea", flags=frozenset({Flag.CLOSED})).members_only
     assert Group("tea", flags=frozenset({Flag.RESTRICTED})).members_only
     assert not Group("tea", flags=frozenset({Flag.RESTRICTED})).is_guarded
@@ -120,8 +128,8 @@ def test_flags_say_who_reads_and_writes() -> None:
 # Rows that go by themselves
 
 
+@pytest.mark.proves("N29-37", "N29-55")
 def test_an_expired_invite_and_a_swept_request_are_forgotten() -> None:
-    """N29-37, N29-55, N40-04."""
     world = tea_party(replace(OPEN, joins=Joins.REVIEW))
     world.invite(admin, "open sesame", ["expiration", str(NOON + 5)])
     world.join(stranger)
@@ -134,8 +142,8 @@ def test_an_expired_invite_and_a_swept_request_are_forgotten() -> None:
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-84")
 def test_a_vanished_member_leaves_every_group_and_may_come_back() -> None:
-    """N29-84, N62-07."""
     world = tea_party(OPEN)
     world.make(alice, "coffee")
     groups, drafts = departures(world.groups, alice.pubkey, NOON, Cause.VANISHED)
@@ -148,8 +156,8 @@ def test_a_vanished_member_leaves_every_group_and_may_come_back() -> None:
     assert world.join(alice) == STORED
 
 
+@pytest.mark.proves("N29-84", "N29-40")
 def test_a_banned_member_is_removed_from_every_group() -> None:
-    """N29-84, N29-40."""
     world = tea_party(OPEN)
     groups, drafts = departures(world.groups, alice.pubkey, NOON, Cause.BANNED)
     world.mend(drafts)
@@ -158,8 +166,9 @@ def test_a_banned_member_is_removed_from_every_group() -> None:
     assert world.join(alice) == (False, "restricted: pending review")
 
 
+@pytest.mark.proves("N29-58")
 def test_the_state_outlives_the_admin_whose_records_vanish() -> None:
-    """N29-58: what the admin had said the relay says again."""
+    """What the admin had said the relay says again."""
     world = tea_party(OPEN)
     world.put(admin, carol)
     for who, put_by in ((dave, owner), (stranger, admin)):

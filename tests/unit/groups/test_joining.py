@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from relay.groups.group import Flag
-from relay.groups.ruling import Joins
+from relay.groups.ruling import GroupSettings, Joins
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, robot, stranger
@@ -29,8 +31,8 @@ REVIEWED = replace(OPEN, joins=Joins.REVIEW)
 # Asking
 
 
+@pytest.mark.proves("N29-30", "N29-31", "N29-33", "N29-80", "N29-81")
 def test_whoever_asks_is_admitted_where_the_group_is_not_closed() -> None:
-    """N29-30, N29-31, N29-33, N29-80, N29-81."""
     world = tea_party(OPEN, Flag.PRIVATE)
     length = len(world.log)
     assert world.join(stranger) == STORED
@@ -42,14 +44,14 @@ def test_whoever_asks_is_admitted_where_the_group_is_not_closed() -> None:
     assert world.tea.requests == {}
 
 
+@pytest.mark.proves("N29-32")
 def test_a_member_need_not_ask() -> None:
-    """N29-32."""
     world = tea_party(OPEN)
     assert world.join(alice) == (False, "duplicate: already a member")
 
 
+@pytest.mark.proves("N29-34")
 def test_a_closed_group_keeps_nothing_of_who_asks_without_a_code() -> None:
-    """N29-34."""
     world = tea_party(GUARDED)
     length = len(world.log)
     assert world.join(stranger) == NO_CODE
@@ -58,8 +60,8 @@ def test_a_closed_group_keeps_nothing_of_who_asks_without_a_code() -> None:
     assert stranger.pubkey not in world.tea.involved
 
 
+@pytest.mark.proves("N29-31", "N29-35", "Z-01")
 def test_a_group_under_review_keeps_the_request_and_says_so() -> None:
-    """N29-31, N29-35, Z-01."""
     world = tea_party(REVIEWED)
     assert world.join(stranger) == PENDING
     asked = world.last(kinds.JOIN_REQUEST).id
@@ -70,8 +72,8 @@ def test_a_group_under_review_keeps_the_request_and_says_so() -> None:
     assert world.tea.requests == {}
 
 
+@pytest.mark.proves("N29-35")
 def test_one_request_waits_per_user_and_the_later_replaces_it() -> None:
-    """N29-35."""
     world = tea_party(REVIEWED)
     world.join(stranger)
     first = world.last(kinds.JOIN_REQUEST).id
@@ -83,8 +85,8 @@ def test_one_request_waits_per_user_and_the_later_replaces_it() -> None:
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-35", "N29-47")
 def test_a_removal_turns_away_who_only_waits() -> None:
-    """N29-35, N29-47."""
     world = tea_party(REVIEWED)
     world.join(stranger)
     assert world.remove(admin, stranger) == STORED
@@ -94,8 +96,8 @@ def test_a_removal_turns_away_who_only_waits() -> None:
     assert stranger.pubkey in world.tea.involved
 
 
+@pytest.mark.proves("N29-51", "N29-92")
 def test_a_deleted_request_leaves_no_trace_of_who_asked() -> None:
-    """N29-51, N29-92."""
     world = tea_party(REVIEWED)
     world.join(stranger)
     assert world.delete(admin, world.last(kinds.JOIN_REQUEST).id) == STORED
@@ -108,18 +110,47 @@ def test_a_deleted_request_leaves_no_trace_of_who_asked() -> None:
     assert world.rebuilt() == world.groups
 
 
-def test_a_hidden_group_under_review_does_not_show_itself() -> None:
-    """Z-01, Z-02: the request waits, the answer is that of a group that is not there."""
-    world = tea_party(REVIEWED, Flag.HIDDEN)
-    assert world.join(stranger) == STRANGERS_ANSWER
-    assert world.join(stranger) == STRANGERS_ANSWER
-    assert stranger.pubkey in world.tea.requests
+@pytest.mark.proves("N29-33", "Z-02")
+@pytest.mark.parametrize("settings", [OPEN, REVIEWED])
+def test_a_hidden_group_is_joined_with_a_code_or_not_at_all(settings: GroupSettings) -> None:
+    """Closed or not, who asks without one gets the answer of a group that is not
+    there, and nothing of it is kept."""
+    world = tea_party(settings, Flag.HIDDEN)
+    world.invite(admin, "open sesame")
+    before, length = world.groups, len(world.log)
+    for code in (None, "open says me"):
+        asked = world.join(stranger, code)
+        assert asked == world.join(stranger, code, group="nowhere") == STRANGERS_ANSWER
+    assert world.groups is before
+    assert len(world.log) == length
+    assert world.join(stranger, "open sesame") == STORED
+    assert world.is_in(stranger)
+
+
+@pytest.mark.proves("Z-01", "Z-02")
+def test_who_was_in_a_hidden_group_knows_of_it() -> None:
+    """Who was removed may ask again, who left may come back."""
+    world = tea_party(OPEN, Flag.HIDDEN)
     world.remove(admin, alice)
     assert world.join(alice) == PENDING
+    assert world.put(admin, carol) == STORED
+    assert world.leave(carol) == STORED
+    assert world.join(carol) == STORED
 
 
+@pytest.mark.proves("Z-02")
+def test_a_request_from_before_it_was_hidden_does_not_show_the_group() -> None:
+    """Who only ever asked was never told."""
+    world = tea_party(REVIEWED)
+    assert world.join(stranger) == PENDING
+    assert world.edit(admin, ["hidden"]) == STORED
+    waiting = world.tea.requests[stranger.pubkey]
+    assert world.join(stranger) == STRANGERS_ANSWER
+    assert world.tea.requests[stranger.pubkey] == waiting
+
+
+@pytest.mark.proves("N29-43", "Z-19")
 def test_an_old_request_is_not_replayed() -> None:
-    """N29-43, Z-19."""
     world = tea_party(OPEN)
     assert world.do(stranger, 9021, at=NOON - 601) == (
         False,
@@ -131,8 +162,8 @@ def test_an_old_request_is_not_replayed() -> None:
 # Removed
 
 
+@pytest.mark.proves("N29-40", "Z-01")
 def test_who_was_removed_waits_where_others_walk_in() -> None:
-    """N29-40, Z-01."""
     world = tea_party(OPEN)
     world.remove(bob, alice)
     assert world.join(alice) == PENDING
@@ -143,16 +174,16 @@ def test_who_was_removed_waits_where_others_walk_in() -> None:
     assert world.join(alice) == STORED
 
 
+@pytest.mark.proves("N29-40")
 def test_a_removal_counts_in_its_own_group_only() -> None:
-    """N29-40."""
     world = tea_party(OPEN)
     world.make(carol, "coffee")
     world.remove(admin, alice)
     assert world.join(alice, group="coffee") == STORED
 
 
+@pytest.mark.proves("N29-40", "N29-83")
 def test_who_removes_oneself_may_come_back() -> None:
-    """N29-40, N29-83."""
     world = tea_party(OPEN)
     world.put(admin, carol, "admin")
     assert world.remove(carol, carol) == STORED
@@ -160,8 +191,9 @@ def test_who_removes_oneself_may_come_back() -> None:
     assert world.join(carol) == STORED
 
 
+@pytest.mark.proves("N29-40")
 def test_an_invite_from_before_the_removal_lets_nobody_back_in() -> None:
-    """N29-40: a newer one does, be it made in the same second."""
+    """A newer one does, be it made in the same second."""
     world = tea_party(GUARDED)
     world.invite(admin, "old invite", ["reusable"])
     world.remove(admin, alice)
@@ -174,8 +206,9 @@ def test_an_invite_from_before_the_removal_lets_nobody_back_in() -> None:
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-40")
 def test_who_an_admin_puts_back_may_use_every_invite_again() -> None:
-    """N29-40: a new 9000 forgives."""
+    """A new 9000 forgives."""
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame", ["reusable"])
     world.remove(admin, alice)
@@ -187,8 +220,8 @@ def test_who_an_admin_puts_back_may_use_every_invite_again() -> None:
 # Invites
 
 
+@pytest.mark.proves("N29-36", "N29-38", "N29-39", "N29-80", "Z-14")
 def test_a_code_lets_in_once_and_its_9000_does_not_tell_it() -> None:
-    """N29-36, N29-38, N29-39, N29-80, Z-14."""
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame")
     made = world.last(kinds.CREATE_INVITE)
@@ -199,8 +232,9 @@ def test_a_code_lets_in_once_and_its_9000_does_not_tell_it() -> None:
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("Z-14")
 def test_the_policy_says_how_often_a_code_is_good() -> None:
-    """Z-14: the policy of the day, for codes from before too."""
+    """The policy of the day, for codes from before too."""
     world = tea_party(replace(GUARDED, invite_uses=2))
     world.invite(admin, "open sesame")
     assert world.join(stranger, "open sesame") == STORED
@@ -210,16 +244,16 @@ def test_the_policy_says_how_often_a_code_is_good() -> None:
     assert world.join(dave, "open sesame") == STORED
 
 
+@pytest.mark.proves("Z-14")
 def test_a_reusable_code_is_good_for_all() -> None:
-    """Z-14."""
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame", ["reusable"])
     for who in (stranger, carol, dave):
         assert world.join(who, "open sesame") == STORED
 
 
+@pytest.mark.proves("N29-37")
 def test_each_code_of_one_9009_is_counted_by_itself() -> None:
-    """N29-37."""
     world = tea_party(GUARDED)
     world.do(admin, 9009, ["code", "sesame-1"], ["code", "sesame-2"])
     assert world.join(stranger, "sesame-2") == STORED
@@ -228,8 +262,8 @@ def test_each_code_of_one_9009_is_counted_by_itself() -> None:
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-39")
 def test_wrong_used_expired_and_foreign_codes_get_one_answer() -> None:
-    """N29-39."""
     world = tea_party(GUARDED)
     assert world.make(robot, "coffee") == STORED
     world.invite(robot, "foreign code", group="coffee")
@@ -242,8 +276,9 @@ def test_wrong_used_expired_and_foreign_codes_get_one_answer() -> None:
     assert world.join(stranger, "") == NO_CODE
 
 
+@pytest.mark.proves("N29-80")
 def test_an_import_of_the_relays_own_9000_spends_no_code_twice() -> None:
-    """N29-80, contract §2."""
+    """Contract §2."""
     world = tea_party(replace(GUARDED, invite_uses=2))
     world.invite(admin, "open sesame")
     world.join(stranger, "open sesame")
@@ -254,16 +289,17 @@ def test_an_import_of_the_relays_own_9000_spends_no_code_twice() -> None:
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-33")
 def test_a_code_is_not_spent_where_nobody_asks_for_one() -> None:
-    """N29-33: the group is open."""
+    """The group is open."""
     world = tea_party(OPEN)
     world.invite(admin, "open sesame")
     assert world.join(stranger, "open sesame") == STORED
     assert world.tea.invites["open sesame"].used == 0
 
 
+@pytest.mark.proves("N29-40", "Z-01")
 def test_a_code_opens_a_group_under_review_and_to_who_was_removed_before_it() -> None:
-    """N29-40, Z-01."""
     world = tea_party(REVIEWED)
     world.remove(admin, alice)
     world.invite(admin, "open sesame", ["reusable"])
@@ -274,16 +310,16 @@ def test_a_code_opens_a_group_under_review_and_to_who_was_removed_before_it() ->
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-36", "Z-02")
 def test_a_code_opens_a_hidden_group() -> None:
-    """N29-36, Z-02."""
     world = tea_party(GUARDED, Flag.HIDDEN, Flag.CLOSED)
     world.invite(admin, "open sesame")
     assert world.join(stranger, "wrong code") == STRANGERS_ANSWER
     assert world.join(stranger, "open sesame") == STORED
 
 
+@pytest.mark.proves("N29-39")
 def test_two_users_race_for_one_code_and_one_wins() -> None:
-    """N29-39."""
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame")
     answers = [world.join(who, "open sesame") for who in (stranger, carol)]
@@ -293,8 +329,8 @@ def test_two_users_race_for_one_code_and_one_wins() -> None:
 # Leaving
 
 
+@pytest.mark.proves("N29-41", "N29-83")
 def test_who_leaves_is_taken_out_by_the_relay() -> None:
-    """N29-41, N29-83."""
     world = tea_party(OPEN)
     length = len(world.log)
     assert world.leave(alice) == STORED
@@ -306,8 +342,8 @@ def test_who_leaves_is_taken_out_by_the_relay() -> None:
     assert world.tea.removed == {}
 
 
+@pytest.mark.proves("N29-41")
 def test_who_is_no_member_has_nothing_to_leave() -> None:
-    """N29-41."""
     world = tea_party(OPEN)
     length = len(world.log)
     assert world.leave(stranger) == (False, "invalid: not a member")
@@ -315,8 +351,9 @@ def test_who_is_no_member_has_nothing_to_leave() -> None:
     assert world.leave(stranger, "nowhere") == STRANGERS_ANSWER
 
 
+@pytest.mark.proves("N29-42")
 def test_the_last_admin_cannot_leave_others_alone() -> None:
-    """N29-42: alone they may."""
+    """Alone they may."""
     world = tea_party(OPEN)
     refused = (
         False,
@@ -329,8 +366,9 @@ def test_the_last_admin_cannot_leave_others_alone() -> None:
     assert world.tea.members == {}
 
 
+@pytest.mark.proves("N29-55")
 def test_in_and_out_within_a_second_is_told_in_full() -> None:
-    """N29-55: no two automatic events have one id."""
+    """No two automatic events have one id."""
     world = tea_party(OPEN)
     for _ in range(3):
         assert world.join(stranger) == STORED
@@ -339,8 +377,8 @@ def test_in_and_out_within_a_second_is_told_in_full() -> None:
         assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-57")
 def test_the_same_request_again_is_a_duplicate() -> None:
-    """N29-57."""
     world = tea_party(OPEN)
     asking = event(stranger, 9021, ["h", "tea"])
     assert world.send(asking) == STORED

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.groups.departure import Cause, departures, forgotten, mending
-from relay.groups.group import SHUT, Flag, Groups, rebuilt
+from relay.groups.departure import Cause, departures, mending
+from relay.groups.group import SHUT, Flag, Groups, pins_of, rebuilt
 from relay.groups.ruling import Joins
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
@@ -17,6 +18,7 @@ from tests.unit.groups.world import (
     GUARDED,
     OPEN,
     RELAY,
+    STORED,
     STRANGERS_ANSWER,
     World,
     event,
@@ -60,7 +62,40 @@ def remove(world: World, who: object, whom: list[object], group: str) -> object:
 def edit(world: World, who: object, flags: list[Flag], sure: bool, group: str) -> object:  # noqa: FBT001
     sure_tags = [["public"], ["visible"], ["open"]] if sure else []
     more = [["name", "Tea"], ["t", "x"], ["supported_kinds", "9"]][: len(flags)]
-    return world.edit(who, *([flag.value] for flag in flags), *sure_tags, *more, group=group)
+    flag_tags = [[flag.value] for flag in flags]
+    return world.edit(who, *flag_tags, *sure_tags, *more, *place_of(world, group), group=group)
+
+
+def place_of(world: World, group: str) -> list[list[str]]:
+    """The tags that leave a group where it stands."""
+    now = world.groups.get(group)
+    if now is None:
+        return []
+    above = [] if now.parent is None else [["parent", now.parent]]
+    return above + [["child", child] for child in now.children]
+
+
+def place(world: World, who: object, parent: str, group: str) -> object:
+    """Below another group, or as a root; the children in another order."""
+    flags = [[flag] for flag in world.groups.by_id[group].flags] if group in ids_of(world) else []
+    children = [tag for tag in place_of(world, group) if tag[0] == "child"][::-1]
+    above = [["parent", parent]] if parent else []
+    return world.edit(who, *flags, *above, *children, group=group)
+
+
+def ids_of(world: World) -> list[str]:
+    return list(world.groups.by_id)
+
+
+def pin(world: World, who: object, places: list[float], group: str) -> object:
+    """Rows of any group, by id or by address."""
+    chosen = [world.log[int(place_ * len(world.log))] for place_ in places if world.log]
+    tags = [
+        ["a", f"{row.kind}:{row.pubkey}:{row.d}"] if row.kind > 30000 else ["e", row.id]
+        for row in chosen
+        if group in (row.tag("h"), row.tag("d")) or len(chosen) < 2
+    ]
+    return world.pin(who, *tags, group=group)
 
 
 def invite(world: World, who: object, some: list[str], extra: list[str], group: str) -> object:
@@ -82,12 +117,15 @@ def delete(world: World, who: object, places: list[float], group: str) -> object
 
 
 def sweep(world: World, place: float) -> None:
-    """An invite or a request expires, or a retention rule takes it."""
-    rows = [row for row in world.log if row.kind in (9009, 9021) and row.tag("h") != "apart"]
+    """An invite, a request, a message expires, or a retention rule takes it."""
+    going = (9009, 9021, 9, 30023)
+    rows = [row for row in world.log if row.kind in going and row.tag("h") != "apart"]
     if rows:
-        row = rows[int(place * len(rows))]
-        world.log.remove(row)
-        world.groups = forgotten(world.groups, [row])
+        world.forget(rows[int(place * len(rows))])
+
+
+def write(world: World, who: object, d: str, group: str) -> object:
+    return world.do(who, 30023, ["d", d], group=group, at=world.now)
 
 
 def leave_all(world: World, who: object, cause: Cause) -> None:
@@ -124,9 +162,14 @@ steps: st.SearchStrategy[Step] = st.sampled_from([
     step(World.leave, people, ids),
     step(World.leave, people, ids),
     step(edit, leaders, some_flags, st.booleans(), ids),
+    step(place, leaders, st.sampled_from(["tea", "coffee", "coffee", ""]), ids),
+    step(place, leaders, st.sampled_from(["tea", "tea", "coffee", ""]), ids),
+    step(pin, leaders, st.lists(places, max_size=3), ids),
+    step(pin, leaders, st.lists(places, min_size=2, max_size=3), ids),
     step(delete, leaders, st.lists(places, min_size=1, max_size=2), ids),
     step(delete, leaders, st.lists(places, min_size=1, max_size=2), ids),
     step(World.say, people, st.just("hello"), ids),
+    step(write, people, st.sampled_from("xy"), ids),
     step(World.make, leaders, ids, some_flags.map(lambda flags: [str(f) for f in flags])),
     step(World.end, leaders, st.sampled_from(["coffee", "coffee", "coffee", "tea"])),
     step(sweep, places),
@@ -147,6 +190,7 @@ def begin(world: World, settings: GroupSettings, flags: list[str]) -> None:
     world.settings = OPEN
     world.make(admin, "tea", *([flag] for flag in flags))
     world.do(admin, 9000, ["p", alice.pubkey, "moderator"])
+    world.make(owner, "coffee")
     world.settings = settings
 
 
@@ -157,20 +201,21 @@ def lived(history: list[Step]) -> World:
     return world
 
 
+@pytest.mark.proves("N29-55", "N29-56")
 @given(histories)
 def test_folded_live_equals_replayed_from_the_log(history: list[Step]) -> None:
-    """N29-55, N29-56, contract §9: after every single step."""
+    """Contract §9: after every single step."""
     world = World(OPEN)
     for do in history:
         do(world)
         assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-55")
 @given(histories, st.data())
 def test_how_a_log_is_split_into_batches_does_not_matter(
     history: list[Step], data: st.DataObject
 ) -> None:
-    """N29-55."""
     world = lived(history)
     groups = Groups()
     left: list[Event] = list(world.log)
@@ -196,9 +241,9 @@ def test_the_index_of_memberships_agrees_with_the_groups(history: list[Step]) ->
     assert groups.ended.isdisjoint(groups.by_id)
 
 
+@pytest.mark.proves("N29-61", "N29-62", "N29-63", "N29-64", "N29-68")
 @given(histories)
 def test_what_the_relay_says_of_a_group_is_what_it_is(history: list[Step]) -> None:
-    """N29-61, N29-62, N29-63, N29-64, N29-68."""
     world = World(OPEN)
     stamps: dict[tuple[str, int], int] = {}
     for do in history:
@@ -219,9 +264,55 @@ def test_what_the_relay_says_of_a_group_is_what_it_is(history: list[Step]) -> No
         assert shown & {flag.value for flag in Flag} == {flag.value for flag in group.flags}
 
 
+@pytest.mark.proves("N29-131", "N29-134", "N29-137", "N29-142")
+@given(histories)
+def test_the_tree_is_said_the_same_from_above_and_from_below(history: list[Step]) -> None:
+    world = World(OPEN)
+    for do in history:
+        do(world)
+        by_id = world.groups.by_id
+        for group in by_id.values():
+            assert len(set(group.children)) == len(group.children)
+            assert all(by_id[child].parent == group.id for child in group.children)
+            assert group.parent is None or group.id in by_id[group.parent].children
+            assert group.parent is None or by_id[group.parent].is_hidden is group.is_hidden
+            line = [group]
+            while line[-1].parent is not None:
+                line.append(by_id[line[-1].parent])
+                assert len(line) <= len(by_id)
+            shown = world.last(kinds.GROUP_METADATA, group.id)
+            assert shown.tag("parent") == group.parent
+            assert shown.tag_values("child") == list(group.children)
+
+
+@pytest.mark.proves("N29-171", "N29-172")
+@given(histories)
+def test_what_is_pinned_is_there(history: list[Step]) -> None:
+    """After every step, and the index of pins agrees."""
+    world = World(OPEN)
+    for do in history:
+        do(world)
+        for group in world.groups.by_id.values():
+            pins = [(tag[0], tag[1]) for tag in group.pins]
+            assert len(set(pins)) == len(pins)
+            for name, value in pins:
+                assert any((name, value) in pins_of(row) for row in world.log)
+            if kinds.GROUP_PINS in group.stamps:
+                shown = world.last(kinds.GROUP_PINS, group.id).tags
+                assert shown == [["d", group.id], *map(list, group.pins)]
+            else:
+                assert not pins
+        indexed = {(pin_, of) for pin_, ids_ in world.groups.pinned.items() for of in ids_}
+        assert indexed == {
+            ((tag[0], tag[1]), group.id)
+            for group in world.groups.by_id.values()
+            for tag in group.pins
+        }
+
+
+@pytest.mark.proves("N29-42", "N29-114")
 @given(histories)
 def test_no_ruling_takes_the_last_admin_from_members(history: list[Step]) -> None:
-    """N29-42, N29-114."""
     world = World(OPEN)
     for do in history:
         before, ids_before = world.groups, {row.id for row in world.log}
@@ -235,11 +326,12 @@ def test_no_ruling_takes_the_last_admin_from_members(history: list[Step]) -> Non
                 assert group.has_admin()
 
 
+@pytest.mark.proves("N29-06", "N29-93", "Z-02")
 @given(histories, st.sampled_from(list(range(9000, 9023))), codes)
 def test_a_stranger_cannot_tell_a_hidden_group_from_none(
     history: list[Step], kind: int, code: str
 ) -> None:
-    """N29-06, N29-93, Z-02: whatever happened there, unless they are let in."""
+    """Whatever happened there, unless they are let in."""
     world = lived(history)
     if kind == kinds.CREATE_GROUP or "tea" not in world.groups.by_id:
         return
@@ -254,10 +346,12 @@ def test_a_stranger_cannot_tell_a_hidden_group_from_none(
         assert world.say(stranger, "hello") == STRANGERS_ANSWER
 
 
+@pytest.mark.proves("Z-03")
 @given(histories)
 def test_forced_flags_are_on_in_every_group_that_is_made_or_edited(history: list[Step]) -> None:
-    """Z-03."""
     world = lived(history)
+    for group_id in ids_of(world):  # a tree is hidden as a whole: first let each be a root
+        assert place(world, owner, "", group_id) == STORED
     world.settings = GUARDED
     for group in list(world.groups.by_id.values()):
         world.edit(owner, ["public"], ["visible"], ["open"], group=group.id)
@@ -266,9 +360,10 @@ def test_forced_flags_are_on_in_every_group_that_is_made_or_edited(history: list
     assert world.groups.by_id["new one"].flags == SHUT | {Flag.LIVEKIT}
 
 
+@pytest.mark.proves("N29-58")
 @given(histories, st.sampled_from([admin, alice, owner]))
 def test_who_vanishes_takes_no_one_along(history: list[Step], who: object) -> None:
-    """N29-58, N62-01: their records go, what these did to others stays."""
+    """Their records go, what these did to others stays."""
     world = lived(history)
     before, drafts = departures(world.groups, who.pubkey, world.now + 1, Cause.VANISHED)
     world.log = [row for row in world.log if row.pubkey != who.pubkey]
@@ -286,9 +381,10 @@ def test_who_vanishes_takes_no_one_along(history: list[Step], who: object) -> No
         assert mended.removed.keys() >= group.removed.keys()
 
 
+@pytest.mark.proves("N29-50")
 @given(histories, histories)
 def test_what_happens_in_one_group_changes_no_other(one: list[Step], two: list[Step]) -> None:
-    """N29-50, contract §8: 9005 and 9009 act only inside their own group."""
+    """Contract §8: 9005 and 9009 act only inside their own group."""
     world = lived(one)
     world.make(robot, "apart")
     world.invite(robot, "sesame-1", ["reusable"], group="apart")

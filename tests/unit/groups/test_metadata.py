@@ -14,8 +14,8 @@ from tests.unit.groups.world import GUARDED, OPEN, STORED, World, tea_party
 PRIVATE, HIDDEN, CLOSED = Flag.PRIVATE, Flag.HIDDEN, Flag.CLOSED
 
 
+@pytest.mark.proves("N29-48")
 def test_what_an_edit_leaves_out_is_unset() -> None:
-    """N29-48."""
     world = tea_party(OPEN)
     assert world.edit(admin, ["name", "Tea"], ["about", "x"], ["supported_kinds", "9"]) == STORED
     assert world.edit(admin, ["about", "leaves"], ["restricted"]) == STORED
@@ -24,16 +24,17 @@ def test_what_an_edit_leaves_out_is_unset() -> None:
     assert world.tea.supported_kinds is None
 
 
+@pytest.mark.proves("N29-112")
 def test_only_admins_and_owners_edit() -> None:
-    """N29-112."""
     world = tea_party(OPEN)
     assert world.edit(bob, ["name", "Bob's"])[0] is False
     assert world.edit(alice, ["name", "Alice's"])[0] is False
     assert world.edit(owner, ["name", "Ours"]) == STORED
 
 
+@pytest.mark.proves("Z-03")
 def test_forced_flags_stay_without_a_word() -> None:
-    """Z-03: the 9002 is taken, 39000 shows them."""
+    """The 9002 is taken, 39000 shows them."""
     world = tea_party(GUARDED)
     world.say(alice, "hello")
     assert world.edit(admin, ["name", "Tea"]) == STORED
@@ -42,6 +43,7 @@ def test_forced_flags_stay_without_a_word() -> None:
     assert names == {"d", "name", "private", "restricted", "closed"}
 
 
+@pytest.mark.proves("Z-03")
 @pytest.mark.parametrize(
     ("flags", "kept", "dropped", "confirming"),
     [
@@ -56,7 +58,6 @@ def test_forced_flags_stay_without_a_word() -> None:
 def test_a_group_in_use_is_opened_only_by_who_says_so(
     flags: list[Flag], kept: list[Flag], dropped: str, confirming: str
 ) -> None:
-    """Z-03."""
     world = tea_party(OPEN, *flags)
     wanted = [[flag.value] for flag in kept]
     text = f'this drops {dropped} from a group in use; if that is meant, add ["{confirming}"]'
@@ -67,8 +68,8 @@ def test_a_group_in_use_is_opened_only_by_who_says_so(
     assert world.tea.metadata == (("name", "Tea"),)
 
 
+@pytest.mark.proves("Z-03")
 def test_all_that_must_be_confirmed_is_said_at_once() -> None:
-    """Z-03."""
     world = tea_party(OPEN, PRIVATE, HIDDEN, CLOSED)
     answer = (
         "invalid: this drops private and hidden from a group in use; "
@@ -80,24 +81,26 @@ def test_all_that_must_be_confirmed_is_said_at_once() -> None:
     assert world.tea.flags == frozenset()
 
 
+@pytest.mark.proves("Z-03")
 def test_an_open_door_needs_no_second_word_where_everybody_reads() -> None:
-    """Z-03: `open` guards the history of what stays private."""
+    """`open` guards the history of what stays private."""
     world = tea_party(OPEN, PRIVATE, CLOSED)
     assert world.edit(admin, ["public"]) == STORED
     world = tea_party(OPEN, CLOSED)
     assert world.edit(admin) == STORED
 
 
+@pytest.mark.proves("Z-03")
 def test_a_fresh_group_is_opened_without_ceremony() -> None:
-    """Z-03: no content, and no member but the author of the 9002."""
+    """No content, and no member but the author of the 9002."""
     world = World(OPEN)
     world.make(admin, "tea", ["private"], ["closed"])
     assert world.edit(admin, ["name", "Tea"]) == STORED
     assert world.tea.flags == frozenset()
 
 
+@pytest.mark.proves("Z-03")
 def test_content_or_another_member_makes_a_group_used() -> None:
-    """Z-03."""
     world = World(OPEN)
     world.make(admin, "tea", ["private"])
     world.say(admin, "a diary")
@@ -108,14 +111,16 @@ def test_content_or_another_member_makes_a_group_used() -> None:
     assert world.edit(admin, group="coffee")[0] is False
 
 
+@pytest.mark.proves("Z-03")
 def test_restricted_is_dropped_freely() -> None:
     """Z-03 names private, hidden and closed."""
     world = tea_party(OPEN, Flag.RESTRICTED)
     assert world.edit(admin) == STORED
 
 
+@pytest.mark.proves("Z-03")
 def test_a_forced_flag_is_added_by_the_next_edit() -> None:
-    """Z-03: the policy may have become stricter since the group was made."""
+    """The policy may have become stricter since the group was made."""
     world = tea_party(OPEN)
     world.settings = replace(OPEN, always=frozenset({PRIVATE}))
     assert world.edit(admin, ["name", "Tea"]) == STORED

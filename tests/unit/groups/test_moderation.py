@@ -36,16 +36,17 @@ def world() -> World:
 # 9000
 
 
+@pytest.mark.proves("N29-46", "N29-111")
 def test_an_admin_puts_users_with_exactly_these_roles(world: World) -> None:
-    """N29-46, N29-111."""
     assert world.put(admin, alice, "admin", "poet", "admin") == STORED
     assert world.tea.members[alice.pubkey] == ("admin", "poet")
     assert world.put(admin, alice) == STORED
     assert world.tea.members[alice.pubkey] == ()
 
 
+@pytest.mark.proves("N29-46")
 def test_several_users_are_put_at_once(world: World) -> None:
-    """N29-46: all or nothing."""
+    """All or nothing."""
     both = (["p", robot.pubkey, "agent"], ["p", stranger.pubkey])
     assert world.do(bob, 9000, *both)[0] is False
     assert not world.is_in(stranger)
@@ -54,8 +55,8 @@ def test_several_users_are_put_at_once(world: World) -> None:
     assert world.is_in(stranger)
 
 
+@pytest.mark.proves("N29-112")
 def test_a_moderator_puts_plain_members_only(world: World) -> None:
-    """N29-112."""
     assert world.put(bob, stranger) == STORED
     refused = (False, "restricted: only an admin may give roles")
     assert world.put(bob, stranger, "moderator") == refused
@@ -64,8 +65,9 @@ def test_a_moderator_puts_plain_members_only(world: World) -> None:
     assert world.put(bob, dave) == ROLE_HOLDER
 
 
+@pytest.mark.proves("N29-44", "N29-110", "N29-112")
 def test_members_labels_and_strangers_moderate_nothing(world: World) -> None:
-    """N29-44, N29-110, N29-112: a role unknown here has no power."""
+    """A role unknown here has no power."""
     world.say(alice, "hello")
     said = world.last(kinds.CHAT).id
     for who, answer in ((alice, ADMINS_ONLY), (dave, ADMINS_ONLY), (stranger, STRANGERS_ANSWER)):
@@ -86,8 +88,8 @@ def test_an_owner_may_do_what_an_admin_may_without_standing_in_the_group(world: 
     assert owner.pubkey not in world.tea.members
 
 
+@pytest.mark.proves("N29-44")
 def test_rights_in_one_group_are_none_in_another(world: World) -> None:
-    """N29-44."""
     assert world.make(carol, "coffee") == STORED
     assert world.put(admin, alice, group="coffee") == STRANGERS_ANSWER
     assert world.remove(carol, alice) == ADMINS_ONLY
@@ -96,8 +98,8 @@ def test_rights_in_one_group_are_none_in_another(world: World) -> None:
 # 9001
 
 
+@pytest.mark.proves("N29-47")
 def test_removal_ends_membership_and_roles(world: World) -> None:
-    """N29-47."""
     assert world.remove(admin, bob) == STORED
     assert not world.is_in(bob)
     assert bob.pubkey not in world.tea.admins()
@@ -105,15 +107,15 @@ def test_removal_ends_membership_and_roles(world: World) -> None:
     assert world.put(bob, stranger) == STRANGERS_ANSWER
 
 
+@pytest.mark.proves("N29-47")
 def test_a_removal_needs_one_member_at_least(world: World) -> None:
-    """N29-47."""
     assert world.remove(admin, stranger) == (False, "invalid: p: none of these keys is a member")
     assert world.do(admin, 9001, ["p", stranger.pubkey], ["p", alice.pubkey]) == STORED
     assert not world.is_in(alice)
 
 
+@pytest.mark.proves("N29-112")
 def test_a_moderator_removes_plain_members_only(world: World) -> None:
-    """N29-112."""
     assert world.remove(bob, alice) == STORED
     assert world.remove(bob, dave) == ROLE_HOLDER
     assert world.remove(bob, admin) == ROLE_HOLDER
@@ -121,8 +123,8 @@ def test_a_moderator_removes_plain_members_only(world: World) -> None:
     assert world.is_in(carol)
 
 
+@pytest.mark.proves("N29-42", "N29-114")
 def test_the_last_admin_stays_while_others_are_there(world: World) -> None:
-    """N29-42, N29-114."""
     refused = (
         False,
         "restricted: the last admin stays while there are members; make another one first",
@@ -135,8 +137,9 @@ def test_the_last_admin_stays_while_others_are_there(world: World) -> None:
     assert world.remove(alice, alice) == refused
 
 
+@pytest.mark.proves("N29-42")
 def test_an_admin_alone_may_go(world: World) -> None:
-    """N29-42: it deletes nothing."""
+    """It deletes nothing."""
     for who in (alice, bob, carol, dave):
         assert world.remove(admin, who) == STORED
     assert world.put(admin, admin)[0] is False
@@ -149,8 +152,9 @@ def test_an_admin_alone_may_go(world: World) -> None:
 # 9005
 
 
+@pytest.mark.proves("N29-50")
 def test_an_admin_deletes_events_of_this_group_only(world: World) -> None:
-    """N29-50: ids of other groups, of none and of nowhere are passed over."""
+    """Ids of other groups, of none and of nowhere are passed over."""
     world.say(alice, "rude")
     rude = world.last(kinds.CHAT).id
     world.make(carol, "coffee")
@@ -167,14 +171,14 @@ def test_an_admin_deletes_events_of_this_group_only(world: World) -> None:
     assert {fine, note.id} <= stored
 
 
+@pytest.mark.proves("N29-51")
 def test_records_and_group_state_cannot_be_deleted(world: World) -> None:
-    """N29-51."""
     for kind in (9000, 9007, 39000, 39001, 39002, 39003):
         assert world.delete(admin, world.last(kind).id) == NOTHING_TO_DELETE
 
 
+@pytest.mark.proves("N29-112")
 def test_a_moderator_deletes_what_plain_members_and_passers_by_wrote(world: World) -> None:
-    """N29-112."""
     refused = (False, "restricted: only an admin may delete what a role holder wrote")
     ids = {}
     for who in (admin, dave, bob, alice, stranger):
@@ -186,8 +190,8 @@ def test_a_moderator_deletes_what_plain_members_and_passers_by_wrote(world: Worl
     assert world.delete(admin, ids[dave.pubkey]) == STORED
 
 
+@pytest.mark.proves("N29-51")
 def test_deleting_an_invite_revokes_its_codes(world: World) -> None:
-    """N29-51."""
     world.edit(admin, ["closed"])
     assert world.do(admin, 9009, ["code", "sesame-1"], ["code", "sesame-2"]) == STORED
     assert world.delete(admin, world.last(9009).id) == STORED
@@ -196,8 +200,8 @@ def test_deleting_an_invite_revokes_its_codes(world: World) -> None:
     assert world.rebuilt() == world.groups
 
 
+@pytest.mark.proves("N29-112")
 def test_a_moderator_revokes_own_invites_not_an_admins(world: World) -> None:
-    """N29-112."""
     world.invite(admin, "by admin")
     assert world.delete(bob, world.last(9009).id)[0] is False
     world.invite(bob, "by the moderator")
@@ -207,8 +211,8 @@ def test_a_moderator_revokes_own_invites_not_an_admins(world: World) -> None:
 # 9009
 
 
+@pytest.mark.proves("N29-37", "N29-112")
 def test_invites_are_made_by_admins_and_moderators(world: World) -> None:
-    """N29-37, N29-112."""
     assert world.invite(admin, "sesame-1") == STORED
     assert world.invite(bob, "sesame-2", ["expiration", str(NOON + 60)], ["reusable"]) == STORED
     first, second = (world.tea.invites[code] for code in ("sesame-1", "sesame-2"))
@@ -216,8 +220,9 @@ def test_invites_are_made_by_admins_and_moderators(world: World) -> None:
     assert (second.expires_at, second.reusable) == (NOON + 60, True)
 
 
+@pytest.mark.proves("N29-37")
 def test_a_code_is_used_once_in_a_group(world: World) -> None:
-    """N29-37: another group may have the same."""
+    """Another group may have the same."""
     taken = (False, "duplicate: code: already in use in this group")
     assert world.invite(admin, "open sesame") == STORED
     assert world.invite(admin, "open sesame") == taken
@@ -230,8 +235,8 @@ def test_a_code_is_used_once_in_a_group(world: World) -> None:
 # Time
 
 
+@pytest.mark.proves("N29-26", "N29-27", "Z-19")
 def test_a_moderation_event_counts_only_near_its_time(world: World) -> None:
-    """N29-26, N29-27, Z-19."""
     late = (False, "invalid: created_at: 601 s in the past, at most 600 s allowed")
     early = (False, "invalid: created_at: 61 s in the future, at most 60 s allowed")
     assert world.do(admin, 9000, ["p", stranger.pubkey], at=NOON - 601) == late
@@ -241,8 +246,9 @@ def test_a_moderation_event_counts_only_near_its_time(world: World) -> None:
     assert world.do(admin, 9001, ["p", stranger.pubkey], at=NOON - 600) == STORED
 
 
+@pytest.mark.proves("N29-28")
 def test_an_import_lifts_time_but_no_right(world: World) -> None:
-    """N29-28, contract §2."""
+    """Contract §2."""
     for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
         world.origin = origin
         assert world.do(alice, 9001, ["p", carol.pubkey], at=1) == ADMINS_ONLY
@@ -250,8 +256,8 @@ def test_an_import_lifts_time_but_no_right(world: World) -> None:
     assert world.do(admin, 9001, ["p", carol.pubkey], at=1) == STORED
 
 
+@pytest.mark.proves("N29-57")
 def test_the_same_event_again_does_nothing(world: World) -> None:
-    """N29-57."""
     put = event(admin, 9000, ["h", "tea"], ["p", stranger.pubkey])
     assert world.send(put) == STORED
     assert world.remove(admin, stranger) == STORED
@@ -262,8 +268,9 @@ def test_the_same_event_again_does_nothing(world: World) -> None:
 # Hidden groups
 
 
+@pytest.mark.proves("N29-06", "N29-93", "Z-02")
 def test_a_hidden_group_answers_a_stranger_as_one_that_is_not_there() -> None:
-    """N29-06, N29-93, Z-02, contract §6: whatever is asked."""
+    """Contract §6: whatever is asked."""
     world = tea_party(GUARDED, Flag.HIDDEN)
     world.say(alice, "psst")
     for group in ("tea", "nowhere"):

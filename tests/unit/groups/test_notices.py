@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from relay.groups.group import Flag, Group
 from relay.groups.notices import MAX_TAGS_BYTES, notices_for
 from relay.nostr import kinds
@@ -14,8 +16,8 @@ from tests.unit.groups.world import NOON, OPEN, RELAY, World, tea_party
 MEMBERS = {admin.pubkey: ("admin",), alice.pubkey: (), bob.pubkey: ("moderator", "poet")}
 
 
+@pytest.mark.proves("N29-62", "N29-63", "N29-64", "N29-65", "N29-69")
 def test_a_new_group_is_described_in_full() -> None:
-    """N29-62, N29-63, N29-64, N29-65, N29-69."""
     group = Group(
         "tea",
         metadata=(("name", "Tea"), ("about", "leaves"), ("theme", "green")),
@@ -40,20 +42,20 @@ def test_a_new_group_is_described_in_full() -> None:
     assert stamped == replace(group, stamps=dict.fromkeys(range(39000, 39004), NOON))
 
 
+@pytest.mark.proves("N29-62")
 def test_a_flag_that_is_off_is_absent() -> None:
-    """N29-62."""
     _, drafts = notices_for(None, Group("tea"), NOON)
     assert drafts[0].tags == (("d", "tea"),)
 
 
+@pytest.mark.proves("N29-13")
 def test_no_supported_kind_is_said_as_such() -> None:
-    """N29-13."""
     _, drafts = notices_for(None, Group("tea", supported_kinds=frozenset()), NOON)
     assert drafts[0].tags == (("d", "tea"), ("supported_kinds",))
 
 
+@pytest.mark.proves("N29-69")
 def test_only_what_changed_is_said_again() -> None:
-    """N29-69."""
     world = tea_party(OPEN)
     steps = [
         (lambda: world.put(admin, carol), [9000, 39002]),
@@ -72,8 +74,9 @@ def test_only_what_changed_is_said_again() -> None:
         assert [row.kind for row in world.log if row.id not in newest] == expected
 
 
+@pytest.mark.proves("N29-68")
 def test_each_notice_is_later_than_the_one_before() -> None:
-    """N29-68: two changes in a second."""
+    """Two changes in a second."""
     world = World(OPEN)
     world.make(admin)
     for n, who in enumerate((alice, bob, carol), start=1):
@@ -88,22 +91,22 @@ def test_each_notice_is_later_than_the_one_before() -> None:
     assert world.last(kinds.GROUP_MEMBERS).created_at == NOON + 101
 
 
+@pytest.mark.proves("N29-60", "N29-61")
 def test_there_is_one_of_each_and_the_relay_signed_it() -> None:
-    """N29-60, N29-61."""
     world = tea_party(OPEN)
     state = [row for row in world.log if row.kind in kinds.GROUP_STATE]
     assert sorted(row.kind for row in state) == [39000, 39001, 39002, 39003]
     assert {row.pubkey for row in state} == {RELAY}
 
 
+@pytest.mark.proves("N29-69")
 def test_nothing_changed_says_nothing() -> None:
-    """N29-69."""
     group = Group("tea", members=MEMBERS, stamps={39000: NOON})
     assert notices_for(group, group, NOON) == (group, ())
 
 
+@pytest.mark.proves("N29-64", "N29-71")
 def test_a_list_too_long_for_a_message_is_said_in_part() -> None:
-    """N29-64, N29-71."""
     members = {f"{n:064x}": ("ö" * 64,) * 8 for n in range(8000)}
     _, drafts = notices_for(None, Group("tea", members=members), NOON)
     for draft in drafts:

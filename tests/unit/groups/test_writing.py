@@ -30,45 +30,48 @@ UNKNOWN_PREVIOUS = (False, "invalid: previous: names an event that is not known 
 # Membership
 
 
+@pytest.mark.proves("N29-10", "N29-11", "N29-12")
 @pytest.mark.parametrize("flag", [Flag.RESTRICTED, Flag.PRIVATE, Flag.HIDDEN])
 def test_only_members_write_where_members_only_read_or_write(flag: Flag) -> None:
-    """N29-10, N29-11, N29-12."""
     world = tea_party(OPEN, flag)
     assert world.say(alice, "hello") == STORED
     assert world.say(stranger, "hello") == STRANGERS_ANSWER
     assert world.say(owner, "hello from the owner") == STORED
 
 
+@pytest.mark.proves("N29-10")
 @pytest.mark.parametrize("flags", [[], [Flag.CLOSED], [Flag.LIVEKIT]])
 def test_anyone_writes_elsewhere(flags: list[Flag]) -> None:
-    """N29-10: `closed` is about joining."""
+    """`closed` is about joining."""
     world = tea_party(OPEN, *flags)
     assert world.say(stranger, "hello") == STORED
 
 
+@pytest.mark.proves("N29-06", "N29-09", "N29-154")
 def test_a_group_that_was_never_made_takes_nothing() -> None:
-    """N29-06, N29-09, N29-154: with the text for strangers of a hidden group."""
+    """With the text for strangers of a hidden group."""
     world = World(OPEN)
     assert world.say(admin, "hello", "nowhere") == STRANGERS_ANSWER
     assert world.say(owner, "hello", "nowhere") == STRANGERS_ANSWER
 
 
+@pytest.mark.proves("N29-18")
 def test_a_removed_member_writes_no_more() -> None:
-    """N29-18."""
     world = tea_party(OPEN, Flag.RESTRICTED)
     assert world.say(alice, "hello") == STORED
     world.remove(admin, alice)
     assert world.say(alice, "hello?") == STRANGERS_ANSWER
 
 
+@pytest.mark.proves("N29-15", "N29-17")
 @pytest.mark.parametrize("kind", [1, 5, 7, 9, 11, 1111, 1984, 1059, 20001, 30023, 39999])
 def test_every_kind_obeys_the_same_rule(kind: int) -> None:
-    """N29-15, N29-17, N09-14."""
     world = tea_party(OPEN, Flag.RESTRICTED)
     assert world.do(alice, kind, ["d", "x"]) == STORED
     assert world.do(stranger, kind, ["d", "x"]) == STRANGERS_ANSWER
 
 
+@pytest.mark.proves("Z-13")
 def test_a_request_to_vanish_elsewhere_is_written_into_a_group_as_anything_is() -> None:
     """Z-13; one that acts here is asked nothing and is no row of any group (N62-11)."""
     world = tea_party(GUARDED)
@@ -80,8 +83,8 @@ def test_a_request_to_vanish_elsewhere_is_written_into_a_group_as_anything_is() 
 # supported_kinds
 
 
+@pytest.mark.proves("N29-13", "N29-14")
 def test_a_group_takes_the_kinds_that_it_lists() -> None:
-    """N29-13, N29-14."""
     world = tea_party(OPEN)
     world.edit(admin, ["supported_kinds", "9", "11"])
     assert world.say(alice, "hello") == STORED
@@ -91,8 +94,9 @@ def test_a_group_takes_the_kinds_that_it_lists() -> None:
     assert world.put(admin, carol) == STORED
 
 
+@pytest.mark.proves("N29-13", "N29-14")
 def test_an_empty_list_means_no_kind_at_all() -> None:
-    """N29-13, N29-14: the admins are not locked out."""
+    """The admins are not locked out."""
     world = tea_party(OPEN)
     world.edit(admin, ["supported_kinds"])
     assert world.say(alice, "hello")[1].startswith("blocked: ")
@@ -100,8 +104,8 @@ def test_an_empty_list_means_no_kind_at_all() -> None:
     assert world.say(alice, "hello") == STORED
 
 
+@pytest.mark.proves("N29-12", "N29-13")
 def test_strangers_are_told_of_membership_before_kinds() -> None:
-    """N29-12, N29-13."""
     world = tea_party(OPEN, Flag.RESTRICTED)
     world.edit(admin, ["restricted"], ["supported_kinds"])
     assert world.say(stranger, "hello") == STRANGERS_ANSWER
@@ -110,17 +114,18 @@ def test_strangers_are_told_of_membership_before_kinds() -> None:
 # Addresses
 
 
+@pytest.mark.proves("N29-16")
 @pytest.mark.parametrize("kind", [0, 3, 10002])
 def test_what_a_person_has_once_belongs_to_no_group(kind: int) -> None:
-    """N29-16."""
     world = tea_party(OPEN)
     answer = (False, f"invalid: h: an event of kind {kind} belongs to no group")
     assert world.do(alice, kind) == answer
     assert world.send(event(alice, kind)) == STORED
 
 
+@pytest.mark.proves("N29-16", "Z-07")
 def test_an_address_stays_in_its_group() -> None:
-    """N29-16, Z-07: neither moved, nor taken out, nor brought in."""
+    """Neither moved, nor taken out, nor brought in."""
     world = tea_party(OPEN)
     world.make(carol, "coffee")
     assert world.do(alice, 30023, ["d", "essay"]) == STORED
@@ -132,8 +137,8 @@ def test_an_address_stays_in_its_group() -> None:
     assert world.do(alice, 30023, ["d", "diary"]) == ELSEWHERE
 
 
+@pytest.mark.proves("N29-16")
 def test_replaceable_kinds_stay_too() -> None:
-    """N29-16."""
     world = tea_party(OPEN)
     assert world.do(alice, 10777) == STORED
     assert world.send(event(alice, 10777)) == ELSEWHERE
@@ -175,14 +180,15 @@ def test_the_h_of_an_owners_configuration_is_a_label() -> None:
 # Late publication
 
 
+@pytest.mark.proves("N29-26", "Z-19")
 @pytest.mark.parametrize("kind", [9, 10, 11, 12, 1111])
 def test_talk_is_not_published_late(kind: int) -> None:
-    """N29-26, Z-19."""
     world = tea_party(OPEN)
     assert world.do(alice, kind, at=NOON - 601) == LATE
     assert world.do(alice, kind, at=NOON - 600) == STORED
 
 
+@pytest.mark.proves("Z-19")
 @pytest.mark.parametrize("kind", [1, 5, 7, 78, 1059, 1984, 1988, 30023, 30078, 30094])
 def test_other_kinds_may_be_of_any_age(kind: int) -> None:
     """Z-19, G-14."""
@@ -190,27 +196,30 @@ def test_other_kinds_may_be_of_any_age(kind: int) -> None:
     assert world.do(alice, kind, ["d", "x"], at=1) == STORED
 
 
+@pytest.mark.proves("N29-26")
 def test_a_week_old_message_outside_groups_is_none_of_their_business() -> None:
-    """N29-26."""
     assert World(OPEN).send(event(alice, 9, at=NOON - 7 * 86400)) == STORED
 
 
+@pytest.mark.proves("N29-26")
 def test_the_window_is_the_policys() -> None:
-    """N29-26: 0 means none."""
+    """0 means none."""
     world = tea_party(replace(OPEN, late_s=60))
     assert world.do(alice, 9, at=NOON - 61)[0] is False
     world.settings = replace(OPEN, late_s=0)
     assert world.do(alice, 9, at=0) == STORED
 
 
+@pytest.mark.proves("N29-27")
 def test_talk_a_little_ahead_is_the_general_limits_business() -> None:
-    """N29-27: 60 seconds are for moderation."""
+    """60 seconds are for moderation."""
     world = tea_party(OPEN)
     assert world.do(alice, 9, at=NOON + 61) == STORED
 
 
+@pytest.mark.proves("N29-28")
 def test_an_import_may_be_old_but_not_by_strangers() -> None:
-    """N29-28, contract §2."""
+    """Contract §2."""
     world = tea_party(OPEN, Flag.RESTRICTED)
     for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
         world.origin = origin
@@ -221,8 +230,8 @@ def test_an_import_may_be_old_but_not_by_strangers() -> None:
 # previous
 
 
+@pytest.mark.proves("N29-20", "N29-21", "N29-22")
 def test_previous_names_events_of_this_group() -> None:
-    """N29-20, N29-21, N29-22."""
     world = tea_party(OPEN)
     world.make(carol, "coffee")
     world.say(alice, "hello")
@@ -236,21 +245,22 @@ def test_previous_names_events_of_this_group() -> None:
     assert world.do(alice, 9022, ["previous", "00000000"]) == UNKNOWN_PREVIOUS
 
 
+@pytest.mark.proves("N29-24")
 def test_a_message_without_references_is_fine() -> None:
-    """N29-24."""
     world = tea_party(OPEN)
     assert world.do(alice, 9, ["previous"]) == STORED
 
 
+@pytest.mark.proves("N29-23")
 @pytest.mark.parametrize("prefix", ["", "abcdef0", "ABCDEF01", "abcdefg0", "a" * 65])
 def test_a_prefix_has_a_form(prefix: str) -> None:
-    """N29-23."""
     answer = (False, "invalid: previous: must be 8 to 64 lowercase hex characters")
     assert tea_party(OPEN).do(alice, 9, ["previous", prefix]) == answer
 
 
+@pytest.mark.proves("N29-25")
 def test_strangers_learn_nothing_from_previous() -> None:
-    """N29-25: known and unknown prefixes get one answer."""
+    """Known and unknown prefixes get one answer."""
     world = tea_party(OPEN, Flag.PRIVATE)
     world.say(alice, "hello")
     known = world.last(kinds.CHAT).id[:8]
@@ -262,16 +272,17 @@ def test_strangers_learn_nothing_from_previous() -> None:
         )
 
 
+@pytest.mark.proves("N29-21")
 def test_a_public_group_checks_the_references_of_who_asks_to_join() -> None:
-    """N29-21."""
     world = tea_party(OPEN)
     world.say(alice, "hello")
     assert world.do(stranger, 9021, ["previous", "00000000"]) == UNKNOWN_PREVIOUS
     assert world.do(stranger, 9021, ["previous", world.last(9).id[:8]]) == STORED
 
 
+@pytest.mark.proves("N29-24")
 def test_references_may_be_demanded() -> None:
-    """N29-24: of talk and moderation; who comes first has none, memory clients know of none."""
+    """Of talk and moderation; who comes first has none, memory clients know of none."""
     world = tea_party(OPEN)
     world.settings = replace(OPEN, previous=2)
     ids = [row.id[:8] for row in world.log[:2]]
@@ -288,8 +299,9 @@ def test_references_may_be_demanded() -> None:
 # Group state
 
 
+@pytest.mark.proves("N29-60")
 def test_group_state_from_outside_is_refused() -> None:
-    """N29-60: whatever its `d`, whoever signed it."""
+    """Whatever its `d`, whoever signed it."""
     world = tea_party(OPEN)
     answer = (False, "restricted: kinds 39000 to 39005 are signed by this relay only")
     assert spoken(RELAY_ONLY) == answer
@@ -301,7 +313,7 @@ def test_group_state_from_outside_is_refused() -> None:
     assert not is_relay_only(38999)
 
 
+@pytest.mark.proves("N29-07")
 def test_what_has_no_group_and_no_past_is_not_objected_to() -> None:
-    """N29-07."""
     circumstances = Circumstances(NOON, Origin.WIRE, frozenset({Who.ANYONE}))
     assert objection(event(stranger, 1), None, Groups(), GUARDED, circumstances) is None

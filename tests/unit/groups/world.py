@@ -6,13 +6,14 @@ notices. `World.send` answers as the wire does; `World.rebuilt` is the state aft
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.groups.actions import action_of, group_of
-from relay.groups.group import Flag, Groups, rebuilt
+from relay.groups.departure import forgotten
+from relay.groups.group import Flag, Groups, pins_of, rebuilt
 from relay.groups.notices import Draft, notices_for
 from relay.groups.ruling import (
     RELAY_ONLY,
@@ -34,7 +35,7 @@ from tests import cast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.groups.group import Group
+    from relay.groups.group import Group, Pin
     from relay.nostr.keys import SecretKey
 
 RELAY = cast.person("relay").pubkey
@@ -106,6 +107,9 @@ class World:
     def delete(self, who: SecretKey, *ids: str, group: str = "tea") -> tuple[bool, str]:
         return self.do(who, kinds.DELETE_EVENT, *(["e", id_] for id_ in ids), group=group)
 
+    def pin(self, who: SecretKey, *tags: Sequence[str], group: str = "tea") -> tuple[bool, str]:
+        return self.do(who, kinds.UPDATE_PINS, *tags, group=group)
+
     def end(self, who: SecretKey, group: str = "tea") -> tuple[bool, str]:
         return self.do(who, kinds.DELETE_GROUP, group=group)
 
@@ -139,8 +143,9 @@ class World:
             if reject is not None:
                 return spoken(reject)
             self._store(sent)
+            self._unpin()
             return STORED
-        before = self.groups.get(group_id)
+        before = self.groups
         ruling = ruling_on(sent, action, self.groups, self.settings, circumstances)
         if isinstance(ruling, Reject):
             return spoken(ruling)
@@ -150,14 +155,16 @@ class World:
         for draft in ruling.automatic:
             self._store(self._signed(draft))
         self.groups = ruling.groups
-        after = self.groups.get(group_id)
-        if after is not None:
-            self._notify(before, after)
+        for changed in (group_id, *ruling.relatives):
+            after = self.groups.get(changed)
+            if after is not None:
+                self._notify(before.get(changed), after)
         if ruling.ended is not None:
             records = (kinds.CREATE_GROUP, kinds.DELETE_GROUP)
             self.log = [
                 row for row in self.log if group_of(row) != ruling.ended or row.kind in records
             ]
+        self._unpin()
         return STORED if ruling.reply is None else spoken(ruling.reply)
 
     def rebuilt(self) -> Groups:
@@ -174,11 +181,31 @@ class World:
             if group is not before.get(group_id):
                 self._notify(before.get(group_id), group)
 
+    def forget(self, *rows: Event) -> None:
+        """Rows go by themselves."""
+        before = self.groups
+        self.log = [row for row in self.log if row not in rows]
+        self.groups = forgotten(self.groups, rows)
+        for group_id, group in self.groups.by_id.items():
+            if group is not before.get(group_id):
+                self._notify(before.get(group_id), group)
+
     def _notify(self, before: Group | None, after: Group) -> None:
         stamped, drafts = notices_for(before, after, self.now)
         self.groups = self.groups.with_group(stamped)
         for draft in drafts:
             self._store(self._signed(draft))
+
+    def _unpin(self) -> None:
+        if self.origin is not Origin.WIRE:
+            return
+        for group in self.groups.by_id.values():
+            left = tuple(tag for tag in group.pins if self._is_here((tag[0], tag[1]), group.id))
+            if left != group.pins:
+                self._notify(group, replace(group, pins=left))
+
+    def _is_here(self, pin: Pin, group: str) -> bool:
+        return any(pin in pins_of(row) and _group(row) == group for row in self.log)
 
     def _signed(self, draft: Draft) -> Event:
         return event(RELAY, draft.kind, *draft.tags, at=draft.created_at, content=draft.content)
@@ -215,6 +242,10 @@ class World:
                 for row in self.log
                 if row.id in named
             },
+            pinnable=frozenset(
+                (tag[0], tag[1]) for tag in sent.tags
+                if len(tag) > 1 and self._is_here((tag[0], tag[1]), group_id or "")
+            ),
             moved_from=_group(holder[0]) if is_addressed and holder else NotStored.NOT_STORED,
             is_memory=sent.kind == kinds.APP_DATA and sent.d.startswith("snow:"),
             relay=RELAY,

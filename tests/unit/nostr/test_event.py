@@ -37,6 +37,7 @@ def refusal_of(fields: object) -> str:
     return refused.value.text
 
 
+@pytest.mark.proves("N01-01")
 def test_an_event_has_its_seven_fields() -> None:
     """N01-01."""
     assert event_from(fields_of(NOTE)) == NOTE
@@ -48,6 +49,7 @@ def test_what_is_no_object_is_no_event(value: object) -> None:
     assert refusal_of(value).startswith("event:")
 
 
+@pytest.mark.proves("N01-01", "N01-05")
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_missing_field_is_named(name: str) -> None:
     """N01-05."""
@@ -56,6 +58,7 @@ def test_a_missing_field_is_named(name: str) -> None:
     assert refusal_of(fields) == f"{name}: missing"
 
 
+@pytest.mark.proves("N01-05")
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("value", [None, True, 1.5, {}, ["a"]], ids=repr)
 def test_a_field_of_the_wrong_type_is_named(name: str, value: object) -> None:
@@ -63,6 +66,7 @@ def test_a_field_of_the_wrong_type_is_named(name: str, value: object) -> None:
     assert refusal_of(fields_of(NOTE) | {name: value}).startswith(f"{name}:")
 
 
+@pytest.mark.proves("N01-02")
 def test_fields_that_nobody_asked_for_are_neither_checked_nor_kept() -> None:
     """N01-02."""
     event = event_from({**fields_of(NOTE), "seen_on": ["wss://elsewhere"], "": None})
@@ -70,11 +74,13 @@ def test_fields_that_nobody_asked_for_are_neither_checked_nor_kept() -> None:
     assert list(json.loads(event.raw)) == FIELDS
 
 
+@pytest.mark.proves("N01-03")
 def test_the_order_of_fields_carries_no_meaning() -> None:
     """N01-03."""
     assert event_from(dict(reversed(fields_of(NOTE).items()))).raw == NOTE.raw
 
 
+@pytest.mark.proves("N01-06")
 @pytest.mark.parametrize("name", ["id", "pubkey", "sig"])
 @pytest.mark.parametrize(
     "spoil",
@@ -95,18 +101,21 @@ def test_hex_is_lowercase_and_of_one_length(name: str, spoil: Any) -> None:
     assert refusal_of(fields | {name: spoil(fields[name])}).startswith(f"{name}:")
 
 
+@pytest.mark.proves("N01-07", "Z-12")
 @pytest.mark.parametrize("kind", [-1, 65536, 2**32, 2**64, 1.0, 1.5, True, False, "1"], ids=repr)
 def test_a_kind_is_a_plain_integer_up_to_65535(kind: object) -> None:
     """N01-07, Z-12."""
     assert refusal_of(rehashed(kind=kind)).startswith("kind:")
 
 
+@pytest.mark.proves("N01-07")
 @pytest.mark.parametrize("kind", [0, 1, 44, 45, 65535])
 def test_the_whole_range_of_kinds_is_taken(kind: int) -> None:
     """N01-07, N01-44."""
     assert event_from(rehashed(kind=kind)).kind == kind
 
 
+@pytest.mark.proves("N01-08", "Z-12")
 @pytest.mark.parametrize(
     "created_at", [-1, -200, 2**63, 2**64, 1e10, 1.5, True, "1700000000"], ids=repr
 )
@@ -115,12 +124,14 @@ def test_a_time_is_a_plain_integer_from_0_to_63_bits(created_at: object) -> None
     assert refusal_of(rehashed(created_at=created_at)).startswith("created_at:")
 
 
+@pytest.mark.proves("N01-08")
 @pytest.mark.parametrize("created_at", [0, 2**31, 2**32, 2**63 - 1])
 def test_a_time_beyond_32_bits_is_a_time(created_at: int) -> None:
     """N01-08."""
     assert event_from(rehashed(created_at=created_at)).created_at == created_at
 
 
+@pytest.mark.proves("N01-09")
 @pytest.mark.parametrize(
     "tags",
     [["t"], [None], [["t", None]], [["t", 1]], [["t", True]], [["t", ["x"]]], [["t", {}]], [{}]],
@@ -131,6 +142,7 @@ def test_a_tag_is_an_array_of_strings(tags: object) -> None:
     assert refusal_of(rehashed(tags=tags)).startswith("tags:")
 
 
+@pytest.mark.proves("N01-09")
 def test_an_empty_tag_is_taken_and_hashed_as_it_is() -> None:
     """N01-09."""
     event = event_from(rehashed(tags=[[], ["t"], []]))
@@ -139,6 +151,7 @@ def test_an_empty_tag_is_taken_and_hashed_as_it_is() -> None:
     assert event.tag_values("t") == []
 
 
+@pytest.mark.proves("N01-10")
 @pytest.mark.parametrize("name", ["pubkey", "created_at", "kind", "tags", "content"])
 def test_a_changed_field_no_longer_hashes_to_the_id(name: str) -> None:
     """N01-10."""
@@ -150,6 +163,7 @@ def test_the_id_says_nothing_about_the_signature() -> None:
     assert event_from(fields_of(NOTE) | {"sig": "0" * 128}).id == NOTE.id
 
 
+@pytest.mark.proves("N01-12", "N01-22")
 @pytest.mark.parametrize(
     "content", ["\x00", "\x1f", "\x7f", "\u0085", "\u2028", "\ufeff", "\ufdd1", "\U0010fff2", "/"]
 )
@@ -158,17 +172,20 @@ def test_odd_characters_are_kept(content: str) -> None:
     assert event_from(rehashed(content=content)).content == content
 
 
+@pytest.mark.proves("N01-25")
 def test_two_spellings_of_a_letter_are_two_events() -> None:
     """N01-25."""
     composed, decomposed = rehashed(content="\u00e9"), rehashed(content="e\u0301")
     assert event_from(composed).id != event_from(decomposed).id
 
 
+@pytest.mark.proves("N01-43")
 def test_the_address_is_the_value_of_the_first_d_tag() -> None:
     """N01-43."""
     assert event_from(rehashed(tags=[["p", "x"], ["d", "a"], ["d", "b"]])).d == "a"
 
 
+@pytest.mark.proves("N01-43")
 @pytest.mark.parametrize("tags", [[], [["d"]], [["d", ""]], [["d"], ["d", "late"]]], ids=repr)
 def test_no_d_tag_and_an_empty_one_are_the_same_address(tags: list[list[str]]) -> None:
     """N01-43."""
@@ -198,6 +215,7 @@ def test_an_event_that_was_written_reads_back_the_same(event: Event) -> None:
     assert event_from_raw(event.raw) == event
 
 
+@pytest.mark.proves("N01-20", "N01-21", "N01-22", "N01-23")
 @given(strategies.events)
 def test_the_hashed_bytes_are_those_of_the_plainest_encoder(event: Event) -> None:
     """N01-20, N01-21, N01-22, N01-23: what `json.dumps` writes without spaces and escapes."""

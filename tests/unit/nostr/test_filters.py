@@ -24,6 +24,7 @@ def matches(condition: dict[str, Any], event: Event = NOTE) -> bool:
     return filter_from(condition, TERMS).matches(event)
 
 
+@pytest.mark.proves("N01-60")
 @pytest.mark.parametrize("value", [None, [], "x", 7, True])
 def test_a_filter_is_an_object(value: object) -> None:
     """N01-60."""
@@ -31,6 +32,7 @@ def test_a_filter_is_an_object(value: object) -> None:
         filter_from(value, TERMS)
 
 
+@pytest.mark.proves("N01-60", "N01-68")
 @pytest.mark.parametrize("key", ["ids", "authors", "kinds", "#t", "#e", "#hk"])
 @pytest.mark.parametrize("value", [None, True, 1, "1", {}, {"0": "x"}], ids=repr)
 def test_a_condition_that_is_no_list_is_refused(key: str, value: object) -> None:
@@ -39,6 +41,7 @@ def test_a_condition_that_is_no_list_is_refused(key: str, value: object) -> None
         filter_from({key: value}, TERMS)
 
 
+@pytest.mark.proves("N01-60", "N01-68", "Z-12")
 @pytest.mark.parametrize("key", ["since", "until", "limit"])
 @pytest.mark.parametrize("value", [None, True, False, "5", 1.5, 5.0, [5], {}], ids=repr)
 def test_a_bound_that_is_no_plain_integer_is_refused(key: str, value: object) -> None:
@@ -47,6 +50,7 @@ def test_a_bound_that_is_no_plain_integer_is_refused(key: str, value: object) ->
         filter_from({key: value}, TERMS)
 
 
+@pytest.mark.proves("N01-68")
 @pytest.mark.parametrize("value", [None, True, "1", 1.0, 1.5, [1]], ids=repr)
 def test_a_kind_that_is_no_plain_integer_is_refused(value: object) -> None:
     """N01-68."""
@@ -54,6 +58,7 @@ def test_a_kind_that_is_no_plain_integer_is_refused(value: object) -> None:
         filter_from({"kinds": [1, value]}, TERMS)
 
 
+@pytest.mark.proves("N01-64", "N01-65")
 @pytest.mark.parametrize("key", ["ids", "authors", "#e", "#p"])
 @pytest.mark.parametrize(
     "value", [HEX.upper(), HEX[:-1], HEX + "0", HEX[:8], "", "g" * 64, 7, None], ids=repr
@@ -64,6 +69,7 @@ def test_an_id_or_key_that_is_not_64_lowercase_hex_is_refused(key: str, value: o
         filter_from({key: [HEX, value]}, TERMS)
 
 
+@pytest.mark.proves("N01-68")
 @pytest.mark.parametrize("value", [None, 1, True, ["tea"]], ids=repr)
 def test_a_tag_value_is_a_string(value: object) -> None:
     """N01-68."""
@@ -76,6 +82,7 @@ def test_a_tag_value_that_looks_like_no_hex_is_fine_for_other_letters() -> None:
     assert filter_from({"#E": ["x"], "#a": ["30023:x:y"]}, TERMS).tag_values("E") == {"x"}
 
 
+@pytest.mark.proves("N01-69", "N01-32")
 @pytest.mark.parametrize(
     "key",
     ["foo", "", "#", "#ab", "#-", "#1", "#é", "##t", "t", "IDS", "#t ", "#snow:tier", "tags"],
@@ -95,6 +102,7 @@ def test_the_tags_that_a_relay_indexes_may_be_named() -> None:
         filter_from({"#hk": ["x"]}, terms)
 
 
+@pytest.mark.proves("N01-68")
 @pytest.mark.parametrize("bound", ["since", "until"])
 @pytest.mark.parametrize("value", [-1, -(2**70), 2**63, 10**30])
 def test_bounds_of_any_size_just_compare(bound: str, value: int) -> None:
@@ -102,12 +110,14 @@ def test_bounds_of_any_size_just_compare(bound: str, value: int) -> None:
     assert matches({bound: value}) is (value < 0 if bound == "since" else value > 0)
 
 
+@pytest.mark.proves("N01-68")
 def test_a_negative_limit_is_refused() -> None:
     """N01-68."""
     with pytest.raises(Invalid, match="limit"):
         filter_from({"limit": -1}, TERMS)
 
 
+@pytest.mark.proves("N01-68")
 @pytest.mark.parametrize("value", [-1, 65536, 2**63, 2**64, 1e30])
 def test_a_kind_out_of_range_matches_nothing_and_breaks_nothing(value: object) -> None:
     """N01-68."""
@@ -116,11 +126,13 @@ def test_a_kind_out_of_range_matches_nothing_and_breaks_nothing(value: object) -
     assert not filter_from({"kinds": [value]}, TERMS).impossible
 
 
+@pytest.mark.proves("N01-70")
 def test_an_empty_filter_matches_everything() -> None:
     """N01-70."""
     assert matches({})
 
 
+@pytest.mark.proves("N01-67")
 @pytest.mark.parametrize("key", ["ids", "authors", "kinds", "#t", "#hk", "#e"])
 def test_an_empty_list_matches_nothing(key: str) -> None:
     """N01-67."""
@@ -128,6 +140,7 @@ def test_an_empty_list_matches_nothing(key: str) -> None:
     assert filter_from({key: []}, TERMS).impossible
 
 
+@pytest.mark.proves("N01-61", "N01-62")
 def test_one_value_of_a_list_is_enough_and_each_condition_must_hold() -> None:
     """N01-61, N01-62."""
     assert matches({"authors": [bob.pubkey, alice.pubkey], "#t": ["x", "cake"], "kinds": [7, 1]})
@@ -135,6 +148,7 @@ def test_one_value_of_a_list_is_enough_and_each_condition_must_hold() -> None:
     assert not matches({"#t": ["tea"], "#T": ["tea"]})
 
 
+@pytest.mark.proves("N01-71")
 def test_values_repeated_change_nothing() -> None:
     """N01-71."""
     assert filter_from({"kinds": [1, 1], "#t": ["a", "a"]}, TERMS) == filter_from(
@@ -142,6 +156,7 @@ def test_values_repeated_change_nothing() -> None:
     )
 
 
+@pytest.mark.proves("N01-66")
 def test_both_bounds_are_inside() -> None:
     """N01-66."""
     assert matches({"since": 100, "until": 100})
@@ -154,6 +169,7 @@ def test_a_bound_of_zero_is_a_bound() -> None:
     assert matches({"until": 0}, alice.sign(1, [], "", 0))
 
 
+@pytest.mark.proves("N01-30", "N01-31")
 def test_only_element_one_of_a_tag_is_its_value() -> None:
     """N01-30, N01-31."""
     assert matches({"#t": ["tea"]})
@@ -161,6 +177,7 @@ def test_only_element_one_of_a_tag_is_its_value() -> None:
     assert not matches({"#t": [""]})
 
 
+@pytest.mark.proves("N01-31")
 def test_upper_and_lower_case_are_different_tags_and_values() -> None:
     """N01-31."""
     assert matches({"#T": ["Upper"]})
@@ -168,11 +185,13 @@ def test_upper_and_lower_case_are_different_tags_and_values() -> None:
     assert not matches({"#T": ["upper"]})
 
 
+@pytest.mark.proves("N01-78")
 def test_limit_and_search_take_no_part_in_matching() -> None:
     """N01-78; the words of a search are the answer's business."""
     assert matches({"limit": 0, "search": "no such word"})
 
 
+@pytest.mark.proves("N50-07", "N50-12")
 def test_a_search_is_refused_where_none_is_offered() -> None:
     """N50-12, N50-07: an empty one is as if absent."""
     with pytest.raises(Unsupported):
@@ -181,6 +200,7 @@ def test_a_search_is_refused_where_none_is_offered() -> None:
     assert filter_from({"search": ""}, FilterTerms(search=False)) == Filter()
 
 
+@pytest.mark.proves("N50-01")
 @pytest.mark.parametrize("value", [None, 1, ["tea"]], ids=repr)
 def test_a_search_is_a_string(value: object) -> None:
     """N50-01."""
@@ -241,6 +261,7 @@ def dumb_matches(condition: dict[str, Any], event: Event) -> bool:
     return all(verdicts)
 
 
+@pytest.mark.proves("N01-61", "N01-62", "N01-66", "N01-72")
 @given(strategies.small_conditions, strategies.small_events)
 def test_matching_is_what_a_slow_reader_of_the_text_would_say(
     condition: dict[str, Any], event: Event

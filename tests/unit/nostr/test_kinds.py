@@ -14,6 +14,7 @@ CLASSES = {
 }
 
 
+@pytest.mark.proves("N01-40", "N01-41", "N01-42", "N01-43", "N01-44")
 @pytest.mark.parametrize(
     ("kind", "its_class"), [(kind, cls) for cls, kinds in CLASSES.items() for kind in kinds]
 )

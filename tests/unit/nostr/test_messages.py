@@ -46,6 +46,7 @@ def refusal_of(message: ClientMessage) -> str:
     return str(message.refused)
 
 
+@pytest.mark.proves("N01-50", "N42-01", "N45-01")
 def test_the_five_verbs_are_understood() -> None:
     """N01-50, N42-01, N45-01."""
     fields = json.loads(RAW)
@@ -56,6 +57,7 @@ def test_the_five_verbs_are_understood() -> None:
     assert parse(["CLOSE", "s"]) == Close("s")
 
 
+@pytest.mark.proves("N01-51")
 @pytest.mark.parametrize(
     "frame",
     [
@@ -73,6 +75,7 @@ def test_what_is_no_message_gets_a_notice(frame: str | bytes) -> None:
     assert message.refused.text
 
 
+@pytest.mark.proves("N01-12", "N01-13")
 @pytest.mark.parametrize(
     "text",
     [
@@ -93,18 +96,21 @@ def test_json_is_strict(text: str) -> None:
     assert refusal_of(parse(text.replace("%s", RAW))) == "invalid: message is not JSON"
 
 
+@pytest.mark.proves("N01-13")
 def test_text_that_no_utf8_can_carry_is_not_json() -> None:
     """N01-13."""
     for frame in ('["CLOSE","\ud800"]', b'["CLOSE","\xed\xa0\x80"]', b'["CLOSE","\xc3"]'):
         assert refusal_of(parse(frame)) == "invalid: message is not JSON"
 
 
+@pytest.mark.proves("N01-14")
 @pytest.mark.parametrize("bracket", ["[", '{"a":', '["EVENT",{"tags":['])
 def test_a_bomb_of_brackets_costs_one_refusal(bracket: str) -> None:
     """N01-14."""
     assert isinstance(parse(bracket * 100_000), BadFrame)
 
 
+@pytest.mark.proves("Z-11")
 def test_the_last_of_two_equal_keys_counts_and_is_what_is_stored() -> None:
     """Z-11."""
     doubled = '["EVENT",{"content":"other",' + RAW[1:] + "]"
@@ -114,6 +120,7 @@ def test_the_last_of_two_equal_keys_counts_and_is_what_is_stored() -> None:
     assert isinstance(parse('["EVENT",' + RAW[:-1] + ',"content":"other"}]'), BadEvent)
 
 
+@pytest.mark.proves("N01-05", "N01-10")
 def test_an_event_whose_id_can_be_read_is_refused_by_that_id() -> None:
     """N01-05, N01-10."""
     fields: dict[str, Any] = json.loads(RAW)
@@ -124,6 +131,7 @@ def test_an_event_whose_id_can_be_read_is_refused_by_that_id() -> None:
         assert message.refused.prefix is Prefix.INVALID
 
 
+@pytest.mark.proves("N01-05")
 @pytest.mark.parametrize("id_", [None, 7, "", "x", NOTE.id.upper(), NOTE.id[:-1]], ids=repr)
 def test_an_event_whose_id_cannot_be_read_gets_a_notice(id_: object) -> None:
     """N01-05."""
@@ -132,6 +140,7 @@ def test_an_event_whose_id_cannot_be_read_gets_a_notice(id_: object) -> None:
     assert message.refused.text.startswith("id:")
 
 
+@pytest.mark.proves("N01-52")
 @pytest.mark.parametrize("verb", ["REQ", "COUNT"])
 @pytest.mark.parametrize("sub", ["", "x" * 65, "é" * 65])
 def test_a_subscription_id_out_of_bounds_closes_it(verb: str, sub: str) -> None:
@@ -142,6 +151,7 @@ def test_a_subscription_id_out_of_bounds_closes_it(verb: str, sub: str) -> None:
     assert message.refused.prefix is Prefix.INVALID
 
 
+@pytest.mark.proves("N01-52")
 @pytest.mark.parametrize("sub", ["x", "x" * 64, "é" * 64, "😀" * 64, '"', "\\", "\x00", " "])
 def test_a_subscription_id_is_counted_in_characters_and_may_hold_any(sub: str) -> None:
     """N01-52."""
@@ -153,6 +163,7 @@ def test_a_close_needs_no_known_id() -> None:
     assert parse(["CLOSE", ""]) == Close("")
 
 
+@pytest.mark.proves("N01-55")
 @pytest.mark.parametrize("verb", ["REQ", "COUNT"])
 def test_a_query_needs_a_filter(verb: str) -> None:
     """N01-55."""
@@ -161,6 +172,7 @@ def test_a_query_needs_a_filter(verb: str) -> None:
     assert message.refused.prefix is Prefix.INVALID
 
 
+@pytest.mark.proves("N01-65", "N01-68")
 @pytest.mark.parametrize("verb", ["REQ", "COUNT"])
 def test_one_bad_filter_refuses_them_all(verb: str) -> None:
     """Contract §6."""
@@ -220,6 +232,7 @@ def test_no_spoilt_event_makes_parse_fail(verb: str, event: Event, data: st.Data
     assert isinstance(parse(json.dumps([verb, fields])), get_args(ClientMessage))
 
 
+@pytest.mark.proves("N01-91")
 def test_an_ok_has_four_parts_and_an_empty_text_only_when_true() -> None:
     """N01-91."""
     assert json.loads(messages.ok(NOTE.id, None)) == ["OK", NOTE.id, True, ""]
@@ -231,6 +244,7 @@ def test_an_ok_has_four_parts_and_an_empty_text_only_when_true() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.proves("N01-92")
 def test_the_words_of_refusals_are_the_standard_ones() -> None:
     """N01-92."""
     assert {str(word) for word in Prefix} == {
@@ -239,6 +253,7 @@ def test_the_words_of_refusals_are_the_standard_ones() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.proves("N01-93", "N01-94", "N45-01")
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=64), st.sampled_from(Prefix))
 def test_frames_for_clients_are_json_whatever_the_subscription_is_called(
     sub: str, word: Prefix

@@ -53,6 +53,7 @@ def test_tags_are_counted(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.proves("N59-06")
 def test_a_lower_limit_of_time_spares_memory_wraps_and_requests_to_vanish(tmp_path: Path) -> None:
     policy = loaded(tmp_path, a="[limits]\ncreated_at_lower = 60")
     long_ago = NOW - 61

@@ -11,6 +11,7 @@ from policies import load
 from policies.load import KNOWN_WRITE, PRESETS
 from policies.settings import AuthWrites
 from relay.groups.group import Flag
+from relay.management import BannedRows
 from relay.nostr.keys import SecretKey
 from relay.retention import Keep
 from relay.verdict import Who
@@ -30,9 +31,7 @@ def test_a_fault_names_the_line_and_the_nearest_word(
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[search]\nkinds = [1]", '"kinds" in [search]'),
         ('[bans]\nfiles = ["x"]', '"files" in [bans]'),
-        ('[bans]\nstored = "delete"', '"stored" in [bans]'),
         ('[allow]\nfiles = ["x"]', '"files" in [allow]'),
         ("[memory]\nversions = 3", '"versions" in [memory]'),
         ('[memory]\nreject_patterns = ["x"]', '"reject_patterns" in [memory]'),
@@ -56,6 +55,15 @@ def test_what_is_not_enforced_yet_is_refused_and_not_ignored(
 ) -> None:
     [fault] = faults_of(tmp_path, a=text)
     assert fault.endswith(f"{what} is not offered by this version")
+
+
+@pytest.mark.proves("N86-11")
+def test_an_admin_says_what_becomes_of_what_the_banned_wrote(tmp_path: Path) -> None:
+    assert load(tmp_path).banned_rows is BannedRows.HIDE
+    assert loaded(tmp_path, a='[bans]\nstored = "delete"').banned_rows is BannedRows.DELETE
+    [fault] = faults_of(tmp_path, a='[bans]\nstored = "hid"')
+    assert fault.startswith("a.toml:2: ")
+    assert "hide" in fault
 
 
 def test_a_later_setting_is_checked_before_it_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from aiohttp import ClientSession, WSMsgType
 from blockbuster import blockbuster_ctx
 
+from policies import load
 from relay.answer import Answers
 from relay.config import config_from
 from relay.errors import UserError
@@ -28,11 +29,12 @@ from relay.ingest import Ingest
 from relay.observe import Metrics, Readiness
 from relay.outbox import Turn
 from relay.projections import Realm
+from relay.reconciliation import Negentropy
 from relay.server.app import Parts, Server
 from relay.server.connection import Roads
 from relay.storage.reference import ReferenceStore
 from tests.cast import alice, owner, person, robot
-from tests.unit.policies.folders import loaded
+from tests.unit.policies.folders import loaded, written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -167,17 +169,21 @@ async def serving(
     with TemporaryDirectory() as folder, ThreadPoolExecutor(2) as verifiers:
         settings = config_from(config, Path(folder) / "rookery.toml")
         actors = f'owners = ["{owner.npub}"]\nagents = ["{robot.npub}"]\n'
-        realm = Realm(loaded(Path(folder), a=f"[actors]\n{actors}", b=policy), Groups())
+        files = written(Path(folder), a=f"[actors]\n{actors}", b=policy)
+        realm = Realm(load(files, RELAY.pubkey), Groups())
         disk, fanout, metrics, readiness = Disk(), Fanout(realm), Metrics(), Readiness()
         ingest = Ingest(
             disk, realm, RELAY, fanout, clock=lambda: NOW, verifiers=verifiers, metrics=metrics,
             committed=lambda _: None, is_here=lambda _: False,
         )  # fmt: skip
         answers = Answers(disk, realm, fanout, settings.limits, clock=lambda: NOW, metrics=metrics)
+        negentropy = Negentropy(
+            disk, realm, settings.limits, clock=lambda: NOW, workers=verifiers
+        )
         turn = Turn(asyncio.get_running_loop().call_soon, metrics.frames_out)
         roads = Roads(
-            ingest, answers, turn, settings.limits, settings.storage.terms, metrics, lambda: NOW,
-            compression=settings.server.compression,
+            ingest, answers, negentropy, turn, settings.limits, settings.storage.terms, metrics,
+            lambda: NOW, realm, compression=settings.server.compression,
         )  # fmt: skip
         parts = Parts(settings, realm, disk, roads, RELAY.pubkey, metrics, readiness)
         with blockbuster_ctx("relay") as blockbuster:
@@ -196,6 +202,7 @@ NOTE = alice.sign(1, [], "tea is ready", NOW)
 # four kinds of request ---------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N11-01", "N11-02", "N11-25")
 async def test_one_address_answers_four_kinds_of_request() -> None:
     """Contract §3, N11-25: a relay, its document, a page, and what browsers ask before."""
     async with serving('[relay]\nname = "Tea & <b>cakes</b>"\n') as relay:
@@ -216,6 +223,24 @@ async def test_one_address_answers_four_kinds_of_request() -> None:
             assert "GET, POST, OPTIONS" in allowed["Access-Control-Allow-Methods"]
 
 
+@pytest.mark.proves("N11-07", "N11-24")
+async def test_the_document_names_the_key_that_signs_and_no_group() -> None:
+    """N11-07, N11-24: `self` is the author of all that the relay says of its groups."""
+    async with serving() as relay:
+        visit = await relay.visit()
+        made = robot.sign(9007, [["h", "secret-den"]], "", NOW)
+        named = robot.sign(9002, [["h", "secret-den"], ["name", "The den"]], "", NOW)
+        for event in (made, named):
+            assert await visit.publishes(event) == (True, "")
+        *states, eose = await visit.asks({"kinds": [9000, *range(39000, 39006)]})
+        assert eose == ["EOSE", "s"]
+        text = await (await relay.get(Accept="application/nostr+json")).text()
+        assert {state[2]["pubkey"] for state in states} == {orjson.loads(text)["self"]}
+        for private in ("secret-den", "The den", robot.pubkey):
+            assert private not in text
+
+
+@pytest.mark.proves("N01-57")
 async def test_the_path_of_the_url_is_the_endpoint() -> None:
     """N01-57, DESIGN §10: other paths are not found; health is asked where it always is."""
     async with serving('[relay]\nurl = "wss://relay.example/tea/"\n') as relay:
@@ -299,6 +324,7 @@ async def test_only_so_many_come_in_and_who_leaves_makes_room() -> None:
         assert await relay.counts("rookery_connections_refused_total") == 1
 
 
+@pytest.mark.proves("N01-58")
 async def test_only_so_many_come_in_from_one_address() -> None:
     """N01-58: counted by where a trusted proxy says that they come from."""
     proxied = 'connections_per_address = 1\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
@@ -321,6 +347,7 @@ async def test_no_bound_is_no_bound() -> None:
         assert await relay.counts("rookery_connections") == len(visits)
 
 
+@pytest.mark.proves("N42-06")
 @pytest.mark.parametrize(
     ("config", "url", "is_ours"),
     [
@@ -344,6 +371,7 @@ async def test_a_login_calls_the_relay_by_its_name(config: str, url: str, *, is_
         assert text == ("" if is_ours else "invalid: relay: is not this relay's URL")
 
 
+@pytest.mark.proves("N42-02", "N42-06")
 async def test_a_login_may_name_the_address_that_the_connection_came_in_on() -> None:
     """Contract §7; N42-02: each connection has a challenge of its own."""
     async with serving(host="0.0.0.0") as relay:
@@ -364,6 +392,7 @@ async def test_a_trusted_reader_is_known_by_its_address() -> None:
         assert (await forged.asks(filter_))[0][0] == "CLOSED"
 
 
+@pytest.mark.proves("N42-16")
 async def test_whom_the_policies_trust_no_more_reads_no_more(tmp_path: Path) -> None:
     """N42-16, G-01: on a connection that is open already."""
     trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
@@ -371,13 +400,14 @@ async def test_whom_the_policies_trust_no_more_reads_no_more(tmp_path: Path) -> 
         visit = await relay.visit()
         assert await visit.asks({"kinds": [30093]}) == [["EOSE", "s"]]
         relay.realm.enforce(loaded(tmp_path, b=OPEN))
-        relay.server.policies_changed()
+        relay.server.rights_changed()
         assert (await visit.asks({"kinds": [30093]}))[0][0] == "CLOSED"
 
 
 # start and stop ----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-99")
 async def test_whoever_is_connected_is_told_when_the_relay_stops() -> None:
     """N01-99: CLOSED to every subscription, then a close frame; nobody new comes in."""
     async with serving() as relay:

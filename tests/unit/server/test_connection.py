@@ -62,6 +62,7 @@ async def logged_in(relay: Relay, who: SecretKey) -> Visit:
 # the whole road ----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-50", "N01-53")
 async def test_what_one_says_the_other_hears(relay: Relay) -> None:
     """N01-50, N01-75, N01-82; N01-53: the id of a subscription is its connection's own."""
     alices, bobs = await relay.visit(), await relay.visit()
@@ -87,6 +88,7 @@ async def test_counting_opens_nothing_and_closing_is_silent(relay: Relay) -> Non
     assert await visit.publishes(note("nobody asks any more")) == (True, "")
 
 
+@pytest.mark.proves("N01-93")
 async def test_a_query_that_the_relay_closed_takes_no_place(relay: Relay) -> None:
     """N01-93: two may be open here."""
     visit = await relay.visit()
@@ -101,6 +103,7 @@ async def test_a_query_that_the_relay_closed_takes_no_place(relay: Relay) -> Non
 # logins ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N42-04")
 async def test_a_login_counts_for_the_very_next_message(relay: Relay) -> None:
     """N42-04: nobody has to wait for its OK."""
     said = chat("for us")
@@ -113,6 +116,7 @@ async def test_a_login_counts_for_the_very_next_message(relay: Relay) -> None:
     assert [await alices.hears(), await alices.hears()] == [shown(said), ["EOSE", "s"]]
 
 
+@pytest.mark.proves("N42-05")
 async def test_a_login_that_somebody_else_signed_is_none(relay: Relay) -> None:
     """N42-05, N42-09."""
     visit = await relay.visit()
@@ -124,6 +128,7 @@ async def test_a_login_that_somebody_else_signed_is_none(relay: Relay) -> None:
     assert (await visit.asks({"#h": ["den"]}))[0][2].startswith("auth-required: ")
 
 
+@pytest.mark.proves("N42-08")
 async def test_a_login_is_not_shared_with_another_connection(relay: Relay) -> None:
     """N42-08, N42-14: not from the same address, nor by sending it again there."""
     await logged_in(relay, alice)
@@ -133,6 +138,7 @@ async def test_a_login_is_not_shared_with_another_connection(relay: Relay) -> No
     assert not (await other.logs_in(alice, f"ws://{relay.at}"))[0]
 
 
+@pytest.mark.proves("N42-16")
 async def test_whoever_is_removed_hears_of_it_and_nothing_more(relay: Relay) -> None:
     """N29-94, N29-96: on an open connection, at once."""
     alices, admins = await logged_in(relay, alice), await logged_in(relay, admin)
@@ -148,6 +154,7 @@ async def test_whoever_is_removed_hears_of_it_and_nothing_more(relay: Relay) -> 
 # patience ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N01-51")
 async def test_what_is_no_message_is_told_and_the_connection_stays(relay: Relay) -> None:
     """N01-51, N01-12: binary frames and bytes that are no text too."""
     visit = await relay.visit()
@@ -172,6 +179,7 @@ async def test_who_only_makes_noise_is_sent_away(relay: Relay) -> None:
     await relay.is_left()
 
 
+@pytest.mark.proves("N01-98")
 async def test_more_events_than_are_decided_wait_in_the_socket(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +256,7 @@ async def test_one_commit_too_large_for_one_reader_costs_the_others_nothing() ->
         assert len(relay.fanout) == 1
 
 
+@pytest.mark.proves("N01-99")
 async def test_who_is_sent_away_may_read_why() -> None:
     """DESIGN §2 step 9: closed with a reason; whoever reads on in time gets to it."""
     async with serving() as relay:

@@ -14,7 +14,7 @@ import pytest
 
 from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
 from relay.nostr.filters import Filter, FilterTerms, filter_from
-from relay.server.control import MAX_ROWS, ControlServer, RemoteFolder
+from relay.server.control import MAX_ROWS, ControlServer, RemoteFolder, Rows
 from relay.verdict import Origin
 from tests.cast import alice
 
@@ -34,6 +34,7 @@ class FakeFolder:
     def __init__(self) -> None:
         self.submitted: list[tuple[Sequence[Event], Origin]] = []
         self.asked: list[Filter] = []
+        self.asked_for: list[Rows] = []
         self.pages: list[Sequence[bytes]] = [
             [note.raw for note in NOTES[:3]], [], [note.raw for note in NOTES[3:]]
         ]  # fmt: skip
@@ -59,8 +60,11 @@ class FakeFolder:
             for event in events
         ]
 
-    async def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
+    async def events(
+        self, filter_: Filter, rows: Rows = Rows.ALL
+    ) -> AsyncIterator[Sequence[bytes]]:
         self.asked.append(filter_)
+        self.asked_for.append(rows)
         try:
             for page in self.pages:
                 self.given += 1
@@ -149,6 +153,14 @@ async def test_more_events_than_one_request_holds_go_in_several(
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         assert await remote.submit(events, Origin.IMPORT) == [(True, "")] * len(events)
     assert [len(given) for given, _ in folder.submitted] == [MAX_ROWS, 1]
+
+
+async def test_what_is_public_is_asked_for_as_such(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        for rows in Rows:
+            pages = [raw async for page in remote.events(Filter(), rows) for raw in page]
+            assert pages == [note.raw for note in NOTES]
+    assert folder.asked_for == list(Rows)
 
 
 async def test_no_events_are_no_request(folder: FakeFolder, path: Path) -> None:

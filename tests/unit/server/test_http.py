@@ -12,15 +12,11 @@ from multidict import CIMultiDict
 
 from relay.config import Config, RelayConfig
 from relay.groups.group import Groups
+from relay.management import Management
 from relay.projections import Realm
-from relay.server.http import (
-    SUPPORTED_NIPS,
-    client_address,
-    information,
-    is_within,
-    page,
-    wants_information,
-)
+from relay.server.http import client_address, information, is_within, page, wants_information
+from relay.storage import Features
+from relay.storage.reference import ReferenceStore
 from tests.cast import alice, owner, robot
 from tests.unit.policies.folders import loaded
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, serving
@@ -117,6 +113,7 @@ def test_an_address_is_the_same_in_both_spellings() -> None:
 # the document ------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N11-01")
 @pytest.mark.parametrize(
     ("accept", "wanted"),
     [
@@ -137,11 +134,14 @@ def test_who_asks_for_the_document_names_its_type(accept: str, *, wanted: bool) 
     assert not wants_information(CIMultiDict())
 
 
-def document_of(folder: Path, config: Config, **policies: str) -> dict[str, Any]:
+def document_of(
+    folder: Path, config: Config, features: Features = ReferenceStore.features, **policies: str
+) -> dict[str, Any]:
     realm = Realm(loaded(folder, **policies), Groups())
-    return orjson.loads(information(config, realm, RELAY.pubkey))
+    return orjson.loads(information(config, realm, RELAY.pubkey, features))
 
 
+@pytest.mark.proves("N11-05", "N11-06", "N11-07", "N11-10")
 def test_the_document_says_who_and_what_the_relay_is(tmp_path: Path) -> None:
     """N11-04…10; N11-24: nothing of groups."""
     relay = RelayConfig("Tea", "For tea", "mailto:a@b.c", "https://i", "https://b", "https://t")
@@ -154,17 +154,32 @@ def test_the_document_says_who_and_what_the_relay_is(tmp_path: Path) -> None:
     assert document["terms_of_service"] == "https://t"
     assert document["self"] == RELAY.pubkey
     assert document["pubkey"] in (owner.pubkey, robot.pubkey)
-    assert document["supported_nips"] == sorted(SUPPORTED_NIPS)
     assert document["software"].startswith("https://")
     assert isinstance(document["version"], str)
 
 
+@pytest.mark.proves("N11-09")
+@pytest.mark.parametrize("search", [True, False])
+def test_only_what_this_relay_does_is_announced(tmp_path: Path, *, search: bool) -> None:
+    """N11-09: nothing that clients do among themselves, nothing that is off or not built."""
+    of_clients = {4, 5, 6, 7, 8, 10, 18, 19, 21, 22, 25, 32, 44, 46, 51, 65, 78}
+    not_built = {43, 67}
+    features = Features(search=search, shared=False)
+    announced = document_of(tmp_path, Config(), features)["supported_nips"]
+    assert announced == sorted(announced)
+    assert set(announced).isdisjoint(of_clients | not_built)
+    assert {1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 62, 70} <= set(announced)
+    assert (50 in announced) is search
+
+
+@pytest.mark.proves("N11-03")
 def test_what_the_admin_left_empty_is_left_out(tmp_path: Path) -> None:
     """N11-03."""
     document = document_of(tmp_path, Config())
     assert {"contact", "icon", "banner", "terms_of_service", "pubkey"}.isdisjoint(document)
 
 
+@pytest.mark.proves("N11-21")
 @pytest.mark.parametrize(("policy", "restricted"), [("", True), (OPEN, False)])
 def test_the_document_says_whether_anyone_may_write(
     tmp_path: Path, policy: str, *, restricted: bool
@@ -176,7 +191,8 @@ def test_the_document_says_whether_anyone_may_write(
 
 
 def test_a_browser_sees_a_page_without_the_admins_markup_in_it() -> None:
-    shown = page(Config(relay=RelayConfig(name="<script>", description='"><img>')))
+    config = Config(relay=RelayConfig(name="<script>", description='"><img>'))
+    shown = page(config, Management())
     assert "<script>" not in shown
     assert "<img>" not in shown
     assert "&lt;script&gt;" in shown
@@ -191,6 +207,7 @@ async def limits_of(relay: Relay) -> dict[str, Any]:
     return limitation
 
 
+@pytest.mark.proves("N11-12", "N11-13")
 @pytest.mark.parametrize("most", [300, 1000])
 async def test_a_message_of_max_message_length_is_taken_and_no_longer_one(most: int) -> None:
     """N11-13."""
@@ -204,6 +221,7 @@ async def test_a_message_of_max_message_length_is_taken_and_no_longer_one(most: 
         assert await visit.hears_all() == [over, ["closed", 1009]]
 
 
+@pytest.mark.proves("N11-12", "N11-14", "N11-15")
 @pytest.mark.parametrize("most", [1, 3])
 async def test_so_many_subscriptions_and_filters_are_taken(most: int) -> None:
     """N11-14, N11-15."""
@@ -221,6 +239,7 @@ async def test_so_many_subscriptions_and_filters_are_taken(most: int) -> None:
         assert too_many[0][2] == f"rate-limited: at most {most} filters in one REQ"
 
 
+@pytest.mark.proves("N01-84", "N11-12", "N11-18", "N11-19")
 @pytest.mark.parametrize(("most", "default"), [(3, 2), (2, 2)])
 async def test_so_many_rows_are_given(most: int, default: int) -> None:
     """N11-18, N11-19."""
@@ -235,6 +254,7 @@ async def test_so_many_rows_are_given(most: int, default: int) -> None:
         assert len(await visit.asks({"limit": most + 1})) == most + 1
 
 
+@pytest.mark.proves("N11-12", "N11-16", "N11-17", "N11-22")
 @pytest.mark.parametrize(
     ("setting", "name", "value", "taken", "refused"),
     [
@@ -260,6 +280,7 @@ async def test_an_event_within_what_is_announced_is_taken_and_no_other(
             assert accepted or answer[1].startswith("invalid: ")
 
 
+@pytest.mark.proves("N11-12", "N11-20")
 async def test_so_much_work_is_asked_for() -> None:
     """N11-20, N13-04."""
     async with serving(policy=f"{OPEN}[limits]\nmin_pow_difficulty = 8\n") as relay:

@@ -1,0 +1,382 @@
+"""`rookery sync`: a folder, or a relay, and another relay become alike, by negentropy (NIP-77).
+
+Sending is the dangerous half: a relay that got an event gives it to others. So of our side only
+what anybody may read there is compared and sent, unless --all says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from array import array
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, assert_never
+
+import click
+import msgspec
+
+from relay.cli.data import Ending, ending_of, filter_of, settled
+from relay.cli.options import json_option, print_json, printable
+from relay.client import Client, ClientError, Pace
+from relay.client.connection import unix_now
+from relay.client.settings import named_key, relay_url
+from relay.client.sync import (
+    Direction,
+    RelaySide,
+    Sync,
+    Taken,
+    Tally,
+    comparable,
+    items_of,
+)
+from relay.config import load_config
+from relay.errors import StoreFault, UserError
+from relay.nostr.event import event_from_raw
+from relay.nostr.filters import Filter, FilterTerms
+from relay.nostr.kinds import GROUP_STATE
+from relay.nostr.nip42 import relay_address
+from relay.server.control import Rows
+from relay.verdict import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from rich.progress import Progress, TaskID
+
+    from relay.client.sync import Side
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.nostr.nip77 import Items
+    from relay.server.control import Folder
+
+_BATCH: Final = 256
+"""Events that are sent together."""
+_PACE: Final = Pace(deadline_s=60.0)
+"""To compare a million records takes a relay a while."""
+
+
+@click.command("sync", epilog="Example: rookery sync wss://relay.example.com --data ./data --down")
+@click.argument("url", metavar="URL")
+@click.option(
+    "--filter", "filter_text", metavar="JSON",
+    help="""Only events that match, as in a REQ: '{"kinds":[1],"authors":["…"]}'.""",
+)  # fmt: skip
+@click.option(
+    "--data", "folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Our side: this folder, whether its relay runs or not.  [default: data]",
+)  # fmt: skip
+@click.option("--relay", metavar="URL", help="Our side: this relay, over the wire.")
+@click.option(
+    "--key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the nsec or 64 hex that logs in. Without one nobody does.",
+)  # fmt: skip
+@click.option("--down", is_flag=True, help="Only fetch what we lack.")
+@click.option("--up", is_flag=True, help="Only send what the relay at URL lacks.")
+@click.option(
+    "--all", "is_all", is_flag=True,
+    help="Also what not everybody may read on our side: private groups, gift wraps, memory,"
+    " configuration. It is sent to URL, whose rules then decide who reads it. Of --relay: all that"
+    " the key may read there.",
+)  # fmt: skip
+@click.option(
+    "--trust", is_flag=True, help="Into a folder: do not ask who may write, as in import --trust."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what differs.")
+@json_option
+def sync_command(
+    url: str, filter_text: str | None, folder: Path | None, relay: str | None,
+    key_file: Path | None, *,
+    down: bool, up: bool, is_all: bool, trust: bool, dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Make our side and the relay at URL alike, both ways unless --down or --up is given.
+
+    Only what differs is moved, and every event is verified. What either side refuses is counted by
+    its reason and stops nothing. Stopped half way, the same command goes on where it was. Our side
+    is the relay in ROOKERY_RELAY when that is set and neither --data nor --relay is given.
+
+    Never moved are 39000 to 39005, which each relay signs for itself; never sent are protected
+    events (NIP-70), which only their author may publish.
+    """
+    theirs = relay_url(url, "URL")
+    if folder is not None and relay is not None:
+        raise click.UsageError("our side is --data or --relay, not both")
+    if folder is None and (relay is not None or os.environ.get("ROOKERY_RELAY")):
+        if trust:
+            raise click.UsageError("--trust is for a folder; a relay applies its own rules")
+        place = "--relay" if relay is not None else "ROOKERY_RELAY"
+        ours: Path | str = relay_url(relay or os.environ["ROOKERY_RELAY"], place)
+        if relay_address(str(ours)) == relay_address(theirs):
+            raise UserError(f"{theirs} is on both sides", code=2)
+    else:
+        ours = folder or Path("data")
+    key = named_key(key_file, os.environ)
+    filter_ = _filter(filter_text, ours)
+    direction = Direction.BOTH if down == up else Direction.DOWN if down else Direction.UP
+    rows = Rows.ALL if is_all else Rows.PUBLIC
+    origin = Origin.TRUSTED_IMPORT if trust else Origin.IMPORT
+    began = perf_counter()
+
+    async def work() -> Tally:
+        async with _side(ours, key, rows, origin) as side, _client(theirs, key) as client:
+            return await _synced(side, client, filter_, None if dry_run else direction)
+
+    tally = asyncio.run(work())
+    seconds = perf_counter() - began
+    if as_json:
+        print_json(_as_json(tally, theirs, seconds))
+        return
+    for line in _left(tally):
+        click.echo(printable(line), err=True)
+    click.echo(printable(_summary(tally, theirs, seconds, moved=None if dry_run else direction)))
+
+
+def _filter(text: str | None, ours: Path | str) -> Filter:
+    if isinstance(ours, Path):
+        terms = load_config(ours / "rookery.toml").storage.terms
+    else:
+        terms = FilterTerms()
+    try:
+        return Filter() if text is None else comparable(filter_of(text, terms))
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong), param_hint="--filter") from None
+
+
+# -- the two sides --------------------------------------------------------------------------------
+
+
+class _Item(msgspec.Struct, frozen=True):
+    """What a comparison needs of an event."""
+
+    id: str
+    created_at: int
+    kind: int
+
+
+_item_in: Final = msgspec.json.Decoder(_Item).decode
+
+
+class FolderSide:
+    """A folder of events. A Side."""
+
+    def __init__(self, folder: Folder, rows: Rows, origin: Origin) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._origin = origin
+
+    async def items(self, filter_: Filter) -> Items:
+        timestamps, ids = array("Q"), bytearray()
+        async with aclosing(self._pages(filter_)) as pages:
+            async for raws in pages:
+                for item in map(_item_in, raws):
+                    if item.kind not in GROUP_STATE:
+                        timestamps.append(item.created_at)
+                        ids += bytes.fromhex(item.id)
+        return items_of(timestamps, ids)
+
+    async def events(
+        self, filter_: Filter, ids: Sequence[bytes]
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """In the order in which they were stored. What is no longer for all eyes is left out."""
+        wanted, found = set(ids), 0
+        batch: list[Event] = []
+        async with aclosing(self._pages(filter_)) as pages:
+            async for raws in pages:
+                named = [raw for raw in raws if bytes.fromhex(_item_in(raw).id) in wanted]
+                batch += map(event_from_raw, named)
+                found += len(named)
+                if found == len(wanted):
+                    break
+                if len(batch) >= _BATCH:
+                    yield batch
+                    batch = []
+        if batch:
+            yield batch
+
+    async def take(self, events: Sequence[Event]) -> Taken:
+        taken = Taken()
+        answers = await settled(self._folder, events, self._origin)
+        for event, answer in zip(events, answers, strict=True):
+            match ending_of(event, answer):
+                case Ending.STORED | Ending.PASSED_ON:
+                    taken.stored += 1
+                case Ending.DUPLICATE:
+                    taken.duplicates += 1
+                case Ending.SUPERSEDED | Ending.REFUSED:
+                    taken.refused.append((event, answer[1]))
+                case never:
+                    assert_never(never)
+        return taken
+
+    async def _pages(self, filter_: Filter) -> AsyncGenerator[Sequence[bytes], None]:
+        pages = self._folder.events(filter_, self._rows)
+        try:
+            async for raws in pages:
+                yield raws
+        finally:
+            if isinstance(pages, AsyncGenerator):
+                await pages.aclose()
+
+
+@asynccontextmanager
+async def _side(
+    ours: Path | str, key: SecretKey | None, rows: Rows, origin: Origin
+) -> AsyncIterator[Side]:
+    if isinstance(ours, Path):
+        from relay.cli.serve import open_folder
+
+        async with open_folder(ours) as folder:
+            yield FolderSide(folder, rows, origin)
+        return
+    async with _client(ours, key) as writer:
+        if rows is Rows.ALL or key is None:
+            yield RelaySide(writer, writer)
+            return
+        # The key may read what is not for all eyes: what is sent elsewhere is read without it.
+        async with _client(ours, None) as reader:
+            yield RelaySide(reader, writer)
+
+
+@asynccontextmanager
+async def _client(url: str, key: SecretKey | None) -> AsyncIterator[Client]:
+    async with Client(url, *(() if key is None else (key,)), pace=_PACE) as client:
+        if key is not None and client.login_refusal:
+            raise UserError(
+                f"{url} refused the login of {key.npub}: {client.login_refusal};"
+                " use the address that the relay has for itself"
+            )
+        yield client
+
+
+# -- one run, and what is said of it --------------------------------------------------------------
+
+
+async def _synced(
+    ours: Side, theirs: Client, filter_: Filter, direction: Direction | None
+) -> Tally:
+    """`direction`: None only compares."""
+    with _progress() as progress:
+        sync = Sync(ours, theirs, filter_, now=unix_now(), note=_bars(progress))
+        try:
+            await sync.compare()
+        except ClientError as error:
+            raise UserError(f"cannot compare with {theirs.url}: {error}") from error
+        try:
+            if direction is not None:
+                await sync.move(direction)
+        except (ClientError, StoreFault) as error:
+            raise UserError(f"{error}; {_so_far(sync.tally)}") from error
+        except asyncio.CancelledError:
+            progress.console.out(_so_far(sync.tally), highlight=False)
+            raise
+        return sync.tally
+
+
+def _so_far(tally: Tally) -> str:
+    return f"received {tally.received}, sent {tally.sent}; the same command goes on there"
+
+
+def _summary(tally: Tally, url: str, seconds: float, *, moved: Direction | None) -> str:
+    compared = (
+        f"compared {tally.compared:,} against {url} in {tally.rounds}"
+        f" round{'' if tally.rounds == 1 else 's'},"
+        f" {_size(tally.sent_bytes + tally.received_bytes)}, {seconds:.1f} s"
+    )
+    if moved is None:
+        return f"{tally.need:,} to receive, {tally.have:,} to send; {compared}"
+    parts = []
+    if moved is not Direction.UP:
+        parts.append(f"received {_moved(tally.received, tally.refused_here.total())}")
+    if moved is not Direction.DOWN:
+        parts.append(f"sent {_moved(tally.sent, tally.refused_there.total())}")
+    return ", ".join((*parts, compared))
+
+
+def _moved(stored: int, refused: int) -> str:
+    return f"{stored:,} ({refused:,} refused)" if refused else f"{stored:,}"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{round(size / 1000)} kB"
+
+
+def _left(tally: Tally) -> list[str]:
+    """What was not moved, and why; a line each."""
+    lines = [
+        f"refused {where}: {count} × {reason}"
+        for where, reasons in (("here", tally.refused_here), ("there", tally.refused_there))
+        for reason, count in reasons.most_common()
+    ]
+    if tally.not_given:
+        lines.append(f"not given: {tally.not_given} × the relay did not give what it had named")
+    if tally.protected:
+        lines.append(f"not sent: {tally.protected} × protected, for their author to publish")
+    return lines
+
+
+def _as_json(tally: Tally, url: str, seconds: float) -> dict[str, object]:
+    return {
+        "url": url,
+        "compared": tally.compared,
+        "need": tally.need,
+        "have": tally.have,
+        "received": tally.received,
+        "sent": tally.sent,
+        "known_here": tally.known_here,
+        "known_there": tally.known_there,
+        "refused_here": dict(tally.refused_here),
+        "refused_there": dict(tally.refused_there),
+        "not_given": tally.not_given,
+        "protected": tally.protected,
+        "relay_signed": tally.relay_signed,
+        "rounds": tally.rounds,
+        "bytes_compared_sent": tally.sent_bytes,
+        "bytes_compared_received": tally.received_bytes,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _progress() -> Progress:
+    """Bars on stderr, when somebody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True, markup=False, emoji=False),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    )
+
+
+def _bars(progress: Progress) -> Callable[[Tally], None]:
+    """What draws a tally: a bar for each step that has begun."""
+    comparing = progress.add_task("comparing", total=None, amount="")
+    receiving = progress.add_task("receiving", total=None, amount="", visible=False)
+    sending = progress.add_task("sending", total=None, amount="", visible=False)
+
+    starts: dict[TaskID, tuple[float, int]] = {}
+    """When the first batch was done, and how many that were: the rate is of what came after."""
+
+    def show(task: TaskID, done: int, total: int) -> None:
+        if done:
+            began, at_first = starts.setdefault(task, (perf_counter(), done))
+            rate = (done - at_first) / max(perf_counter() - began, 1e-3)
+            amount = f"{done:,}/{total:,}, {rate:,.0f} events/s"
+            progress.update(task, completed=done, total=total, amount=amount, visible=True)
+
+    def note(tally: Tally) -> None:
+        amount = f"{tally.compared:,} events, {tally.rounds} rounds"
+        progress.update(comparing, amount=amount)
+        here = tally.received + tally.known_here + tally.refused_here.total()
+        there = tally.sent + tally.known_there + tally.refused_there.total() + tally.protected
+        show(receiving, here, tally.need)
+        show(sending, there, tally.have)
+
+    return note

@@ -1,0 +1,241 @@
+"""NIP-86: calls that manage the relay, each signed by NIP-98.
+
+What a call may change, and how its parameters are read, stands in `relay.management`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay.decision import Order
+from relay.errors import Invalid, Prefix, Refused, StoreFault
+from relay.management import (
+    LISTED_REPORTS,
+    Register,
+    blocklist_of,
+    changes_of,
+    entry,
+    listed,
+)
+from relay.nostr import kinds
+from relay.nostr.event import event_from_raw, is_hex64
+from relay.nostr.filters import Filter
+from relay.nostr.nip98 import WINDOW_S, authorization
+from relay.visibility import Viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from relay.ingest import Ingest
+    from relay.management import Blocklist, Change
+    from relay.nostr.event import Event
+    from relay.nostr.nip42 import RelayAddress
+    from relay.nostr.nip98 import HttpRequest
+    from relay.projections import Realm
+    from relay.storage import Store
+    from relay.verdict import Reject
+
+_log = logging.getLogger(__name__)
+
+MAX_BODY: Final = 65_536
+"""Bytes of a call."""
+_MAX_CALLS: Final = 4096
+"""Calls of all operators within the window of their events."""
+_REPORTS: Final = 1000
+"""Newest reports that are looked at for what needs moderation."""
+_MAX_REASON: Final = 200
+_LOGGED: Final = 500
+"""Characters of the parameters of a call."""
+_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store cannot answer now, try again later")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """HTTP status, and the JSON that is said with it."""
+
+    status: int
+    body: bytes
+
+
+def refusal(status: int, text: str) -> Reply:
+    return Reply(status, orjson.dumps({"error": text}))
+
+
+class Spent:
+    """Events that have made their call, as long as they could make it again (N98-08)."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, int] = {}
+        """id → last second at which its time is right."""
+
+    def has(self, event: Event, now: int) -> bool:
+        """Whether it was here before; from now on it was. Raises Refused when too many were."""
+        self._until = {key: until for key, until in self._until.items() if until >= now}
+        if event.id in self._until:
+            return True
+        if len(self._until) >= _MAX_CALLS:
+            raise Refused(Prefix.RATE_LIMITED, "too many calls, wait a minute")
+        self._until[event.id] = event.created_at + WINDOW_S
+        return False
+
+
+class Calls:
+    """All NIP-86 calls of one relay."""
+
+    def __init__(
+        self, realm: Realm, store: Store, ingest: Ingest, *,
+        clock: Callable[[], int], changed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`changed` is called after each commit of a call, before what came with it is sent to
+        anybody."""
+        self._realm = realm
+        self._store = store
+        self._ingest = ingest
+        self._clock = clock
+        self._changed = changed
+        self._spent = Spent()
+
+    async def reply(
+        self, header: str | None, request: HttpRequest, here: frozenset[RelayAddress],
+        may_connect: Callable[[Blocklist], bool],
+    ) -> Reply:  # fmt: skip
+        """`header`: Authorization. `here`: what the relay is called. `may_connect`: whether its
+        caller still could, were these addresses blocked."""
+        now = self._clock()
+        try:
+            signed = authorization(header, request, here, now)
+            if not self._may_call(signed.pubkey):
+                return refusal(403, "restricted: only the owners of this relay may call")
+            if self._spent.has(signed, now):
+                return refusal(401, "invalid: this authorization was used before")
+        except Invalid as refused:
+            return refusal(401, str(refused))
+        except Refused as refused:
+            return refusal(429, str(refused))
+        try:
+            method, params = _call_in(request.body)
+        except Invalid as refused:
+            return refusal(400, str(refused))
+        try:
+            result = await self._result(signed.pubkey, method, params, may_connect)
+        except Refused as refused:
+            _note(signed.pubkey, method, params, f"refused, {refused}")
+            return refusal(200, str(refused))
+        _note(signed.pubkey, method, params, "done")
+        return Reply(200, orjson.dumps({"result": result}))
+
+    def _may_call(self, pubkey: str) -> bool:
+        """N86-03: the operator, and the relay itself."""
+        people = self._realm.people
+        return pubkey in people.owners or pubkey == people.relay
+
+    async def _result(
+        self, caller: str, method: str, params: Sequence[object],
+        may_connect: Callable[[Blocklist], bool],
+    ) -> object:  # fmt: skip
+        changes = changes_of(method, params)
+        if changes:
+            _check_way_back(changes, may_connect)
+            await self._carry_out(changes)
+            return True
+        if method == LISTED_REPORTS:
+            return await self._reported(caller)
+        return listed(method, self._realm.management)
+
+    async def _carry_out(self, changes: tuple[Change, ...]) -> None:
+        done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
+
+        def answered(refused: Reject | None) -> None:
+            self._changed()
+            if not done.done():
+                done.set_result(refused)
+
+        self._ingest.order(Order(changes, answered))
+        refused = await done
+        if refused is not None:
+            raise refused.refused()
+
+    async def _reported(self, caller: str) -> list[dict[str, str]]:
+        """Stored events that the newest reports name and that no call has decided on (N86-21)."""
+        management = self._realm.management
+        decided = (
+            management.of(Register.BANNED_EVENTS).keys()
+            | management.of(Register.ALLOWED_EVENTS).keys()
+        )
+        reasons: dict[str, str] = {}
+        for report in await self._events(caller, Filter(kinds=frozenset({kinds.REPORT}))):
+            for event_id, reason in _reported_in(report):
+                if event_id not in decided and len(reasons) < _REPORTS:
+                    reasons.setdefault(event_id, reason)
+        if not reasons:
+            return []
+        stored = {event.id for event in await self._events(caller, Filter(ids=frozenset(reasons)))}
+        return [
+            entry("id", event_id, reason)
+            for event_id, reason in reasons.items()
+            if event_id in stored
+        ]
+
+    async def _events(self, caller: str, filter_: Filter) -> Sequence[Event]:
+        """The newest that the caller may read."""
+        visibility = self._realm.visibility(Viewer(frozenset({caller})))
+        found: list[bytes] = []
+        after = None
+        try:
+            while len(found) < _REPORTS:
+                page = await self._store.page(
+                    filter_, visibility, limit=_REPORTS - len(found),
+                    upto=self._store.committed(), now=self._clock(), after=after, size=_REPORTS,
+                )  # fmt: skip
+                found += page.raws
+                after = page.next
+                if after is None:
+                    break
+        except StoreFault as fault:
+            _log.error("a call was not answered: %s", fault)
+            raise _STORE_DOWN from fault
+        return [event_from_raw(raw) for raw in found]
+
+
+def _call_in(body: bytes) -> tuple[str, list[object]]:
+    """N86-01."""
+    try:
+        call = orjson.loads(body)
+    except ValueError:
+        raise Invalid("body: is not JSON") from None
+    if type(call) is not dict or type(call.get("method")) is not str:
+        raise Invalid("body: must be an object with a method, a text")
+    params = call.get("params", [])
+    if type(params) is not list:
+        raise Invalid("params: must be an array")
+    return call["method"], params
+
+
+def _check_way_back(changes: Sequence[Change], may_connect: Callable[[Blocklist], bool]) -> None:
+    """Nobody blocks the address that they call from."""
+    for change in changes:
+        blocks = change.register is Register.BLOCKED_ADDRESSES and change.note is not None
+        if blocks and not may_connect(blocklist_of([change.item])):
+            raise Refused(Prefix.RESTRICTED, "ip: you call from there yourself")
+
+
+def _reported_in(report: Event) -> list[tuple[str, str]]:
+    """(id, reason) of the events that a kind 1984 names: its word for each, then what it says."""
+    said = report.content[:_MAX_REASON]
+    return [
+        (tag[1], ": ".join(part for part in (*tag[2:3], said) if part)[:_MAX_REASON])
+        for tag in report.tags
+        if len(tag) > 1 and tag[0] == "e" and is_hex64(tag[1])
+    ]
+
+
+def _note(caller: str, method: str, params: Sequence[object], outcome: str) -> None:
+    """N86-03. As JSON, so that no parameter can begin a line of its own."""
+    said = orjson.dumps(params).decode()[:_LOGGED]
+    _log.info("NIP-86: %s called %s %s: %s", caller, orjson.dumps(method[:64]).decode(), said,
+              outcome)  # fmt: skip

@@ -1,0 +1,62 @@
+"""Keys of indices: 64-bit numbers that find rows; the full values decide."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
+"""Tag names that packaged read rules ask for: in the tag table, though no filter may name them."""
+_LONG_VALUE: Final = 256
+
+
+def id_key(event_id: str) -> int:
+    """First 8 bytes of a hex id or key as a signed number of the same order."""
+    return int(event_id[:16], 16) - 2**63
+
+
+class Hashes:
+    """Keyed 64-bit hashes of tags and slots: nobody outside can make two of them meet."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._short = lru_cache(maxsize=65_536)(self._hash)
+
+    def tag(self, name: str, value: str) -> int:
+        text = f"{name}\0{value}"
+        return self._short(text) if len(text) < _LONG_VALUE else self._hash(text)
+
+    def tag_name(self, name: str) -> int:
+        """Of "has such a tag"; only for RULE_TAGS."""
+        return self._short(f"\0{name}")
+
+    def slot(self, pubkey: str, kind: int, d: str) -> int:
+        return self._hash(f"{kind}:{pubkey}:{d}")
+
+    def fingerprint(self) -> str:
+        """Tells stores apart, and nothing of their keys."""
+        return f"{self._hash('') % 2**64:016x}"
+
+    def _hash(self, text: str) -> int:
+        digest = blake2b(text.encode(), digest_size=8, key=self._key).digest()
+        return int.from_bytes(digest, "big", signed=True)
+
+    def of_event(self, event: Event, index_tags: frozenset[str]) -> set[int]:
+        """Every hash under which the event can be found by a tag (N01-31)."""
+        out = set()
+        for tag in event.tags:
+            if len(tag) > 1:
+                name = tag[0]
+                if len(name) == 1:
+                    if name.isascii() and name.isalpha():
+                        out.add(self.tag(name, tag[1]))
+                elif name in RULE_TAGS:
+                    out.add(self.tag(name, tag[1]))
+                    out.add(self.tag_name(name))
+                elif name in index_tags:
+                    out.add(self.tag(name, tag[1]))
+        return out

@@ -1,0 +1,5 @@
+-- Rows are counted, and those of other kinds passed, without the table.
+DROP INDEX events_kind;
+DROP INDEX events_author;
+CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, grp, expires_at);
+CREATE INDEX events_author ON events (author_key, created_at DESC, id_key, kind, grp, expires_at)

@@ -1,0 +1,66 @@
+-- :make_meta  what this index is of
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+-- :make_ranks  one row per text that can be found: its place among equals, what a word of it is worth
+CREATE TABLE ranks (
+    seq        INTEGER PRIMARY KEY,       -- of the event
+    created_at INTEGER NOT NULL,
+    id_key     INTEGER NOT NULL,
+    once       INTEGER NOT NULL,
+    repeated   INTEGER NOT NULL,
+    frequent   INTEGER NOT NULL
+);
+
+-- :make_texts  the texts again: to take one out of the index, it must be named
+CREATE TABLE texts (seq INTEGER PRIMARY KEY, text TEXT NOT NULL);
+
+-- :put_meta  name, value
+INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
+
+-- :get_meta  name -> value
+SELECT value FROM meta WHERE name = ?;
+
+-- :log  seq, limit -> seq, id_key, raw of later events, in order
+SELECT seq, id_key, raw FROM store.events WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- :add_words  seq, text, repeated, frequent
+INSERT INTO words (rowid, text, repeated, frequent) VALUES (?, ?, ?, ?);
+
+-- :add_rank  seq, created_at, id_key, once, repeated, frequent
+INSERT INTO ranks (seq, created_at, id_key, once, repeated, frequent) VALUES (?, ?, ?, ?, ?, ?);
+
+-- :add_text  seq, text
+INSERT INTO texts (seq, text) VALUES (?, ?);
+
+-- :texts_of  [seq] -> seq, text
+SELECT t.seq, t.text FROM json_each(?) AS j CROSS JOIN texts AS t ON t.seq = j.value;
+
+-- :drop_words  seq, text, repeated, frequent: exactly as they were added
+INSERT INTO words (words, rowid, text, repeated, frequent) VALUES ('delete', ?, ?, ?, ?);
+
+-- :drop_rank  seq
+DELETE FROM ranks WHERE seq = ?;
+
+-- :drop_text  seq
+DELETE FROM texts WHERE seq = ?;
+
+-- :next_ranks  seq, limit -> seq of later rows
+SELECT seq FROM ranks WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- :gone  [seq], now -> seq of those that are no events any more, or expired ones
+SELECT j.value FROM json_each(?) AS j WHERE NOT EXISTS (
+    SELECT 1 FROM store.events AS e
+    WHERE e.seq = j.value AND (e.expires_at IS NULL OR e.expires_at > ?)
+);
+
+-- :merge  pages: write so much of the index anew, without what was deleted; negative: all of it
+INSERT INTO words (words, rank) VALUES ('merge', ?);
+
+-- :empty_words
+INSERT INTO words (words) VALUES ('delete-all');
+
+-- :empty_ranks
+DELETE FROM ranks;
+
+-- :empty_texts
+DELETE FROM texts;

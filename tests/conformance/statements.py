@@ -1,0 +1,122 @@
+"""The numbered statements, and how their ids are written."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+STATEMENTS = HERE / "statements.md"
+LEFT_OUT = HERE / "left_out.toml"
+
+_LINE = re.compile(r"- \*\*(?P<id>(?:N\d\d|NK|Z)-\d+)\*\* (?P<text>(?P<level>[A-Za-z]+)\b.*)")
+_NAMED = re.compile(r"\b(?P<family>N\d\d|NK|Z)-(?P<numbers>\d+(?:\s*(?:,|…|\.\.\.)\s*\d+\b)*)")
+_NUMBER = re.compile(r"(?P<sign>,|…|\.\.\.)?\s*(?P<number>\d+)")
+
+
+class Level(Enum):
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+    MAY = "MAY"
+    POLICY = "POLICY"
+    """What no NIP says and a correct relay needs; it binds like MUST."""
+    PRACTICE = "Practice"
+    """What others do. No duty."""
+
+    @property
+    def binds(self) -> bool:
+        return self in (Level.MUST, Level.POLICY)
+
+
+class Unknown(Exception):
+    """An id that no statement has, or a table that cannot be read; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    id: str
+    section: str
+    """The heading that it stands under: `01. Basic protocol`."""
+    level: Level
+    text: str
+    """One line of Markdown, without its level."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What no test proves: id → one line that says why."""
+
+    no_duty: dict[str, str]
+    """Of any level: what concerns no relay, or only one that builds an option left out."""
+    not_built: dict[str, str]
+    """Of a level that leaves the choice."""
+
+    def reason(self, id_: str) -> str | None:
+        return self.no_duty.get(id_) or self.not_built.get(id_)
+
+
+def statements_in(text: str) -> dict[str, Statement]:
+    """By id, in the order of the text. Raises Unknown for an id that comes twice."""
+    found: dict[str, Statement] = {}
+    section = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        read = _LINE.match(line)
+        if read is None:
+            continue
+        if read["id"] in found:
+            raise Unknown(f"{read['id']} stands twice among the statements")
+        level, words = Level(read["level"]), read["text"].removeprefix(read["level"])
+        found[read["id"]] = Statement(read["id"], section, level, words.lstrip(": "))
+    return found
+
+
+@cache
+def all_statements() -> dict[str, Statement]:
+    return statements_in(STATEMENTS.read_text(encoding="utf-8"))
+
+
+def all_left_out() -> LeftOut:
+    """Raises Unknown for an id that no statement has, or a duty that is left out."""
+    tables = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
+    left_out = LeftOut(**tables)
+    known = all_statements()
+    check_known(tuple(left_out.no_duty) + tuple(left_out.not_built), LEFT_OUT.name)
+    duties = [id_ for id_ in left_out.not_built if known[id_].level.binds]
+    if duties:
+        raise Unknown(f"{LEFT_OUT.name}: a duty cannot be left out: {', '.join(duties)}")
+    return left_out
+
+
+def check_known(ids: tuple[str, ...], where: str) -> None:
+    """Raises Unknown."""
+    unknown = [id_ for id_ in ids if id_ not in all_statements()]
+    if unknown:
+        raise Unknown(f"{where}: no such statement: {', '.join(unknown)}")
+
+
+def ids_named_in(text: str) -> tuple[str, ...]:
+    """The ids that a line names: `N01-05…11, 14, Z-11` are N01-05 to N01-11, N01-14 and Z-11.
+
+    Of a span only the ends have to exist.
+    """
+    found: dict[str, None] = {}
+    for named in _NAMED.finditer(text):
+        last = 0
+        for read in _NUMBER.finditer(named["numbers"]):
+            number = int(read["number"])
+            if read["sign"] in ("…", "..."):
+                between = (_id(named["family"], one) for one in range(last + 1, number))
+                found |= dict.fromkeys(id_ for id_ in between if id_ in all_statements())
+            found[_id(named["family"], number)] = None
+            last = number
+    return tuple(found)
+
+
+def _id(family: str, number: int) -> str:
+    return f"{family}-{number:02d}"

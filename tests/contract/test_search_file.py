@@ -1,0 +1,203 @@
+"""The file of the index of texts: it can go at any time, and what was deleted leaves it."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.errors import StoreVersion, TooWide
+from relay.nostr.event import event_from_raw
+from relay.storage.sqlite import store as sqlite_store
+from relay.storage.sqlite.store import SqliteStore
+from tests import cast
+from tests.contract.test_store_search import found, indexed, says, sought
+from tests.contract.writing import EVERYTHING, MAX, TERMS, change, unsigned, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def opened(folder: Path) -> SqliteStore:
+    return await SqliteStore.open(folder / "rookery.db", TERMS)
+
+
+async def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    assert modes(tmp_path) == {0o600}
+    await store.close()
+
+
+def modes(folder: Path) -> set[int]:
+    return {stat.S_IMODE(file.stat().st_mode) for file in folder.glob("search.db*")}
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged", "empty", "of an older version"])
+async def test_a_file_that_is_no_use_is_made_anew_from_the_log(tmp_path: Path, harm: str) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea", "coffee")
+    await store.close()
+    file = tmp_path / "search.db"
+    if harm == "missing":
+        file.unlink()
+    elif harm == "of an older version":
+        with closing(sqlite3.connect(file)) as db:
+            db.execute("PRAGMA user_version = 0")
+    else:
+        file.write_bytes(b"no database at all" * 500 if harm == "damaged" else b"")
+    store = await opened(tmp_path)
+    assert await found(store, "tea") == []
+    await indexed(store)
+    assert await found(store, "tea") == ["tea"]
+    await store.close()
+
+
+async def test_the_file_of_another_store_is_made_anew(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        store = await opened(tmp_path / name)
+        await says(store, f"tea of {name}")
+        await store.close()
+    (tmp_path / "one" / "search.db").replace(tmp_path / "other" / "search.db")
+    store = await opened(tmp_path / "other")
+    assert await store.index(lambda event: event.content, "content", 9) == 1
+    assert await found(store, "other") == ["tea of other"]
+    assert await found(store, "one") == []
+    await store.close()
+
+
+async def test_an_index_ahead_of_a_store_that_was_put_back_is_made_anew(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    await store.close()
+    older = (tmp_path / "rookery.db").read_bytes()
+    store = await opened(tmp_path)
+    await says(store, "coffee", "milk")
+    await store.close()
+    (tmp_path / "rookery.db").write_bytes(older)
+    store = await opened(tmp_path)
+    await says(store, "sugar")
+    assert await found(store, "sugar") == ["sugar"]
+    assert await found(store, "coffee") == []
+    await store.close()
+
+
+async def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "search.db")) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    with pytest.raises(StoreVersion, match="another program"):
+        await opened(tmp_path)
+
+
+@pytest.mark.proves("N09-13", "N62-04")
+async def test_words_of_deleted_texts_leave_the_file(tmp_path: Path) -> None:
+    """Not only are they never found: nothing of them is on the disk when the index was tidied."""
+    store = await opened(tmp_path)
+    secret = unsigned(cast.alice, content="wombats everywhere", at=1)
+    await says(store, *[f"tea number {number}" for number in range(50)])
+    await write(store, secret)
+    await indexed(store)
+    assert holds(tmp_path, b"wombat")
+    await write(store, unsigned(cast.alice, 5, [["e", secret.id]], "", 2))
+    await indexed(store)
+    while await store.tidy_index(5000):
+        pass
+    assert not holds(tmp_path, b"wombat")
+    assert len(await found(store, "tea")) == 50
+    await store.close()
+
+
+def holds(folder: Path, words: bytes) -> bool:
+    return any(words in file.read_bytes() for file in folder.glob("search.db*"))
+
+
+async def test_what_a_crash_left_in_the_index_goes_within_a_round(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea", "coffee")
+    with closing(sqlite3.connect(tmp_path / "rookery.db")) as db, db:
+        db.execute("DELETE FROM events WHERE seq = 1")  # as if the news of it had been lost
+    assert await found(store, "tea") == []
+    await store.tidy_index(0)
+    with closing(sqlite3.connect(tmp_path / "search.db")) as db:
+        assert db.execute("SELECT seq FROM ranks").fetchall() == [(2,)]
+        assert db.execute("SELECT seq, text FROM texts").fetchall() == [(2, "coffee")]
+    await store.close()
+
+
+async def test_what_expired_leaves_the_index(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea", tags=[["expiration", "100"]])
+    await store.tidy_index(100)
+    with closing(sqlite3.connect(tmp_path / "search.db")) as db:
+        assert db.execute("SELECT count(*) FROM ranks").fetchone() == (0,)
+    await store.close()
+
+
+async def test_writers_do_not_wait_for_the_index(tmp_path: Path) -> None:
+    """While a step of the index runs, a batch is committed."""
+    store = await opened(tmp_path)
+    await says(store, "tea")
+    with closing(sqlite3.connect(tmp_path / "search.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # the index cannot write
+        await write(store, unsigned(cast.alice, content="coffee"))
+        assert await store.head() == 2
+        other.execute("ROLLBACK")
+    await indexed(store)
+    assert await found(store, "coffee") == ["coffee"]
+    await store.close()
+
+
+async def test_a_search_that_takes_too_long_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """May raise TooWide; and the next one is answered."""
+    store = await opened(tmp_path)
+    rows = [unsigned(cast.alice, content=f"tea {number}", at=number) for number in range(3000)]
+    await write(store, *rows)
+    while await store.index(lambda event: event.content, "content", 1000) < 3000:
+        pass
+    with monkeypatch.context() as hurried:
+        hurried.setattr(sqlite_store, "_SEARCH_S", 0.0)
+        hurried.setattr(sqlite_store, "_BUDGET_STEPS", 100)
+        with pytest.raises(TooWide):
+            await store.search(sought("tea"), EVERYTHING, limit=5, upto=MAX, now=0)
+        with pytest.raises(TooWide):
+            await store.count([sought("tea")], EVERYTHING, now=0)
+    assert len(await found(store, "tea", limit=5)) == 5
+    await store.close()
+
+
+async def test_a_row_that_is_deleted_while_it_is_indexed_is_forgotten(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    rows = [unsigned(cast.alice, content=f"tea {number}", at=number) for number in range(9)]
+    await write(store, *rows)
+    deleted: list[int] = []
+
+    def text_of(event: object) -> str:
+        if not deleted:
+            deleted.append(1)
+            with closing(sqlite3.connect(tmp_path / "rookery.db")) as db, db:
+                db.execute("DELETE FROM events WHERE seq = 1")
+            store._index.forget([1])
+        return "tea"
+
+    await store.index(text_of, "content", 100)
+    with closing(sqlite3.connect(tmp_path / "search.db")) as db:
+        assert db.execute("SELECT min(seq) FROM ranks").fetchone() == (2,)
+    await store.close()
+
+
+async def test_a_row_keeps_its_words_whatever_goes_before_it(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await says(store, "tea 1", "tea 2", "tea 3")
+    await change(store, lambda plan: plan.removes.update({1, 2}))
+    await indexed(store)
+    await store.tidy_index(5000)
+    seqs = await store.search(sought("tea"), EVERYTHING, limit=5, upto=MAX, now=0)
+    raws, _ = await store.rows(seqs, sought("tea"), EVERYTHING, now=0)
+    assert [event_from_raw(raw).content for raw in raws] == ["tea 3"]
+    await store.close()

@@ -1,0 +1,132 @@
+"""The promises of `Store.items` and `Store.authors`, on every store: of what `page` gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.nostr.event import event_from_raw
+from relay.verdict import Who
+from relay.visibility import KindSet, Match
+from tests import cast
+from tests.contract.crowd import ALICE, FILTERS, a_wide_crowd, keys, rule, seen_by
+from tests.contract.writing import (
+    EVERYTHING,
+    MAX,
+    asked,
+    change,
+    look_up,
+    read,
+    unsigned,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.storage import Store
+    from relay.visibility import Visibility
+
+
+async def items(
+    store: Store, filter_: Filter, visibility: Visibility = EVERYTHING, *,
+    limit: int | None = None, upto: int = MAX, now: int = 0, at_most: int = 10_000,
+) -> list[tuple[int, str]] | None:  # fmt: skip
+    found = await store.items(
+        filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most
+    )
+    if found is None:
+        return None
+    return [(found.bound_at(n).timestamp, found.id(n).hex()) for n in range(len(found))]
+
+
+def _with_ids(conditions: dict[str, Any], crowd: Sequence[Event]) -> dict[str, Any]:
+    """The conditions with `@N` made the id of the Nth event."""
+    if "ids" not in conditions:
+        return conditions
+    ids = [crowd[int(id_[1:])].id if id_[0] == "@" else id_ for id_ in conditions["ids"]]
+    return {**conditions, "ids": ids}
+
+
+def ascending(raws: Sequence[bytes]) -> list[tuple[int, str]]:
+    """As N77-20 has it: by timestamp, then by id."""
+    return sorted((event.created_at, event.id) for event in map(event_from_raw, raws))
+
+
+@pytest.mark.proves("N77-07", "N77-20")
+@pytest.mark.parametrize("name", FILTERS)
+async def test_a_set_is_what_the_pages_give_in_ascending_order(store: Store, name: str) -> None:
+    """created_at and id of every row that `page` would give."""
+    crowd = a_wide_crowd()
+    await write(store, *crowd)
+    filter_ = asked(**_with_ids(FILTERS[name], crowd))
+    assert await items(store, filter_) == ascending(await read(store, filter_))
+    for limit in (0, 1, 3, 50):
+        newest = await read(store, filter_, limit=limit)
+        assert await items(store, filter_, limit=limit) == ascending(newest)
+
+
+async def test_a_set_is_never_larger_than_asked(store: Store) -> None:
+    """None when there are more than `at_most`."""
+    await write(store, *[unsigned(cast.alice, at=at) for at in range(5)])
+    for filter_ in (asked(), asked(authors=[ALICE]), asked(kinds=[1]), asked(since=0)):
+        assert await items(store, filter_, at_most=4) is None
+        assert len(await items(store, filter_, at_most=5) or ()) == 5
+        assert len(await items(store, filter_, limit=4, at_most=4) or ()) == 4
+
+
+@pytest.mark.parametrize("name", FILTERS)
+async def test_the_authors_are_those_of_the_rows_that_count(store: Store, name: str) -> None:
+    """Public keys, each once, of those whose rows `count` counts; None when there are more."""
+    crowd = a_wide_crowd()
+    await write(store, *crowd)
+    filter_ = asked(**_with_ids(FILTERS[name], crowd))
+    events = [event_from_raw(raw) for raw in await read(store, filter_)]
+    expected = sorted({bytes.fromhex(event.pubkey) for event in events})
+    found = await store.authors(filter_, EVERYTHING, now=0, at_most=len(expected))
+    assert sorted(found or ()) == expected
+    if expected:
+        too_many = await store.authors(filter_, EVERYTHING, now=0, at_most=len(expected) - 1)
+        assert too_many is None
+
+
+async def test_authors_of_what_may_not_be_read_are_not_told(store: Store) -> None:
+    await write(store, unsigned(cast.bob, 1059, [["p", ALICE]]), unsigned(cast.carol))
+    wraps = rule(Match(kinds=KindSet.of(1059)), Who.RECIPIENT)
+    told = await store.authors(asked(), seen_by(keys(), wraps), now=0, at_most=9)
+    assert told == [bytes.fromhex(cast.carol.pubkey)]
+
+
+@pytest.mark.proves("N77-07", "N40-02")
+async def test_a_set_has_only_what_may_be_read_now(store: Store) -> None:
+    """Every row that `page` would give: hidden, expired and later ones are not among them."""
+    wrap = unsigned(cast.bob, 1059, [["p", ALICE]], at=3)
+    fading = unsigned(cast.bob, 1, [["expiration", "100"]], at=2)
+    await write(store, unsigned(cast.bob, at=1), fading, wrap)
+    head = await store.head()
+    await write(store, unsigned(cast.bob, at=4))
+    wraps = rule(Match(kinds=KindSet.of(1059)), Who.RECIPIENT)
+    for viewer, knows in ((keys(), False), (keys(ALICE), True)):
+        visibility = seen_by(viewer, wraps)
+        assert ((3, wrap.id) in (await items(store, asked(), visibility) or ())) is knows
+        for upto in (MAX, head):
+            for now in (99, 100):
+                page = await read(store, asked(), visibility, upto=upto, now=now)
+                given = await items(store, asked(), visibility, upto=upto, now=now)
+                assert given == ascending(page)
+
+
+@pytest.mark.proves("N40-04")
+async def test_what_has_expired_is_found_until_it_is_removed(store: Store) -> None:
+    """Ids of rows that are still stored though they have expired, at most `limit`."""
+    fading = [unsigned(cast.alice, 1, [["expiration", str(at)]], at=at) for at in (5, 6, 7)]
+    await write(store, unsigned(cast.bob, at=1), *fading)
+    assert await store.expired(4, 10) == []
+    assert set(await store.expired(6, 10)) == {event.id for event in fading[:2]}
+    assert len(await store.expired(7, 2)) == 2
+    first = (await look_up(store, ids=[fading[0].id])).rows[fading[0].id]
+    await change(store, lambda plan: plan.removes.add(first.seq))
+    assert await store.expired(6, 10) == [fading[1].id]

@@ -1,0 +1,166 @@
+"""What NIP-86 calls have set is kept with the events, and a ban can take rows along (N86-11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.errors import StoreFault
+from relay.management import Change, Register
+from relay.retention import WritePlan, banish, event_target
+from relay.verdict import WriteOutcome
+from tests.cast import alice, bob
+from tests.contract.writing import (
+    NOTHING_WANTED,
+    Batch,
+    asked,
+    change,
+    in_order,
+    look_up,
+    raws,
+    read,
+    stored,
+    unsigned,
+    write,
+)
+
+if TYPE_CHECKING:
+    from relay.management import Management
+    from relay.nostr.keys import SecretKey
+    from relay.retention import Found
+    from relay.storage import Store
+    from tests.contract.conftest import House
+
+
+async def set_to(store: Store, *changes: Change) -> None:
+    await change(store, lambda plan: plan.changes.extend(changes))
+
+
+async def ban(store: Store, who: SecretKey) -> None:
+    """As a ban does where the policies say that rows are deleted."""
+
+    def decide(found: Found) -> WritePlan:
+        plan = WritePlan()
+        banish(who.pubkey, found, plan)
+        return plan
+
+    await store.append(NOTHING_WANTED, decide)
+
+
+def shown(management: Management) -> dict[str, dict[str, str]]:
+    return {
+        register.value: dict(management.of(register))
+        for register in Register
+        if management.of(register)
+    }
+
+
+async def test_nothing_is_set_in_a_fresh_store(store: Store) -> None:
+    assert shown(await store.management()) == {}
+
+
+@pytest.mark.proves("N86-11", "N86-14", "N86-23", "N86-25", "N86-26", "N86-27")
+async def test_what_was_set_is_there_after_a_restart_and_after_a_crash(house: House) -> None:
+    store = await house.open()
+    odd = 'a "reason"\nin Ünïcode \U0001f375'
+    await set_to(
+        store,
+        Change(Register.BANNED_KEYS, alice.pubkey, odd),
+        Change(Register.ALLOWED_KEYS, alice.pubkey, ""),
+        Change(Register.BANNED_EVENTS, "e" * 64, "an advert"),
+        Change(Register.REFUSED_KINDS, "7", ""),
+    )
+    await set_to(store, Change(Register.TEXTS, "name", "Tea"))
+    await set_to(store, Change(Register.BLOCKED_ADDRESSES, "203.0.113.0/24", "a crawler"))
+    kept = {
+        "banned keys": {alice.pubkey: odd},
+        "allowed keys": {alice.pubkey: ""},
+        "banned events": {"e" * 64: "an advert"},
+        "refused kinds": {"7": ""},
+        "texts": {"name": "Tea"},
+        "blocked addresses": {"203.0.113.0/24": "a crawler"},
+    }
+    assert shown(await store.management()) == kept
+    assert shown(await (await house.crash()).management()) == kept
+    assert shown(await (await house.restart()).management()) == kept
+
+
+async def test_the_last_change_of_an_item_counts(house: House) -> None:
+    store = await house.open()
+    await set_to(
+        store,
+        Change(Register.BANNED_KEYS, alice.pubkey, "one"),
+        Change(Register.BANNED_KEYS, bob.pubkey, "one"),
+        Change(Register.BANNED_KEYS, alice.pubkey, None),
+        Change(Register.BANNED_KEYS, alice.pubkey, "two"),
+    )
+    await set_to(store, Change(Register.BANNED_KEYS, bob.pubkey, None))
+    await set_to(store, Change(Register.BANNED_KEYS, bob.pubkey, None))
+    left = {"banned keys": {alice.pubkey: "two"}}
+    assert shown(await store.management()) == left
+    assert shown(await (await house.restart()).management()) == left
+
+
+async def test_what_could_not_be_decided_sets_nothing(store: Store) -> None:
+    plan = WritePlan(changes=[Change(Register.BANNED_KEYS, alice.pubkey, "")])
+
+    def decide(_found: Found) -> WritePlan:
+        plan.adds["x"] = None  # type: ignore[assignment]  # a row that no store can write
+        return plan
+
+    with pytest.raises(Exception, match="NoneType"):
+        await store.append(NOTHING_WANTED, decide)
+    assert shown(await store.management()) == {}
+
+
+@pytest.mark.proves("N86-11")
+async def test_a_banished_key_loses_its_rows_for_good(house: House) -> None:
+    store = await house.open()
+    note = unsigned(alice, 1, [["t", "tea"]])
+    profile = unsigned(alice, 0)
+    others = unsigned(bob, 1, [["t", "tea"]])
+    await write(store, note, profile, others)
+    await ban(store, alice)
+    for now in (store, await house.crash()):
+        assert await read(now) == raws(others)
+        assert await read(now, asked(tag_t=["tea"])) == raws(others)
+        assert await now.head() == 3
+        assert await write(now, note, profile) == [WriteOutcome.DELETED] * 2
+        (stone,) = (await look_up(now, tombstones=[event_target(note.id)])).tombstones.popitem()[1]
+        assert stone.why == "ban"
+    newer = unsigned(alice, 0, at=2000)
+    await stored(now, newer)
+    assert await read(now) == in_order(others, newer)
+
+
+@pytest.mark.proves("N86-11")
+async def test_what_a_banished_key_said_of_a_group_stays(store: Store) -> None:
+    kinds = (9000, 9007, 9020, 9021, 9022)
+    records = [unsigned(alice, kind, [["h", "den"]]) for kind in kinds]
+    chat = unsigned(alice, 9, [["h", "den"]])
+    await write(store, *records, chat)
+    await ban(store, alice)
+    assert await read(store) == in_order(*records)
+
+
+async def test_rows_of_the_same_batch_go_when_they_came_before(store: Store) -> None:
+    before, after = unsigned(alice, content="before"), unsigned(alice, content="after")
+    record = unsigned(alice, 9000, [["h", "den"]])
+    first, second = Batch(before, record), Batch(after)
+    second.plan = first.plan
+
+    def decide(found: Found) -> WritePlan:
+        first.decide(found)
+        banish(alice.pubkey, found, first.plan)
+        return second.decide(found)
+
+    await store.append(first.wanted, decide)
+    assert await read(store) == in_order(record, after)
+
+
+async def test_a_closed_store_says_nothing(house: House) -> None:
+    store = await house.open()
+    await store.close()
+    with pytest.raises(StoreFault):
+        await store.management()

@@ -1,0 +1,394 @@
+"""The promises of `relay.storage` about searches, quoted, on every store."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.groups.group import Group, Groups
+from relay.nostr.event import event_from_raw
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.nip50 import search_from, searchable
+from relay.storage import PAGE_BYTES
+from relay.storage.words import Reading
+from relay.verdict import Who
+from relay.visibility import STRANGER, Match, Viewer
+from tests import cast
+from tests.contract.crowd import ALICE, rule, seen_by
+from tests.contract.writing import EVERYTHING, MAX, change, stored, unsigned, write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.storage import Store
+    from relay.visibility import Visibility
+    from tests.contract.conftest import House
+
+TERMS = FilterTerms(search=True)
+
+
+def content_of(event: Event) -> str | None:
+    return event.content or None
+
+
+def sought(query: str, **conditions: Any) -> Filter:
+    named = {key.replace("tag_", "#"): value for key, value in conditions.items()}
+    return filter_from({"search": query, **named}, TERMS)
+
+
+async def indexed(store: Store, rules: str = "content") -> None:
+    """Bring the index up to the head."""
+    while await store.index(content_of, rules, 7) < await store.head():
+        pass
+
+
+async def found(
+    store: Store, query: str, visibility: Visibility = EVERYTHING, *,
+    limit: int = 100, upto: int = MAX, now: int = 0, **conditions: Any,
+) -> list[str]:  # fmt: skip
+    """What the rows of an answer say, best first."""
+    filter_ = sought(query, **conditions)
+    seqs = await store.search(filter_, visibility, limit=limit, upto=upto, now=now)
+    raws, looked_at = await store.rows(seqs, filter_, visibility, now=now)
+    assert looked_at == len(seqs)
+    return [event_from_raw(raw).content for raw in raws]
+
+
+async def says(store: Store, *texts: str, **more: Any) -> None:
+    """Written one behind the other, each a second later, and indexed."""
+    for at, text in enumerate(texts):
+        await write(store, unsigned(**{"who": cast.alice, "content": text, "at": at, **more}))
+    await indexed(store)
+
+
+# what matches ------------------------------------------------------------------------------------
+
+TEXTS = (
+    "Running the kettle",
+    "the café runs on green tea",
+    "tea that is green",
+    "tea-time, naïve kettles",
+    "no\0thing but OR and NOT",
+)
+
+MATCHES: dict[str, set[int]] = {
+    "kettle": {0, 3},
+    "KETTLES": {0, 3},
+    "run": {0, 1},
+    "runs kettle": {0},
+    "cafe": {1},
+    "naive": {3},
+    "green tea": {1, 2},
+    '"green tea"': {1},
+    '"tea green"': set(),
+    "tea -green": {3},
+    'tea -"green tea"': {2, 3},
+    "tea -green -time": set(),
+    "tea-time": {3},
+    "tea !!!": {1, 2, 3},
+    "!!!": set(),
+    "-tea": set(),
+    "tea language:en": {1, 2, 3},
+    "OR": {4},
+    "kettle OR tea": set(),
+    "NOT nothing": set(),
+    "thing no": {4},
+    "te*": set(),
+    "text:tea": {0, 1, 2, 3, 4},
+    '"unclosed tea': set(),
+    'te"a': set(),
+    "(tea)": {1, 2, 3},
+    "NEAR(tea green)": set(),
+    "{text} : tea ^tea": set(),
+    "tea\0 green": {1, 2},
+    "'); DROP TABLE words; --": set(),
+    "☕": set(),
+    "tea ☕": {1, 2, 3},
+    "wombat": set(),
+}
+
+
+@pytest.mark.proves("N50-01", "N50-02", "N50-04", "N50-10")
+@pytest.mark.parametrize("query", MATCHES, ids=repr)
+async def test_a_search_finds_texts_with_every_word_and_none_that_is_excluded(
+    store: Store, query: str
+) -> None:
+    """Of those that contain what the filter's `search` asks for."""
+    await says(store, *TEXTS)
+    wanted = {TEXTS[number] for number in MATCHES[query]}
+    filter_ = sought(query)
+    if filter_.search is None:  # asks nothing: not a search at all
+        assert await store.count([filter_], EVERYTHING, now=0) == len(wanted)
+        return
+    assert set(await found(store, query)) == wanted
+    assert await store.count([filter_], EVERYTHING, now=0) == len(wanted)
+
+
+@pytest.mark.proves("N50-01")
+@pytest.mark.parametrize(
+    ("conditions", "wanted"),
+    [
+        ({"kinds": [7]}, ["tea b7"]),
+        ({"authors": [ALICE]}, ["tea a"]),
+        ({"tag_t": ["x"]}, ["tea a"]),
+        ({"since": 2}, ["tea b7"]),
+        ({"until": 1, "kinds": [1]}, ["tea b", "tea a"]),
+        ({"since": 1, "until": 1, "kinds": [1]}, ["tea b"]),
+        ({"kinds": []}, []),
+        ({"tag_d": ["snow:"], "kinds": [30078]}, ["tea d"]),
+    ],
+)
+async def test_the_rest_of_the_filter_still_holds(
+    store: Store, conditions: dict[str, Any], wanted: list[str]
+) -> None:
+    """Of those that match the rest of it."""
+    await write(
+        store,
+        unsigned(cast.alice, 1, [["t", "x"]], "tea a", 0),
+        unsigned(cast.bob, 1, [["t", "y"]], "tea b", 1),
+        unsigned(cast.bob, 7, [["t", "y"]], "tea b7", 2),
+        unsigned(cast.carol, 30078, [["d", "snow:x"]], "tea d", 0),
+    )
+    await indexed(store)
+    assert await found(store, "tea", **conditions) == wanted
+
+
+async def test_a_search_by_ids_is_among_them(store: Store) -> None:
+    one, other = unsigned(cast.alice, content="tea 1"), unsigned(cast.alice, content="tea 2")
+    await write(store, one, other, unsigned(cast.alice, content="coffee"))
+    await indexed(store)
+    assert await found(store, "tea", ids=[other.id, "0" * 64]) == ["tea 2"]
+
+
+# order -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N50-03")
+async def test_the_best_answer_comes_first(store: Store) -> None:
+    """In order of the sum of what `Searchable.worth` says of each term."""
+    many = "tea tea tea tea"
+    await says(store, many, "tea tea and milk", "tea", "tea " + "and so on " * 30, "tea in a cup")
+    answer = await found(store, "tea")
+    assert answer == [many, "tea tea and milk", "tea", "tea in a cup", "tea " + "and so on " * 30]
+
+
+@pytest.mark.proves("N50-03")
+async def test_a_phrase_counts_as_often_as_the_rarest_of_its_words(store: Store) -> None:
+    await says(store, "tea-time, tea-time", "tea-time and time again", "again it is tea-time")
+    assert (await found(store, "tea-time"))[0] == "tea-time, tea-time"
+    assert len(await found(store, '"tea time"')) == 3
+
+
+@pytest.mark.proves("N50-03")
+async def test_equals_come_newest_first_and_then_by_id(store: Store) -> None:
+    """Then newest first, then lowest id."""
+    events = [unsigned(cast.alice, content=f"tea {n:02}", at=n % 3) for n in range(20)]
+    await write(store, *events)
+    await indexed(store)
+    ordered = sorted(events, key=lambda event: (-event.created_at, event.id))
+    assert await found(store, "tea") == [event.content for event in ordered]
+
+
+@pytest.mark.proves("N50-03")
+async def test_the_limit_counts_after_the_order(store: Store) -> None:
+    """seq of the best `limit` indexed rows."""
+    await says(store, "tea tea", *["tea once"] * 2, "tea among many other words")
+    whole = await found(store, "tea")
+    for limit in (0, 1, 2, 3, 4, 5):
+        assert await found(store, "tea", limit=limit) == whole[:limit]
+
+
+@pytest.mark.proves("N50-03")
+async def test_scores_are_those_of_the_reading(store: Store) -> None:
+    """In order of the sum of what `Searchable.worth` says of each term."""
+    texts = [
+        f"{'tea ' * teas}{'milk ' * milks}{'and ' * others}"
+        for teas, milks, others in product((1, 2, 4), (1, 3, 5), (0, 9))
+    ]
+    await says(store, *texts, at=5)
+    reading, search = Reading(), search_from('tea milks "tea milk"')
+    assert search is not None
+    scores = [reading.score(searchable(text), search)
+              for text in await found(store, 'tea milks "tea milk"')]  # fmt: skip
+    reading.close()
+    assert len(scores) == len(texts)
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) > 5
+
+
+# who may read ------------------------------------------------------------------------------------
+
+DEN = Group("den", flags=frozenset())
+IN_DEN = rule(Match(h=True), Who.INSIDER)
+
+
+async def a_den_with(store: Store, *texts: str) -> None:
+    await change(store, lambda plan: plan.groups.update({"den": DEN.with_users({ALICE: ()})}))
+    for at, text in enumerate(texts):
+        await stored(store, unsigned(cast.alice, 9, [["h", "den"]], text, at), group="den")
+
+
+@pytest.mark.proves("N50-09")
+async def test_hits_that_are_hidden_take_no_places(store: Store) -> None:
+    """Of those that may be read: visibility is inside, before `limit`."""
+    await a_den_with(store, "tea tea tea tea", "tea tea", "tea")
+    await says(store, "tea that everybody may read, at length", "tea for all")
+    groups = Groups().with_group(DEN.with_users({ALICE: ()}))
+    outside = seen_by(STRANGER, IN_DEN, groups=groups)
+    inside = seen_by(Viewer(frozenset({ALICE})), IN_DEN, groups=groups)
+    public = ["tea for all", "tea that everybody may read, at length"]
+    assert await found(store, "tea", outside, limit=2) == public
+    assert await found(store, "tea", outside, limit=1) == public[:1]
+    assert await store.count([sought("tea")], outside, now=0) == 2
+    assert await found(store, "tea", inside, limit=2) == ["tea tea tea tea", "tea tea"]
+    assert await store.count([sought("tea")], inside, now=0) == 5
+
+
+@pytest.mark.proves("N50-09")
+async def test_rows_are_asked_again_whether_they_may_be_read(store: Store) -> None:
+    """Those of `seqs` that may be read."""
+    await a_den_with(store, "tea of the den")
+    await says(store, "tea of all")
+    seqs = await store.search(sought("tea"), EVERYTHING, limit=9, upto=MAX, now=0)
+    groups = Groups().with_group(DEN)
+    raws, _ = await store.rows(
+        seqs, sought("tea"), seen_by(STRANGER, IN_DEN, groups=groups), now=0
+    )
+    assert [event_from_raw(raw).content for raw in raws] == ["tea of all"]
+
+
+# what is found when ------------------------------------------------------------------------------
+
+
+async def test_a_row_is_found_once_it_is_indexed(store: Store) -> None:
+    """Gives the seq up to which every row is in it."""
+    await write(store, *[unsigned(cast.alice, content=f"tea {n}") for n in range(5)])
+    assert await found(store, "tea") == []
+    assert await store.index(content_of, "content", 2) == 2
+    assert len(await found(store, "tea")) == 2
+    assert await store.index(content_of, "content", 100) == await store.head() == 5
+    assert len(await found(store, "tea")) == 5
+
+
+async def test_rows_that_came_later_are_left_out(store: Store) -> None:
+    """Rows up to `upto`."""
+    await says(store, "tea 1", "tea 2", "tea 3")
+    assert await found(store, "tea", upto=2) == ["tea 2", "tea 1"]
+
+
+async def test_what_has_no_text_is_never_found(store: Store) -> None:
+    await says(store, "", "tea")
+    assert await found(store, "tea") == ["tea"]
+
+
+@pytest.mark.proves("N09-13", "N62-04")
+async def test_what_was_deleted_is_not_found(store: Store) -> None:
+    """What is left is never found."""
+    tea = unsigned(cast.alice, content="tea", at=1)
+    await write(store, tea, unsigned(cast.alice, content="tea that stays"))
+    await indexed(store)
+    await write(store, unsigned(cast.alice, 5, [["e", tea.id]], "", 2))
+    assert await found(store, "tea") == ["tea that stays"]
+    assert await store.count([sought("tea")], EVERYTHING, now=0) == 1
+    await indexed(store)
+    await store.tidy_index(0)
+    assert await found(store, "tea") == ["tea that stays"]
+
+
+@pytest.mark.proves("N09-13")
+async def test_the_index_reaches_the_head_when_its_newest_row_was_deleted(store: Store) -> None:
+    """Gives the seq up to which every row is in it: a row that went is no gap."""
+    tea = await stored(store, unsigned(cast.alice, content="tea"))
+    await change(store, lambda plan: plan.removes.add(tea.seq))
+    assert await store.index(content_of, "content", 9) == await store.head() == tea.seq
+
+
+async def test_a_version_that_was_superseded_is_not_found(store: Store) -> None:
+    await says(store, "old tea", "new tea", kind=30078, tags=[["d", "x"]])
+    assert await found(store, "tea") == ["new tea"]
+
+
+@pytest.mark.proves("N40-02")
+async def test_what_expired_is_not_found(store: Store) -> None:
+    await says(store, "tea for now", tags=[["expiration", "100"]])
+    assert await found(store, "tea", now=99) == ["tea for now"]
+    assert await found(store, "tea", now=100) == []
+    assert await store.count([sought("tea")], EVERYTHING, now=100) == 0
+    await store.tidy_index(100)
+    assert await found(store, "tea", now=99) in ([], ["tea for now"])
+
+
+async def test_under_other_rules_the_index_begins_anew(store: Store) -> None:
+    """`rules` names what `text_of` does: under another name than before, it begins anew."""
+    await says(store, "tea", "coffee")
+
+    def shouted(event: Event) -> str | None:
+        return f"{event.content} shouted"
+
+    assert await store.index(shouted, "shouted", 1) == 1
+    assert await found(store, "shouted") == ["tea"]
+    assert await found(store, "coffee") == []
+    assert await store.index(shouted, "shouted", 100) == 2
+    assert await found(store, "shouted") == ["coffee", "tea"]
+
+
+async def test_the_index_survives_a_restart(house: House) -> None:
+    """What is indexed survives a restart."""
+    store = await house.open()
+    await says(store, "tea", "coffee")
+    store = await house.restart()
+    assert await found(store, "tea") == ["tea"]
+    assert await store.index(content_of, "content", 100) == 2
+
+
+async def test_after_a_crash_the_index_goes_on(house: House) -> None:
+    """… at least up to some earlier row."""
+    store = await house.open()
+    await says(store, "tea", "coffee")
+    await write(store, unsigned(cast.alice, content="more tea", at=9))
+    store = await house.crash()
+    await indexed(store)
+    assert await found(store, "tea") == ["tea", "more tea"]
+
+
+# counting and pages ------------------------------------------------------------------------------
+
+
+async def test_a_row_that_several_filters_find_counts_once(store: Store) -> None:
+    await says(store, "green tea", "black tea", "coffee")
+    filters: Sequence[Filter] = [sought("tea"), sought("green"), filter_from({"kinds": [7]}, TERMS)]
+    assert await store.count(filters, EVERYTHING, now=0) == 2
+    plain = [*filters, filter_from({"kinds": [1]}, TERMS)]
+    assert await store.count(plain, EVERYTHING, now=0) == 3
+
+
+async def test_rows_come_in_the_order_asked_for(store: Store) -> None:
+    """In the order given; what is not stored is left out."""
+    await says(store, "a", "b", "c")
+    raws, looked_at = await store.rows([3, 99, 1, 2], sought("x"), EVERYTHING, now=0)
+    assert [event_from_raw(raw).content for raw in raws] == ["c", "a", "b"]
+    assert looked_at == 4
+    assert await store.rows([], sought("x"), EVERYTHING, now=0) == ([], 0)
+
+
+@pytest.mark.slow
+async def test_large_rows_come_in_parts(store: Store) -> None:
+    """How many of `seqs` are dealt with: fewer than all when the rows are large."""
+    texts = [f"tea {number} " + "x" * 300_000 for number in range(9)]
+    await says(store, *texts)
+    left = list(range(9, 0, -1))
+    given: list[str] = []
+    parts = 0
+    while left:
+        raws, looked_at = await store.rows(left, sought("tea"), EVERYTHING, now=0)
+        assert looked_at > 0
+        assert sum(map(len, raws)) < PAGE_BYTES + 400_000
+        given += [event_from_raw(raw).content for raw in raws]
+        left = left[looked_at:]
+        parts += 1
+    assert given == texts[::-1]
+    assert parts > 1

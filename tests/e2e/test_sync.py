@@ -1,0 +1,324 @@
+"""`rookery sync`: two relays become alike, and nothing leaves that not everybody may read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import cast
+from tests.e2e.rookery import Rookery, connected, outputs, until
+from tests.unit.client.fake_relay import FakeRelay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from tests.unit.client.fake_relay import Visitor
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def notes(count: int) -> list[Event]:
+    now = int(time.time())
+    return [cast.robot.sign(1, [["t", f"{n % 7}"]], f"number {n}", now - n) for n in range(count)]
+
+
+async def made(folder: Path, events: Iterable[Event] = (), preset: str = "open") -> Rookery:
+    """A relay that has these events, and does not run yet."""
+    rookery = Rookery(folder)
+    await rookery.init(
+        "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--preset", preset
+    )
+    lines = b"".join(event.raw + b"\n" for event in events)
+    if lines:
+        code, out, err = await outputs("import", "-", "--data", str(folder), stdin=lines)
+        assert code == 0, (out, err)
+    return rookery
+
+
+async def sync(url: str, *args: str) -> dict[str, Any]:
+    code, out, err = await outputs("sync", url, "--json", *args)
+    assert (code, err) == (0, ""), err
+    told = json.loads(out)
+    assert isinstance(told, dict)
+    return told
+
+
+async def ids(rookery: Rookery) -> set[str]:
+    code, out, err = await outputs("export", "--data", str(rookery.folder))
+    assert (code, err) == (0, "")
+    return {json.loads(line)["id"] for line in out.splitlines()}
+
+
+def ids_of(events: Iterable[Event]) -> set[str]:
+    return {event.id for event in events}
+
+
+# -- two of us -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("our_side", ["a stopped relay's folder", "a running relay's", "a relay"])
+async def test_two_relays_become_alike(tmp_path: Path, our_side: str) -> None:
+    events = notes(1500)
+    ours = await made(tmp_path / "ours", events[:1200])
+    theirs = await made(tmp_path / "theirs", events[500:])
+    async with ours, theirs:
+        await theirs.start()
+        where = ["--data", str(ours.folder)]
+        if our_side != "a stopped relay's folder":
+            await ours.start()
+        if our_side == "a relay":
+            where = ["--relay", ours.url]
+        told = await sync(theirs.url, *where, "--dry-run")
+        assert (told["need"], told["have"], told["received"], told["sent"]) == (300, 500, 0, 0)
+        told = await sync(theirs.url, *where)
+        assert (told["compared"], told["received"], told["sent"]) == (1200, 300, 500)
+        assert (told["refused_here"], told["refused_there"]) == ({}, {})
+        assert await ids(ours) == await ids(theirs) == ids_of(events)
+        told = await sync(theirs.url, *where)
+        assert (told["need"], told["have"], told["rounds"]) == (0, 0, 1)
+        code, out, err = await outputs("sync", theirs.url, *where)
+        assert (code, err) == (0, "")
+        told_so = rf"received 0, sent 0, compared 1,500 against {theirs.url} in 1 round, 1 kB, "
+        assert re.fullmatch(told_so + r"[\d.]+ s\n", out.decode())
+
+
+async def test_one_way_and_a_filter(tmp_path: Path) -> None:
+    events = notes(140)
+    ours = await made(tmp_path / "ours", events[:70])
+    theirs = await made(tmp_path / "theirs", events[70:])
+    async with theirs:
+        await theirs.start()
+        where = ["--data", str(ours.folder), "--filter", '{"kinds":[1],"#t":["3"]}']
+        told = await sync(theirs.url, *where, "--down")
+        assert (told["received"], told["sent"]) == (10, 0)
+        assert len(await ids(theirs)) == 70
+        told = await sync(theirs.url, *where, "--up")
+        assert (told["received"], told["sent"]) == (0, 10)
+        assert len(await ids(ours)) == len(await ids(theirs)) == 80
+
+
+async def test_a_folder_that_is_new_becomes_a_copy(tmp_path: Path) -> None:
+    """Of what anybody may read: also of the groups, in whatever order their events come."""
+    theirs = await made(tmp_path / "theirs")
+    h, now = ["h", "tea"], int(time.time())
+    async with theirs:
+        await theirs.start()
+        async with connected(theirs.url) as wire:
+            for event in (
+                cast.alice.sign(9007, [h], "", now - 500),
+                cast.alice.sign(9002, [h, ["name", "Tea"], ["public"], ["open"]], "", now - 400),
+                *(cast.alice.sign(9, [h], f"line {n}", now - 300 + n) for n in range(200)),
+            ):
+                assert await wire.publish(event) == (True, ""), event
+        ours = await made(tmp_path / "ours")
+        told = await sync(theirs.url, "--data", str(ours.folder), "--down")
+        assert told["relay_signed"] >= 1
+        assert (told["not_given"], told["sent"]) == (0, 0)
+        async with ours:
+            await ours.start()
+            async with connected(ours.url) as wire:
+                assert len(await wire.query({"kinds": [9], "#h": ["tea"]})) == 200
+
+
+async def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
+    events = notes(6000)
+    ours = await made(tmp_path / "ours", events[:3000])
+    theirs = await made(tmp_path / "theirs", events[3000:])
+    async with ours, theirs:
+        await ours.start()
+        await theirs.start()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "relay", "sync", theirs.url, "--data", str(ours.folder),
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        async with until(60, "something has come") as tries, connected(ours.url) as wire:
+            async for _ in tries:
+                if await wire.query({"ids": [event.id for event in events[3000:]], "limit": 1}):
+                    break
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+        told = await sync(theirs.url, "--data", str(ours.folder))
+        assert 0 < told["need"] < 3000
+        assert await ids(ours) == await ids(theirs) == ids_of(events)
+
+
+# -- what must not leave ---------------------------------------------------------------------------
+
+
+async def with_secrets(folder: Path) -> tuple[Rookery, dict[str, set[str]]]:
+    """A running relay with public and other events; what it has, by who may read it."""
+    rookery = await made(folder)
+    await rookery.start()
+    now, h = int(time.time()), ["h", "den"]
+    alice, bob, owner, robot = cast.alice, cast.bob, cast.owner, cast.robot
+    public = [alice.sign(1, [], "hello", now), alice.sign(0, [], "{}", now)]
+    secret = [
+        alice.sign(9007, [h, ["private"], ["hidden"], ["closed"]], "", now - 5),
+        alice.sign(9000, [h, ["p", bob.pubkey]], "", now - 4),
+        bob.sign(9, [h], "between us", now - 3),
+        robot.sign(31234, [["d", "x"]], "remember", now),
+        robot.sign(30078, [["d", "snowclaw:core:x"]], "a fact", now),
+        owner.sign(30078, [["d", "snowclaw:config:global"]], "{}", now),
+        robot.sign(1059, [["p", owner.pubkey]], "a wrap", now),
+        alice.sign(4, [["p", bob.pubkey]], "old style", now),
+    ]
+    protected = [alice.sign(1, [["-"]], "only by me", now)]
+    async with connected(rookery.url) as wire:
+        for key in (alice, bob, owner, robot):
+            await wire.log_in(key, rookery.url, now)
+        for event in (*public, *secret, *protected):
+            assert await wire.publish(event) == (True, ""), event
+    return rookery, {
+        "public": ids_of(public), "secret": ids_of(secret), "protected": ids_of(protected)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("our_side", ["a stopped relay's folder", "a running relay's", "a relay"])
+async def test_only_what_anybody_may_read_leaves(tmp_path: Path, our_side: str) -> None:
+    ours, has = await with_secrets(tmp_path / "ours")
+    key_file = tmp_path / "owner.nsec"
+    key_file.write_text(cast.owner.nsec)
+    key_file.chmod(0o600)
+    async with ours, FakeRelay() as theirs:
+        where = ["--data", str(ours.folder)]
+        if our_side == "a relay":
+            where = ["--relay", ours.url, "--key-file", str(key_file)]
+        elif our_side == "a stopped relay's folder":
+            assert await ours.stop() == 0
+        told = await sync(theirs.url, *where)
+        sent = {frame[1]["id"] for frame in theirs.verbs("EVENT")}
+        assert sent == has["public"]
+        assert (told["sent"], told["protected"]) == (2, 1)
+        # Nor were their ids named while sets were compared.
+        named = "".join(frame[-1] for frame in theirs.seen if frame[0].startswith("NEG-"))
+        assert all(id_ not in named for id_ in has["secret"])
+        assert any(id_ in named for id_ in has["public"])
+
+
+async def test_all_leaves_when_it_is_asked_for(tmp_path: Path) -> None:
+    ours, has = await with_secrets(tmp_path / "ours")
+    async with ours, FakeRelay() as theirs:
+        await sync(theirs.url, "--data", str(ours.folder), "--all")
+        sent = {frame[1]["id"] for frame in theirs.verbs("EVENT")}
+        assert has["public"] | has["secret"] <= sent
+        assert not sent & has["protected"]
+        assert all(not 39000 <= frame[1]["kind"] <= 39005 for frame in theirs.verbs("EVENT"))
+
+
+async def test_of_a_relay_all_is_what_the_key_may_read(tmp_path: Path) -> None:
+    ours, _ = await with_secrets(tmp_path / "ours")
+    key_file = tmp_path / "bob.nsec"
+    key_file.write_text(cast.bob.nsec)
+    key_file.chmod(0o600)
+    filter_ = '{"kinds":[1,9,30078]}'
+    async with ours, FakeRelay() as theirs:
+        args = ["--relay", ours.url, "--key-file", str(key_file), "--filter", filter_, "--all"]
+        await sync(theirs.url, *args)
+        said = {frame[1]["content"] for frame in theirs.verbs("EVENT")}
+        assert said == {"hello", "between us"}
+
+
+async def test_a_key_fetches_what_it_may_read(tmp_path: Path) -> None:
+    theirs, _ = await with_secrets(tmp_path / "theirs")
+    ours = await made(tmp_path / "ours")
+    key_file = tmp_path / "bob.nsec"
+    key_file.write_text(cast.bob.nsec)
+    key_file.chmod(0o600)
+    where = ["--data", str(ours.folder), "--down", "--filter", '{"kinds":[9]}']
+    async with theirs:
+        told = await sync(theirs.url, *where)
+        assert told["need"] == 0
+        told = await sync(theirs.url, *where, "--key-file", str(key_file), "--dry-run")
+        assert told["need"] == 1
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+async def test_what_is_refused_is_reported_and_is_no_failure(tmp_path: Path) -> None:
+    now = int(time.time())
+    mine, known = cast.stranger.sign(1, [], "let me in", now), cast.robot.sign(1, [], "hi", now)
+    ours = await made(tmp_path / "ours", [mine, known])
+    theirs = await made(tmp_path / "theirs", [], "group")
+    async with theirs:
+        await theirs.start()
+        code, out, err = await outputs("sync", theirs.url, "--data", str(ours.folder))
+        assert code == 0
+        assert out.decode().startswith("received 0, sent 1 (1 refused), compared 2 against")
+        assert re.fullmatch(r"refused there: 1 × restricted: .+\n", err)
+        # … and the other way: a folder applies its own rules, unless its owner trusts.
+        code, out, err = await outputs("sync", theirs.url, "--data", str(ours.folder), "--json")
+        told = json.loads(out)
+        assert (told["have"], told["sent"], sum(told["refused_there"].values())) == (1, 0, 1)
+    async with ours:
+        await ours.start()
+        where = [ours.url, "--data", str(theirs.folder), "--down"]
+        code, out, err = await outputs("sync", *where)
+        assert (code, out[:22]) == (0, b"received 0 (1 refused)")
+        told = await sync(*where, "--trust")
+        assert (told["received"], told["refused_here"]) == (1, {})
+
+
+async def fails(*args: str) -> tuple[int, str]:
+    code, out, err = await outputs("sync", *args)
+    assert out == b""
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    return code, err
+
+
+async def test_a_relay_without_negentropy_is_told(tmp_path: Path) -> None:
+    async def say_what(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("NOTICE", f"could not parse command {frame[0]}")
+
+    ours = await made(tmp_path / "ours", notes(3))
+    async with FakeRelay() as theirs:
+        theirs.on["NEG-OPEN"] = say_what
+        code, err = await fails(theirs.url, "--data", str(ours.folder))
+    assert code == 1
+    assert f"cannot compare with {theirs.url}: the relay offers no negentropy (NIP-77)" in err
+
+
+async def test_a_relay_that_goes_away_in_the_middle_is_told_with_what_was_done(
+    tmp_path: Path,
+) -> None:
+    ours = await made(tmp_path / "ours", notes(300))
+    async with FakeRelay() as theirs:
+
+        async def stop_taking(visitor: Visitor, frame: list[Any]) -> None:
+            await visitor.say_no(frame[1]["id"], "error: disk full")
+
+        theirs.on["EVENT"] = stop_taking
+        code, err = await fails(theirs.url, "--data", str(ours.folder))
+    assert code == 1
+    assert "disk full; received 0, sent 0; the same command goes on there" in err
+
+
+async def test_what_the_user_can_put_right_is_one_line(tmp_path: Path) -> None:
+    ours = await made(tmp_path / "ours")
+    data = ["--data", str(ours.folder)]
+    nowhere = "ws://127.0.0.1:9"
+    assert await fails(nowhere, *data) == (
+        1, f"rookery: cannot reach {nowhere}: connection refused\n"
+    )  # fmt: skip
+    for args, says in (
+        ((nowhere, "--data", str(tmp_path / "none")), (1, "is no folder")),
+        (("https://example.com", *data), (2, "is no relay URL")),
+        ((nowhere, *data, "--relay", nowhere), (2, "not both")),
+        ((nowhere, "--relay", "ws://127.0.0.1:9/"), (2, "is on both sides")),
+        ((nowhere, "--relay", "ws://127.0.0.1:8", "--trust"), (2, "--trust is for a folder")),
+        ((nowhere, *data, "--filter", "{"), (2, "not JSON")),
+        ((nowhere, *data, "--filter", '{"limit":3}'), (2, "limit")),
+        ((nowhere, *data, "--filter", '{"kinds":[39000]}'), (2, "nothing")),
+    ):
+        code, err = await fails(*args)
+        assert (code, says[1] in err) == (says[0], True), err

@@ -1,0 +1,153 @@
+"""Laws of search: SqliteStore finds and orders as ReferenceStore; what is hidden changes nothing of
+what others are told (N50-09)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.groups.group import Flag, Group, Groups
+from relay.nostr.event import event_from_raw
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.storage.reference import ReferenceStore
+from relay.verdict import Who
+from relay.visibility import STRANGER, Match, People, ReadRule, Viewer, visibility_for
+from tests import cast
+from tests.contract.writing import MAX, change, unsigned, write
+from tests.property import world
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.storage import Store
+    from relay.visibility import Visibility
+
+TERMS = FilterTerms(search=True)
+DEN = Group("den", flags=frozenset({Flag.PRIVATE})).with_users({cast.alice.pubkey: ()})
+RULES = [ReadRule("the den", Match(h=True), frozenset({Who.INSIDER}))]
+
+words = st.sampled_from(["tea", "teas", "Tea", "green", "greens", "café", "cafe", "run", "running",
+                         "x1", "-", "☕", "a-b", "b"])  # fmt: skip
+texts = st.lists(words, max_size=12).map(" ".join)
+pieces = st.one_of(
+    words,
+    words.map(lambda word: f"-{word}"),
+    st.lists(words, min_size=1, max_size=3).map(lambda some: f'"{" ".join(some)}"'),
+    st.lists(words, min_size=1, max_size=2).map(lambda some: f'-"{" ".join(some)}"'),
+    st.sampled_from(["language:en", '"', "OR", "AND", "NOT", "(", ")", "*", "^tea", "NEAR(", "\0"]),
+)
+plain = st.lists(st.sampled_from(["tea", "green", "run", "cafe"]), min_size=1, max_size=2)
+queries = st.one_of(  # most of them find several rows
+    plain.map(" ".join),
+    plain.map(" ".join),
+    st.lists(pieces, min_size=1, max_size=4).map(" ".join),
+    st.text(max_size=12),
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Event:
+    who = draw(st.sampled_from(world.PEOPLE))
+    kind, at = draw(st.sampled_from([1, 9])), draw(st.integers(0, 3))
+    tags = draw(st.sampled_from([[], [["h", "den"]], [["expiration", "2"]], [["t", "a"]]]))
+    return unsigned(who, kind, tags, draw(texts), at)
+
+
+filters = st.builds(
+    lambda query, more: filter_from({**more, "search": query}, TERMS),
+    queries,
+    st.sampled_from(
+        [{}, {}, {"kinds": [1]}, {"since": 1}, {"#t": ["a"]}, {"until": 2, "kinds": [9]}]
+    ),
+)
+corpora = st.lists(rows(), min_size=1, max_size=14)
+
+
+async def fill(store: Store, events: list[Event], gone: set[int]) -> None:
+    await change(store, lambda plan: plan.groups.update({"den": DEN}))
+    for event in events:
+        await write(store, event)
+    await store.index(lambda event: event.content or None, "content", 100)
+    await change(store, lambda plan: plan.removes.update(gone))
+    await store.index(lambda event: event.content or None, "content", 100)
+
+
+async def answer(
+    store: Store, filter_: Filter, seen: Visibility, limit: int, now: int
+) -> tuple[list[str], int]:
+    """ids, best first, and how many there are."""
+    if filter_.search is None:
+        return [], await store.count([filter_], seen, now=now)
+    seqs = await store.search(filter_, seen, limit=limit, upto=MAX, now=now)
+    raws, looked_at = await store.rows(seqs, filter_, seen, now=now)
+    assert len(raws) == looked_at == len(seqs)
+    return [event_from_raw(raw).id for raw in raws], await store.count([filter_], seen, now=now)
+
+
+def seen_by(viewer: Viewer) -> Visibility:
+    return visibility_for(viewer, RULES, People(), Groups().with_group(DEN))
+
+
+async def both_answer_alike(
+    events: list[Event], gone: set[int], asked: list[tuple[Filter, int, int]]
+) -> None:
+    reference = ReferenceStore()
+    async with world.sqlite_store() as sqlite:
+        for store in (reference, sqlite):
+            await fill(store, events, gone)
+        for filter_, limit, now in asked:
+            for viewer in (STRANGER, Viewer(frozenset({cast.alice.pubkey}))):
+                seen = seen_by(viewer)
+                expected = await answer(reference, filter_, seen, limit, now)
+                assert await answer(sqlite, filter_, seen, limit, now) == expected
+    await reference.close()
+
+
+@pytest.mark.slow
+@pytest.mark.proves("N50-10", "N50-03")
+@settings(max_examples=60)
+@given(
+    corpora,
+    st.sets(st.integers(1, 14), max_size=3),
+    st.lists(
+        st.tuples(filters, st.sampled_from([100, 1, 3]), st.integers(0, 3)), min_size=1, max_size=5
+    ),
+)
+def test_a_store_finds_and_orders_as_the_reference(
+    events: list[Event], gone: set[int], asked: list[tuple[Filter, int, int]]
+) -> None:
+    world.run(both_answer_alike(events, gone, asked))
+
+
+async def hidden_rows_change_nothing(
+    public: list[Event], hidden: list[Event], asked: list[tuple[Filter, int]]
+) -> None:
+    outside = seen_by(STRANGER)
+    async with world.sqlite_store() as without, world.sqlite_store() as beside:
+        await fill(without, public, set())
+        # Among and before the others, so that both their numbers and their words could tell.
+        mixed = [event for pair in zip(hidden, public, strict=False) for event in pair]
+        rest = public[len(hidden) :] + hidden[len(public) :]
+        await fill(beside, mixed + rest, set())
+        for filter_, limit in asked:
+            expected = await answer(without, filter_, outside, limit, 0)
+            assert await answer(beside, filter_, outside, limit, 0) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.proves("N50-09", "N29-90")
+@settings(max_examples=60)
+@given(
+    st.lists(rows().filter(lambda event: not event.has_tag("h")), min_size=4, max_size=12),
+    st.lists(texts, min_size=1, max_size=16),
+    st.lists(st.tuples(filters, st.sampled_from([100, 1, 2])), min_size=3, max_size=8),
+)
+def test_what_is_hidden_changes_neither_order_nor_count(
+    public: list[Event], secrets: list[str], asked: list[tuple[Filter, int]]
+) -> None:
+    """A rank by how rare a word is, or by how long texts are on the whole, would fail here."""
+    hidden = [unsigned(cast.alice, 9, [["h", "den"]], text, at) for at, text in enumerate(secrets)]
+    world.run(hidden_rows_change_nothing(public, hidden, asked))

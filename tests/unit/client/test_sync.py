@@ -1,0 +1,314 @@
+"""relay/client/sync.py: two relays become alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, PublishRefused, QueryClosed
+from relay.client import sync as syncing
+from relay.client.sync import Direction, RelaySide, Sync, Tally, halves
+from relay.nostr.filters import Filter
+from tests.cast import alice, bob
+from tests.unit.client.fake_relay import FakeRelay, items
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from relay.client import Pace
+    from relay.nostr.event import Event
+    from tests.unit.client.fake_relay import Visitor
+
+NOW = 1_700_000_000
+NOTES = [alice.sign(1, [], f"note {number}", NOW + number) for number in range(600)]
+
+
+@pytest.fixture
+async def ours() -> AsyncIterator[FakeRelay]:
+    async with FakeRelay() as relay:
+        yield relay
+
+
+async def synced(
+    ours: FakeRelay, theirs: FakeRelay, pace: Pace, *,
+    filter_: Filter = Filter(), direction: Direction | None = Direction.BOTH,  # noqa: B008
+) -> Tally:  # fmt: skip
+    async with Client(ours.url, pace=pace) as here, Client(theirs.url, pace=pace) as there:
+        side = RelaySide(here, here)
+        sync = Sync(side, there, filter_, now=NOW + 1000, note=lambda _: None)
+        await sync.compare()
+        if direction is not None:
+            await sync.move(direction)
+        return sync.tally
+
+
+def ids(relay: FakeRelay) -> set[str]:
+    return {event.id for event in relay.events}
+
+
+def all_ids(events: Sequence[Event]) -> set[str]:
+    return {event.id for event in events}
+
+
+# What moves
+
+
+async def test_both_sides_get_what_they_lack(ours: FakeRelay, fake: FakeRelay, pace: Pace) -> None:
+    ours.events += NOTES[:400]
+    fake.events += NOTES[300:]
+    tally = await synced(ours, fake, pace)
+    assert ids(ours) == ids(fake) == all_ids(NOTES)
+    assert (tally.compared, tally.need, tally.have) == (400, 200, 300)
+    assert (tally.received, tally.sent) == (200, 300)
+    # Only what differs was on the way, and what was sent went in the order of time.
+    assert [frame[1]["id"] for frame in fake.verbs("EVENT")] == [note.id for note in NOTES[:300]]
+    assert sum(len(frame[2]["ids"]) for frame in fake.verbs("REQ")) == 200
+
+
+async def test_a_second_run_moves_nothing(ours: FakeRelay, fake: FakeRelay, pace: Pace) -> None:
+    ours.events += NOTES[:40]
+    fake.events += NOTES[10:50]
+    await synced(ours, fake, pace)
+    ours.seen.clear()
+    fake.seen.clear()
+    tally = await synced(ours, fake, pace)
+    assert (tally.need, tally.have, tally.rounds) == (0, 0, 1)
+    assert not ours.verbs("EVENT")
+    assert not fake.verbs("EVENT")
+    assert not fake.verbs("REQ")
+
+
+@pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP, None])
+async def test_one_way_moves_nothing_the_other_way(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace, direction: Direction | None
+) -> None:
+    ours.events += NOTES[:40]
+    fake.events += NOTES[10:50]
+    tally = await synced(ours, fake, pace, direction=direction)
+    assert (tally.need, tally.have) == (10, 10)
+    assert len(ours.events) == (50 if direction is Direction.DOWN else 40)
+    assert len(fake.events) == (50 if direction is Direction.UP else 40)
+
+
+async def test_what_the_filter_does_not_find_stays_where_it_is(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    reaction = bob.sign(7, [], "+", NOW)
+    ours.events += [*NOTES[:5], reaction]
+    await synced(ours, fake, pace, filter_=Filter(kinds=frozenset({7})))
+    assert fake.events == [reaction]
+
+
+async def test_what_each_relay_signs_for_itself_is_moved_by_nobody(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    ours.events += [alice.sign(39000, [["d", "tea"]], "", NOW), NOTES[0]]
+    fake.events += [bob.sign(kind, [["d", "tea"]], "", NOW) for kind in range(39000, 39006)]
+    fake.events += [NOTES[1]]
+    tally = await synced(ours, fake, pace)
+    assert (tally.received, tally.sent, tally.relay_signed) == (1, 1, 6)
+    assert len(ours.events) == 3
+    assert len(fake.events) == 8
+    asked = [frame[2]["ids"] for frame in fake.verbs("REQ")]
+    assert asked == [[NOTES[1].id]]
+
+
+async def test_protected_events_are_not_sent_and_not_fetched_twice(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    here, both = alice.sign(1, [["-"]], "mine", NOW), alice.sign(1, [["-"]], "everywhere", NOW)
+    ours.events += [here, both]
+    fake.events += [both]
+    tally = await synced(ours, fake, pace)
+    assert (tally.need, tally.have, tally.protected, tally.sent) == (0, 1, 1, 0)
+    assert fake.events == [both]
+
+
+async def test_a_relay_that_serves_few_at_a_time_is_asked_again(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    fake.events += NOTES
+    fake.most_rows = 90
+    tally = await synced(ours, fake, pace)
+    assert (tally.received, tally.not_given) == (600, 0)
+
+
+async def test_what_is_named_and_not_given_is_counted(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    async def give_less(visitor: Visitor, frame: list[Any]) -> None:
+        fake.events = fake.events[5:]  # deleted, since they were compared
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = give_less
+    fake.events += NOTES[:50]
+    tally = await synced(ours, fake, pace)
+    assert tally.received < 50
+    assert tally.received + tally.not_given == 50
+
+
+# What is refused
+
+
+async def test_refusals_are_counted_by_their_reason_and_stop_nothing(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    async def be_strict(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["content"] in ("note 3", "note 4"):
+            await visitor.say_no(frame[1]["id"], "blocked: not this")
+        elif frame[1]["content"] == "note 5":
+            await visitor.say_no(frame[1]["id"], "invalid: too long")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = be_strict
+    ours.events += NOTES[:10]
+    tally = await synced(ours, fake, pace)
+    assert tally.sent == len(fake.events) == 7
+    assert tally.refused_there == {"blocked: not this": 2, "invalid: too long": 1}
+
+
+async def test_reasons_without_end_are_counted_together(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    async def be_chatty(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], f"blocked: not {frame[1]['id']}")
+
+    fake.on["EVENT"] = be_chatty
+    ours.events += NOTES[:100]
+    tally = await synced(ours, fake, pace)
+    assert tally.refused_there.total() == 100
+    assert len(tally.refused_there) == 33
+    assert tally.refused_there["other reasons"] == 68
+
+
+async def test_what_came_before_its_cause_is_offered_again(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    """A member speaks after they were added; ids, by which events are fetched, know no time."""
+    notes = sorted(NOTES[:300], key=lambda note: note.id)
+    added = next(
+        event for number in range(10_000)
+        if (event := bob.sign(9000, [], f"{number}", NOW - 1)).id > notes[250].id
+    )  # fmt: skip
+
+    async def only_members(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["id"] == added.id or added in ours.events:
+            await ours.take(visitor, frame)
+        else:
+            await visitor.say_no(frame[1]["id"], "restricted: not a member")
+
+    ours.on["EVENT"] = only_members
+    fake.events += [*notes, added]
+    tally = await synced(ours, fake, pace)
+    assert len(ours.verbs("EVENT")) > 301, "it was to come after others"
+    assert (tally.received, tally.refused_here.total()) == (301, 0)
+    assert ids(ours) == ids(fake)
+
+
+async def test_what_is_refused_for_now_is_sent_again(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_PAUSES_S", (0.0, 0.0))
+    tries: dict[str, int] = {}
+
+    async def third_time_lucky(visitor: Visitor, frame: list[Any]) -> None:
+        id_ = frame[1]["id"]
+        tries[id_] = tries.get(id_, 0) + 1
+        if tries[id_] < 3 and frame[1]["content"] != "note 0":
+            await visitor.say_no(id_, "rate-limited: slow down")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = third_time_lucky
+    ours.events += NOTES[:10]
+    tally = await synced(ours, fake, pace)
+    assert (tally.sent, tally.refused_there.total()) == (10, 0)
+    assert tries[NOTES[0].id] == 1
+
+
+async def test_a_relay_that_takes_nothing_for_now_ends_the_run(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "error: disk full")
+
+    fake.on["EVENT"] = refuse
+    monkeypatch.setattr(syncing, "_PAUSES_S", (0.0,))
+    ours.events += NOTES
+    with pytest.raises(PublishRefused, match="disk full"):
+        await synced(ours, fake, pace)
+    # The first batch, twice; the rest was not refused one by one.
+    assert len(fake.verbs("EVENT")) == 500
+
+
+# A relay that finds too many
+
+
+async def test_a_set_that_is_too_large_is_compared_in_parts(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    ours.events += NOTES[:400]
+    fake.events += NOTES[100:]
+    fake.most_records = 60
+    tally = await synced(ours, fake, pace)
+    assert ids(ours) == ids(fake) == all_ids(NOTES)
+    assert (tally.received, tally.sent) == (200, 100)
+
+
+async def test_it_is_compared_in_parts_also_when_we_have_nothing(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    fake.events += NOTES[:100]
+    fake.most_records = 20
+    await synced(ours, fake, pace)
+    assert ids(ours) == ids(fake)
+
+
+async def test_more_in_one_second_than_a_relay_compares_is_told(
+    ours: FakeRelay, fake: FakeRelay, pace: Pace
+) -> None:
+    fake.events += [alice.sign(1, [], f"{number}", NOW) for number in range(5)]
+    fake.most_records = 4
+    with pytest.raises(QueryClosed, match="too many records"):
+        await synced(ours, fake, pace)
+
+
+def test_halves_have_all_that_the_whole_has() -> None:
+    whole = Filter(kinds=frozenset({1}))
+    for some in (NOTES[:9], NOTES[:1], [], [alice.sign(1, [], f"{n}", NOW) for n in range(3)]):
+        waiting, seconds, parts = [(whole, items(some))], 0, 0
+        while waiting:
+            filter_, here = waiting.pop()
+            assert all(
+                (bytes.fromhex(note.id) in here.ids(0, len(here))) == filter_.matches(note)
+                for note in some
+            )
+            parts += 1
+            split = halves(filter_, here, NOW + 5) if len(here) or parts == 1 else None
+            if split is None:
+                seconds += len(here)
+                continue
+            (lower, _), (upper, _) = split
+            assert lower.until is not None
+            assert upper.since == lower.until + 1
+            assert (lower.since, upper.until) == (filter_.since, filter_.until)
+            waiting += split
+        assert seconds == len(some)
+
+
+@pytest.mark.parametrize(
+    "filter_",
+    [
+        Filter(limit=5),
+        Filter(search="tea"),
+        Filter(kinds=frozenset({39000, 39002})),
+        Filter(authors=frozenset(), impossible=True),
+    ],
+)
+async def test_a_filter_that_cannot_be_compared_is_refused(
+    fake: FakeRelay, pace: Pace, filter_: Filter
+) -> None:
+    with pytest.raises(ValueError, match="match"):
+        await synced(fake, fake, pace, filter_=filter_)

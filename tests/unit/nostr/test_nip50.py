@@ -1,0 +1,109 @@
+"""relay/nostr/nip50.py: what a query asks, and what makes one text a better answer than another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.nip50 import (
+    LONGEST_QUERY,
+    LONGEST_TEXT,
+    MOST_TERMS,
+    Search,
+    search_from,
+    searchable,
+    words_of,
+)
+
+QUERIES = {
+    "green tea": Search(("green", "tea")),
+    "  green\t\ntea ": Search(("green", "tea")),
+    "tea tea": Search(("tea",)),
+    '"green tea" cup': Search(("green tea", "cup")),
+    '"green tea"cup': Search(("green tea", "cup")),
+    "tea -milk": Search(("tea",), ("milk",)),
+    'tea -"cold milk" -sugar': Search(("tea",), ("cold milk", "sugar")),
+    "-milk": Search((), ("milk",)),
+    "tea language:en include:spam": Search(("tea",)),
+    "nsfw:false tea -domain:example.com": Search(("tea",)),
+    "tea future-thing.v2:[1,2]": Search(("tea",)),
+    "see https://example.com/tea": Search(("see", "https://example.com/tea")),
+    "note: tea": Search(("note:", "tea")),
+    "10:30": Search(("10:30",)),
+    '"language:en"': Search(("language:en",)),
+}
+
+
+@pytest.mark.proves("N50-04", "N50-07")
+@pytest.mark.parametrize("query", QUERIES, ids=repr)
+def test_a_query_is_words_phrases_and_exclusions(query: str) -> None:
+    """G-22: quotes make a phrase, `-word` excludes, `key:value` is ignored."""
+    assert search_from(query) == QUERIES[query]
+
+
+@pytest.mark.proves("N50-04", "N50-07")
+@pytest.mark.parametrize("query", ["", "  ", "\0\n", "language:en", "a:b c:d -e:f", '-"" "  "'])
+def test_a_query_that_asks_nothing_is_as_if_absent(query: str) -> None:
+    assert search_from(query) is None
+    filter_ = filter_from({"kinds": [1], "search": query}, FilterTerms(search=True))
+    assert filter_ == filter_from({"kinds": [1]}, FilterTerms())
+
+
+@pytest.mark.proves("N50-10")
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ('"green tea', ('"green', "tea")),
+        ("tea OR NOT (milk)", ("tea", "OR", "NOT", "(milk)")),
+        ("te*a ^x {text}", ("te*a", "^x", "{text}")),
+        ("text\0: AND\x01", ("text", ":", "AND")),
+        ("- --", ("-",)),
+        ("!!!", ("!!!",)),
+    ],
+)
+def test_what_cannot_be_read_is_words(query: str, words: tuple[str, ...]) -> None:
+    search = search_from(query)
+    assert search is not None
+    assert search.required == words
+
+
+@given(st.text())
+def test_any_text_can_be_read(query: str) -> None:
+    search = search_from(query)
+    terms = () if search is None else search.required + search.excluded
+    assert len(terms) <= MOST_TERMS
+    assert all(term.strip() and not any(ord(c) < 32 for c in term) for term in terms)
+
+
+def test_a_long_query_is_read_as_far_as_its_bounds() -> None:
+    search = search_from(" ".join(f"w{number}" for number in range(2 * MOST_TERMS)))
+    assert search is not None
+    assert search.required == tuple(f"w{number}" for number in range(MOST_TERMS))
+    assert search_from("a" * (2 * LONGEST_QUERY)) == Search(("a" * LONGEST_QUERY,))
+
+
+def test_a_text_tells_its_words_that_come_more_than_once() -> None:
+    found = searchable("Tea, tea! And TEA and tea-cups\0")
+    assert found.text == "Tea, tea! And TEA and tea-cups "
+    assert set(found.repeated.split()) == {"tea", "and"}
+    assert found.frequent == "tea"
+
+
+def test_a_word_is_worth_more_the_more_often_it_comes_and_the_shorter_the_text() -> None:
+    short, long = searchable("tea"), searchable("tea " + "word " * 200)
+    for text in (short, long):
+        once, repeated, frequent = text.worth
+        assert 0 < once < repeated < frequent
+    assert short.worth > long.worth
+
+
+def test_a_text_can_be_found_up_to_its_bound() -> None:
+    assert searchable("x" * (LONGEST_TEXT + 1)).text == "x" * LONGEST_TEXT
+
+
+def test_a_term_is_counted_by_its_words() -> None:
+    assert words_of("Æther9") == ("Æther9",)
+    assert words_of("green tea-time a_b") == ("green", "tea", "time", "a", "b")
+    assert words_of("!") == ()

@@ -1,0 +1,636 @@
+"""relay/server/nip86.py: the relay is managed over HTTP, and what that does at once.
+
+NIPS.md sections 86 and 98, N29-19, N42-09, N42-16; contract §3, §5, §6.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from ipaddress import ip_network
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from relay.errors import StoreFault
+from relay.groups.group import Flag, Group
+from relay.management import METHODS, Blocklist, blocklist_of
+from relay.server.http import may_connect
+from tests.cast import admin, alice, bob, carol, owner, robot
+from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, Visit, serving
+from tests.unit.server.test_http import request_from
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+RPC = "application/nostr+json+rpc"
+BANNED_WRITE = (False, "blocked: this key is banned here")
+BANNED_READ = "restricted: this key is banned here"
+DEN = Group("den", flags=frozenset({Flag.PRIVATE})).with_users(
+    {admin.pubkey: ("admin",), alice.pubkey: ()}
+)
+_numbers = count()
+
+
+def signed(
+    relay: Relay, body: bytes, who: SecretKey = owner, *, at: int = NOW, u: str | None = None,
+    method: str = "POST", kind: int = 27235, payload: str | None = "",
+) -> str:  # fmt: skip
+    """The Authorization header of a call; each is another event."""
+    tags = [["u", f"http://{relay.at}/" if u is None else u], ["method", method],
+            ["number", str(next(_numbers))]]  # fmt: skip
+    if payload is not None:
+        tags.append(["payload", payload or sha256(body).hexdigest()])
+    return header(who.sign(kind, tags, "", at))
+
+
+def header(event: Event) -> str:
+    return "Nostr " + b64encode(event.raw).decode()
+
+
+def body_of(method: str, *params: object) -> bytes:
+    return orjson.dumps({"method": method, "params": params})
+
+
+async def post(
+    relay: Relay, body: bytes, authorization: str | None, path: str = "/", **headers: str
+) -> tuple[int, Any]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    named.setdefault("Content-Type", RPC)
+    if authorization is not None:
+        named["Authorization"] = authorization
+    url = f"http://{relay.at}{path}"
+    async with relay.browser.post(url, data=body, headers=named) as response:
+        assert response.content_type == RPC
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+        return response.status, orjson.loads(await response.read())
+
+
+async def called(relay: Relay, method: str, *params: object, who: SecretKey = owner) -> Any:
+    """What a call gives that nothing is wrong with."""
+    body = body_of(method, *params)
+    status, said = await post(relay, body, signed(relay, body, who))
+    assert status == 200, said
+    assert said.keys() == {"result"}, said
+    return said["result"]
+
+
+async def objected(relay: Relay, method: str, *params: object) -> str:
+    """What a call is told that cannot be carried out."""
+    body = body_of(method, *params)
+    status, said = await post(relay, body, signed(relay, body))
+    assert status == 200
+    assert said.keys() == {"error"}
+    assert isinstance(said["error"], str)
+    return said["error"]
+
+
+@asynccontextmanager
+async def serving_the_den(policy: str = OPEN) -> AsyncIterator[Relay]:
+    """With a private group, whose members are admin and alice."""
+    async with serving(policy=policy) as relay:
+        relay.realm.adopt(relay.realm.groups.with_group(DEN))
+        yield relay
+
+
+async def logged_in(relay: Relay, *who: SecretKey) -> Visit:
+    visit = await relay.visit()
+    for key in who:
+        assert await visit.logs_in(key, f"ws://{relay.at}") == (True, "")
+    return visit
+
+
+def note(who: SecretKey = alice, text: str = "tea is ready", *tags: list[str]) -> Event:
+    return who.sign(1, [list(tag) for tag in tags], text, NOW)
+
+
+def found(frames: list[list[Any]]) -> list[str]:
+    """Ids of the events of an answer."""
+    return [frame[2]["id"] for frame in frames if frame[0] == "EVENT"]
+
+
+# who may call ------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N86-01", "N86-02", "N86-10", "N98-01", "N98-02", "N98-05", "N98-06")
+@pytest.mark.parametrize("who", [owner, RELAY], ids=["an owner", "the relay itself"])
+async def test_the_operator_calls(who: SecretKey) -> None:
+    async with serving() as relay:
+        assert set(await called(relay, "supportedmethods", who=who)) == set(METHODS)
+
+
+@pytest.mark.proves("N86-02", "N86-03")
+@pytest.mark.parametrize("who", [alice, robot, admin], ids=["a member", "an agent", "an admin"])
+async def test_nobody_else_calls(who: SecretKey) -> None:
+    async with serving_the_den() as relay:
+        body = body_of("banpubkey", bob.pubkey)
+        status, said = await post(relay, body, signed(relay, body, who))
+        assert status == 403
+        assert said.keys() == {"error"}
+        assert await called(relay, "listbannedpubkeys") == []
+
+
+@pytest.mark.proves("N86-02", "N98-04")
+@pytest.mark.parametrize(
+    "u", ["http://{}", "http://{}/", "https://{}/", "ws://{}", "wss://{}/", "WS://{}"]
+)
+async def test_the_address_may_be_written_as_clients_write_it(u: str) -> None:
+    async with serving() as relay:
+        body = body_of("supportedmethods")
+        authorization = signed(relay, body, u=u.format(relay.at))
+        assert (await post(relay, body, authorization))[0] == 200
+
+
+@pytest.mark.proves("N98-04")
+async def test_behind_a_proxy_the_public_address_counts() -> None:
+    async with serving('[relay]\nurl = "wss://relay.example/tea"\n') as relay:
+        body = body_of("supportedmethods")
+        right = signed(relay, body, u="https://relay.example/tea/")
+        assert (await post(relay, body, right, "/tea"))[0] == 200
+        for wrong in ("https://relay.example/", f"http://{relay.at}/tea"):
+            authorization = signed(relay, body, u=wrong)
+            status, _ = await post(relay, body, authorization, "/tea", Host="relay.example")
+            assert status == 401
+
+
+@pytest.mark.proves("N86-02", "N98-02", "N98-03", "N98-04", "N98-05", "N98-06", "N98-07")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"at": NOW - 61},
+        {"at": NOW + 61},
+        {"u": "http://elsewhere.example/"},
+        {"u": ""},
+        {"method": "GET"},
+        {"kind": 22242},
+        {"payload": None},
+        {"payload": "0" * 64},
+    ],
+    ids=str,
+)
+async def test_what_speaks_for_another_request_is_no_authorization(wrong: dict[str, Any]) -> None:
+    async with serving() as relay:
+        body = body_of("banpubkey", alice.pubkey)
+        status, said = await post(relay, body, signed(relay, body, **wrong))
+        assert status == 401
+        assert said.keys() == {"error"}
+        assert await called(relay, "listbannedpubkeys") == []
+
+
+@pytest.mark.proves("N86-02", "N98-07")
+@pytest.mark.parametrize(
+    "authorization", [None, "", "Basic b3duZXI=", "Nostr ", "Nostr !!", "Nostr e30="]
+)
+async def test_without_authorization_nothing_is_said(authorization: str | None) -> None:
+    async with serving() as relay:
+        status, said = await post(relay, body_of("listbannedpubkeys"), authorization)
+        assert status == 401
+        assert said.keys() == {"error"}
+
+
+@pytest.mark.proves("N98-02")
+async def test_a_signature_of_somebody_else_is_none() -> None:
+    async with serving() as relay:
+        body = body_of("supportedmethods")
+        tags = [["u", f"http://{relay.at}"], ["method", "POST"],
+                ["payload", sha256(body).hexdigest()]]  # fmt: skip
+        event = orjson.loads(owner.sign(27235, tags, "", NOW).raw)
+        event["sig"] = orjson.loads(alice.sign(27235, tags, "", NOW).raw)["sig"]
+        authorization = "Nostr " + b64encode(orjson.dumps(event)).decode()
+        assert (await post(relay, body, authorization))[0] == 401
+
+
+@pytest.mark.proves("N98-08")
+async def test_an_authorization_is_good_for_one_call() -> None:
+    async with serving() as relay:
+        body = body_of("banpubkey", alice.pubkey)
+        authorization = signed(relay, body)
+        assert (await post(relay, body, authorization))[0] == 200
+        await called(relay, "unbanpubkey", alice.pubkey)
+        assert (await post(relay, body, authorization))[0] == 401
+        assert await called(relay, "listbannedpubkeys") == []
+
+
+@pytest.mark.proves("N98-08")
+async def test_so_many_calls_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.server.nip86._MAX_CALLS", 2)
+    async with serving() as relay:
+        body = body_of("supportedmethods")
+        first = signed(relay, body)
+        statuses = [(await post(relay, body, first))[0], (await post(relay, body, first))[0]]
+        for _ in range(2):
+            statuses.append((await post(relay, body, signed(relay, body)))[0])
+        assert statuses == [200, 401, 200, 429]
+
+
+@pytest.mark.proves("N98-09")
+async def test_an_authorization_is_not_handed_on_as_an_event() -> None:
+    async with serving() as relay:
+        visit = await relay.visit()
+        accepted, text = await visit.publishes(owner.sign(27235, [["u", "x"]], "", NOW))
+        assert not accepted
+        assert text.startswith("invalid: ")
+
+
+# what is said ------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N86-01")
+async def test_an_unknown_method_is_an_error() -> None:
+    async with serving() as relay:
+        assert "unknown method" in await objected(relay, "makecoffee")
+        assert "roles" in await objected(relay, "createrole", "id", "label", "", "", 1)
+
+
+@pytest.mark.proves("N86-04")
+async def test_wrong_parameters_change_nothing() -> None:
+    async with serving() as relay:
+        for params in ([], [alice.pubkey, 7], [alice.npub], [alice.pubkey, "a", "b"]):
+            assert (await objected(relay, "banpubkey", *params)).startswith("invalid: ")
+        assert await called(relay, "listbannedpubkeys") == []
+        assert relay.disk.committed() == 0
+
+
+@pytest.mark.proves("N86-01")
+@pytest.mark.parametrize(
+    "body", [b"", b"tea", b"[]", b'{"params":[]}', b'{"method":1}', b'{"method":"x","params":{}}']
+)
+async def test_a_body_that_is_no_call_is_refused(body: bytes) -> None:
+    async with serving() as relay:
+        status, said = await post(relay, body, signed(relay, body))
+        assert status == 400
+        assert said.keys() == {"error"}
+
+
+@pytest.mark.proves("N86-01")
+async def test_a_body_of_another_type_or_size_is_refused() -> None:
+    async with serving() as relay:
+        body = body_of("supportedmethods")
+        authorization = signed(relay, body)
+        assert (await post(relay, body, authorization, Content_Type="application/json"))[0] == 415
+        large = body_of("banpubkey", alice.pubkey, "x" * 70_000)
+        assert (await post(relay, large, signed(relay, large)))[0] == 413
+        typed = f"{RPC}; charset=utf-8"
+        assert (await post(relay, body, authorization, Content_Type=typed))[0] == 200
+
+
+@pytest.mark.proves("N86-03")
+async def test_each_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def lines() -> list[str]:
+        return [entry.getMessage() for entry in caplog.records if entry.name.endswith("nip86")]
+
+    async with serving() as relay:
+        with caplog.at_level("INFO", "relay.server.nip86"):
+            await called(relay, "banpubkey", alice.pubkey, "line\nline")
+            await objected(relay, "banpubkey", owner.pubkey)
+        banned, refused = lines()
+        assert owner.pubkey in banned
+        assert "banpubkey" in banned
+        assert alice.pubkey in banned
+        assert "\n" not in banned
+        assert "refused" in refused
+
+
+@pytest.mark.proves("N11-02", "N86-01")
+async def test_a_page_in_a_browser_may_call() -> None:
+    """A browser asks before, and takes `*` for every header but this one."""
+    async with serving() as relay:
+        wants = {"Access-Control-Request-Headers": "authorization,content-type"}
+        asked = await relay.browser.options(f"http://{relay.at}/", headers=wants)
+        assert asked.status == 204
+        assert "Authorization" in asked.headers["Access-Control-Allow-Headers"].split(", ")
+        assert "POST" in asked.headers["Access-Control-Allow-Methods"]
+
+
+@pytest.mark.proves("N11-09", "N86-01")
+async def test_the_document_says_so() -> None:
+    async with serving() as relay:
+        document = await relay.get(Accept="application/nostr+json")
+        assert 86 in (await document.json(content_type=None))["supported_nips"]
+
+
+async def test_a_full_disk_is_told_and_nothing_is_changed() -> None:
+    async with serving() as relay:
+        async def full(*_: object) -> int:
+            raise StoreFault("disk full")
+
+        relay.disk.append = full  # type: ignore[method-assign]
+        assert (await objected(relay, "banpubkey", alice.pubkey)).startswith("error: ")
+        assert await called(relay, "listbannedpubkeys") == []
+        assert await (await relay.visit()).asks({}) == [["EOSE", "s"]]
+
+
+# bans of keys ------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N86-11", "N29-19")
+async def test_a_banned_key_writes_nothing_also_as_a_member() -> None:
+    async with serving_the_den() as relay:
+        visit = await relay.visit()
+        chat = [alice.sign(9, [["h", "den"]], text, NOW) for text in ("before", "after")]
+        assert await visit.publishes(chat[0]) == (True, "")
+        assert await called(relay, "banpubkey", alice.pubkey, "spam") is True
+        assert await visit.publishes(chat[1]) == BANNED_WRITE
+        assert await visit.publishes(note()) == BANNED_WRITE
+        assert await visit.publishes(alice.sign(20001, [], "", NOW)) == BANNED_WRITE
+        assert await visit.publishes(note(bob)) == (True, "")
+        assert await called(relay, "listbannedpubkeys") == [
+            {"pubkey": alice.pubkey, "reason": "spam"}
+        ]
+
+
+@pytest.mark.proves("N86-11")
+async def test_a_banned_admin_leads_no_more_and_the_group_stays() -> None:
+    async with serving_the_den() as relay:
+        await called(relay, "banpubkey", admin.pubkey)
+        visit = await relay.visit()
+        put = admin.sign(9000, [["h", "den"], ["p", carol.pubkey]], "", NOW)
+        assert await visit.publishes(put) == BANNED_WRITE
+        assert relay.realm.groups.by_id["den"] == DEN
+
+
+@pytest.mark.proves("N62-11")
+async def test_a_ban_does_not_keep_anybody_from_vanishing() -> None:
+    async with serving() as relay:
+        visit = await relay.visit()
+        assert await visit.publishes(note()) == (True, "")
+        await called(relay, "banpubkey", alice.pubkey)
+        request = alice.sign(62, [["relay", "ALL_RELAYS"]], "", NOW)
+        assert await visit.publishes(request) == (True, "")
+        await called(relay, "unbanpubkey", alice.pubkey)
+        assert found(await visit.asks({"authors": [alice.pubkey]})) == []
+
+
+@pytest.mark.proves("N86-11", "N42-09")
+async def test_a_banned_key_cannot_log_in_and_the_others_stay() -> None:
+    async with serving_the_den() as relay:
+        await called(relay, "banpubkey", alice.pubkey)
+        visit = await logged_in(relay, admin)
+        assert await visit.logs_in(alice, f"ws://{relay.at}") == (False, BANNED_READ)
+        assert await visit.asks({"kinds": [9], "#h": ["den"]}) == [["EOSE", "s"]]
+
+
+@pytest.mark.proves("N86-11", "N42-16")
+async def test_a_ban_ends_what_is_open_at_once() -> None:
+    async with serving_the_den() as relay:
+        reads = await logged_in(relay, bob, alice)
+        assert await reads.asks({"kinds": [1]}) == [["EOSE", "s"]]
+        await called(relay, "banpubkey", alice.pubkey)
+        assert await reads.hears() == ["CLOSED", "s", BANNED_READ]
+        assert await (await relay.visit()).publishes(note(bob)) == (True, "")
+        # Nothing came in between: the next that is heard is the answer to this.
+        for verb in ("REQ", "COUNT"):
+            await reads.says(verb, "again", {"kinds": [1]})
+            assert await reads.hears() == ["CLOSED", "again", BANNED_READ]
+        await reads.says("NEG-OPEN", "again", {"kinds": [1]}, "6100000200")
+        assert await reads.hears() == ["NEG-ERR", "again", BANNED_READ]
+
+
+@pytest.mark.proves("N86-12", "N42-16")
+async def test_who_is_unbanned_reads_and_writes_on() -> None:
+    async with serving_the_den() as relay:
+        visit = await logged_in(relay, alice)
+        await called(relay, "banpubkey", alice.pubkey)
+        await called(relay, "unbanpubkey", alice.pubkey)
+        assert await visit.publishes(note()) == (True, "")
+        assert found(await visit.asks({"kinds": [1]})) == [note().id]
+        assert await called(relay, "listbannedpubkeys") == []
+
+
+@pytest.mark.proves("N86-11", "N86-12")
+async def test_what_a_banned_key_wrote_is_hidden_until_it_is_unbanned() -> None:
+    async with serving() as relay:
+        visit, owners = await relay.visit(), await logged_in(relay, owner)
+        for event in (note(), note(bob)):
+            assert await visit.publishes(event) == (True, "")
+        await called(relay, "banpubkey", alice.pubkey)
+        for reader in (visit, owners):
+            assert found(await reader.asks({"kinds": [1]})) == [note(bob).id]
+            assert found(await reader.asks({"ids": [note().id]})) == []
+            await reader.says("COUNT", "c", {"kinds": [1]})
+            assert await reader.hears() == ["COUNT", "c", {"count": 1}]
+        await called(relay, "unbanpubkey", alice.pubkey)
+        both = {note().id, note(bob).id}
+        assert set(found(await visit.asks({"kinds": [1]}))) == both
+
+
+@pytest.mark.proves("N86-11")
+async def test_or_it_is_deleted_for_good() -> None:
+    async with serving(policy=OPEN + '[bans]\nstored = "delete"\n') as relay:
+        visit = await relay.visit()
+        assert await visit.publishes(note()) == (True, "")
+        await called(relay, "banpubkey", alice.pubkey)
+        await called(relay, "unbanpubkey", alice.pubkey)
+        assert found(await visit.asks({"kinds": [1]})) == []
+        assert await visit.publishes(note()) == (False, "blocked: deleted")
+        assert await visit.publishes(note(alice, "something new")) == (True, "")
+
+
+@pytest.mark.proves("N86-11")
+async def test_neither_an_owner_nor_the_relay_can_be_banned() -> None:
+    async with serving() as relay:
+        for key in (owner, RELAY):
+            assert "cannot be banned" in await objected(relay, "banpubkey", key.pubkey)
+        assert await called(relay, "listbannedpubkeys") == []
+
+
+# who is known ------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N86-14", "N86-15", "N86-16")
+async def test_an_allowed_key_is_known_and_a_member_of_no_group() -> None:
+    async with serving_the_den(policy="") as relay:
+        visit = await logged_in(relay, bob)
+        assert not (await visit.publishes(note(bob)))[0]
+        await called(relay, "allowpubkey", bob.pubkey, "a friend")
+        assert await visit.publishes(note(bob)) == (True, "")
+        chat = bob.sign(9, [["h", "den"]], "", NOW)
+        assert await visit.publishes(chat) == (False, "restricted: not a member")
+        assert (await visit.asks({"#h": ["den"]}))[0][0] == "CLOSED"
+        assert await called(relay, "listallowedpubkeys") == [
+            {"pubkey": bob.pubkey, "reason": "a friend"}
+        ]
+        await called(relay, "unallowpubkey", bob.pubkey)
+        assert not (await visit.publishes(note(bob, "another")))[0]
+
+
+# events ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N86-22", "N86-23", "N86-24")
+async def test_a_banned_event_goes_and_stays_away_until_it_is_allowed() -> None:
+    async with serving() as relay:
+        visit = await relay.visit()
+        assert await visit.publishes(note()) == (True, "")
+        await called(relay, "banevent", note().id, "an advert")
+        assert found(await visit.asks({"kinds": [1]})) == []
+        accepted, text = await visit.publishes(note())
+        assert not accepted
+        assert text.startswith("blocked: ")
+        assert await called(relay, "listbannedevents") == [
+            {"id": note().id, "reason": "an advert"}
+        ]
+        await called(relay, "allowevent", note().id)
+        assert await called(relay, "listbannedevents") == []
+        assert found(await visit.asks({"kinds": [1]}, sub="t")) == []
+        assert await visit.publishes(note()) == (True, "")
+
+
+@pytest.mark.proves("N86-23")
+async def test_an_event_can_be_banned_before_it_comes() -> None:
+    async with serving() as relay:
+        await called(relay, "banevent", note().id)
+        assert (await (await relay.visit()).publishes(note()))[1].startswith("blocked: ")
+
+
+@pytest.mark.proves("N86-23")
+async def test_what_a_group_follows_from_cannot_be_banned() -> None:
+    async with serving() as relay:
+        visit = await logged_in(relay, owner)
+        made = owner.sign(9007, [["h", "tea"]], "", NOW)
+        assert await visit.publishes(made) == (True, "")
+        assert "act in the group" in await objected(relay, "banevent", made.id)
+        assert found(await visit.asks({"ids": [made.id]})) == [made.id]
+        assert await called(relay, "listbannedevents") == []
+
+
+@pytest.mark.proves("N86-21")
+async def test_reported_events_wait_for_a_decision() -> None:
+    async with serving() as relay:
+        visit = await relay.visit()
+        ads = [note(alice, f"advert {number}") for number in range(4)]
+        for event in ads:
+            assert await visit.publishes(event) == (True, "")
+        report = bob.sign(
+            1984, [*(["e", event.id, "spam"] for event in ads), ["e", "f" * 64, "spam"], ["e", "x"],
+                   ["p", alice.pubkey]], "all of them", NOW,
+        )  # fmt: skip
+        assert await visit.publishes(report) == (True, "")
+        assert await called(relay, "listeventsneedingmoderation") == [
+            {"id": event.id, "reason": "spam: all of them"} for event in ads
+        ]
+        await called(relay, "banevent", ads[0].id)
+        await called(relay, "allowevent", ads[1].id)
+        assert await visit.publishes(alice.sign(5, [["e", ads[2].id]], "", NOW)) == (True, "")
+        assert await called(relay, "listeventsneedingmoderation") == [
+            {"id": ads[3].id, "reason": "spam: all of them"}
+        ]
+        assert await called(relay, "listallowedevents") == [{"id": ads[1].id}]
+
+
+# kinds -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N86-26")
+async def test_a_kind_is_taken_until_it_is_disallowed() -> None:
+    async with serving() as relay:
+        visit = await relay.visit()
+        await called(relay, "disallowkind", 1)
+        accepted, text = await visit.publishes(note())
+        assert not accepted
+        assert text.startswith("blocked: ")
+        assert 1 not in await called(relay, "listallowedkinds")
+        assert await called(relay, "listdisallowedkinds") == [1]
+        unsigned = orjson.loads(note().raw) | {"sig": "0" * 128}
+        await visit.says("EVENT", unsigned)  # no work is done for it
+        assert (await visit.hears())[3].startswith("blocked: ")
+        await called(relay, "allowkind", 1)
+        assert await visit.publishes(note()) == (True, "")
+        assert 1 in await called(relay, "listallowedkinds")
+        assert "kind: " in await objected(relay, "disallowkind", 9000)
+
+
+# texts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N86-25")
+async def test_texts_are_shown_at_once() -> None:
+    async with serving('[relay]\nname = "Tea"\n') as relay:
+        async def document() -> dict[str, Any]:
+            got = await relay.get(Accept="application/nostr+json")
+            return orjson.loads(await got.read())
+
+        assert await called(relay, "changerelayname", "Coffee") is True
+        assert await called(relay, "changerelaydescription", "Black <b>only</b>") is True
+        assert await called(relay, "changerelayicon", "https://tea.example/cup.png") is True
+        told = await document()
+        assert told["name"] == "Coffee"
+        assert told["description"] == "Black <b>only</b>"
+        assert told["icon"] == "https://tea.example/cup.png"
+        page = await (await relay.get(Accept="text/html")).text()
+        assert "Coffee" in page
+        assert "Black &lt;b&gt;only&lt;/b&gt;" in page
+        await called(relay, "changerelayname", "")
+        assert (await document())["name"] == "Tea"
+        assert "name: " in await objected(relay, "changerelayname", "x" * 31)
+
+
+# addresses ---------------------------------------------------------------------------------------
+
+PROXY = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+
+
+@pytest.mark.proves("N86-27")
+async def test_a_blocked_address_is_sent_away_and_not_let_in_again() -> None:
+    async with serving(PROXY) as relay:
+        crawler = await relay.visit(X_Forwarded_For="203.0.113.9")
+        neighbour = await relay.visit(X_Forwarded_For="203.0.114.9")
+        await called(relay, "blockip", "203.0.113.0/24", "a crawler")
+        assert (await crawler.hears_all())[-1] == ["closed", 1008]
+        for address in ("203.0.113.9", "203.0.113.77", "::ffff:203.0.113.77"):
+            refused = await relay.get(Upgrade="websocket", X_Forwarded_For=address)
+            assert refused.status == 403
+        assert await neighbour.asks({}) == [["EOSE", "s"]]
+        assert await called(relay, "listblockedips") == [
+            {"ip": "203.0.113.0/24", "reason": "a crawler"}
+        ]
+        await called(relay, "unblockip", "203.0.113.0/24")
+        assert await (await relay.visit(X_Forwarded_For="203.0.113.9")).asks({}) == [["EOSE", "s"]]
+
+
+@pytest.mark.proves("N86-27")
+async def test_nobody_blocks_the_address_that_they_call_from() -> None:
+    async with serving(PROXY) as relay:
+        body = body_of("blockip", "203.0.113.0/24")
+        status, said = await post(relay, body, signed(relay, body), X_Forwarded_For="203.0.113.9")
+        assert (status, said.keys()) == (200, {"error"})
+        assert await called(relay, "listblockedips") == []
+        assert "ip: " in await objected(relay, "blockip", "127.0.0.1")
+
+
+@pytest.mark.proves("N86-27")
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "may"),
+    [
+        ("203.0.113.9", None, False),
+        ("203.0.113.9", "198.51.100.1", False),  # a header hides nobody
+        ("198.51.100.1", "203.0.113.9", True),  # … and accuses nobody
+        ("10.0.0.1", "203.0.113.9", False),
+        ("10.0.0.1", "198.51.100.1", True),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.1", True),  # before the last is hearsay
+        ("10.0.0.1", "no address", True),
+        ("::ffff:203.0.113.9", None, False),
+        (None, None, True),
+    ],
+)
+def test_where_somebody_is_counts_and_not_what_they_say(
+    peer: str | None, forwarded: str | None, *, may: bool
+) -> None:
+    said = [] if forwarded is None else [("X-Forwarded-For", forwarded)]
+    request = request_from(peer, *said)
+    blocked, proxies = blocklist_of(["203.0.113.0/24"]), [ip_network("10.0.0.0/8")]
+    assert may_connect(request, proxies, blocked) is may
+    assert may_connect(request, proxies, Blocklist())
+
+
+@pytest.mark.proves("N86-27")
+def test_who_blocks_the_proxy_blocks_nobody_behind_it() -> None:
+    proxies = [ip_network("10.0.0.0/8")]
+    request = request_from("10.0.0.1", ("X-Forwarded-For", "198.51.100.1"))
+    assert may_connect(request, proxies, blocklist_of(["10.0.0.0/8"]))
