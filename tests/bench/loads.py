@@ -27,6 +27,7 @@ POLL_S = 1.0
 OK_ID = re.compile(rb'^\["OK", ?"([0-9a-f]{64})", ?true')
 EVENT_ID = re.compile(rb'"id":"([0-9a-f]{64})"')
 SAMPLED_SUBSCRIBERS = 4
+ASKED_BYTES = 60_000  # of a negentropy message: its hex has to fit into a frame of the relay's
 
 
 class LoadFault(Exception):
@@ -502,7 +503,7 @@ def reconcile(relay: Running, ours: Items, lacks: int, rounds: int) -> Measure:
     with clocked() as clock:
         for _ in range(rounds):
             (reader,) = wire.connected(relay.port, 1)
-            initiator = Initiator(ours)
+            initiator = Initiator(ours, frame_bytes=ASKED_BYTES)
             request = ["NEG-OPEN", "n", {}, initiator.first().hex()]
             began = time.perf_counter()
             try:
