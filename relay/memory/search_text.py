@@ -187,12 +187,14 @@ def _texts(fields: Mapping[str, object], names: tuple[str, ...]) -> Iterator[str
 
 
 def _strings(value: object) -> Iterator[str]:
-    """Every text in a JSON value, keys of objects left out."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for one in value:
-            yield from _strings(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _strings(one)
+    """Every text in a JSON value, in order, keys of objects left out."""
+    # A stack of our own: JSON may be nested deeper than calls may.
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            left.extend(reversed(value))
+        elif isinstance(value, dict):
+            left.extend(reversed(value.values()))

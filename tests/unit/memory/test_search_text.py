@@ -172,3 +172,11 @@ def test_a_repost_is_not_found_in_place_of_what_it_repeats() -> None:
 @pytest.mark.parametrize("content", ["[" * 100_000, "[]", "null", "{", ""])
 def test_content_that_is_no_object_is_no_text(content: str) -> None:
     assert text(30094, content) is None
+
+
+def test_however_deep_a_field_is_nested_its_texts_are_found() -> None:
+    """As deep as a parser goes: anybody may send such a profile, and an index must get past it."""
+    for depth in (1, 100, 1000, 1020):
+        nested = "[" * depth + '"tea", "cake"' + "]" * depth
+        profile = f'{{"about": {nested}, "name": "al"}}'
+        assert search_text(unsigned(robot, 0, content=profile)) == "al\ntea\ncake"
