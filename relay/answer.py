@@ -41,7 +41,7 @@ _MAX_AUTHORS: Final = 20_000
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store cannot answer now, try again later")
 _OUR_FAULT: Final = Refused(Prefix.ERROR, "this query met a fault of ours")
 _TOO_SLOW: Final = Refused(Prefix.ERROR, "more came meanwhile than can wait; ask again")
-_BEHIND: Final = Refused(Prefix.ERROR, "the search index is behind, try again in a moment")
+_BEHIND: Final = "the search index is behind, try again in a moment"
 _MAX_CHANGES: Final = 16
 """Pages of one answer that may be read again because somebody's rights changed meanwhile."""
 _RIGHTS_CHANGE: Final = "who may read what changed faster than pages could be read"
@@ -334,7 +334,7 @@ class Answers:
 
     async def _is_indexed(self, upto: int) -> None:
         if self._index is None or not await self._index.reached(upto):
-            raise _BEHIND
+            raise Refused(Prefix.ERROR, _BEHIND)
 
     async def _page(
         self, walks: Sequence[_Walk], visibility: Visibility, found: set[int]

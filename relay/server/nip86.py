@@ -51,7 +51,7 @@ _REPORTS: Final = 1000
 _MAX_REASON: Final = 200
 _LOGGED: Final = 500
 """Characters of the parameters of a call."""
-_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store cannot answer now, try again later")
+_STORE_DOWN: Final = "the store cannot answer now, try again later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Calls:
                     break
         except StoreFault as fault:
             _log.error("a call was not answered: %s", fault)
-            raise _STORE_DOWN from fault
+            raise Refused(Prefix.ERROR, _STORE_DOWN) from fault
         return [event_from_raw(raw) for raw in found]
 
 
