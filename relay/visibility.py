@@ -181,7 +181,7 @@ def who_writes(
             who.add(Who.INSIDER)
             if people.agent_role in roles:
                 who.add(Who.AGENT)
-        if group.is_admin(pubkey) or Who.OWNER in who:
+        if group.is_led_by(pubkey) or Who.OWNER in who:
             who.add(Who.ADMIN)
     if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or pubkey in people.allowed:
         who.add(Who.KNOWN)
@@ -410,7 +410,7 @@ def visibility_for(
             standing.add(Who.AGENT)
         for group_id in groups.groups_of(key):
             insider.add(group_id)
-            if groups.by_id[group_id].is_admin(key):
+            if groups.by_id[group_id].is_led_by(key):
                 admin.add(group_id)
         if is_known(key, people, groups):
             standing.add(Who.KNOWN)

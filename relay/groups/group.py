@@ -133,6 +133,10 @@ class Group:
     def is_admin(self, pubkey: str) -> bool:
         return Role.ADMIN in self.members.get(pubkey, ())
 
+    def is_led_by(self, pubkey: str) -> bool:
+        """Whether the key has a role with powers here; such count as admins (N29-110)."""
+        return not {Role.ADMIN, Role.MODERATOR}.isdisjoint(self.members.get(pubkey, ()))
+
     def has_admin(self) -> bool:
         return any(Role.ADMIN in roles for roles in self.members.values())
 

@@ -5,7 +5,7 @@ stands for keys; who holds one of them reads, unless a key of theirs is banned:
 
     everyone    with or without a login        group     everyone, of a guarded group its insiders
     insiders    members of the row's group     visible   everyone, of a hidden group its insiders
-    admins      its admins                     owner     an owner, and the relay's own key
+    admins      who leads it (N29-110)         owner     an owner, and the relay's own key
     author      who signed it                  named     whom a `p` tag names
     known       owners, agents and members of any group        agents    who the policies list
     trusted     a connection from a trusted address            nobody
@@ -102,7 +102,7 @@ def readers_of(words: str, event: Event, group: str | None) -> frozenset[str]:
             case "group" | "visible" | "insiders":
                 keys |= MEMBERS[group or ""]
             case "admins":
-                keys.add("admin")
+                keys |= {"admin", "moderator"}
             case "owner":
                 keys |= OWNERS
             case "author":

@@ -311,7 +311,7 @@ class Writer:
         db.execute(QUERIES["put_group"], (group_id, group.is_guarded, group.is_hidden, False))
         db.executemany(
             QUERIES["put_member"],
-            [(bytes.fromhex(key), group_id, group.is_admin(key)) for key in group.members],
+            [(bytes.fromhex(key), group_id, group.is_led_by(key)) for key in group.members],
         )
 
     def touch(self) -> None:
