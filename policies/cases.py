@@ -15,23 +15,25 @@ the question is whether he may read the event, and `want` is "shown" or "hidden"
 from __future__ import annotations
 
 import tempfile
-import tomllib
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from policies.load import PRESETS, load
-from relay.errors import ConfigFaults, Fault
+from policies.load import PRESETS, load, values_of
+from relay.errors import ConfigFaults, Fault, Prefix
 from relay.groups.group import Flag, Group, Groups, Role
 from relay.groups.ruling import Circumstances, NotStored, objection
+from relay.management import author_objection
 from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64, signed
 from relay.nostr.filters import Filter
+from relay.rates import Buckets, Coming, excess
 from relay.retention import Stored
-from relay.toml.fields import Source, Table
+from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
+from relay.usage import Ledger, Size
 from relay.verdict import Facts, Origin, Reject, Who
 from relay.visibility import Viewer, is_known, visibility_for, who_writes
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policies.engine import PolicySet
+    from relay.rates import Meter
     from relay.visibility import People
 
 NOW: Final = 1_772_000_000
@@ -49,11 +52,11 @@ SHOWN: Final = "shown"
 HIDDEN: Final = "hidden"
 NO_LOGIN: Final = "no login"
 
-_CASE_KEYS: Final = ("says", "event", "given", "reads", "want", "rule")
-_EVENT_KEYS: Final = ("kind", "by", "tags", "content", "age")
-_GIVEN_KEYS: Final = (
+CASE_KEYS: Final = ("says", "event", "given", "reads", "want", "rule")
+EVENT_KEYS: Final = ("kind", "by", "tags", "content", "content_chars", "age")
+GIVEN_KEYS: Final = (
     "group", "flags", "members", "admins", "agents", "kinds", "logged_in", "known", "replaces",
-    "deletes_own", "quiet", "origin",
+    "deletes_own", "quiet", "origin", "sent", "stored",
 )  # fmt: skip
 _FILE_KEYS: Final = ("case", "preset", "policy")
 _ORIGINS: Final = {
@@ -79,6 +82,10 @@ class Given:
     deletes_own: bool = False
     quiet: bool = False
     origin: Origin = Origin.WIRE
+    sent: int = 0
+    """So many events came at this moment that the same rates count."""
+    stored: Size = Size()  # noqa: RUF009
+    """What is stored that the same quotas count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,8 @@ class CaseTable:
     cases: tuple[Case, ...]
     preset: str | None = None
     policy: str = ""
+    policy_line: int = 0
+    """Where `policy` stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,46 +130,59 @@ class Result:
 def case_table(path: Path) -> CaseTable:
     """Read one file. Raises ConfigFaults with all its faults."""
     name = str(path)
-    try:
-        text = path.read_bytes().decode()
-        values = tomllib.loads(text)
-    except OSError as wrong:
-        raise ConfigFaults([Fault(name, 0, f"cannot be read: {wrong.strerror}")]) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as wrong:
-        raise ConfigFaults([Fault(name, 0, f"is not TOML: {wrong}")]) from None
     faults: list[Fault] = []
+    read = values_of(path, name, faults)
+    if read is None:
+        raise ConfigFaults(faults)
+    text, values = read
     top = Table(Source(name, lines_of(text), faults), (), values)
     top.refuse_unknown(_FILE_KEYS)
     preset = top.text("preset") if top.has("preset") else None
     if preset is not None and not (PRESETS / f"{preset}.toml").is_file():
-        top.wrong("preset", f'there is no preset "{preset}"')
+        known = [each.stem for each in PRESETS.glob("*.toml")]
+        top.wrong("preset", f'there is no preset "{preset}"{nearest(preset, known)}')
     cases = [_case(table) for table in top.tables("case")]
+    if not cases and not faults:
+        faults.append(Fault(name, 0, "has no [[case]]"))
+    policy = (top.text("policy") or "") if top.has("policy") else ""
     if faults:
         raise ConfigFaults(faults)
-    policy = values.get("policy", "")
-    return CaseTable(name, tuple(cases), preset, policy if isinstance(policy, str) else "")
+    return CaseTable(name, tuple(cases), preset, policy, top.source.line(("policy",)))
 
 
 def _case(table: Table) -> Case:
-    table.refuse_unknown(_CASE_KEYS)
+    table.refuse_unknown(CASE_KEYS)
     for needed in ("says", "event", "want"):
         if not table.has(needed):
             table.wrong(needed, f"a case needs {needed}")
     event = table.table("event") or Table(table.source, table.path, {})
-    event.refuse_unknown(_EVENT_KEYS)
+    event.refuse_unknown(EVENT_KEYS)
     kind = event.integer("kind")
     if kind is None and table.has("event") and not event.has("kind"):
         event.wrong("kind", "an event needs a kind")
-    age = event.values.get("age", 0)
-    content = event.values.get("content", "")
+    age = event.integer("age", -(2**31)) or 0
+    if event.has("content") and not isinstance(event.values["content"], str):
+        event.wrong("content", "content must be a text")
+    want, reads = table.text("want") or "", table.text("reads")
+    if want:
+        _check_want(table, want, reads)
+    content = event.values.get("content", "x" * (event.integer("content_chars") or 0))
     return Case(
         table.text("says") or "", table.line, kind or 0,
         event.text("by") or "stranger", _tags(event),
         content if isinstance(content, str) else "",
-        age if isinstance(age, int) else 0,
-        table.text("want") or "", table.text("rule"), table.text("reads"),
+        age,
+        want, table.text("rule"), reads,
         _given(table.table("given")),
     )  # fmt: skip
+
+
+def _check_want(table: Table, want: str, reads: str | None) -> None:
+    """A word that no verdict can be would fail for ever, and look like a fault of the rules."""
+    words = (SHOWN, HIDDEN) if reads is not None else (ACCEPT, *(word.value for word in Prefix))
+    if want.partition(":")[0] not in words:
+        about = "of a case with reads" if reads is not None else "of a case about writing"
+        table.wrong("want", f'want {about} cannot be "{want}"{nearest(want, words)}')
 
 
 def _tags(event: Table) -> tuple[tuple[str, ...], ...]:
@@ -176,12 +198,17 @@ def _tags(event: Table) -> tuple[tuple[str, ...], ...]:
 def _given(table: Table | None) -> Given:
     if table is None:
         return Given()
-    table.refuse_unknown(_GIVEN_KEYS)
+    table.refuse_unknown(GIVEN_KEYS)
     names = {
         key: tuple(table.strings(key) or ())
         for key in ("members", "admins", "agents", "logged_in", "known")
     }
     listed = table.values.get("kinds")
+    if table.has("kinds") and not (
+        isinstance(listed, list) and all(type(kind) is int for kind in listed)
+    ):
+        table.wrong("kinds", "kinds must be a list of numbers")
+        listed = None
     origin = table.text("origin") or "wire"
     if origin not in _ORIGINS:
         table.wrong("origin", f"origin must be one of {', '.join(_ORIGINS)}")
@@ -193,7 +220,16 @@ def _given(table: Table | None) -> Given:
         deletes_own=table.boolean("deletes_own") or False,
         quiet=table.boolean("quiet") or False,
         origin=_ORIGINS.get(origin, Origin.WIRE),
+        sent=table.integer("sent") or 0,
+        stored=_stored(table.table("stored")),
     )  # fmt: skip
+
+
+def _stored(table: Table | None) -> Size:
+    if table is None:
+        return Size()
+    table.refuse_unknown(("events", "bytes"))
+    return Size(table.integer("events") or 0, table.integer("bytes") or 0)
 
 
 def results(table: CaseTable, folder: Path | None) -> Sequence[Result]:
@@ -206,15 +242,41 @@ def _policy_for(table: CaseTable, folder: Path | None) -> PolicySet:
     with tempfile.TemporaryDirectory(prefix="rookery-cases-") as made:
         home = Path(made)
         if folder is not None:
-            for path in folder.glob("**/*.toml"):
-                copy = home / path.relative_to(folder)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(path.read_bytes())
+            for path in folder.glob("**/*"):
+                if path.is_file():
+                    copy = home / path.relative_to(folder)
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    if path.suffix == ".toml":
+                        copy.write_bytes(path.read_bytes())
+                    else:  # keys and programs that the policies name
+                        copy.symlink_to(path.resolve())
         if table.preset is not None:
             preset = (PRESETS / f"{table.preset}.toml").read_bytes()
             (home / "10-preset.toml").write_bytes(preset)
-        (home / "99-cases.toml").write_text(table.policy)
-        return load(home)
+        (home / _OWN).write_text(table.policy)
+        try:
+            return load(home)
+        except ConfigFaults as wrong:
+            raise ConfigFaults([
+                _at_home(fault, home, folder, table) for fault in wrong.faults
+            ]) from None  # fmt: skip
+
+
+_OWN: Final = "99-cases.toml"
+
+
+def _at_home(fault: Fault, made: Path, folder: Path | None, table: CaseTable) -> Fault:
+    """The fault where the admin finds it, not in the folder that was made for the cases."""
+    try:
+        name = Path(fault.file).relative_to(made)
+    except ValueError:
+        return fault
+    if str(name) == _OWN:
+        line = table.policy_line + fault.line if "\n" in table.policy else table.policy_line
+        return replace(fault, file=table.file, line=line)
+    if folder is None or not (folder / name).exists():
+        return replace(fault, file=str(PRESETS / f"{table.preset}.toml"))
+    return replace(fault, file=str(folder / name))
 
 
 def result_of(case: Case, policy: PolicySet) -> Result:
@@ -251,7 +313,11 @@ def verdict_on(
 ) -> Reject | None:  # fmt: skip
     """What the rules of the policies and of the event's group object to."""
     facts = facts_for(event, policy.people, groups, logged_in, now, given=given)
-    refusal = policy.screen(event, now, given.origin) or policy.judge(event, facts)
+    refusal = policy.screen(event, now, given.origin)
+    if refusal is None and given.origin is not Origin.TRUSTED_IMPORT:
+        refusal = author_objection(event, policy.people)
+    if refusal is None:
+        refusal = policy.judge(event, facts)
     if refusal is not None or event.kind in kinds.GROUP_RECORDS:
         return refusal
     circumstances = Circumstances(
@@ -260,8 +326,25 @@ def verdict_on(
         facts.who,
         moved_from=event.tag("h") if given.replaces else NotStored.NOT_STORED,
         is_memory=is_memory(event),
+        operators=policy.people.owners,
     )
-    return objection(event, event.tag("h"), groups, policy.groups, circumstances)
+    refusal = objection(event, event.tag("h"), groups, policy.groups, circumstances)
+    return refusal or _too_much(event, policy.meters(event, facts), given)
+
+
+def _too_much(event: Event, meters: Sequence[Meter], given: Given) -> Reject | None:
+    """What rates and quotas say, in a world that is told."""
+    h, buckets, ledger = event.tag("h"), Buckets(), Ledger()
+    replaced = Stored(1, event, h) if given.replaces else None
+    coming = Coming(event, h, given.origin, None, is_stored=True, replaced=replaced)
+    for meter in meters:
+        account = None if meter.quota is None else meter.quota.account_of(event.pubkey, h)
+        if account is not None:
+            ledger.open(account, given.stored)
+        if meter.pace is not None:
+            for _ in range(min(given.sent, meter.pace.burst)):
+                buckets.take(meter.pace, coming.counted_as(meter.pace.per) or "", NOW)
+    return excess(meters, coming, ledger, buckets, NOW)
 
 
 def facts_for(

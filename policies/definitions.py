@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.conditions import (
@@ -14,6 +14,8 @@ from policies.conditions import (
     match_of_rows,
     who_words,
 )
+from policies.forgetting import Forgetting, forgetting_from
+from policies.measures import content_from, meter_from
 from policies.rules.people import CODED
 from policies.settings import System
 from policies.write_rule import Place, WriteRule
@@ -45,6 +47,7 @@ class KeepDefinition:
     packaged: bool
     enabled: bool = True
     rule: KeepRule | None = None
+    forgetting: Forgetting = field(default_factory=Forgetting)
     is_switch: bool = False
 
 
@@ -55,12 +58,10 @@ RULE_KEYS: Final = (
 RETENTION_KEYS: Final = (
     "name", "enabled", "match", "keep", "days", "count", "bytes", "never", "never_before",
 )  # fmt: skip
-_LATER_RULE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "target": ("kinds", "tag"),
-    "content": ("json", "refuse"),
-    "rate": ("per", "burst", "per_minute"),
-    "quota": ("per", "events", "bytes"),
-}
+_WRITE_KEYS: Final = ("write", "require", "schema", "content", "rate", "quota", "pow")
+_SAID: Final = ("write", "require", "content", "rate", "quota")
+"""Parts whose refusals say `reject`."""
+_LATER_RULE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {"target": ("kinds", "tag")}
 """Tables of a rule that are checked and then refused."""
 _PACKAGED_RULE_KEYS: Final = ("fixed", "needs")
 
@@ -82,7 +83,12 @@ def named(tables: Sequence[Table], read: Callable[[Table, str], Any]) -> list[An
     return found
 
 
-_DOES_NOTHING: Final = "a rule without write, read, require, schema or pow does nothing"
+def _listed(keys: Sequence[str]) -> str:
+    *most, last = keys
+    return f"{', '.join(most)} or {last}"
+
+
+_DOES_NOTHING: Final = f"a rule without {_listed(('read', *_WRITE_KEYS))} does nothing"
 
 
 def _place(table: Table, name: str) -> Place:
@@ -102,7 +108,7 @@ def rule_from(table: Table, name: str) -> RuleDefinition:
         if not rule.is_switch:
             table.source.fault(table.path, _DOES_NOTHING)
         return rule
-    about_writing = any(table.has(key) for key in ("write", "require", "schema", "pow"))
+    about_writing = any(table.has(key) for key in _WRITE_KEYS)
     if about_writing or (packaged and name in CODED):
         rule.write = _write_rule(table, rule.place)
     if table.has("read"):
@@ -112,8 +118,8 @@ def rule_from(table: Table, name: str) -> RuleDefinition:
     later = any(table.has(key) for key in _LATER_RULE_KEYS)  # told already
     if rule.write is None and rule.read is None and not later:
         table.source.fault(table.path, _DOES_NOTHING)
-    if table.has("reject") and not any(table.has(key) for key in ("write", "require")):
-        table.wrong("reject", "reject is what a writer is told; it needs write or require")
+    if table.has("reject") and not any(table.has(key) for key in _SAID):
+        table.wrong("reject", f"reject is what a writer is told; it needs {_listed(_SAID)}")
     return rule
 
 
@@ -137,15 +143,20 @@ def _write_rule(table: Table, place: Place) -> WriteRule:
     bits = table.integer("pow", 1)
     if bits is not None and bits > 256:
         table.wrong("pow", "pow must be a whole number of bits from 1 to 256")
+    condition = EVERYTHING if match is None else condition_from(match)
+    reject = table.text("reject")
     return WriteRule(
         place,
-        EVERYTHING if match is None else condition_from(match),
+        condition,
         tuple([condition_from(other) for other in table.tables("except")]),
         who_words(table, "write", WRITERS, "for writing"),
         tuple(table.strings("require") or ()),
         systems.get(schema or ""),
         bits or 0,
-        table.text("reject"),
+        reject,
+        content_from(table),
+        # With `write` it is said to whom that keeps out.
+        meter_from(table, place.name, condition, None if table.has("write") else reject),
     )
 
 
@@ -184,31 +195,24 @@ def _only_by(table: Table) -> frozenset[str] | None:
     return frozenset(keys)
 
 
+_RETENTION_PARTS: Final = ("keep", "days", "count", "bytes", "never", "never_before")
+_FORGETS_NOTHING: Final = f"a rule without {_listed(_RETENTION_PARTS)} does nothing"
+
+
 def retention_from(table: Table, name: str) -> KeepDefinition:
     table.refuse_unknown(RETENTION_KEYS)
     enabled = table.boolean("enabled")
     keep = KeepDefinition(_place(table, name), table.source.packaged, enabled=enabled is not False)
-    for key in ("days", "bytes"):
-        if table.integer(key, 1) is not None:
-            table.not_offered(key)
-    count = table.table("count")
-    if count is not None:
-        count.refuse_unknown(("per", "max"))
-        table.not_offered("count")
-    table.boolean("never")
-    held = table.table("never_before")
-    if held is not None:
-        held.refuse_unknown(("kinds", "same", "up_to"))
-        held.kinds("kinds")
-        held.strings("same")
-        held.text("up_to")
     if not set(table.values) - {"name", "enabled"}:
         keep.is_switch = table.has("enabled")
         if not keep.is_switch:
-            table.source.fault(table.path, "a rule without keep or never does nothing")
+            table.source.fault(table.path, _FORGETS_NOTHING)
         return keep
+    if not any(table.has(key) for key in _RETENTION_PARTS):
+        table.source.fault(table.path, _FORGETS_NOTHING)
     match = table.table("match")
     rows = Match() if match is None else match_of_rows(match)
     how = table.choice("keep", Keep)
     keep.rule = None if how is None else KeepRule(name, rows, how)
+    keep.forgetting = forgetting_from(table, keep.place, rows)
     return keep

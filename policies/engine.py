@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policies.conditions import EVERYTHING
+from policies.plugins.asked import may_object
+from policies.rules.content import is_hit
 from policies.rules.forms import FORMS
 from policies.rules.memory import schema_fault
 from policies.rules.people import CODED, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
-from policies.write_rule import Place, WriteRule
+from policies.write_rule import Place, RulesByKind, WriteRule
 from relay.errors import Prefix
+from relay.forgetting import SweepRules
 from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
@@ -28,10 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policies.conditions import Condition
+    from policies.plugins.definition import Plugin
+    from relay.errors import Fault
     from relay.groups.group import Groups
     from relay.groups.ruling import GroupSettings
     from relay.management import BannedRows
     from relay.nostr.event import Event
+    from relay.rates import Meter, Quota
     from relay.retention import KeepRules
     from relay.toml.fields import Network
     from relay.verdict import Facts
@@ -45,6 +51,10 @@ class Stage(Enum):
     WRITER = "who writes"
     LOGIN = "login"
     FORM = "form"
+    PLUGIN = "plug-in"
+    """Matched: it is asked, when the event comes."""
+    MUCH = "how much"
+    """Rates and quotas: asked when all else is well, so that only what is taken counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +91,14 @@ class ReadStep:
 class _Asked:
     """A rule with what depends on the kind alone already answered."""
 
-    __slots__ = ("always", "excepts", "match", "refusal", "rule", "writers")
+    __slots__ = ("always", "excepts", "match", "meter", "refusal", "rule", "writers")
 
     def __init__(self, rule: WriteRule, match: Condition, excepts: tuple[Condition, ...]) -> None:
         self.rule = rule
         self.match = match
         self.excepts = excepts
         self.always = match == EVERYTHING and not excepts
+        self.meter = rule.meter
         self.writers = rule.writers
         self.refusal = Reject(
             Prefix.RESTRICTED,
@@ -102,7 +113,20 @@ class _Asked:
         )
 
 
-_NO_RULES: Final[tuple[tuple[_Asked, ...], tuple[_Asked, ...]]] = ((), ())
+class _OfKind(NamedTuple):
+    """The rules that may be about events of one kind."""
+
+    writers: tuple[_Asked, ...] = ()
+    forms: tuple[_Asked, ...] = ()
+    meters: tuple[_Asked, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+
+
+_NO_RULES: Final = _OfKind()
+_NO_METERS: Final[tuple[Meter, ...]] = ()
+_PATTERNS: Final = Reject(
+    Prefix.BLOCKED, "content matches a reject pattern", "[memory] reject_patterns"
+)
 _ANY_AGE: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.VANISH})
 
 
@@ -122,9 +146,13 @@ class PolicySet:
         banned_rows: BannedRows,
         searched: KindSet,
         trusted_readers: tuple[Network, ...],
+        plugins: tuple[Plugin, ...] = (),
         read_places: tuple[Place, ...] = (),
+        keep_places: tuple[Place, ...] = (),
+        sweeps: SweepRules | None = None,
         files: tuple[str, ...] = (),
-        notes: tuple[str, ...] = (),
+        key_files: tuple[str, ...] = (),
+        notes: tuple[Fault, ...] = (),
     ) -> None:  # fmt: skip
         self.people = people
         self.keep = keep
@@ -138,13 +166,22 @@ class PolicySet:
         self.searched = searched
         """Kinds that a search may find."""
         self.trusted_readers = trusted_readers
+        self.plugins = plugins
+        """In the order in which they are asked; who asks them is `policies.plugins.Chain`."""
         self.read_places = read_places
         """Where each of `read_rules` stands."""
+        self.keep_places = keep_places
+        """Where each of `keep.rules` stands."""
+        self.sweeps = sweeps or SweepRules()
+        """Which rows go, and which must not."""
         self.files = files
         """Every file that was read, in order."""
+        self.key_files = key_files
+        """Files of banned and allowed keys."""
         self.notes = notes
         """What an admin should know: packaged rules that their files replace or switch off."""
-        self._by_kind: dict[int, tuple[tuple[_Asked, ...], tuple[_Asked, ...]]] = {}
+        self._rules = RulesByKind(write_rules)
+        self._by_kind: dict[int, _OfKind] = {}
         self._max_content = limits.max_content_length
         self._max_tags = limits.max_event_tags
         self._upper = limits.created_at_upper
@@ -162,6 +199,12 @@ class PolicySet:
             for rule in self.write_rules
         )
 
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """Files that the policy files name: when one changes, these policies are others."""
+        commands = [path for plugin in self.plugins for path in plugin.way.paths]
+        return (*self.key_files, *commands)
+
     def with_people(self, people: People) -> PolicySet:
         """These policies with other people."""
         return PolicySet(
@@ -176,8 +219,12 @@ class PolicySet:
             banned_rows=self.banned_rows,
             searched=self.searched,
             trusted_readers=self.trusted_readers,
+            plugins=self.plugins,
             read_places=self.read_places,
+            keep_places=self.keep_places,
+            sweeps=self.sweeps,
             files=self.files,
+            key_files=self.key_files,
             notes=self.notes,
         )
 
@@ -235,9 +282,9 @@ class PolicySet:
         """Why this event may not be written, given the state before it; None: no objection.
 
         Who writes first, so that whoever may not write learns nothing else (G-03); then logins,
-        then the form.
+        then the form. How much somebody may do is another question: `meters`.
         """
-        writers, forms = self._by_kind.get(event.kind) or self._asked_about(event.kind)
+        writers, forms, _, _ = self._by_kind.get(event.kind) or self._asked_about(event.kind)
         if facts.origin is not Origin.TRUSTED_IMPORT:
             for asked in writers:
                 refusal = self._writer_refusal(asked, event, facts)
@@ -251,12 +298,39 @@ class PolicySet:
             refusal = self._form_refusal(asked, event, facts)
             if refusal is not None:
                 return refusal
+        return self._secret(event)
+
+    def _secret(self, event: Event) -> Reject | None:
+        """M-31: what memory must not hold."""
+        patterns = self.memory.reject_patterns
+        if patterns is not None and is_memory(event) and is_hit(event, patterns):
+            return _PATTERNS
         return None
 
-    def _asked_about(self, kind: int) -> tuple[tuple[_Asked, ...], tuple[_Asked, ...]]:
+    def quotas_of(self, kind: int) -> tuple[Quota, ...]:
+        """Those that may be about events of this kind."""
+        return (self._by_kind.get(kind) or self._asked_about(kind)).quotas
+
+    def meters(self, event: Event, facts: Facts) -> Sequence[Meter]:
+        """The rates and quotas about an event that `judge` does not object to, in their order.
+
+        What an operator brings in of their own is not measured.
+        """
+        asked_about = (self._by_kind.get(event.kind) or self._asked_about(event.kind)).meters
+        if not asked_about or facts.origin is Origin.TRUSTED_IMPORT:
+            return _NO_METERS
+        return [
+            asked.meter
+            for asked in asked_about
+            if asked.meter is not None and asked.about(event, facts)
+        ]
+
+    def _asked_about(self, kind: int) -> _OfKind:
         writers: list[_Asked] = []
         forms: list[_Asked] = []
-        for rule in self.write_rules:
+        meters: list[_Asked] = []
+        quotas: list[Quota] = []
+        for rule in self._rules.of(kind):
             match = rule.match.for_kind(kind)
             if match is None:
                 continue
@@ -270,8 +344,18 @@ class PolicySet:
                 writers.append(asked)
             if rule.asks_form:
                 forms.append(asked)
+            if asked.meter is not None:
+                quota = asked.meter.quota
+                if quota is not None and quota.is_about(kind):
+                    quotas.append(quota)
+                else:
+                    asked.meter = replace(asked.meter, quota=None)
+                if asked.meter.pace is not None or asked.meter.quota is not None:
+                    meters.append(asked)
         # At most 65,536 kinds exist, and most of them share the empty answer.
-        found = (tuple(writers), tuple(forms)) if writers or forms else _NO_RULES
+        found = _OfKind(tuple(writers), tuple(forms), tuple(meters), tuple(quotas))
+        if found == _NO_RULES:
+            found = _NO_RULES
         self._by_kind[kind] = found
         return found
 
@@ -302,6 +386,10 @@ class PolicySet:
             fault = schema_fault(rule.schema, event, facts, self.memory)
             if fault is not None:
                 return Reject(*fault, name)
+        if rule.content is not None:
+            return rule.content.objection(
+                event, name, rule.reject if rule.writers is None else None
+            )
         return None
 
     def explain(self, event: Event, facts: Facts) -> Explanation:
@@ -315,7 +403,7 @@ class PolicySet:
         screened = self.screen(event, facts.now, facts.origin)
         rule = "limits and forms" if screened is None else screened.rule
         yield Step(Place(rule, "", 0), Stage.SCREEN, True, screened)  # noqa: FBT003
-        writers, forms = self._by_kind.get(event.kind) or self._asked_about(event.kind)
+        writers, forms, meters, _ = self._by_kind.get(event.kind) or self._asked_about(event.kind)
         if facts.origin is not Origin.TRUSTED_IMPORT:
             for asked in writers:
                 refusal = self._writer_refusal(asked, event, facts)
@@ -327,6 +415,16 @@ class PolicySet:
         for asked in forms:
             refusal = self._form_refusal(asked, event, facts)
             yield Step(asked.rule.place, Stage.FORM, asked.about(event, facts), refusal)
+        if self.memory.reject_patterns is not None and is_memory(event):
+            secret = self._secret(event)
+            yield Step(Place(_PATTERNS.rule, "", 0), Stage.FORM, secret is not None, secret)
+        for plugin in self.plugins:
+            is_asked = may_object(event, facts.origin)
+            yield Step(plugin.place, Stage.PLUGIN, is_asked, None)
+        if facts.origin is not Origin.TRUSTED_IMPORT:
+            for asked in meters:
+                # Whether it is too much is told by the relay alone, when the event comes.
+                yield Step(asked.rule.place, Stage.MUCH, asked.about(event, facts), None)
 
     def explain_read(self, row: Row, viewer: Viewer, groups: Groups) -> Sequence[ReadStep]:
         """Every read rule about the row; it is readable when all of them allow the viewer.

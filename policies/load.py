@@ -21,6 +21,9 @@ from policies.definitions import (
     rule_from,
 )
 from policies.engine import PolicySet
+from policies.forgetting import sweep_rules
+from policies.key_files import listed_keys
+from policies.plugins.definition import PluginDefinition, plugin_from
 from policies.rules.memory import tuned_read, tuned_write
 from policies.settings import SERVER_TABLES, Tie
 from policies.tables import (
@@ -28,6 +31,7 @@ from policies.tables import (
     groups_of,
     limits_of,
     memory_of,
+    paths_of,
     people_of,
     read_settings,
     searched_of,
@@ -51,10 +55,11 @@ KNOWN_WRITE: Final = "known people write"
 """The rule that makes a preset: on in "group", off in "open"."""
 
 
-PLUGIN_KEYS: Final = ("name", "run", "entry", "deadline_ms")
 _TOP: Final = ("include", "rule", "retention", "plugin", *(
     table for table in SETTINGS if "." not in table
 ))  # fmt: skip
+
+_Definition = RuleDefinition | KeepDefinition | PluginDefinition
 
 
 @dataclass(slots=True)
@@ -63,14 +68,24 @@ class _File:
     settings: dict[tuple[str, str], object] = field(default_factory=dict)
     rules: list[RuleDefinition] = field(default_factory=list)
     keeps: list[KeepDefinition] = field(default_factory=list)
+    plugins: list[PluginDefinition] = field(default_factory=list)
     includes: list[tuple[str, int]] = field(default_factory=list)
     """(name, line)."""
+
+    def of_kind(self, kind: str) -> Sequence[_Definition]:
+        by_kind: dict[str, Sequence[_Definition]] = {
+            "rule": self.rules, "retention": self.keeps, "plugin": self.plugins
+        }  # fmt: skip
+        return by_kind[kind]
 
 
 _AT_LINE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
 
 
-def _values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[str, Any]] | None:
+def values_of(
+    path: Path, name: str, faults: list[Fault]
+) -> tuple[str, dict[str, Any]] | None:
+    """Text and values of a TOML file; None after what is wrong with it was noted."""
     try:
         raw = path.read_bytes()
     except OSError as wrong:
@@ -93,7 +108,7 @@ def _values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[st
 
 
 def _file(path: Path, name: str, faults: list[Fault], *, packaged: bool) -> _File | None:
-    read = _values_of(path, name, faults)
+    read = values_of(path, name, faults)
     if read is None:
         return None
     text, values = read
@@ -111,9 +126,7 @@ def _file(path: Path, name: str, faults: list[Fault], *, packaged: bool) -> _Fil
         file.includes.append((include, source.line(("include", number))))
     file.rules = named(_tables_of(top, "rule"), rule_from)
     file.keeps = named(_tables_of(top, "retention"), retention_from)
-    for plugin in _tables_of(top, "plugin"):
-        plugin.refuse_unknown(PLUGIN_KEYS)
-        source.fault(plugin.path, "[[plugin]] is not offered by this version")
+    file.plugins = named(_tables_of(top, "plugin"), plugin_from)
     return file
 
 
@@ -154,17 +167,12 @@ class _Reading:
         if found is None:
             known = [path.stem for path in [*_files_of(INCLUDED), *_files_of(folder)]]
             text = f'include "{include}": no such file here or packaged{nearest(include, known)}'
-            if include in _LATER_INCLUDES:
-                text = f'include "{include}" is not offered by this version'
             self.faults.append(replace(at, text=text))
         elif found in self.open:
             chain = " includes ".join([path.name for path in [*self.open, found]])
             self.faults.append(replace(at, text=f"files include each other: {chain}"))
         else:
             self.read(found, str(found), packaged=False, folder=folder)
-
-
-_LATER_INCLUDES: Final = ("aman-app",)
 
 
 def _included(name: str, folder: Path) -> Path | None:
@@ -197,7 +205,7 @@ def load(folder: str | Path, relay: str = "") -> PolicySet:
             reading.read(path, str(path), packaged=False, folder=home)
     else:
         reading.faults.append(Fault(str(home), 0, "no such folder"))
-    found = _merged(reading.files, reading.faults, relay)
+    found = _merged(reading.files, reading.faults, relay, home)
     if reading.faults or found is None:
         raise ConfigFaults(_sorted(reading.faults))
     return found
@@ -211,14 +219,13 @@ def _sorted(faults: Sequence[Fault]) -> list[Fault]:
 
 
 def _in_place(
-    files: Sequence[_File], kind: str, faults: list[Fault], notes: list[str]
+    files: Sequence[_File], kind: str, faults: list[Fault], notes: list[Fault]
 ) -> Iterator[Any]:
     """The rules in force: a later one stands where the earlier one of its name stood."""
     found: dict[str, Any] = {}
     for file in files:
-        for rule in file.rules if kind == "rule" else file.keeps:
+        for rule in file.of_kind(kind):
             name, before = rule.place.name, found.get(rule.place.name)
-            where = f"{rule.place.file}:{rule.place.line}"
             if before is not None and getattr(before, "fixed", False):
                 faults.append(Fault(
                     rule.place.file, rule.place.line,
@@ -233,27 +240,37 @@ def _in_place(
                     ))  # fmt: skip
                     continue
                 if _is_news(before) and before.enabled and not rule.enabled:
-                    notes.append(f'packaged {kind} "{name}" is switched off in {where}')
+                    notes.append(_note(rule, f'switches off the packaged {kind} "{name}"'))
                 found[name] = replace(before, enabled=rule.enabled)
             else:
                 if before is not None and _is_news(before) and not rule.packaged:
-                    notes.append(f'packaged {kind} "{name}" is replaced in {where}')
+                    notes.append(_note(rule, f'replaces the packaged {kind} "{name}"'))
                 found[name] = rule
     return iter([rule for rule in found.values() if rule.enabled])
 
 
-def _is_news(before: RuleDefinition | KeepDefinition) -> bool:
+def _note(rule: _Definition, text: str) -> Fault:
+    return Fault(rule.place.file, rule.place.line, text)
+
+
+def _is_news(before: _Definition) -> bool:
     """Whether an admin should hear that their file changes this; presets are there to do it."""
     return before.packaged and before.place.name != KNOWN_WRITE
 
 
-def _merged(files: Sequence[_File], faults: list[Fault], relay: str) -> PolicySet | None:
+def _merged(
+    files: Sequence[_File], faults: list[Fault], relay: str, home: Path
+) -> PolicySet | None:
     settings: dict[tuple[str, str], Any] = {}
     for file in files:
         settings.update(file.settings)
-    notes: list[str] = []
+    notes: list[Fault] = []
     rules = list(_in_place(files, "rule", faults, notes))
     keeps = list(_in_place(files, "retention", faults, notes))
+    plugins = list(_in_place(files, "plugin", faults, notes))
+    banned = listed_keys(settings.get(("bans", "files"), ()), home, faults)
+    allowed = listed_keys(settings.get(("allow", "files"), ()), home, faults)
+    people = people_of(settings, relay, banned, allowed, faults)
     if faults:
         return None
     memory = memory_of(settings)
@@ -270,7 +287,7 @@ def _merged(files: Sequence[_File], faults: list[Fault], relay: str) -> PolicySe
             read_rules.extend(tuned)
             read_places.extend([rule.place] * len(tuned))
     return PolicySet(
-        people=people_of(settings, relay),
+        people=people,
         keep=KeepRules(
             [keep.rule for keep in keeps if keep.rule is not None],
             high_tie=memory.tie is Tie.HIGH,
@@ -284,7 +301,11 @@ def _merged(files: Sequence[_File], faults: list[Fault], relay: str) -> PolicySe
         banned_rows=settings["bans", "stored"],
         searched=searched_of(settings),
         trusted_readers=settings.get(("actors", "trusted_readers"), ()),
+        plugins=tuple([each.plugin for each in plugins if each.plugin is not None]),
         read_places=tuple(read_places),
+        sweeps=sweep_rules([keep.forgetting for keep in keeps], settings),
+        keep_places=tuple([keep.place for keep in keeps if keep.rule is not None]),
         files=tuple([file.source.name for file in files]),
+        key_files=paths_of(settings, home),
         notes=tuple(notes),
     )

@@ -13,16 +13,21 @@ from policies.load import load
 from relay.errors import ConfigFaults
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from policies.engine import PolicySet
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 """(path, time of change, size, inode) of each file: another value means, read again."""
 
 
-def fingerprint(folder: str | Path) -> Fingerprint:
-    """What the policy files of a folder look like from outside; one that vanishes is left out."""
+def fingerprint(folder: str | Path, watched: Iterable[str] = ()) -> Fingerprint:
+    """What the policy files of a folder, and files that they name, look like from outside.
+
+    One that vanishes is left out.
+    """
     found = []
-    for path in sorted(Path(folder).rglob("*.toml")):
+    for path in [*sorted(Path(folder).rglob("*.toml")), *map(Path, watched)]:
         try:
             seen = path.stat()
         except OSError:

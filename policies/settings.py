@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from policies.patterns import Patterns
+
 
 class AuthWrites(Enum):
     """`[auth] writes`: which events want a login on their connection (Z-10)."""
@@ -97,6 +99,8 @@ class Memory:
     vouchers: Vouchers = Vouchers.AGENTS
     created_at_upper: int = UPPER_S
     """How far ahead `ts` may be (G-14): the general limit."""
+    reject_patterns: Patterns | None = None
+    """What no unencrypted content may hold (M-31)."""
 
     def schema_of(self, system: System) -> SchemaMode:
         return self.schemas.get(system, SchemaMode.STRICT)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.conditions import WRITERS, who_words
+from policies.forgetting import days_by_type
+from policies.key_files import key_files_from
+from policies.patterns import patterns_from
 from policies.settings import (
     SERVER_LIMITS,
     AnonymousRead,
@@ -20,16 +23,19 @@ from policies.settings import (
     TsRule,
     Vouchers,
 )
+from relay.errors import Fault
 from relay.groups.group import Flag
 from relay.groups.ruling import GroupSettings, Joins
-from relay.management import BannedRows
+from relay.management import MAX_ENTRIES, BannedRows
 from relay.nostr.kinds import MAX_KIND
 from relay.toml.fields import Table, nearest
 from relay.visibility import Household, KindSet, People
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
+    from policies.key_files import ListedKey
     from relay.verdict import Who
 
     Reader = Callable[[Table, str], object]
@@ -68,16 +74,6 @@ def _households(table: Table, key: str) -> tuple[Household, ...] | None:
 
 def _creators(table: Table, key: str) -> frozenset[Who] | None:
     return who_words(table, key, WRITERS, "for writing")
-
-
-def _any_table(table: Table, key: str) -> object:
-    """A table of a later version."""
-    return None if table.table(key) is None else table.values[key]
-
-
-def _any_list(table: Table, key: str) -> object:
-    values = table.strings(key)
-    return None if values is None else list(values)
 
 
 def _searchable(table: Table, key: str) -> KindSet | None:
@@ -143,15 +139,15 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     },
     "search": {"kinds": _searchable},
     "bans": {
-        "files": _later(_any_list, []),
+        "files": key_files_from,
         "stored": lambda table, key: table.choice(key, BannedRows),
     },
-    "allow": {"files": _later(_any_list, [])},
+    "allow": {"files": key_files_from},
     "memory": {
         "owner_annotations": _boolean,
         "schema": _schema,
         "versions": _later(_count, 0, 20),
-        "reject_patterns": _later(_any_list, []),
+        "reject_patterns": patterns_from,
     },
     "memory.aman": {
         "schema": _schema,
@@ -164,8 +160,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "memory.snowclaw": {"schema": _schema},
     "memory.nmem": {
         "schema": _schema,
-        "sweep": _later(_boolean, True, False),  # noqa: FBT003
-        "retention_days": _later(_any_table, {}),
+        "sweep": _boolean,
+        "retention_days": days_by_type,
     },
     "memory.anamnesis": {
         "schema": _schema,
@@ -201,14 +197,37 @@ def read_settings(top: Table, name: str, into: dict[tuple[str, str], object]) ->
                 into[name, key] = value
 
 
-def people_of(settings: Settings, relay: str) -> People:
+def people_of(
+    settings: Settings, relay: str, banned: Sequence[ListedKey], allowed: Sequence[ListedKey],
+    faults: list[Fault],
+) -> People:  # fmt: skip
+    """`banned`, `allowed`: the keys of the files that the settings name."""
+    owners = settings.get(("actors", "owners"), frozenset())
+    for listed in banned:
+        if listed.pubkey in owners or listed.pubkey == relay:
+            whose = "the relay's own" if listed.pubkey == relay else "an owner's"
+            faults.append(Fault(listed.file, listed.line, f"this key is {whose}: no ban on it"))
+    for listed in banned[MAX_ENTRIES:][:1]:
+        text = f"{len(banned)} keys are banned in files, at most {MAX_ENTRIES} may be"
+        faults.append(Fault(listed.file, listed.line, text))
     return People(
-        owners=settings.get(("actors", "owners"), frozenset()),
+        owners=owners,
+        allowed=frozenset([listed.pubkey for listed in allowed]),
+        banned=frozenset([listed.pubkey for listed in banned]),
         agents=settings.get(("actors", "agents"), frozenset()),
         agent_role=settings["actors", "agent_role"],
         households=settings.get(("actors", "household"), ()),
         relay=relay,
     )
+
+
+def paths_of(settings: Settings, home: Path) -> tuple[str, ...]:
+    """The files of keys that the settings name."""
+    return tuple([
+        str(home / file.path)
+        for table in ("bans", "allow")
+        for file in settings.get((table, "files"), ())
+    ])  # fmt: skip
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -246,4 +265,5 @@ def memory_of(settings: Settings) -> Memory:
         envelope_keys=settings["memory.envelopes", "keys"],
         vouchers=settings["memory.anamnesis", "vouchers"],
         created_at_upper=settings["limits", "created_at_upper"],
+        reject_patterns=settings.get(("memory", "reject_patterns")),
     )  # fmt: skip

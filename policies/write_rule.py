@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.conditions import EVERYTHING
 from policies.rules.people import CODED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from policies.conditions import Condition
+    from policies.rules.content import Content
     from policies.settings import System
+    from relay.rates import Meter
     from relay.verdict import Who
 
 
@@ -35,6 +39,9 @@ class WriteRule:
     """The memory system whose check is asked; its mode `off` lifts `require` too (G-05)."""
     pow_bits: int = 0
     reject: str | None = None
+    content: Content | None = None
+    meter: Meter | None = None
+    """`rate` and `quota`."""
 
     @property
     def asks_who(self) -> bool:
@@ -42,4 +49,29 @@ class WriteRule:
 
     @property
     def asks_form(self) -> bool:
-        return bool(self.require or self.schema or self.pow_bits)
+        return bool(self.require or self.schema or self.pow_bits or self.content)
+
+
+_NARROW: Final = 256
+"""A rule about more kinds is asked for every kind: to note it under each would cost more."""
+
+
+class RulesByKind:
+    """Rules in their order, by the kinds that they name: a thousand about others cost nothing."""
+
+    def __init__(self, rules: Sequence[WriteRule]) -> None:
+        self._rules = rules
+        self._wide: list[int] = []
+        self._narrow: dict[int, list[int]] = {}
+        for number, rule in enumerate(rules):
+            spans = None if rule.match.kinds is None else rule.match.kinds.ranges
+            if spans is None or sum(high - low for low, high in spans) >= _NARROW:
+                self._wide.append(number)
+                continue
+            for low, high in spans:
+                for kind in range(low, high + 1):
+                    self._narrow.setdefault(kind, []).append(number)
+
+    def of(self, kind: int) -> list[WriteRule]:
+        """Those that may be about events of this kind."""
+        return [self._rules[each] for each in sorted([*self._wide, *self._narrow.get(kind, ())])]

@@ -7,10 +7,12 @@ the rows to deliver. It may run on another thread than the loop's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Invalid, Prefix, Refused
+from relay.forgetting import hold_on, stone_of
 from relay.groups.actions import JoinRequest, action_of, group_of
 from relay.groups.circumstances import Circumstances, NotStored, Target
 from relay.groups.departure import Cause, departures, forgotten, mending
@@ -27,6 +29,7 @@ from relay.management import (
 from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.pins import all_pinning, pinnable, pins_left, unsettled_pins
+from relay.rates import Coming, excess
 from relay.retention import (
     Keep,
     Stored,
@@ -45,6 +48,7 @@ from relay.retention import (
     remove,
     request_done,
     slot_of,
+    unstored,
     vanish,
 )
 from relay.verdict import Facts, Origin, Reject, Who, WriteOutcome
@@ -52,9 +56,10 @@ from relay.visibility import STRANGER, is_known, kind_is_guarded, visibility_for
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Callable, Iterable, Set
+    from collections.abc import Callable, Iterable, Sequence, Set
     from ipaddress import IPv4Address, IPv6Address
 
+    from relay.forgetting import Hold, SweepRules
     from relay.groups.actions import Action
     from relay.groups.circumstances import Ruling
     from relay.groups.group import Group
@@ -63,8 +68,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.projections import Realm
-    from relay.rates import Guesses
-    from relay.retention import Found
+    from relay.rates import Buckets, Guesses
+    from relay.retention import Found, Slot
     from relay.verdict import Result
 
 _NOBODY: Final = frozenset({Who.ANYONE})
@@ -103,6 +108,10 @@ class Author(Protocol):
     def address(self) -> IPv4Address | IPv6Address | None:
         """Where the client is, as far as it can be known (contract §3)."""
 
+    @property
+    def connection(self) -> int | None:
+        """A number of its own for each connection; None: it came over none."""
+
     def answered(self, event: Event, result: Result) -> None:
         """Called once per event, after the commit; must not block or raise."""
 
@@ -115,6 +124,17 @@ class Submission:
     author: Author
     origin: Origin
     result: Result = WriteOutcome.STORED
+    objection: Reject | None = None
+    """What the first plug-in says that does not want it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What would become of an event that came now."""
+
+    result: Result
+    facts: Facts | None
+    """What rules look at beside it; None: its form is wrong before that."""
 
 
 @dataclass(slots=True)
@@ -125,6 +145,8 @@ class Order:
     answered: Callable[[Reject | None], None]
     """Called once, after the commit and before what came with it is delivered to anybody; must not
     block or raise."""
+    banishes: frozenset[str] = frozenset()
+    """Keys that a file bans and whose rows go: `[bans] stored = "delete"`."""
     result: Reject | None = None
 
 
@@ -137,7 +159,28 @@ class Expiry:
     """Whether they are gone: set after the commit, or when there is none."""
 
 
-Work = Submission | Order | Expiry
+@dataclass(slots=True)
+class Sweeping:
+    """Rows that retention rules let go, on their road out of the store."""
+
+    rows: Sequence[Stored]
+    rules: SweepRules
+    """As they were when the rows were found."""
+    purpose: Purpose
+    done: Future[bool]
+    """Whether it was decided: set after the commit, or when there is none."""
+    gone: list[Stored] = field(default_factory=list)
+    held: dict[Hold, int] = field(default_factory=dict)
+    """What for, and how many rows."""
+
+
+class Purpose(Enum):
+    SWEEP = auto()
+    TRIAL = auto()
+    """Only to see what would go."""
+
+
+Work = Submission | Order | Expiry | Sweeping
 """What the lane takes, in one order."""
 
 
@@ -151,7 +194,7 @@ class Decision:
 
     def __init__(
         self, realm: Realm, relay_key: SecretKey, now: int, is_here: Callable[[str], bool],
-        guesses: Guesses,
+        guesses: Guesses, buckets: Buckets,
     ) -> None:  # fmt: skip
         self.groups = realm.groups
         self.management = realm.management
@@ -164,7 +207,16 @@ class Decision:
         self._now = now
         self._is_here = is_here
         self._guesses = guesses
+        self._buckets = buckets
         self._who: dict[tuple[str, str | None], frozenset[Who]] = {}
+
+    def foreseen(self, submission: Submission, keep: Keep, found: Found) -> Foreseen:
+        """What `take` says of an event, and what the rules look at when they are asked of it."""
+        try:
+            facts = self._facts(submission, keep, found, group_of(submission.event))
+        except Refused:
+            facts = None
+        return Foreseen(self.take(submission, keep, found), facts)
 
     def take(self, submission: Submission, keep: Keep, found: Found) -> Result:
         """Decide one event; what it changes is noted in `plan`, `groups`, `rows` and `found`."""
@@ -206,6 +258,8 @@ class Decision:
             return ONLY_RELAY
         if event.id in found.rows and self._may_know(group_id, facts):
             return self._store_one(event, group_id, keep, found, quiet=False)
+        if submission.objection is not None:
+            return submission.objection
         if kind == kinds.VANISH and self._is_strange(submission, facts):
             return _ELSEWHERE
         ruling: Ruling | None = None
@@ -227,6 +281,9 @@ class Decision:
                 )
                 if objected is not None:
                     return objected
+        refused = self._too_much(submission, group_id, slot, keep, found, facts)
+        if refused is not None:
+            return refused
         quiet = False
         if kind == kinds.DELETION:
             group_id, quiet = self._reach_of(submission, group_id, found)
@@ -250,6 +307,27 @@ class Decision:
             return False
         pubkey, address = submission.event.pubkey, submission.author.address
         return not self._guesses.admits(pubkey, address, self._now)
+
+    def _too_much(
+        self, submission: Submission, group_id: str | None, slot: Slot | None, keep: Keep,
+        found: Found, facts: Facts,
+    ) -> Reject | None:  # fmt: skip
+        """What the rules say about how much, of an event that would be stored or passed on.
+
+        Asked last, so that only what is taken counts: of several rules all count, or none.
+        """
+        event, high_tie = submission.event, self._policy.keep.high_tie
+        meters = self._policy.meters(event, facts)
+        if not meters:
+            return None
+        outcome = unstored(event, slot, keep, found, now=self._now, high_tie=high_tie)
+        if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
+            return None
+        coming = Coming(
+            event, group_id, submission.origin, submission.author.connection,
+            is_stored=outcome is None, replaced=None if slot is None else found.slots.get(slot),
+        )  # fmt: skip
+        return excess(meters, coming, found.usage, self._buckets, self._now)
 
     def _is_strange(self, submission: Submission, facts: Facts) -> bool:
         """Whether a request to vanish elsewhere is by nobody known here (Z-13)."""
@@ -340,6 +418,7 @@ class Decision:
             pinnable=pinnable(event, gid, found, self._now, submission.origin),
             moved_from=NotStored.NOT_STORED if holder is None else holder.group,
             is_memory=is_memory(event), relay=self._relay_key.pubkey,
+            operators=self._people.owners,
         )  # fmt: skip
 
     def _added(self, group_id: str, prefix: str) -> bool:
@@ -449,6 +528,32 @@ class Decision:
         self.groups = forgotten(self.groups, gone)
         self._who.clear()
 
+    def sweep(self, sweeping: Sweeping, found: Found) -> None:
+        """Remove what is still there and not held; nothing when other rules are in force now."""
+        sweeping.gone.clear()
+        sweeping.held.clear()
+        rules = self._policy.sweeps
+        if sweeping.rules != rules:
+            return
+        for row in sweeping.rows:
+            stored = found.rows.get(row.event.id)
+            if stored is None:
+                continue
+            hold = hold_on(stored, rules, self._people, self.groups, found, self.plan)
+            if hold is not None:
+                sweeping.held[hold] = sweeping.held.get(hold, 0) + 1
+                continue
+            sweeping.gone.append(stored)
+            if sweeping.purpose is Purpose.TRIAL:
+                continue
+            remove(stored, found, self.plan)
+            stone = stone_of(stored, self._policy.keep.keep_of(stored.event))
+            if stone is not None:
+                bury(stone, found, self.plan)
+        if sweeping.purpose is Purpose.SWEEP:
+            self.groups = forgotten(self.groups, [row.event for row in sweeping.gone])
+            self._who.clear()
+
     # -- a call of NIP-86 ------------------------------------------------------------------------
 
     def manage(self, order: Order, found: Found) -> Reject | None:
@@ -462,6 +567,10 @@ class Decision:
                 return _A_RECORD
         for change in order.changes:
             self._change(change, found)
+        for pubkey in sorted(order.banishes):
+            banish(pubkey, found, self.plan)
+        if order.banishes:
+            self._unpin(all_pinning(self.groups), found)
         return None
 
     def _change(self, change: Change, found: Found) -> None:

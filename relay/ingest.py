@@ -12,33 +12,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, assert_never
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from relay.decision import ONLY_RELAY, Decision, Expiry, Order, Submission, Work, acts_here
+from relay.decision import (
+    ONLY_RELAY,
+    Decision,
+    Expiry,
+    Order,
+    Submission,
+    Sweeping,
+    Work,
+    acts_here,
+)
 from relay.errors import Prefix, StoreFault
 from relay.lane import Lane
 from relay.management import kind_objection
 from relay.nostr import kinds
 from relay.nostr.keys import are_signed
-from relay.rates import Guesses
-from relay.retention import wanted_for
-from relay.verdict import Reject
-from relay.wanted import with_changes, with_departures, with_expired, with_groups
+from relay.pins import all_pinning
+from relay.rates import Buckets, Guesses
+from relay.retention import WritePlan, wanted_for
+from relay.verdict import Arrival, Origin, Reject
+from relay.wanted import (
+    with_changes,
+    with_departures,
+    with_expired,
+    with_groups,
+    with_pins,
+    with_quotas,
+    with_swept,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from relay.decision import Author
+    from relay.decision import Author, Foreseen
     from relay.fanout import Fanout
     from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
     from relay.projections import Realm
-    from relay.retention import Found, Keep, Stored, Wanted, WritePlan
+    from relay.retention import Found, Keep, Stored, Wanted
     from relay.storage import Store
-    from relay.verdict import Origin
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +65,30 @@ _MAX_VERIFIED: Final = 128
 """Events of one batch of signature checks: 16 to 64 a thread (DESIGN §7)."""
 _MAX_WAITING: Final = 32_768
 _BOTH_THREADS: Final = 32
+_MAX_ASKED: Final = 256
+"""Events that plug-ins are asked about at once."""
+_LAST_ANSWERS_S: Final = 1.0
+"""So long plug-ins may take for what is on its road when the relay stops: its connections, which
+waited for these answers, are closed by then."""
 
 QUEUE_FULL: Final = Reject(Prefix.RATE_LIMITED, "too many events are waiting, slow down", "queue")
 BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "sig: is not a signature of id by pubkey", "sig")
+UNASKED: Final = Reject(Prefix.ERROR, "a plug-in of this relay failed, try again later", "plug-ins")
 OUR_FAULT: Final = Reject(Prefix.ERROR, "the event could not be stored, try again later", "store")
+
+
+class Plugins(Protocol):
+    """Programs of the admin's own that may object to an event."""
+
+    def asks_about(self, event: Event, origin: Origin) -> bool: ...
+
+    async def objections(
+        self, events: Sequence[tuple[Event, Arrival]]
+    ) -> Sequence[Reject | None]:
+        """One for each event, in time: `error:` where an answer is owed."""
+
+    async def stop(self) -> None:
+        """Whoever waits for an answer, and who asks from now on, gets `error:`."""
 
 
 class Ingest:
@@ -60,9 +98,10 @@ class Ingest:
         self, store: Store, realm: Realm, relay_key: SecretKey, fanout: Fanout, *,
         clock: Callable[[], int], verifiers: Executor, metrics: Metrics,
         committed: Callable[[int], None], is_here: Callable[[str], bool],
+        plugins: Plugins | None = None,
     ) -> None:  # fmt: skip
         """`committed` is told the new head after each commit (the bus); `is_here` says whether a
-        URL is this relay's."""
+        URL is this relay's; `plugins` are the caller's to start and to stop."""
         self._store = store
         self._realm = realm
         self._relay_key = relay_key
@@ -72,10 +111,13 @@ class Ingest:
         self._metrics = metrics
         self._committed = committed
         self._is_here = is_here
+        self._plugins = plugins
         self._guesses = Guesses()
+        self._buckets = Buckets()
         self._verifying = Lane(
             self._verify, max_batch=_MAX_VERIFIED, max_waiting=_MAX_WAITING
         )
+        self._asking = Lane(self._ask, max_batch=_MAX_ASKED, max_waiting=_MAX_WAITING)
         self._lane: Lane[Work] = Lane(
             self._commit, max_batch=_MAX_BATCH, max_waiting=2 * _MAX_WAITING
         )
@@ -84,33 +126,71 @@ class Ingest:
     async def __aenter__(self) -> Ingest:
         self._tasks = [
             asyncio.create_task(self._verifying.run(), name="verify"),
+            asyncio.create_task(self._asking.run(), name="ask plug-ins"),
             asyncio.create_task(self._lane.run(), name="lane"),
         ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        verifying, deciding = self._tasks
+        verifying, asking, deciding = self._tasks
         self._verifying.close()
         await verifying
+        self._asking.close()
+        await asyncio.wait([asking], timeout=_LAST_ANSWERS_S)
+        if self._plugins is not None and not asking.done():
+            await self._plugins.stop()
+        await asking
         self._lane.close()
         await deciding
 
     def submit(self, event: Event, author: Author, origin: Origin) -> None:
         """Start an event on its road; `author.answered` is called at its end, or at once."""
-        objected = self._realm.policy.screen(event, self._clock(), origin)
-        if (
-            objected is None
-            and event.kind in kinds.GROUP_STATE
-            and event.pubkey != self._relay_key.pubkey
-        ):
-            objected = ONLY_RELAY
-        if objected is None:
-            objected = kind_objection(event.kind, self._realm.management)
+        objected = self._screened(event, origin)
         if objected is None and not self._verifying.put(Submission(event, author, origin)):
             objected = QUEUE_FULL
         if objected is not None:
             self._metrics.answered([objected])
+            self._note(objected, event, author)
             author.answered(event, objected)
+
+    def _screened(self, event: Event, origin: Origin) -> Reject | None:
+        """What stands against it before its signature."""
+        objected = self._realm.policy.screen(event, self._clock(), origin)
+        if objected is not None:
+            return objected
+        if event.kind in kinds.GROUP_STATE and event.pubkey != self._relay_key.pubkey:
+            return ONLY_RELAY
+        return kind_objection(event.kind, self._realm.management)
+
+    def _note(self, reject: Reject, event: Event, author: Author) -> None:
+        self._metrics.refusals.note(
+            reject, event, self._clock(), author.connection, author.address
+        )
+
+    async def foreseen(self, event: Event, author: Author) -> Foreseen:
+        """What would become of an event that came now; nothing is stored or counted.
+
+        Its signature is not looked at, rates are taken as unused, plug-ins are not asked. Raises
+        StoreFault.
+        """
+        submission = Submission(event, author, Origin.WIRE)
+        keep, now = self._realm.policy.keep.keep_of(event), self._clock()
+        wanted = self._with_the_relays_own(wanted_for([(event, keep)]), [(event, keep)])
+        wanted = with_quotas(wanted, [event], self._realm.policy)
+        decision = Decision(
+            self._realm, self._relay_key, now, self._is_here, Guesses(), Buckets()
+        )
+        seen: list[Foreseen] = []
+
+        def decide(found: Found) -> WritePlan:
+            head = found.head
+            seen.append(decision.foreseen(submission, keep, found))
+            found.head = head
+            return WritePlan()
+
+        await self._store.append(wanted, decide)
+        objected = self._screened(event, Origin.WIRE)
+        return seen[0] if objected is None else replace(seen[0], result=objected)
 
     def order(self, order: Order) -> None:
         """Start what a NIP-86 call changes on its road; it is answered at its end, or at once."""
@@ -121,6 +201,11 @@ class Ingest:
         """Let rows that have expired go; `expiry.done` says whether they did."""
         if not self._lane.put(expiry):
             _settle(expiry, gone=False)
+
+    def sweep(self, sweeping: Sweeping) -> None:
+        """Let rows go that nothing holds; `sweeping.done` says whether that was decided."""
+        if not self._lane.put(sweeping):
+            _settle(sweeping, gone=False)
 
     # -- signatures -----------------------------------------------------------------------------
 
@@ -138,19 +223,47 @@ class Ingest:
             good = [*halves[0], *halves[1]]
         for submission, signed in zip(batch, good, strict=True):
             if not signed:
-                submission.result = BAD_SIGNATURE
-            elif self._lane.put(submission):
-                continue
-            else:
-                submission.result = QUEUE_FULL
-            self._metrics.answered([submission.result])
-            submission.author.answered(submission.event, submission.result)
+                self._refuse(submission, BAD_SIGNATURE)
+            elif not self._next(submission).put(submission):
+                self._refuse(submission, QUEUE_FULL)
+
+    def _next(self, submission: Submission) -> Lane[Submission] | Lane[Work]:
+        """Where a signed event goes."""
+        plugins = self._plugins
+        if plugins is None or not plugins.asks_about(submission.event, submission.origin):
+            return self._lane
+        return self._asking
+
+    def _refuse(self, submission: Submission, refusal: Reject) -> None:
+        self._metrics.answered([refusal])
+        self._note(refusal, submission.event, submission.author)
+        submission.author.answered(submission.event, refusal)
 
     def _signed(self, events: Sequence[Event]) -> list[bool]:
         """Which of them are signed; on a worker thread, where there is time to look ahead too."""
         good = are_signed(events)
         self._store.foresee([event for event, is_good in zip(events, good, strict=True) if is_good])
         return good
+
+    # -- plug-ins -------------------------------------------------------------------------------
+
+    async def _ask(self, batch: Sequence[Submission]) -> None:
+        """What plug-ins say goes into the lane with the event, where the rules speak first."""
+        assert self._plugins is not None
+        now = self._clock()
+        asked = [
+            (each.event, Arrival(now, each.origin, each.author.authenticated, each.author.address))
+            for each in batch
+        ]
+        try:
+            objections = await self._plugins.objections(asked)
+        except Exception:  # the last frame of the lane: it must live on  # noqa: BLE001
+            _log.exception("plug-ins could not be asked about %d events", len(batch))
+            objections = [UNASKED] * len(batch)
+        for submission, objection in zip(batch, objections, strict=True):
+            submission.objection = objection
+            if not self._lane.put(submission):
+                self._refuse(submission, QUEUE_FULL)
 
     # -- the lane -------------------------------------------------------------------------------
 
@@ -183,10 +296,13 @@ class Ingest:
         for item in batch:
             match item:
                 case Submission():
-                    item.author.answered(item.event, fault or item.result)
+                    result = fault or item.result
+                    if isinstance(result, Reject):
+                        self._note(result, item.event, item.author)
+                    item.author.answered(item.event, result)
                 case Order():
                     item.answered(fault or item.result)
-                case Expiry():
+                case Expiry() | Sweeping():
                     _settle(item, gone=fault is None)
                 case _:
                     assert_never(item)
@@ -205,13 +321,20 @@ class Ingest:
         events = [submission.event for submission in _submissions(batch)]
         kept = [(event, keep_of(event)) for event in events]
         wanted = self._with_the_relays_own(wanted_for(kept), kept)
+        wanted = with_quotas(wanted, events, self._realm.policy)
         groups, relay = self._realm.groups, self._relay_key.pubkey
         for item in batch:
             if isinstance(item, Order):
                 wanted = with_changes(wanted, item.changes, groups, relay)
+                if item.banishes:
+                    wanted = with_pins(wanted, all_pinning(groups), groups, relay)
             elif isinstance(item, Expiry):
                 wanted = with_expired(wanted, item.ids, groups, relay)
-        decision = Decision(self._realm, self._relay_key, now, self._is_here, self._guesses)
+            elif isinstance(item, Sweeping):
+                wanted = with_swept(wanted, item.rows, item.rules, self._realm.people)
+        decision = Decision(
+            self._realm, self._relay_key, now, self._is_here, self._guesses, self._buckets
+        )
 
         def decide(found: Found) -> WritePlan:
             keeps = iter(kept)
@@ -223,6 +346,8 @@ class Ingest:
                         item.result = decision.manage(item, found)
                     case Expiry():
                         decision.expire(item, found)
+                    case Sweeping():
+                        decision.sweep(item, found)
                     case _:
                         assert_never(item)
             return decision.plan
@@ -246,9 +371,9 @@ def _submissions(batch: Sequence[Work]) -> list[Submission]:
     return [item for item in batch if isinstance(item, Submission)]
 
 
-def _settle(expiry: Expiry, *, gone: bool) -> None:
-    if not expiry.done.done():  # whoever waited may have been stopped
-        expiry.done.set_result(gone)
+def _settle(item: Expiry | Sweeping, *, gone: bool) -> None:
+    if not item.done.done():  # whoever waited may have been stopped
+        item.done.set_result(gone)
 
 
 def _named(item: Work) -> str:
@@ -260,6 +385,8 @@ def _named(item: Work) -> str:
             return "a NIP-86 call"
         case Expiry():
             return "what has expired"
+        case Sweeping():
+            return "what is swept"
         case _:
             assert_never(item)
 

@@ -114,7 +114,7 @@ class Management:
         return replace(
             people,
             allowed=people.allowed | self.of(Register.ALLOWED_KEYS).keys(),
-            banned=frozenset(self.of(Register.BANNED_KEYS)) - operators,
+            banned=(people.banned | self.of(Register.BANNED_KEYS).keys()) - operators,
         )
 
     def blocked(self) -> Blocklist:
@@ -190,9 +190,10 @@ def author_objection(event: Event, people: People) -> Reject | None:
 
 def change_objection(change: Change, management: Management, people: People) -> Reject | None:
     """Why a change cannot be made as things are now; `people`: with those that calls name."""
-    if change.note is None:
-        return None
     items = management.of(change.register)
+    if change.note is None:
+        listed = change.register is Register.BANNED_KEYS and change.item not in items
+        return _BANNED_BY_FILE if listed and change.item in people.banned else None
     of_events = change.register in (Register.BANNED_EVENTS, Register.ALLOWED_EVENTS)
     most = MAX_EVENTS if of_events else MAX_ENTRIES
     if change.item not in items and len(items) >= most:
@@ -200,14 +201,19 @@ def change_objection(change: Change, management: Management, people: People) -> 
     match change.register:
         case Register.BANNED_KEYS if change.item in people.owners | {people.relay}:
             return _refused("an owner and the relay itself cannot be banned")
-        case Register.ALLOWED_KEYS if change.item in people.banned:
+        case Register.ALLOWED_KEYS if change.item in management.of(Register.BANNED_KEYS):
             return _refused("this key is banned: call unbanpubkey first")
+        case Register.ALLOWED_KEYS if change.item in people.banned:
+            return _BANNED_BY_FILE
         case _:
             return None
 
 
 def _refused(text: str) -> Reject:
     return Reject(Prefix.RESTRICTED, text, "NIP-86")
+
+
+_BANNED_BY_FILE: Final = _refused("this key is banned by a file of the policies: change it there")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ import logging
 import re
 import sys
 import traceback
+from collections import deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
@@ -32,8 +34,11 @@ from relay.verdict import Reject, WriteOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from ipaddress import IPv4Address, IPv6Address
 
     from prometheus_client.core import Metric
+
+    from relay.nostr.event import Event
 
 # -- log lines ------------------------------------------------------------------------------------
 
@@ -173,7 +178,9 @@ class Metrics(Collector):
         self._numbers["policies_current"] = 1
         self._events: dict[tuple[str, str], int] = {}
         self._refusals: dict[str, int] = {}
+        self._swept: dict[str, int] = {}
         self._reloads = {"ok": 0, "failed": 0}
+        self.refusals = Refusals()
         self._watched: dict[str, tuple[str, Callable[[], float]]] = {}
         self._registry = CollectorRegistry()
         self._batch = self._histogram("commit_batch_events", "Events of one commit.", _SIZES)
@@ -194,6 +201,11 @@ class Metrics(Collector):
         finally:
             self._commit.observe(perf_counter() - began)
             self._batch.observe(size)
+
+    def swept(self, kinds: Mapping[int, int]) -> None:
+        """kind → rows that retention rules took."""
+        for kind, number in kinds.items():
+            self._swept[str(kind)] = self._swept.get(str(kind), 0) + number
 
     def answered(self, results: Iterable[WriteOutcome | Reject]) -> None:
         """Events ended like this."""
@@ -267,6 +279,7 @@ class Metrics(Collector):
             events.add_metric(labels, number)
         yield events
         yield _counter("refusals", "Events refused, by rule.", self._refusals, "rule")
+        yield _counter("swept", "Events that retention rules took, by kind.", self._swept, "kind")
         yield _counter("policy_reloads", "Reloads of the policies.", self._reloads, "result")
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
@@ -289,6 +302,53 @@ def _gauge(
     family = GaugeMetricFamily(f"rookery_{name}", text, labels=tuple(labels))
     family.add_metric(tuple(labels.values()), value)
     return family
+
+
+# -- the last refusals ----------------------------------------------------------------------------
+
+_REFUSALS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One event that was refused: who and which rule, nothing of what it says."""
+
+    number: int
+    """Of refusals since the start, from 1."""
+    at: int
+    """Unix seconds."""
+    rule: str
+    prefix: str
+    kind: int
+    author: str
+    """64 hex; before the signature was checked it is only said to be this one."""
+    event_id: str
+    connection: int | None
+    """None: it came by an import."""
+    address: str | None
+
+
+class Refusals:
+    """The last refusals, for the admin; older ones are forgotten, the metrics count them all."""
+
+    def __init__(self, most: int = _REFUSALS) -> None:
+        self._last: deque[Refusal] = deque(maxlen=most)
+        self._number = 0
+
+    def note(
+        self, reject: Reject, event: Event, at: int, connection: int | None,
+        address: IPv4Address | IPv6Address | None,
+    ) -> None:  # fmt: skip
+        """An event was refused."""
+        self._number += 1
+        self._last.append(Refusal(
+            self._number, at, reject.rule, reject.prefix.value, event.kind, event.pubkey, event.id,
+            connection, None if address is None else str(address),
+        ))  # fmt: skip
+
+    def after(self, number: int) -> Sequence[Refusal]:
+        """Those behind this number that are not forgotten yet, oldest first."""
+        return [refusal for refusal in self._last if refusal.number > number]
 
 
 # -- readiness ------------------------------------------------------------------------------------

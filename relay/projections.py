@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Network, IPv6Network
 
+    from relay.forgetting import SweepRules
     from relay.groups.circumstances import GroupSettings
     from relay.management import BannedRows
     from relay.nostr.event import Event
+    from relay.rates import Meter, Quota
     from relay.retention import KeepRules, Stored
     from relay.storage import Store
     from relay.verdict import Facts, Origin, Reject
@@ -52,6 +54,8 @@ class Policy(Protocol):
     @property
     def keep(self) -> KeepRules: ...
     @property
+    def sweeps(self) -> SweepRules: ...
+    @property
     def read_rules(self) -> tuple[ReadRule, ...]: ...
     @property
     def groups(self) -> GroupSettings: ...
@@ -72,6 +76,12 @@ class Policy(Protocol):
 
     def judge(self, event: Event, facts: Facts) -> Reject | None:
         """The first objection of the rules, in the lane."""
+
+    def quotas_of(self, kind: int) -> Sequence[Quota]:
+        """Those that may be about events of this kind: what they count must be looked up."""
+
+    def meters(self, event: Event, facts: Facts) -> Sequence[Meter]:
+        """The rates and quotas about this event, in order of their rules."""
 
 
 class Realm:

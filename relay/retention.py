@@ -17,6 +17,7 @@ from relay.groups.group import Groups
 from relay.nostr import kinds
 from relay.nostr.event import Event, event_from_raw, is_hex64
 from relay.nostr.kinds import KindClass, class_of, is_ephemeral
+from relay.usage import Ledger
 from relay.verdict import WriteOutcome
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Group
     from relay.management import Change
+    from relay.usage import Account
     from relay.visibility import Match
 
 
@@ -63,7 +65,7 @@ class Stored:
     quiet: bool = False
     slot: Slot | None = None
     version: int = 0
-    """What LATEST compares: created_at, or `ts`."""
+    """What LATEST compares, and sweeps order by: created_at, or `ts`."""
     expires_at: int | None = None
 
 
@@ -128,6 +130,21 @@ class WritePlan:
         )  # fmt: skip
 
 
+class UpTo(Enum):
+    """Which time of rows `never_before` compares."""
+
+    TS = "ts"
+    """Tag `ts`, created_at where there is none."""
+    CREATED_AT = "created_at"
+
+
+class Kin(NamedTuple):
+    """Rows that another must not go before, as long as one of them is not newer."""
+
+    match: Match
+    up_to: UpTo
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a batch must know of the store before it can be decided."""
@@ -144,6 +161,10 @@ class Wanted:
     records of every group where they wrote one of 9000–9020, into `Found.records` (N29-58)."""
     recorded: frozenset[str] = frozenset()
     """Groups whose records are wanted in any case."""
+    usage: frozenset[Account] = frozenset()
+    """Accounts of what is stored, for quotas, into `Found.usage`."""
+    kin: frozenset[Kin] = frozenset()
+    """Rows of which it must be known how old the oldest is, into `Found.kin`."""
 
 
 @dataclass(slots=True)
@@ -160,6 +181,10 @@ class Found:
     records: list[Stored] = field(default_factory=list)
     """9000–9022 and 39000–39005 of the groups wanted, in order of seq. As they are stored:
     `records_left` says what the batch made of them."""
+    usage: Ledger = field(default_factory=Ledger)
+    """The accounts wanted. What goes with a whole group or key is counted off with the commit."""
+    kin: dict[Kin, int] = field(default_factory=dict)
+    """Unix seconds of the oldest of each kin wanted that has rows."""
 
 
 def keep_by_kind(kind: int) -> Keep:
@@ -179,8 +204,8 @@ def slot_of(event: Event, keep: Keep) -> Slot | None:
 
 
 def version_of(event: Event, keep: Keep) -> int:
-    """What LATEST compares (A-08)."""
-    if keep is Keep.LATEST_TS:
+    """What LATEST compares (A-08); of FIRST, how old a sweep takes it for (A-19)."""
+    if keep in (Keep.LATEST_TS, Keep.FIRST):
         ts = event.tag("ts")
         if ts is not None and ts.isascii() and ts.isdigit() and len(ts) < 19:
             return int(ts)
@@ -287,6 +312,29 @@ def loses(event: Event, version: int, keep: Keep, holder: Stored, *, high_tie: b
     return event.id > holder.event.id
 
 
+def unstored(
+    event: Event, slot: Slot | None, keep: Keep, found: Found, *, now: int, high_tie: bool
+) -> WriteOutcome | None:
+    """Why an event that no rule objects to is not stored; None: it is. `slot`: of the event."""
+    expires_at = expiry_of(event)
+    if expires_at is not None and expires_at <= now:
+        return WriteOutcome.EXPIRED
+    if event.id in found.rows:
+        return WriteOutcome.DUPLICATE
+    if is_deleted(event, slot, found):
+        return WriteOutcome.DELETED
+    if is_ephemeral(event.kind):
+        return WriteOutcome.PASSED_ON
+    holder = None if slot is None else found.slots.get(slot)
+    if holder is None:
+        return None
+    if keep is Keep.FIRST:
+        return WriteOutcome.TAKEN
+    if loses(event, version_of(event, keep), keep, holder, high_tie=high_tie):
+        return WriteOutcome.SUPERSEDED
+    return None
+
+
 def plan_for(
     event: Event, group: str | None, keep: Keep, found: Found, plan: WritePlan, *,
     now: int, high_tie: bool, quiet: bool = False,
@@ -295,29 +343,20 @@ def plan_for(
 
     Gives the row that was added (its `seq` is the next one), or why there is none.
     """
-    expires_at = expiry_of(event)
-    if expires_at is not None and expires_at <= now:
-        return WriteOutcome.EXPIRED
-    if event.id in found.rows:
-        return WriteOutcome.DUPLICATE
     slot = slot_of(event, keep)
-    if is_deleted(event, slot, found):
-        return WriteOutcome.DELETED
-    if is_ephemeral(event.kind):
-        return WriteOutcome.PASSED_ON
-    version = version_of(event, keep)
-    if slot is not None:
-        holder = found.slots.get(slot)
-        if holder is not None:
-            if keep is Keep.FIRST:
-                return WriteOutcome.TAKEN
-            if loses(event, version, keep, holder, high_tie=high_tie):
-                return WriteOutcome.SUPERSEDED
-            remove(holder, found, plan)
+    outcome = unstored(event, slot, keep, found, now=now, high_tie=high_tie)
+    if outcome is not None:
+        return outcome
+    holder = None if slot is None else found.slots.get(slot)
+    if holder is not None:
+        remove(holder, found, plan)
     found.head += 1
-    row = Stored(found.head, event, group, quiet, slot, version, expires_at)
+    row = Stored(
+        found.head, event, group, quiet, slot, version_of(event, keep), expiry_of(event)
+    )
     plan.adds[event.id] = row
     found.rows[event.id] = row
+    found.usage.add(event.pubkey, event.kind, group, len(event.raw))
     if slot is not None:
         found.slots[slot] = row
     if (
@@ -333,7 +372,11 @@ def remove(row: Stored, found: Found, plan: WritePlan) -> None:
     """Take a row away, whether it was stored before or by this very batch."""
     if plan.adds.pop(row.event.id, None) is None:
         plan.removes.add(row.seq)
-    found.rows.pop(row.event.id, None)
+    event = row.event
+    if found.rows.pop(event.id, None) is not None or (
+        row.slot is not None and found.slots.get(row.slot) is row
+    ):
+        found.usage.remove(event.pubkey, event.kind, row.group, len(event.raw))
     if row.slot is not None and found.slots.get(row.slot) is row:
         del found.slots[row.slot]
 

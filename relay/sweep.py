@@ -1,45 +1,107 @@
-"""Sweep: takes from the store what has expired, in small transactions between the writes. NIP-40.
+"""Sweep: takes from the store what has expired and what retention rules let go.
 
-No answer ever has an expired row, swept or not; this is so that what was meant to vanish is really
-gone, within minutes (N40-04). It needs no tombstone: sent again, the event is refused as expired.
+In small transactions between the writes, each through the lane like an event, with a rest after it.
+What has expired needs no tombstone: sent again, it is refused as expired (NIP-40).
+What a rule lets go is found beside the writes and decided inside them: `relay.forgetting`. Nothing
+is noted about how far a sweep came; what is still there is found again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from relay.decision import Expiry
+from relay.decision import Expiry, Purpose, Sweeping
 from relay.errors import StoreFault
+from relay.forgetting import Seen
+from relay.usage import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from relay.forgetting import Hold, SweepRule, SweepRules
     from relay.ingest import Ingest
+    from relay.observe import Metrics
+    from relay.projections import Realm
+    from relay.retention import Stored
     from relay.storage import Store
 
 _log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 5.0
 _EVERY_S: Final = 60.0
+_WHOLE_S: Final = 3600
+"""So often all is looked at; in between, what a minute brought. A pin that was lifted or a summary
+that was written makes itself felt within this time."""
 _AT_ONCE: Final = 256
 """Rows of one transaction."""
+_LOOKED_AT: Final = 200_000
+"""Rows that are looked for at once: their numbers only."""
+_REST: Final = 8.0
+"""The rest after a transaction, in times of what it took: writers come first."""
+_REST_AT_MOST_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one transaction did."""
+
+    rule: SweepRule
+    gone: Sequence[Stored]
+    held: Mapping[Hold, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLine:
+    """What a sweep did by one rule to one kind, or what keeps rows that the rule lets go."""
+
+    rule: str
+    place: str
+    """`file:line`."""
+    cause: str
+    kind: int | None
+    """None: these rows are held."""
+    held: str | None
+    events: int
+    bytes: int
+    """0 of what is held."""
+
+
+def lines_of(swept: Swept) -> list[SweepLine]:
+    """One transaction as lines to add up."""
+    rule = swept.rule
+    of = (rule.name, rule.place, str(rule.cause))
+    sizes: dict[int, Size] = {}
+    for row in swept.gone:
+        kind = row.event.kind
+        sizes[kind] = sizes.get(kind, Size()).plus(Size(1, len(row.event.raw)))
+    return [
+        *(SweepLine(*of, kind, None, *size) for kind, size in sorted(sizes.items())),
+        *(SweepLine(*of, None, hold.value, number, 0) for hold, number in swept.held.items()),
+    ]
 
 
 class Sweep:
     """`async with` it: it sweeps inside, soon and then every minute."""
 
     def __init__(
-        self, store: Store, ingest: Ingest, *, clock: Callable[[], int],
-        first_s: float = _FIRST_S, every_s: float = _EVERY_S,
+        self, store: Store, realm: Realm, ingest: Ingest, *, clock: Callable[[], int],
+        metrics: Metrics, first_s: float = _FIRST_S, every_s: float = _EVERY_S,
     ) -> None:  # fmt: skip
         self._store = store
+        self._realm = realm
         self._ingest = ingest
         self._clock = clock
+        self._metrics = metrics
         self._first_s = first_s
         self._every_s = every_s
         self._task: asyncio.Task[None] | None = None
+        self._rules: SweepRules | None = None
+        self._seen: Seen | None = None
+        self._whole_at = 0
 
     async def __aenter__(self) -> Sweep:
         self._task = asyncio.create_task(self._run(), name="sweep")
@@ -54,17 +116,21 @@ class Sweep:
         await asyncio.sleep(self._first_s)
         while True:
             try:
-                swept = await self.once()
-                if swept:
-                    _log.info("swept %d expired events", swept)
+                await self.once()
             except StoreFault as fault:
-                _log.error("expired events could not be swept: %s", fault)
+                _log.error("the store could not be swept: %s", fault)
             except Exception:  # the last frame of this task: it must live on  # noqa: BLE001
-                _log.exception("expired events could not be swept")
+                _log.exception("the store could not be swept")
             await asyncio.sleep(self._every_s)
 
     async def once(self) -> int:
-        """Delete what has expired by now; how many rows that were. Raises StoreFault."""
+        """Delete what has expired and what has become due; how many rows. Raises StoreFault."""
+        expired = await self._expired()
+        if expired:
+            _log.info("swept %d expired events", expired)
+        return expired + await self._due()
+
+    async def _expired(self) -> int:
         swept = 0
         while ids := await self._store.expired(self._clock(), _AT_ONCE):
             expiry = Expiry(tuple(ids), asyncio.get_running_loop().create_future())
@@ -73,3 +139,63 @@ class Sweep:
                 break  # the lane is full or the store down: the next round goes on
             swept += len(ids)
         return swept
+
+    async def _due(self) -> int:
+        now, head = self._clock(), await self._store.head()
+        rules = self._realm.policy.sweeps
+        if rules != self._rules or now - self._whole_at >= _WHOLE_S:
+            self._seen, self._whole_at = None, now
+        self._rules = rules
+        kinds: dict[int, int] = {}
+        try:
+            looked = monotonic()
+            async for swept in self.by_rules(Purpose.SWEEP, self._seen):
+                if monotonic() - looked > self._every_s:
+                    await self._expired()  # a long sweep must not keep them waiting
+                    looked = monotonic()
+                for row in swept.gone:
+                    kinds[row.event.kind] = kinds.get(row.event.kind, 0) + 1
+        except BaseException:
+            self._rules = None  # cut off: all is looked at again
+            raise
+        finally:
+            for kind, number in sorted(kinds.items()):
+                _log.info("swept %d events of kind %d", number, kind)
+            self._metrics.swept(kinds)
+        self._seen = Seen(head, now)
+        return sum(kinds.values())
+
+    async def by_rules(
+        self, purpose: Purpose, seen: Seen | None = None
+    ) -> AsyncIterator[Swept]:
+        """Transaction after transaction, rule after rule. Raises StoreFault.
+
+        `seen`: all up to there was looked at before. Ends early when other rules come into force,
+        or when the lane is full: what is left is found by the next round.
+        """
+        rules = self._realm.policy.sweeps
+        for rule in rules.in_order():
+            after: tuple[int, str] | None = None
+            while True:
+                due = await self._store.overdue(
+                    rule, rules.spared_by(rule), now=self._clock(), seen=seen, after=after,
+                    limit=_LOOKED_AT,
+                )  # fmt: skip
+                for start in range(0, len(due), _AT_ONCE):
+                    began = monotonic()
+                    rows = await self._store.stored(due[start : start + _AT_ONCE])
+                    if not rows:
+                        continue
+                    after = rows[-1].version, rows[-1].event.id
+                    sweeping = Sweeping(
+                        rows, rules, purpose, asyncio.get_running_loop().create_future()
+                    )
+                    self._ingest.sweep(sweeping)
+                    if not await sweeping.done:
+                        raise StoreFault("it takes no changes just now")
+                    if self._realm.policy.sweeps != rules:
+                        return
+                    yield Swept(rule, sweeping.gone, sweeping.held)
+                    await asyncio.sleep(min(_REST * (monotonic() - began), _REST_AT_MOST_S))
+                if len(due) < _LOOKED_AT:
+                    break

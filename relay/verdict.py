@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from relay.errors import Prefix, Refused
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,19 @@ class Origin(Enum):
     """Every rule but AUTH, protected events, rates and windows of time."""
     TRUSTED_IMPORT = auto()
     """Also without the rules about the author."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """How an event came: what is known of it before anything of ours is looked at."""
+
+    at: int
+    """Unix seconds."""
+    origin: Origin
+    authenticated: frozenset[str]
+    """Keys that logged in on the connection."""
+    address: IPv4Address | IPv6Address | None
+    """The client's, as far as it can be known."""
 
 
 @dataclass(frozen=True, slots=True)

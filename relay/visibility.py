@@ -17,12 +17,13 @@ from relay.errors import Prefix
 from relay.verdict import Reject, Who
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence, Set
 
     from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
 
+_AGENT_ALONE: Final = frozenset({Who.AGENT})
 _MAX_ATOMS: Final = 512
 """Above this many (kind, d, h) combinations a query is not looked at closely, only answered."""
 
@@ -151,14 +152,25 @@ class People:
     def agent_of(self, pubkey: str) -> bool:
         return pubkey in self.agents or any(pubkey in home.agents for home in self.households)
 
+    def has_at_home(self, pubkey: str) -> bool:
+        """Whether the key is one of a household's."""
+        return any(home.has(pubkey) for home in self.households)
+
 
 @dataclass(frozen=True, slots=True)
 class Household:
-    """An owner with agents of their own: `owner` and `agent` mean these for rows by these keys."""
+    """An owner with agents of their own: `owner` and `agent` mean these for rows by these keys.
+
+    Plain owners read all that owners read; plain agents read nothing of a household by that word.
+    """
 
     name: str
     owners: frozenset[str]
     agents: frozenset[str]
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return self.owners | self.agents
 
     def has(self, pubkey: str) -> bool:
         return pubkey in self.owners or pubkey in self.agents
@@ -181,7 +193,7 @@ def who_writes(
             who.add(Who.INSIDER)
             if people.agent_role in roles:
                 who.add(Who.AGENT)
-        if group.is_led_by(pubkey) or Who.OWNER in who:
+        if group.is_led_by(pubkey) or pubkey in people.owners:
             who.add(Who.ADMIN)
     if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or pubkey in people.allowed:
         who.add(Who.KNOWN)
@@ -267,7 +279,9 @@ class Visibility:
             return False
         readers = rule.readers
         keys = self.viewer.keys
-        if readers & self.standing:
+        if readers & self.standing and (
+            self.stands_for(readers) or not self.people.has_at_home(row.event.pubkey)
+        ):
             return True
         if Who.AUTHOR in readers and row.event.pubkey in keys:
             return True
@@ -288,6 +302,10 @@ class Visibility:
             if self.people.households:
                 return self._at_home(readers, row)
         return False
+
+    def stands_for(self, readers: frozenset[Who]) -> bool:
+        """Whether one of the words holds for this viewer of every row, whoever wrote it."""
+        return _stands_for(readers & self.standing, self.people)
 
     def _open(self, group_id: str) -> bool:
         group = self.groups.by_id.get(group_id)
@@ -419,11 +437,18 @@ def visibility_for(
     if viewer.trusted:
         standing.add(Who.TRUSTED)
     left = tuple(
-        rule for rule in rules if rule.only_by is not None or not rule.readers & standing
+        rule
+        for rule in rules
+        if rule.only_by is not None or not _stands_for(rule.readers & standing, people)
     )
     return Visibility(
         viewer, left, frozenset(standing), people, groups, frozenset(insider), frozenset(admin)
     )
+
+
+def _stands_for(words: Set[Who], people: People) -> bool:
+    """Whether words that hold for a viewer hold of every row: `agent` not of a household's."""
+    return bool(words) and (words != _AGENT_ALONE or not people.households)
 
 
 def _rule_of_bans(viewer: Viewer, people: People) -> ReadRule:

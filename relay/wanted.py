@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from relay.forgetting import facts_of
 from relay.nostr import kinds
 from relay.pins import all_pinning, slot_of_pin, unsettled_pins
 from relay.retention import Slot, Wanted, slot_of
@@ -16,10 +17,13 @@ from relay.retention import Slot, Wanted, slot_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
+    from relay.forgetting import SweepRules
     from relay.groups.group import Groups
     from relay.management import Change
     from relay.nostr.event import Event
-    from relay.retention import Keep
+    from relay.projections import Policy
+    from relay.retention import Keep, Stored
+    from relay.visibility import People
 
 
 def with_pins(wanted: Wanted, group_ids: Iterable[str], groups: Groups, relay: str) -> Wanted:
@@ -114,8 +118,32 @@ def with_changes(
     return wanted
 
 
+def with_swept(
+    wanted: Wanted, rows: Sequence[Stored], rules: SweepRules, people: People
+) -> Wanted:
+    """Also rows that may be swept, and what may hold them."""
+    slots, kin = facts_of(rows, rules, people)
+    return replace(
+        wanted,
+        ids=wanted.ids | {row.event.id for row in rows},
+        slots=wanted.slots | slots,
+        kin=wanted.kin | kin,
+    )
+
+
 def with_expired(wanted: Wanted, ids: Iterable[str], groups: Groups, relay: str) -> Wanted:
     """Also these events, and what is pinned where one of them is."""
     ids = frozenset(ids)
     pinning = all_pinning(groups) if groups.pinned else frozenset[str]()
     return with_pins(replace(wanted, ids=wanted.ids | ids), pinning, groups, relay)
+
+
+def with_quotas(wanted: Wanted, events: Iterable[Event], policy: Policy) -> Wanted:
+    """Also how much is stored of what the quotas about these events count."""
+    accounts = {
+        account
+        for event in events
+        for quota in policy.quotas_of(event.kind)
+        if (account := quota.account_of(event.pubkey, event.tag("h"))) is not None
+    }
+    return replace(wanted, usage=frozenset(accounts)) if accounts else wanted

@@ -7,7 +7,6 @@ Order (G-03): required tags (asked by the rule that names the check), `d`, conte
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -15,6 +14,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, assert_never
 
+from policies.rules.content import NOT_AN_OBJECT, is_object
 from policies.rules.people import ENVELOPES
 from policies.settings import AnonymousRead, SchemaMode, System, TsRule, Vouchers
 from relay.errors import Invalid, Prefix
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     Check = Callable[[Event, Facts, Memory], str | None]
 
-_NOT_AN_OBJECT: Final = "content is not a JSON object"
 
 
 def schema_fault(
@@ -49,19 +48,6 @@ def schema_fault(
 
 def _nothing(event: Event, facts: Facts, memory: Memory) -> str | None:
     return None
-
-
-def _is_object(content: str) -> bool:
-    if not content.lstrip(" \t\r\n").startswith("{"):
-        return False
-    try:
-        return isinstance(json.loads(content, parse_constant=_no_json), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _no_json(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are Python's, not JSON's
 
 
 def _number(text: str | None) -> int | None:
@@ -126,8 +112,8 @@ def _aman(event: Event, facts: Facts, memory: Memory) -> str | None:
         return "content is not secretbox-v1" if box is None or len(box) < _SECRETBOX_LEAST else None
     if version.lstrip("0") != "1":
         return None
-    if not _is_object(event.content):
-        return _NOT_AN_OBJECT
+    if not is_object(event.content):
+        return NOT_AN_OBJECT
     if memory.verify_hash and end is None:
         digest = sha256(event.content.encode()).hexdigest()
         if event.d[len(hk) + 1 :] != digest:
@@ -136,8 +122,8 @@ def _aman(event: Event, facts: Facts, memory: Memory) -> str | None:
 
 
 def _aman_lenient(event: Event, facts: Facts, memory: Memory) -> str | None:
-    if event.kind in _LABELS and event.tag("enc") is None and not _is_object(event.content):
-        return _NOT_AN_OBJECT
+    if event.kind in _LABELS and event.tag("enc") is None and not is_object(event.content):
+        return NOT_AN_OBJECT
     return None
 
 
@@ -209,7 +195,7 @@ def _config(event: Event, scope: str) -> str | None:
         return _BAD_SCOPE
     if where == "npub" and not _is_key(key):
         return _BAD_KEY
-    return None if event.content == "" or _is_object(event.content) else _NOT_AN_OBJECT
+    return None if event.content == "" or is_object(event.content) else NOT_AN_OBJECT
 
 
 def _user_or_group(event: Event, scope: str) -> str | None:
@@ -224,9 +210,9 @@ def _user_or_group(event: Event, scope: str) -> str | None:
 
 
 def _object_unless_encrypted(event: Event) -> str | None:
-    if event.tag("encrypted") == "nip44" or _is_object(event.content):  # S-12
+    if event.tag("encrypted") == "nip44" or is_object(event.content):  # S-12
         return None
-    return _NOT_AN_OBJECT
+    return NOT_AN_OBJECT
 
 
 def _is_key(key: str) -> bool:
@@ -277,8 +263,8 @@ def _nmem(event: Event, facts: Facts, memory: Memory) -> str | None:
                 shape = f"d must be nmem:{what}:<session>:<sha256 of content>"
                 if _HASHED.fullmatch(d[len(start) :]) is None:
                     return shape
-                if not _is_object(event.content):
-                    return _NOT_AN_OBJECT
+                if not is_object(event.content):
+                    return NOT_AN_OBJECT
                 return None if sha256(event.content.encode()).hexdigest() == d[-64:] else shape
         return (
             "d must be nmem:obs:<session>:<sha256 of content> or "
@@ -289,11 +275,11 @@ def _nmem(event: Event, facts: Facts, memory: Memory) -> str | None:
             return "d must be nmem:pin:<event id>"
     elif not (d.startswith("nmem:session:") and len(d) > len("nmem:session:")):
         return "d must be nmem:session:<id> or nmem:pin:<event id>"
-    return None if _is_object(event.content) else _NOT_AN_OBJECT
+    return None if is_object(event.content) else NOT_AN_OBJECT
 
 
 def _json_object(event: Event, facts: Facts, memory: Memory) -> str | None:
-    return None if _is_object(event.content) else _NOT_AN_OBJECT
+    return None if is_object(event.content) else NOT_AN_OBJECT
 
 
 # -- anamnesis: MEMORY.md 6.6 -------------------------------------------------------------------
@@ -306,12 +292,12 @@ def _anamnesis(event: Event, facts: Facts, memory: Memory) -> str | None:
     if event.kind == kinds.APP_RECORD:
         if what != "memory":
             return _BAD_RECORD
-        return None if _is_object(event.content) else _NOT_AN_OBJECT
+        return None if is_object(event.content) else NOT_AN_OBJECT
     if what not in ("vouch", "superseded", "meta"):
         return _BAD_RECORD
     if not is_hex64(hashed) or event.tag("x") != hashed:
         return "d must be anamnesis:vouch:<64 lowercase hex>" if what == "vouch" else _BAD_RECORD
-    return None if _is_object(event.content) else _NOT_AN_OBJECT
+    return None if is_object(event.content) else NOT_AN_OBJECT
 
 
 SCHEMAS: Final[Mapping[System, Mapping[SchemaMode, Check]]] = {

@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "sync": ("sync", "make a folder or relay and another relay alike"),
     "policy": ("policy", "check, show, explain and test who may do what"),
     "group": ("group", "create and manage NIP-29 groups"),
+    "stats": ("stats", "show how much is stored, by kind, author and group"),
 }
 """command → (module in relay.cli, what it does). The module holds a click command of that name."""
 

@@ -23,15 +23,19 @@ from typing import TYPE_CHECKING, Final, assert_never
 import click
 
 import policies
+from policies.changes import rule_changes
+from policies.plugins import Chain
 from policies.reload import fingerprint, reloaded
 from relay.answer import Answers
 from relay.bus.local import LocalBus
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
 from relay.config import Config, Synchronous, load_config
+from relay.decision import Order
 from relay.errors import ConfigFaults, FolderBusy, UserError
 from relay.fanout import Fanout
 from relay.ingest import Ingest
+from relay.management import BannedRows, Register
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import npub, read_key_file
 from relay.nostr.nip42 import OwnAddresses
@@ -42,23 +46,28 @@ from relay.reconciliation import Negentropy
 from relay.search_follower import SearchFollower
 from relay.server.app import Parts, Server
 from relay.server.connection import Roads
-from relay.server.control import ControlServer, RemoteFolder, Rows
+from relay.server.control import ALLOWED, BANNED, ControlServer, Foresight, RemoteFolder, Rows
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.words import Reading
 from relay.succession import taken_over
-from relay.sweep import Sweep
-from relay.verdict import Origin, WriteOutcome, spoken
+from relay.sweep import Sweep, lines_of
+from relay.verdict import Origin, Reject, WriteOutcome, spoken
 from relay.visibility import STRANGER, everything_visible
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
     from concurrent.futures import Executor
 
+    from policies.reload import Fingerprint
+    from relay.decision import Purpose
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
+    from relay.observe import Refusal
     from relay.retention import Stored
-    from relay.server.control import Folder
+    from relay.server.control import DataFolder
+    from relay.sweep import SweepLine
+    from relay.usage import Sized, SizedBy
     from relay.verdict import Result
 
 _log = logging.getLogger("rookery")
@@ -77,9 +86,13 @@ class Opened:
     relay_key: SecretKey
     policies: policies.PolicySet
     """As they were at the start."""
+    policy_files: Fingerprint
+    """From before they were read: what changes while the relay starts is a change."""
     store: SqliteStore
     realm: Realm
     fanout: Fanout
+    plugins: Chain
+    """Started when the first event is to be judged, or by `start`."""
     ingest: Ingest
     metrics: Metrics
     readiness: Readiness
@@ -94,6 +107,11 @@ class Opened:
     def folder(self) -> LocalFolder:
         return LocalFolder(self)
 
+    @property
+    def sweep(self) -> Sweep:
+        """Not yet running; any number may, each asks anew what is still there."""
+        return Sweep(self.store, self.realm, self.ingest, clock=_now, metrics=self.metrics)
+
 
 def _now() -> int:
     return int(time.time())  # noqa: TID251 — a shell reads the clock
@@ -103,6 +121,7 @@ def _now() -> int:
 async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
     """The folder's parts, running; the caller holds its lock."""
     relay_key = _relay_key(folder)
+    files = fingerprint(folder / "policies")
     policy = policies.load(folder / "policies", relay_key.pubkey)
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
@@ -119,20 +138,39 @@ async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
         groups = await taken_over(store, groups, relay_key, policy.keep, _now())
         realm = Realm(policy, groups, await store.management())
         fanout = Fanout(realm, words)
+        plugins = _plugins(policy, metrics, readiness)
         ingest = Ingest(
             store, realm, relay_key, fanout, clock=_now, verifiers=verifiers, metrics=metrics,
-            committed=bus.announce, is_here=addresses.has,
+            committed=bus.announce, is_here=addresses.has, plugins=plugins,
         )  # fmt: skip
-        async with ingest:
+        async with plugins, ingest:
             yield Opened(
-                config, relay_key, policy, store, realm, fanout, ingest, metrics, readiness, bus,
-                terms, addresses, comparers, SearchFollower(store, realm, bus, clock=_now),
-            )
+                config, relay_key, policy, files, store, realm, fanout, plugins, ingest, metrics,
+                readiness, bus, terms, addresses, comparers,
+                SearchFollower(store, realm, bus, clock=_now),
+            )  # fmt: skip
     finally:
         verifiers.shutdown()
         comparers.shutdown()
         await store.close()
         words.close()
+
+
+def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness) -> Chain:
+    def changed(problems: Sequence[str]) -> None:
+        if problems:
+            readiness.note("plug-ins", "; ".join(problems))
+        else:
+            readiness.clear("plug-ins")
+
+    plugins = Chain(policy.plugins, changed=changed)
+    metrics.watch(
+        "plugins_down", "Plug-ins that do not answer just now.", lambda: len(plugins.problems)
+    )
+    metrics.watch(
+        "plugin_failures", "Times since the start that a plug-in failed.", lambda: plugins.failures
+    )
+    return plugins
 
 
 def _relay_key(folder: Path) -> SecretKey:
@@ -151,7 +189,7 @@ def _relay_key(folder: Path) -> SecretKey:
 
 
 class LocalFolder:
-    """`Folder` over the parts of this process: what commands and the control socket ask."""
+    """`DataFolder` over the parts of this process: what commands and the control socket ask."""
 
     def __init__(self, parts: Opened) -> None:
         self._parts = parts
@@ -199,6 +237,28 @@ class LocalFolder:
     async def head(self) -> int:
         return await self._parts.store.head()
 
+    async def foreseen(self, event: Event, logins: frozenset[str]) -> Foresight:
+        seen = await self._parts.ingest.foreseen(event, _Asker(logins))
+        rule = seen.result.rule if isinstance(seen.result, Reject) else None
+        return Foresight(*spoken(seen.result), rule, seen.facts)
+
+    async def standings(self) -> Sequence[tuple[str, str]]:
+        management = self._parts.realm.management
+        return [
+            *((ALLOWED, key) for key in management.of(Register.ALLOWED_KEYS)),
+            *((BANNED, key) for key in management.of(Register.BANNED_KEYS)),
+        ]
+
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        return await self._parts.store.sizes(by, limit)
+
+    async def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
+        async for swept in self._parts.sweep.by_rules(purpose):
+            yield lines_of(swept)
+
+    async def refusals(self, after: int) -> Sequence[Refusal]:
+        return self._parts.metrics.refusals.after(after)
+
 
 class _Batch:
     """Events of an import that wait for their verdicts together."""
@@ -234,12 +294,34 @@ class _Line:
     def address(self) -> None:
         return None
 
+    @property
+    def connection(self) -> None:
+        return None
+
     def answered(self, event: Event, result: Result) -> None:
         self.batch.note(self.number, result)
 
 
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """The author of an event that is only asked about."""
+
+    authenticated: frozenset[str]
+
+    @property
+    def address(self) -> None:
+        return None
+
+    @property
+    def connection(self) -> None:
+        return None
+
+    def answered(self, event: Event, result: Result) -> None:
+        """Nothing was sent, so nobody waits."""
+
+
 @asynccontextmanager
-async def open_folder(folder: Path) -> AsyncIterator[Folder]:
+async def open_folder(folder: Path) -> AsyncIterator[DataFolder]:
     """The folder's events, whether a relay runs on it or not."""
     if not folder.is_dir():  # noqa: ASYNC240 — nothing else runs here
         raise UserError(f"{folder} is no folder: `rookery init {folder} --owner KEY` makes one")
@@ -334,12 +416,13 @@ async def _serve(folder: Path, config: Config) -> None:
         )  # fmt: skip
         async with (
             ControlServer(folder / "control.sock", parts.folder), server, parts.following,
-            Sweep(parts.store, parts.ingest, clock=_now),
+            parts.sweep,
         ):  # fmt: skip
             parts.addresses.listens_on(server.addresses)
             watching = asyncio.create_task(
                 _reload(folder, parts, reload, server.rights_changed), name="reload"
             )
+            parts.plugins.start()
             gc.freeze()
             print(f"listening on {server.url}", flush=True)
             await stop.wait()
@@ -368,34 +451,53 @@ def roads_of(parts: Opened) -> Roads:
     )  # fmt: skip
 
 
+def _banish(policy: policies.PolicySet, before: Set[str], parts: Opened) -> None:
+    """Delete what keys wrote that a file bans anew, where `[bans] stored` says so."""
+    banned = policy.people.banned - before
+    if banned and policy.banned_rows is BannedRows.DELETE:
+        parts.ingest.order(Order((), lambda _: None, banishes=banned))
+
+
 async def _reload(
     folder: Path, parts: Opened, asked: asyncio.Event, changed: Callable[[], None]
 ) -> None:
     """Policies anew within 2 s of a change, or on SIGHUP: whole or not at all (contract §4)."""
     home = folder / "policies"
-    seen = fingerprint(home)
     current = parts.policies
+    if fingerprint(home) != parts.policy_files:
+        asked.set()
+    seen = fingerprint(home, current.watched)
+    wrong = ""
+    _banish(current, frozenset(), parts)
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RELOAD_S):
                 await asked.wait()
-        now = await asyncio.to_thread(fingerprint, home)
-        if now == seen and not asked.is_set():
+        now = await asyncio.to_thread(fingerprint, home, current.watched)
+        # What is wrong may be righted where no fingerprint shows it: a missing file, a permission.
+        is_news = now != seen or asked.is_set()
+        if not is_news and not wrong:
             continue
         asked.clear()
         seen = now
         policy = await asyncio.to_thread(reloaded, current, home)
         if isinstance(policy, ConfigFaults):
+            if wrong == str(policy) and not is_news:
+                continue
+            wrong = str(policy)
             parts.readiness.note("policies", str(policy))
             parts.metrics.reloaded(ok=False)
             for fault in policy.faults:
                 _log.error("policies stay as they were: %s", fault)
             continue
-        current = policy
+        before, current, wrong = current, policy, ""
         parts.realm.enforce(policy)
+        deleted = before.banned_rows is BannedRows.DELETE
+        _banish(policy, before.people.banned if deleted else frozenset(), parts)
+        parts.plugins.enforce(policy.plugins)
         changed()
         parts.readiness.clear("policies")
         parts.metrics.reloaded(ok=True)
-        _log.info("policies reloaded")
+        _log.info("policies reloaded: %s", rule_changes(before, policy) or "they say the same")
 
 

@@ -91,6 +91,8 @@ class Circumstances:
     """The event belongs to a memory system: MEMORY.md G-31 and G-33 hold."""
     relay: str = ""
     """The relay's own key, whose 9000–9022 may come in by an import."""
+    operators: frozenset[str] = frozenset()
+    """Owners of the whole relay; the owner of a household rules no group by that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Ruling:
 
 def rules_all(pubkey: str, circumstances: Circumstances) -> bool:
     """Owners may do in each group what its admin may (contract §5), and so may the relay itself."""
-    return Who.OWNER in circumstances.who or pubkey == circumstances.relay
+    return pubkey in circumstances.operators or pubkey == circumstances.relay
 
 
 def knows(pubkey: str, group: Group, circumstances: Circumstances) -> bool:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
-from relay.groups.circumstances import NOT_A_MEMBER, RULE, NotStored, rejected
+from relay.groups.circumstances import NOT_A_MEMBER, RULE, NotStored, rejected, rules_all
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
 
@@ -82,9 +82,7 @@ def _may_write(pubkey: str, group: Group, circumstances: Circumstances) -> bool:
     """By the author, not by who is logged in (N29-10); memory is members' in every group (G-33)."""
     if not (group.members_only or circumstances.is_memory):
         return True
-    if pubkey in group.members or pubkey == circumstances.relay:
-        return True
-    return Who.OWNER in circumstances.who
+    return pubkey in group.members or rules_all(pubkey, circumstances)
 
 
 def _unsupported(kind: int, group: Group) -> Reject | None:

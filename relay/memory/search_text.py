@@ -5,11 +5,11 @@ Pure. What is encrypted is never looked into (G-21), also where only its form te
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from relay.memory.sealed import is_sealed
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -20,16 +20,10 @@ if TYPE_CHECKING:
 TEXT_RULES: Final = 1
 """Counted up with every change of what `search_text` gives: indices are made anew then."""
 
-_SEALED_TAGS: Final = ("enc", "encrypted")
-_NIP44: Final = re.compile(r"A[g-v][A-Za-z0-9+/]{130,}={0,2}")
-"""Base64 of at least 99 bytes whose first, the version, is 2."""
-_NIP04: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}\?iv=[A-Za-z0-9+/]+={0,2}")
 _TITLES: Final = ("title", "name", "about", "summary", "subject", "description", "alt")
 
 _NEVER: Final = frozenset(
     {
-        kinds.ENCRYPTED_MESSAGE, kinds.SEAL, kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP,
-        kinds.NOSTR_CONNECT, kinds.ENVELOPE, kinds.SHARED_ENVELOPE, kinds.KEY_SHARE,
         kinds.SOURCE_DATA, kinds.DOC_POLICY, kinds.CLEAR_CONTEXT, kinds.SESSION_COMMAND,
         kinds.REPOST, kinds.GENERIC_REPOST,  # what they hold is found as itself
     }
@@ -65,7 +59,7 @@ _SUMMARY_FIELDS: Final = (
 def search_text(event: Event) -> str | None:
     """What a search looks at; None: no search ever finds this event."""
     kind = event.kind
-    if kind in _NEVER or kinds.is_ephemeral(kind) or _is_sealed(event):
+    if kind in _NEVER or kinds.is_ephemeral(kind) or is_sealed(event):
         return None
     if kind in (kinds.APP_DATA, kinds.APP_RECORD):
         text = _of_record(event)
@@ -76,14 +70,6 @@ def search_text(event: Event) -> str | None:
     else:
         text = "\n".join([event.content, _of_tags(event, _TITLES)])
     return text if text.strip() else None
-
-
-def _is_sealed(event: Event) -> bool:
-    return (
-        any(tag and tag[0] in _SEALED_TAGS for tag in event.tags)
-        or _NIP44.fullmatch(event.content) is not None
-        or _NIP04.fullmatch(event.content) is not None
-    )
 
 
 def _of_record(event: Event) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Final, assert_never
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -59,6 +60,8 @@ _SETTLE_S: Final = 2.5
 """How long a stop waits for the answers to events that were taken."""
 _HEARTBEAT_S: Final = 60.0
 """A peer that does not answer a ping within half of this is gone."""
+_NUMBERS: Final = count(1)
+"""Of connections, in the order in which they came."""
 _SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
 
 
@@ -103,7 +106,7 @@ class Connection:
 
     __slots__ = ("_address", "_hangup", "_leaving", "_reconciliations", "_request", "_roads",
                  "_room", "_scans", "_session", "_settled", "_socket", "_unanswered",
-                 "outbox")  # fmt: skip
+                 "connection", "outbox")  # fmt: skip
 
     def __init__(
         self, roads: Roads, request: web.Request, socket: RelaySocket,
@@ -115,6 +118,7 @@ class Connection:
         self._roads = roads
         self._request = request
         self._address = address
+        self.connection = next(_NUMBERS)
         self._socket = socket
         self._session = Session(
             secrets.token_hex(16), addresses,

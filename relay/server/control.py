@@ -8,6 +8,16 @@ Protocol, one line of JSON at a time, any number of requests on a connection, on
     ← {"is":"page","sizes":[412,388]}                       then the rows; any number of pages
     ← {"is":"page","sizes":[]}                              the end
     → {"do":"public_events","filter":{}}                    the same, only what anybody may read
+    → {"do":"foresee","logins":["<key>"],"size":412}        then the event; nothing comes of it
+    ← {"is":"foreseen","ok":false,"message":"…","rule":"…","facts":{…}}
+    → {"do":"standings"}                                    keys that NIP-86 calls allowed, banned
+    ← {"is":"page","sizes":[80]}                            rows of ["banned","<key>"], as above
+    → {"do":"sizes","by":"kind","limit":20}                 what is stored, by kind, author, group
+    ← {"is":"page","sizes":[60]}                            rows of [1,[events,bytes]], as above
+    → {"do":"sweep","purpose":"TRIAL"}                      what retention takes; SWEEP takes it
+    ← {"is":"page","sizes":[310]}                           rows of JSON, as it goes
+    → {"do":"refusals","after":17}                          the last events that were refused
+    ← {"is":"page","sizes":[310]}                           rows of JSON, as above
     → {"do":"head"}
     ← {"is":"head","head":80}
     ← {"is":"failed","prefix":"invalid","text":"…"}         instead of any of these
@@ -34,10 +44,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import msgspec
 import orjson
 
+from relay.decision import Purpose
 from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
 from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
-from relay.verdict import Origin
+from relay.observe import Refusal
+from relay.sweep import SweepLine
+from relay.usage import Sized, SizedBy
+from relay.verdict import Facts, Origin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -92,6 +106,47 @@ class Folder(Protocol):
         """seq of the newest row ever committed."""
 
 
+class Verdicts(Protocol):
+    """What the relay of a data folder would decide, and what it has decided."""
+
+    async def foreseen(self, event: Event, logins: frozenset[str]) -> Foresight:
+        """What would become of an event that came from a connection with these logins."""
+
+    async def standings(self) -> Sequence[tuple[str, str]]:
+        """(ALLOWED or BANNED, key) of whom NIP-86 calls have allowed and banned."""
+
+    async def refusals(self, after: int) -> Sequence[Refusal]:
+        """The last refusals behind this number, oldest first."""
+
+
+class Contents(Protocol):
+    """How much a data folder holds, and what it forgets."""
+
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        """By kind, author or group: most bytes first, at most `limit` lines."""
+
+    def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
+        """Apply retention now; lines to add up, as it goes."""
+
+
+class DataFolder(Folder, Verdicts, Contents, Protocol):
+    """All that can be asked of a data folder."""
+
+
+ALLOWED: Final = "allowed"
+BANNED: Final = "banned"
+
+
+class Foresight(msgspec.Struct, frozen=True, tag_field="is", tag="foreseen"):
+    """The OK that an event would get, the rule that gives it, and what rules look at."""
+
+    ok: bool
+    message: str
+    rule: str | None
+    facts: Facts | None
+    """None: the form is wrong before any rule is asked."""
+
+
 # -- the protocol ---------------------------------------------------------------------------------
 
 
@@ -106,6 +161,19 @@ class _Events(msgspec.Struct, frozen=True, tag_field="do", tag="events"):
 
 class _PublicEvents(msgspec.Struct, frozen=True, tag_field="do", tag="public_events"):
     filter: Filter
+
+
+class _Foresee(msgspec.Struct, frozen=True, tag_field="do", tag="foresee"):
+    logins: list[str]
+    size: int
+
+
+class _Standings(msgspec.Struct, frozen=True, tag_field="do", tag="standings"):
+    pass
+
+
+class _Refusals(msgspec.Struct, frozen=True, tag_field="do", tag="refusals"):
+    after: int
 
 
 class _Head(msgspec.Struct, frozen=True, tag_field="do", tag="head"):
@@ -129,12 +197,27 @@ class _Failed(msgspec.Struct, frozen=True, tag_field="is", tag="failed"):
     text: str
 
 
-_Request = _Submit | _Events | _PublicEvents | _Head
-_Answer = _Results | _Page | _HeadIs | _Failed
+class _Sizes(msgspec.Struct, frozen=True, tag_field="do", tag="sizes"):
+    by: SizedBy
+    limit: int
+
+
+class _Sweep(msgspec.Struct, frozen=True, tag_field="do", tag="sweep"):
+    purpose: str
+
+
+_Request = (
+    _Submit | _Events | _PublicEvents | _Foresee | _Standings | _Refusals | _Head | _Sizes | _Sweep
+)
+_Answer = _Results | _Page | Foresight | _HeadIs | _Failed
 
 _requests: Final = msgspec.json.Decoder(_Request)
 _answers: Final = msgspec.json.Decoder(_Answer)
 _encode: Final = msgspec.json.Encoder().encode
+_standings_in: Final = msgspec.json.Decoder(tuple[str, str]).decode
+_refusal_in: Final = msgspec.json.Decoder(Refusal).decode
+_sized_in: Final = msgspec.json.Decoder(Sized).decode
+_swept_in: Final = msgspec.json.Decoder(SweepLine).decode
 
 
 def _sizes(rows: Sequence[bytes]) -> list[int]:
@@ -175,7 +258,7 @@ class ControlServer:
     Whoever makes one holds the folder's lock, so a socket that nobody answers on is a dead relay's.
     """
 
-    def __init__(self, path: Path, folder: Folder) -> None:
+    def __init__(self, path: Path, folder: DataFolder) -> None:
         self._path = path
         self._folder = folder
         self._tasks: set[asyncio.Task[None]] = set()
@@ -277,6 +360,22 @@ class ControlServer:
                 await self._send(writer, self._folder.events(filter_))
             case _PublicEvents(filter_):
                 await self._send(writer, self._folder.events(filter_, Rows.PUBLIC))
+            case _Foresee(logins, size):
+                if not 0 <= size <= _MAX_BYTES:
+                    raise Invalid(f"size: an event has at most {_MAX_BYTES} bytes")
+                async with asyncio.timeout(_IDLE_S):
+                    (row,) = await _rows(reader, [size])
+                event = event_from(_decoded(row))
+                seen = await self._folder.foreseen(event, frozenset(logins))
+                await _say(writer, _encode(seen) + b"\n")
+            case _Standings():
+                await self._send(writer, _one_page(await self._folder.standings()))
+            case _Sizes(by, limit):
+                await self._send(writer, _one_page(await self._folder.sizes(by, limit)))
+            case _Sweep(purpose):
+                await self._send(writer, _encoded(self._folder.sweep(_purpose(purpose))))
+            case _Refusals(after):
+                await self._send(writer, _one_page(await self._folder.refusals(after)))
             case _Head():
                 await _say(writer, _encode(_HeadIs(await self._folder.head())) + b"\n")
         return True
@@ -328,6 +427,32 @@ class ControlServer:
             if isinstance(pages, AsyncGenerator):
                 await pages.aclose()  # now, not when it is collected: the command may be gone
         await _say(writer, _with_rows(_Page([]), ()))
+
+
+def _decoded(row: bytes) -> object:
+    try:
+        return orjson.loads(row)
+    except orjson.JSONDecodeError:
+        raise Invalid("not JSON") from None
+
+
+async def _encoded(
+    pages: AsyncIterator[Sequence[object]]
+) -> AsyncIterator[Sequence[bytes]]:
+    async for values in pages:
+        if values:  # an empty page would be the end
+            yield [_encode(value) for value in values]
+
+
+def _purpose(name: str) -> Purpose:
+    try:
+        return Purpose[name]
+    except KeyError:
+        raise Invalid(f"purpose: must be one of {', '.join(Purpose.__members__)}") from None
+
+
+async def _one_page(values: Sequence[object]) -> AsyncIterator[Sequence[bytes]]:
+    yield [_encode(value) for value in values]
 
 
 async def _say(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -431,7 +556,7 @@ def _address(path: Path) -> Iterator[str]:
 
 
 class RemoteFolder:
-    """`Folder`, through the control socket of the relay that runs on it.
+    """`DataFolder`, through the control socket of the relay that runs on it.
 
     `async with` it: UserError when no relay answers. Each request has a connection of its own, so
     several may run at a time. Raises Refused, or StoreFault when the relay fails or goes away.
@@ -468,6 +593,12 @@ class RemoteFolder:
         self, filter_: Filter, rows: Rows = Rows.ALL
     ) -> AsyncIterator[Sequence[bytes]]:
         request = _Events(filter_) if rows is Rows.ALL else _PublicEvents(filter_)
+        async for raws in self._pages(request):
+            yield raws
+
+    async def _pages(
+        self, request: _Events | _PublicEvents | _Standings | _Refusals | _Sizes | _Sweep
+    ) -> AsyncIterator[Sequence[bytes]]:
         async with self._connection() as (reader, writer):
             await _say(writer, _encode(request) + b"\n")
             while True:
@@ -477,6 +608,27 @@ class RemoteFolder:
                 async with asyncio.timeout(_ANSWER_S):
                     raws = await _rows(reader, page.sizes)
                 yield raws
+
+    async def foreseen(self, event: Event, logins: frozenset[str]) -> Foresight:
+        async with self._connection() as (reader, writer):
+            request = _Foresee(sorted(logins), len(event.raw))
+            await _say(writer, _with_rows(request, [event.raw]))
+            return await _answer(reader, Foresight)
+
+    async def standings(self) -> Sequence[tuple[str, str]]:
+        return [
+            _standings_in(row) async for rows in self._pages(_Standings()) for row in rows
+        ]
+
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        return [_sized_in(row) async for rows in self._pages(_Sizes(by, limit)) for row in rows]
+
+    async def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
+        async for rows in self._pages(_Sweep(purpose.name)):
+            yield [_swept_in(row) for row in rows]
+
+    async def refusals(self, after: int) -> Sequence[Refusal]:
+        return [_refusal_in(row) async for rows in self._pages(_Refusals(after)) for row in rows]
 
     async def head(self) -> int:
         async with self._connection() as (reader, writer):

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from relay.forgetting import Seen, SweepRule
     from relay.management import Management
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip77 import Items
     from relay.retention import Found, Stored, Wanted, WritePlan
-    from relay.visibility import Visibility
+    from relay.usage import Sized, SizedBy
+    from relay.visibility import Match, Visibility
 
 
 PAGE_BYTES: Final = 1 << 20
@@ -153,11 +155,27 @@ class Store(Protocol):
         And how many of `seqs` are dealt with: fewer than all when the rows are large, as in `page`.
         """
 
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        """What is stored, by kind, author or group: most bytes first, at most `limit` lines."""
+
     async def management(self) -> Management:
         """What all `changes` of plans add up to."""
 
     async def expired(self, now: int, limit: int) -> Sequence[str]:
         """Ids of rows that are still stored though they have expired, at most `limit`."""
+
+    async def overdue(
+        self, rule: SweepRule, spared: Sequence[Match], *,
+        now: int, seen: Seen | None, after: tuple[int, str] | None, limit: int,
+    ) -> Sequence[int]:  # fmt: skip
+        """seq of rows that the rule lets go and that are not `spared`, in the order of sweeping.
+
+        At most `limit`, from behind `after` (version, id). What was overdue already when all up to
+        `seen` was looked at may be left out.
+        """
+
+    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+        """Those of these rows that are still stored, in the order given."""
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         """Rows with a greater seq that are still stored, in order of seq, at most `limit`."""

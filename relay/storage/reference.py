@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from array import array
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.errors import StoreFault
+from relay.forgetting import in_sweeping_order, overdue, time_of
+from relay.groups.group import Groups
 from relay.management import Management
 from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
@@ -19,16 +21,19 @@ from relay.nostr.nip77 import Items
 from relay.retention import Found, banned_stone, is_record
 from relay.storage import PAGE_BYTES, Features, Page, Place
 from relay.storage.words import Reading
+from relay.usage import Size, Sized, SizedBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
 
+    from relay.forgetting import Seen, SweepRule
     from relay.groups.group import Group
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.retention import Stored, Tombstone, Wanted, WritePlan
-    from relay.visibility import Visibility
+    from relay.visibility import Match, Visibility
 
+_NO_GROUPS: Final = Groups()
 _OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP})
 
 
@@ -73,6 +78,21 @@ class ReferenceStore:
             if _puts_one_of(wanted.vanishing, row.event):
                 found.rows[row.event.id] = row
         found.records.extend(self._records(wanted))
+        for account in wanted.usage:
+            sizes = [
+                len(row.event.raw)
+                for row in self._rows.values()
+                if account.has(row.event.pubkey, row.event.kind, _group_of(row))
+            ]
+            found.usage.open(account, Size(len(sizes), sum(sizes)))
+        for kin in wanted.kin:
+            times = [
+                time_of(row, kin.up_to)
+                for row in self._rows.values()
+                if kin.match.holds(row, _NO_GROUPS)
+            ]
+            if times:
+                found.kin[kin] = min(times)
         for stone in self._tombstones:
             if stone.target in wanted.tombstones:
                 found.tombstones.setdefault(stone.target, []).append(stone)
@@ -251,6 +271,17 @@ class ReferenceStore:
                 raws.append(row.event.raw)
         return raws, len(seqs)
 
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        self._must_be_open()
+        sizes: dict[int | str | None, Size] = {}
+        for row in self._rows.values():
+            of = _line_of(row, by)
+            sizes[of] = sizes.get(of, Size()).plus(Size(1, len(row.event.raw)))
+        lines = [Sized(of, size) for of, size in sizes.items()]
+        # Lines of one size in the order of their names, those of no group first.
+        lines.sort(key=lambda line: (-line.size.bytes, line.of is not None, line.of))
+        return lines[:limit]
+
     async def management(self) -> Management:
         self._must_be_open()
         return self._management
@@ -258,6 +289,19 @@ class ReferenceStore:
     async def expired(self, now: int, limit: int) -> Sequence[str]:
         self._must_be_open()
         return [row.event.id for row in self._rows.values() if _is_expired(row, now)][:limit]
+
+    async def overdue(
+        self, rule: SweepRule, spared: Sequence[Match], *,
+        now: int, seen: Seen | None, after: tuple[int, str] | None, limit: int,
+    ) -> Sequence[int]:  # fmt: skip
+        self._must_be_open()
+        rows = overdue(self._rows.values(), rule, spared, _NO_GROUPS, now)
+        left = [row.seq for row in rows if after is None or in_sweeping_order(row) > after]
+        return left[:limit]
+
+    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+        self._must_be_open()
+        return [self._rows[seq] for seq in seqs if seq in self._rows]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._must_be_open()
@@ -294,6 +338,23 @@ def _order(place: Place) -> tuple[int, int, int]:
 
 def _is_expired(row: Stored, now: int) -> bool:
     return row.expires_at is not None and row.expires_at <= now
+
+
+def _group_of(row: Stored) -> str | None:
+    """None also for a name of no letters: no group has it."""
+    return row.group or None
+
+
+def _line_of(row: Stored, by: SizedBy) -> int | str | None:
+    match by:
+        case SizedBy.KIND:
+            return row.event.kind
+        case SizedBy.AUTHOR:
+            return row.event.pubkey
+        case SizedBy.GROUP:
+            return _group_of(row)
+        case _:
+            assert_never(by)
 
 
 def _puts_one_of(pubkeys: Set[str], event: Event) -> bool:

@@ -1,6 +1,7 @@
 """SQL of the stores: named queries out of `.sql` files; filters as WHERE text and walks of indices.
 
-House rules: only this file and its neighbours `walks`, `conditions` and `sql_visibility` build SQL,
+House rules: only this file and its neighbours `walks`, `conditions`, `sql_sweep` and
+`sql_visibility` build SQL,
 from fixed pieces; every value is bound.
 """
 
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     from relay.nostr.nip50 import Search
     from relay.storage import Place
     from relay.storage.conditions import Bound, Value
-    from relay.visibility import Visibility
+    from relay.usage import Account
+    from relay.visibility import Match, Visibility
 
 _MERGED_AT_MOST: Final = 16
 """Up to so many keys of a filter are walked side by side in order; more are sorted."""
@@ -99,9 +101,29 @@ class Compiler:
             sql, values = walks[0].in_order(filter_, rest, after, columns, size)
         else:
             sql, values = merged(walks, filter_, rest, after, columns, size)
-        return Query(sql, self._known(values))
+        return Query(sql, self.known(values))
 
-    def _known(self, values: tuple[Bound, ...]) -> tuple[Value, ...]:
+    def found(self, filter_: Filter) -> Condition:
+        """seq of the rows that the filter finds, expired ones too, as a query."""
+        walks, rest = self._walks(filter_, in_order=False)
+        if not walks:  # of no author
+            return Condition("SELECT e.seq AS seq FROM events AS e WHERE 0")
+        wheres = [all_of([walk.start, *walk.times(filter_, None), rest]) for walk in walks]
+        parts = [
+            f"SELECT e.seq AS seq {walk.source} WHERE {where.sql}"
+            for walk, where in zip(walks, wheres, strict=True)
+        ]
+        # A row may be met by several of its tags, and in the tail.
+        is_once = len(walks) == 1 and walks[0].ordered
+        sql = parts[0] if is_once else f"SELECT DISTINCT seq FROM ({' UNION ALL '.join(parts)})"
+        return Condition(sql, tuple([value for where in wheres for value in where.values]))
+
+    def matching(self, match: Match) -> Condition:
+        """`match.holds(e)` as SQL."""
+        return self._reading.matching(match)
+
+    def known(self, values: tuple[Bound, ...]) -> tuple[Value, ...]:
+        """With those that are only known when the query is asked."""
         return tuple(
             [
                 listed(self._recent(value.hashes)) if isinstance(value, Recent) else value
@@ -115,7 +137,7 @@ class Compiler:
         if counted is not None:
             return counted
         sql, values = self._found(filters, visibility, now)
-        return Query(f"SELECT count(*) FROM ({sql})", self._known(values))
+        return Query(f"SELECT count(*) FROM ({sql})", self.known(values))
 
     def _counted_by_index(
         self, filter_: Filter, visibility: Visibility, now: int
@@ -143,7 +165,7 @@ class Compiler:
         return Query(
             f"SELECT (SELECT count(*) {walk.source} WHERE {in_index.sql})"
             f" + (SELECT count(*) {walk.source} WHERE {in_table.sql})",
-            self._known((*in_index.values, *in_table.values)),
+            self.known((*in_index.values, *in_table.values)),
         )
 
     def authors(
@@ -154,7 +176,7 @@ class Compiler:
         return Query(
             f"SELECT DISTINCT e.pubkey FROM ({sql}) AS k"
             " CROSS JOIN events AS e ON e.seq = k.seq LIMIT ?",
-            self._known((*values, at_most)),
+            self.known((*values, at_most)),
         )
 
     def _found(
@@ -210,7 +232,7 @@ class Compiler:
         return Query(
             f"SELECT e.seq FROM ({best}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
             f" WHERE {rest.sql} LIMIT ?",
-            self._known((*values, expression(search), upto, *rest.values, limit)),
+            self.known((*values, expression(search), upto, *rest.values, limit)),
         )
 
     def rows(
@@ -226,7 +248,7 @@ class Compiler:
         return Query(
             "SELECT e.raw, j.key FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value"
             f" WHERE {rest.sql} ORDER BY j.key",
-            self._known((listed(seqs), *rest.values)),
+            self.known((listed(seqs), *rest.values)),
         )
 
     def items(
@@ -266,7 +288,7 @@ class Compiler:
         # A row that is met twice, by two of its tags, is one.
         once = "" if len(walks) == 1 and walks[0].ordered else "DISTINCT "
         sql = f"SELECT {once}* FROM ({' UNION ALL '.join(parts)}) LIMIT ?"
-        return Query(sql, self._known((*values, at_most)))
+        return Query(sql, self.known((*values, at_most)))
 
     # -- which index drives -----------------------------------------------------------------
 
@@ -350,6 +372,24 @@ class Compiler:
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:
         """`may_read(e, filter_)` as SQL."""
         return self._reading.readable(visibility, filter_).condition
+
+
+def usage_of(account: Account) -> Query:
+    """events and bytes of an account."""
+    parts = []
+    if account.pubkey is not None:
+        parts.append(Condition("pubkey = ?", (bytes.fromhex(account.pubkey),)))
+    if isinstance(account.h, bool):
+        parts.append(Condition("grp > ''" if account.h else "grp = ''"))
+    elif account.h is not None:
+        parts.append(all_of([Condition("grp > ''"), one_of("grp", sorted(account.h))]))
+    if account.kinds is not None:
+        spans = [Condition(f"kind BETWEEN {low:d} AND {high:d}")
+                 for low, high in account.kinds.ranges]  # fmt: skip
+        parts.append(any_of(spans))
+    where = all_of(parts)
+    sql = f"SELECT ifnull(sum(events), 0), ifnull(sum(bytes), 0) FROM sizes WHERE {where.sql}"
+    return Query(sql, where.values)  # type: ignore[arg-type]  # no Recent among them
 
 
 def chunks(count: int, sizes: Sequence[int]) -> Iterable[tuple[int, int]]:

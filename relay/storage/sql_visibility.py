@@ -6,6 +6,7 @@ tests/property holds the two together.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.storage.conditions import TRUE, Condition, all_of, any_of, begins, has_hash, one_of
@@ -96,10 +97,10 @@ class ReadConditions:
         self, rule: ReadRule, visibility: Visibility, names: frozenset[str]
     ) -> Condition:
         """Rows that the rule is not about, or that it allows."""
-        outs = [self._match(rule.match).negated(), *[self._match(m) for m in rule.excepts]]
+        outs = [self.matching(rule.match).negated(), *[self.matching(m) for m in rule.excepts]]
         if rule.only_by is not None and not rule.only_by & names:
             return any_of(outs)
-        if rule.readers & visibility.standing:
+        if visibility.stands_for(rule.readers):
             return TRUE
         return any_of([*outs, *self._allowed(rule, visibility)])
 
@@ -132,16 +133,18 @@ class ReadConditions:
         if Who.RECIPIENT in readers:
             out.append(self._has("p", keys))
         out.extend(self._with_tag(name, keys) for name in rule.tag_readers)
+        if rule.readers & visibility.standing:  # `agent` alone, and of no household's rows
+            out.append(_by(chain(*(home.keys for home in visibility.people.households))).negated())
         for home in visibility.people.households:
             mine = visibility.viewer.keys
             if (Who.OWNER in readers and mine & home.owners) or (
                 Who.AGENT in readers and mine & home.agents
             ):
-                keys_at_home = sorted(home.owners | home.agents)
-                out.append(one_of("e.pubkey", [bytes.fromhex(key) for key in keys_at_home]))
+                out.append(_by(home.keys))
         return out
 
-    def _match(self, match: Match) -> Condition:
+    def matching(self, match: Match) -> Condition:
+        """`match.holds(e)` as SQL."""
         parts = []
         if match.kinds is not None:
             parts.append(_inside(match.kinds))
@@ -204,6 +207,10 @@ _OPEN_GROUP: Final = Condition(
 _SHOWN_GROUP: Final = Condition(
     "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.hidden = 0 AND g.ended = 0)"
 )
+
+
+def _by(authors: Iterable[str]) -> Condition:
+    return one_of("e.pubkey", [bytes.fromhex(key) for key in sorted(set(authors))])
 
 
 def _inside(kinds: KindSet) -> Condition:

@@ -67,7 +67,8 @@ class _Walk:
             self.counts[path] = number + 1
             path = (*path, number)
         self.at = self.text.index("]" * brackets, self.at) + brackets
-        self.note(path, start)
+        for size in range(1, len(path) + 1):
+            self.note(path[:size], start)  # what stands around it has no line of its own
         return path
 
     def placed(self, names: list[str]) -> Path:

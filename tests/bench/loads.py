@@ -111,8 +111,11 @@ def ingest(
     window: int,
     seconds: float,
     progress: Callable[[int, int], None] | None = None,
+    trace: list[tuple[float, float]] | None = None,
 ) -> Measure:
     """Events acknowledged a second, `window` unanswered on each connection.
+
+    `trace` is given when each OK came and what it took, in seconds.
 
     Until time or corpus is out. An OK makes room for the next event; what room one `recv` made is
     filled by one `send`. OKs are counted by frame while the clock runs; afterwards every OK is read
@@ -171,7 +174,10 @@ def ingest(
                     progress(answered, total)
                     told = now
         clock.ended = last
-        return measured(answered, clock, latencies(writers, logs, corpus))
+        oks = latencies(writers, logs, corpus)
+        if trace is not None:
+            trace.extend(oks)
+        return measured(answered, clock, [spent for _, spent in oks])
     finally:
         poller.close()
         wire.closed([writer.connection for writer in writers])
@@ -179,9 +185,9 @@ def ingest(
 
 def latencies(
     writers: list[Writer], logs: dict[int, list[tuple[float, bytes]]], corpus: Corpus
-) -> list[float]:
-    """Seconds from `send` to `recv` of each event; a fault unless each has one OK true."""
-    found: list[float] = []
+) -> list[tuple[float, float]]:
+    """(when it came, seconds since `send`) of each OK; a fault unless each event has one true."""
+    found: list[tuple[float, float]] = []
     for writer in writers:
         sent = {
             event_id: when
@@ -192,7 +198,7 @@ def latencies(
             match = OK_ID.match(payload)
             if match is None or (at := sent.pop(match[1], None)) is None:
                 raise LoadFault(f"not the OK of an event sent: {payload[:160].decode()}")
-            found.append(when - at)
+            found.append((when, when - at))
         if sent:
             raise LoadFault(f"{len(sent)} events have no OK of their own")
     return found

@@ -65,6 +65,18 @@ class Running:
                 total += int(found[1])
         return total
 
+    def processor(self) -> float | None:
+        """Seconds on a core of the process and those it started; None where there is no /proc."""
+        ticks = 0
+        for pid in family(self.process.pid):
+            try:
+                stat = Path(f"/proc/{pid}/stat").read_text()
+            except OSError:
+                return None
+            user, system = stat.rpartition(")")[2].split()[11:13]
+            ticks += int(user) + int(system)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
 
 def family(pid: int) -> list[int]:
     members = [pid]

@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shutil
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.bench import corpus, loads, relays, searching, wire
+from tests.bench import corpus, forgetting, loads, plugged, relays, ruled, searching, wire
 from tests.bench.corpus import Corpus, Shape
 from tests.bench.loads import Measure, Question
 from tests.bench.relays import Preset, Rookery, Running, Target
@@ -218,20 +217,6 @@ def live(subscribers: int, window: int = 128) -> Row:
     return Row(f"live to {subscribers}", "deliveries/s", load, beside="ev/s")
 
 
-def policy_cost(bench: Bench, target: Target) -> Measure:
-    """What preset group takes of the rate of preset open, in percent; medians of runs in turn."""
-    events = bench.corpus(corpus.NOTES).first(bench.scale.compared)
-    rates: dict[Preset, list[float]] = {Preset.OPEN: [], Preset.GROUP: []}
-    for turn in range(bench.scale.pairs):
-        for preset in rates:
-            bench.progress(f"preset {preset.value}", turn, bench.scale.pairs)
-            with bench.fresh(target, preset) as relay:
-                result = loads.ingest(relay, events, 8, 64, bench.scale.seconds * 4)
-            rates[preset].append(result.rate)
-    bare, ruled = (statistics.median(rates[preset]) for preset in (Preset.OPEN, Preset.GROUP))
-    return Measure(rate=100 * (1 - ruled / bare))
-
-
 def count_cost(bench: Bench, target: Target) -> Measure:
     """What a COUNT of one author's events takes, in times of a REQ for the newest of them."""
     authors = [{"authors": asked.filter["authors"]} for asked in bench.questions("authors")]
@@ -278,6 +263,11 @@ def idle_memory(bench: Bench, target: Target) -> Measure:
         return loads.idle(relay, bench.scale.idle)
 
 
+def taken(name: str, load: Callable[[Bench, Target], Measure]) -> Row:
+    """What something takes of the rate of ingest."""
+    return Row(name, "% of ingest", load, "% by its CPU", "less", peer=False)
+
+
 def search(kind: str) -> Row:
     def load(bench: Bench, target: Target) -> Measure:
         folder = bench.searched(target)
@@ -303,7 +293,13 @@ ROWS = (
     Row("negentropy, first answer", "s", negentropy, beside="MiB", better="less", peer=False),
     live(100),
     live(500),
-    Row("policy cost", "% of ingest", policy_cost, better="less", peer=False),
+    taken("policies, the default set", ruled.default_set),
+    taken("policies, 1,000 kinds", ruled.distinct_kinds),
+    taken("plug-in, a function", plugged.function),
+    taken("plug-in, async", plugged.coroutine),
+    taken("plug-in, a process", plugged.process),
+    Row("a sweep", "% of ingest", forgetting.sweeping, "rows/s swept", "less", peer=False),
+    Row("policies, reloads", "ms later, slowest OK", ruled.reloading, "ms", "less", peer=False),
     Row("sync, 1 % differs", "s", sync, beside="kB compared", better="less", peer=False),
     Row("idle memory", "KiB/connection", idle_memory, better="less"),
 )

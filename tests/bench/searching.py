@@ -33,6 +33,8 @@ LIMIT = 20
 QUESTIONS = 200
 ONE_IN = {"0.1 %": 1000, "1 %": 100}
 """How rare the words of a question are."""
+AUTHORS = [hashlib.sha256(b"author %d" % number).hexdigest() for number in range(100)]
+"""Who wrote them, a hundredth each."""
 
 
 def words() -> list[str]:
@@ -48,12 +50,11 @@ def events(count: int) -> Iterator[Event]:
     chance = random.Random(MADE_BY)
     known = words()
     weights = list(accumulate(1 / (rank + 3) for rank in range(WORDS)))
-    authors = [hashlib.sha256(b"author %d" % number).hexdigest() for number in range(100)]
     for number in range(count):
         said = chance.choices(known, cum_weights=weights, k=chance.choice(LENGTHS))
         fields = {
             "id": hashlib.sha256(b"searched %d" % number).hexdigest(),
-            "pubkey": chance.choice(authors),
+            "pubkey": chance.choice(AUTHORS),
             "created_at": FIRST + number,
             "kind": 1,
             "tags": [],

@@ -13,8 +13,10 @@ from relay.errors import StoreFault, StoreVersion
 from relay.management import Change, Register
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.retention import Keep, version_of
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from relay.storage.sqlite.store import SqliteStore
+from relay.usage import SizedBy
 from relay.verdict import WriteOutcome
 from tests import cast
 from tests.contract.writing import (
@@ -184,6 +186,43 @@ async def test_a_file_of_version_1_is_brought_up_to_date(path: Path, tmp_path: P
         await (await SqliteStore.open(file, TERMS)).close()
     assert shape(path) == shape(fresh)
     assert shape(path)["version"] == SCHEMA_VERSION
+
+
+async def test_the_sizes_of_a_file_of_version_1_are_counted(path: Path) -> None:
+    of_version_1(path)
+    store = await SqliteStore.open(path, TERMS)
+    raws_of = [row.event.raw for row in await store.since(0, 10)]
+    sizes = [line.size for line in await store.sizes(SizedBy.KIND, 10)]
+    assert sum(size.events for size in sizes) == len(raws_of) == 4
+    assert sum(size.bytes for size in sizes) == sum(map(len, raws_of))
+    assert {line.of for line in await store.sizes(SizedBy.GROUP, 10)} == {None, "den"}
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("tags", "version"),
+    [([["ts", "77"]], 77), ([["hk", "a"], ["ts", "5"], ["ts", "6"]], 5), ([], 1000),
+     ([["ts"]], 1000), ([["ts", ""]], 1000), ([["ts", "7a"]], 1000), ([["ts", "9" * 19]], 1000)],
+)  # fmt: skip
+async def test_how_old_tool_history_is_stands_in_a_file_of_version_1_too(
+    path: Path, tags: list[list[str]], version: int
+) -> None:
+    """As `version_of` has it of new rows (A-19)."""
+    of_version_1(path)
+    event = unsigned(cast.alice, 30_095, tags, at=1000)
+    assert version_of(event, Keep.FIRST) == version
+    db = sqlite3.connect(path)
+    db.execute(
+        "INSERT INTO events (seq, id, id_key, pubkey, author_key, kind, created_at, d, version,"
+        " quiet, raw) VALUES (9, ?, 0, ?, 0, 30095, 1000, '', 1000, 0, ?)",
+        (bytes.fromhex(event.id), bytes.fromhex(event.pubkey), event.raw),
+    )
+    db.commit()
+    db.close()
+    store = await SqliteStore.open(path, TERMS)
+    (row,) = await store.since(8, 1)
+    assert row.version == version
+    await store.close()
 
 
 async def test_a_file_of_version_1_keeps_all_that_was_in_it(path: Path) -> None:

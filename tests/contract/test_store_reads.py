@@ -516,7 +516,7 @@ WORDS: dict[str, tuple[ReadRule, list[str]]] = {
     "insider": (rule(Match(), Who.INSIDER), ["alice", "bob"]),
     "admin": (rule(Match(), Who.ADMIN), ["bob"]),
     "owner": (rule(Match(), Who.OWNER), ["owner", "relay", "head"]),
-    "agent": (rule(Match(), Who.AGENT), ["robot", "child"]),
+    "agent": (rule(Match(), Who.AGENT), ["child"]),
     "member": (rule(Match(), Who.MEMBER), ["alice", "bob"]),
     "known": (
         rule(Match(), Who.KNOWN), ["alice", "bob", "owner", "robot", "head", "child", "friend"],
@@ -566,8 +566,10 @@ async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str)
 async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
     """In a household `owner` and `agent` mean, for a row by its keys, its own (DESIGN §5)."""
     notes = [unsigned(who) for who in (cast.alice, cast.bob, cast.carol)]
-    await write(store, *notes)
+    other = unsigned(cast.dave)
+    await write(store, *notes, other)
     people = People(
+        owners=frozenset({VIEWERS["owner"]}), agents=frozenset({VIEWERS["robot"]}),
         households=(
             Household("one", frozenset({ALICE}), frozenset({BOB})),
             Household("other", frozenset({CAROL}), frozenset()),
@@ -580,6 +582,8 @@ async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
         (Who.AGENT, BOB, notes[:2]),
         (Who.AGENT, ALICE, []),
         (Who.AGENT, CAROL, []),
+        (Who.OWNER, VIEWERS["owner"], [*notes, other]),
+        (Who.AGENT, VIEWERS["robot"], [other]),
     ):
         visibility = seen_by(keys(reader), rule(Match(), word), people=people)
         assert await read(store, visibility=visibility) == in_order(*expected)

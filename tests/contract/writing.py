@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.retention import Tombstone
+    from relay.retention import Kin, Tombstone
     from relay.storage import Place, Store
+    from relay.usage import Account
     from relay.visibility import Visibility
 
 TERMS: Final = FilterTerms()
@@ -58,7 +59,8 @@ def asked(**conditions: object) -> Filter:
 
 
 def group_of(event: Event) -> str | None:
-    return event.d if event.kind in kinds.GROUP_STATE else event.tag("h")
+    """No group has an empty id: nobody can make one (N29-02)."""
+    return (event.d if event.kind in kinds.GROUP_STATE else event.tag("h")) or None
 
 
 def kept_as(event: Event) -> Keep:
@@ -160,6 +162,7 @@ async def look_up(
     ids: Sequence[str] = (), slots: Sequence[object] = (), tombstones: Sequence[str] = (),
     prefixes: Sequence[tuple[str, str]] = (), used_groups: Sequence[str] = (),
     vanishing: Sequence[str] = (), recorded: Sequence[str] = (),
+    usage: Sequence[Account] = (), kin: Sequence[Kin] = (),
 ) -> Found:  # fmt: skip
     """What the store tells a `decide` that wants this; nothing is written."""
     answers: list[Found] = []
@@ -171,6 +174,7 @@ async def look_up(
     wanted = Wanted(
         frozenset(ids), frozenset(slots), frozenset(tombstones),  # type: ignore[arg-type]
         frozenset(prefixes), frozenset(used_groups), frozenset(vanishing), frozenset(recorded),
+        frozenset(usage), frozenset(kin),
     )  # fmt: skip
     await store.append(wanted, decide)
     return answers[0]

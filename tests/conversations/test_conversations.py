@@ -18,8 +18,6 @@ NOT_BUILT = {
     "memory/bad_aman_content": "checks of a record's content",
     "memory/bad_record_fields": "checks of a record's content",
     "memory/config_values": "checks of a record's content",
-    "verdicts/refused_content": "the rule key `content`",
-    "verdicts/too_fast": "the rule key `rate`",
 }
 """Scripts ahead of the relay, and what they wait for. One that passes must leave this table."""
 

@@ -206,6 +206,9 @@ BROKEN = {
     "no such word": NO_NOTES.replace('"owner"', '"everyone"').encode(),
     "not UTF-8": b'[[rule]]\nname = "\xff\xfe"\n',
     "empty name": b'[[rule]]\nname = ""\n',
+    "pattern": b"[[rule]]\nname = 'x'\ncontent = { refuse = ['(a+'] }\n",
+    "circle": b'include = ["60-bad"]\n',
+    "name twice": b'[[rule]]\nname = "x"\npow = 1\n[[rule]]\nname = "x"\npow = 2\n',
 }
 
 

@@ -32,7 +32,8 @@ from relay.retention import (
 )
 from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite.store import SqliteStore
-from relay.visibility import People, visibility_for
+from relay.usage import Account, SizedBy
+from relay.visibility import KindSet, People, visibility_for
 from tests.contract.writing import (
     MAX,
     TERMS,
@@ -305,6 +306,21 @@ class Twins(RuleBasedStateMachine):
             return await store.head(), list(await store.since(0, 1000))
 
         self.both(rows)
+
+    @invariant()
+    def both_know_how_much_they_hold(self) -> None:
+        accounts = frozenset(
+            Account(pubkey, KindSet.of((0, 9999), 30_095), h)
+            for pubkey in (None, world.PEOPLE[0].pubkey)
+            for h in (None, True, False, frozenset(world.GROUPS[:1]))
+        )
+
+        async def sizes(store: Store) -> object:
+            found = await look_up(store, usage=list(accounts))
+            counted = {account: found.usage.size_of(account) for account in accounts}
+            return counted, [await store.sizes(by, 1000) for by in SizedBy]
+
+        self.both(sizes)
 
     @invariant()
     def both_find_the_same_facts(self) -> None:

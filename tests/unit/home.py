@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from policies import PolicySet
     from relay.groups.group import Groups
+    from relay.ingest import Plugins
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.retention import Stored
@@ -71,6 +72,7 @@ class Letter:
 
     authenticated: frozenset[str] = frozenset()
     address = None
+    connection = None
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
@@ -96,6 +98,8 @@ class Home:
 
     relay = RELAY
     """Its key."""
+    plugins: Plugins | None = None
+    """Asked from the next start on."""
 
     def __init__(self, store: Store, policy: PolicySet) -> None:
         self.store = store
@@ -112,10 +116,12 @@ class Home:
         self.ingest = Ingest(
             self.store, self.realm, self.relay, self.live, clock=lambda: self.now,
             verifiers=executor, metrics=Metrics(), committed=lambda _: None,
-            is_here=lambda url: url == URL,
+            is_here=lambda url: url == URL, plugins=self.plugins,
         )  # fmt: skip
         await self.ingest.__aenter__()
-        self.sweep = Sweep(self.store, self.ingest, clock=lambda: self.now)
+        self.sweep = Sweep(
+            self.store, self.realm, self.ingest, clock=lambda: self.now, metrics=Metrics()
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:

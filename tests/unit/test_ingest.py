@@ -22,8 +22,8 @@ from relay.nostr.event import Event, event_from
 from relay.observe import Metrics
 from relay.projections import Realm, rebuilt_groups
 from relay.storage.reference import ReferenceStore
-from relay.verdict import Origin, spoken
-from tests.cast import alice, bob, carol, owner, person, robot
+from relay.verdict import Origin, Reject, Who, WriteOutcome, spoken
+from tests.cast import alice, bob, carol, dave, owner, person, robot
 from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from relay.nostr.keys import SecretKey
     from relay.retention import Found, Stored, Wanted, WritePlan
-    from relay.verdict import Facts, Reject, Result
+    from relay.verdict import Facts, Result
 
 NOW = 1_772_000_000
 RELAY = person("relay")
@@ -76,6 +76,7 @@ class Letter:
 
     authenticated: frozenset[str] = frozenset()
     address = None
+    connection = None
 
     def __init__(self) -> None:
         self.answers: list[tuple[bool, str]] = []
@@ -106,9 +107,10 @@ class House:
         self.disk = Disk()
         self.realm = Realm(policy, Groups())
         self.live = Loudspeaker(self.realm)
+        self.metrics = Metrics()
         self.ingest = Ingest(
             self.disk, self.realm, RELAY, self.live, clock=lambda: self.now, verifiers=verifiers,
-            metrics=Metrics(), committed=lambda _: None, is_here=lambda _: False,
+            metrics=self.metrics, committed=lambda _: None, is_here=lambda _: False,
         )  # fmt: skip
 
     def post(self, event: Event) -> Letter:
@@ -425,3 +427,44 @@ async def test_what_is_ephemeral_obeys_the_rules_and_leaves_no_trace(house: Hous
     assert await house.takes(typing, on(bob, 20001)) == [STORED, NOT_A_MEMBER]
     assert house.live.said == [typing]
     assert typing not in await house.rows()
+
+
+# -- what would become of an event ----------------------------------------------------------------
+
+
+async def test_an_event_that_is_only_asked_about_is_neither_stored_nor_told(house: House) -> None:
+    removal = out(alice)
+    seen = await house.ingest.foreseen(removal, Letter())
+    assert seen.result is WriteOutcome.STORED
+    assert seen.facts is not None
+    assert Who.ADMIN in seen.facts.who
+    assert [plan.is_empty() for plan in house.disk.plans] == [True]
+    assert house.live.said == []
+    # She is in the group still, and the next row has the next number.
+    head = await house.disk.head()
+    assert await house.takes(chat(alice, "still here")) == [STORED]
+    assert await house.disk.head() == head + 1
+
+
+async def test_what_is_refused_before_its_signature_is_foreseen_too(house: House) -> None:
+    ahead = on(alice, 9, content="tomorrow", at=NOW + 90_000)
+    seen = await house.ingest.foreseen(ahead, Letter())
+    assert isinstance(seen.result, Reject)
+    assert seen.result.rule == "[limits] created_at_upper"
+    two = alice.sign(9, [["h", "tea"], ["h", "den"]], "", NOW)
+    seen = await house.ingest.foreseen(two, Letter())
+    assert seen.facts is None
+    assert spoken(seen.result) == (False, "invalid: one h tag only")
+
+
+async def test_refusals_are_remembered_wherever_on_the_road_they_are_said(house: House) -> None:
+    forged = orjson.loads(chat(alice, "forged").raw) | {"sig": "0" * 128}
+    unsigned = event_from(forged)
+    ahead = on(alice, 9, at=NOW + 90_000)
+    strange = dave.sign(1, [], "who am I", NOW)
+    await house.takes(unsigned, ahead, strange, chat(alice, "fine"))
+    refused = house.metrics.refusals.after(0)
+    assert {(each.event_id, each.rule) for each in refused} == {
+        (unsigned.id, "sig"), (ahead.id, "[limits] created_at_upper"),
+        (strange.id, "known people write"),
+    }  # fmt: skip

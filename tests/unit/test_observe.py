@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import orjson
@@ -12,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay.config import LogConfig, LogFormat, LogLevel
 from relay.errors import Prefix
-from relay.observe import JsonLines, Metrics, Readiness, set_up_logging
+from relay.observe import JsonLines, Metrics, Readiness, Refusals, set_up_logging
 from relay.verdict import Reject, WriteOutcome
 from tests.cast import alice
 
@@ -239,3 +240,30 @@ def test_a_problem_is_shown_until_it_is_cleared() -> None:
     readiness.clear("policies")
     readiness.clear("never noted")
     assert readiness.problems == {"store": "disk full"}
+
+
+# -- the last refusals ----------------------------------------------------------------------------
+
+
+def test_the_last_refusals_are_remembered_and_nothing_of_what_was_said() -> None:
+    refusals = Refusals(most=2)
+    event = alice.sign(1, [["t", "secret tag"]], "secret words", 1_700_000_000)
+    for number in range(3):
+        reject = Reject(Prefix.RESTRICTED, "no", f"rule {number}")
+        refusals.note(reject, event, 1_700_000_001, 7, ip_address("10.1.2.3"))
+    assert [each.rule for each in refusals.after(0)] == ["rule 1", "rule 2"]
+    assert [each.number for each in refusals.after(2)] == [3]
+    assert refusals.after(3) == []
+    last = refusals.after(0)[-1]
+    assert (last.at, last.prefix, last.kind) == (1_700_000_001, "restricted", 1)
+    assert (last.author, last.event_id) == (alice.pubkey, event.id)
+    assert (last.connection, last.address) == (7, "10.1.2.3")
+    assert "secret" not in repr(last)
+
+
+def test_a_refusal_of_an_import_came_over_no_connection() -> None:
+    refusals = Refusals()
+    event = alice.sign(1, [], "", 1_700_000_000)
+    refusals.note(Reject(Prefix.BLOCKED, "no", "x"), event, 1, None, None)
+    [refusal] = refusals.after(0)
+    assert (refusal.connection, refusal.address) == (None, None)

@@ -238,6 +238,7 @@ class Postbox:
 
     authenticated: frozenset[str] = frozenset()
     address = None
+    connection = None
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Result] = asyncio.Queue()

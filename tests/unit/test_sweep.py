@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.observe import Metrics
 from relay.sweep import Sweep
 from tests.cast import admin, alice, owner
 from tests.unit.home import DUPLICATE, NOON, STORED, Home, policy_of, store_of
@@ -112,7 +113,8 @@ async def test_it_sweeps_by_itself_soon_and_again(home: Home) -> None:
     first = await home.do(owner, 1, until(10))
     home.now = NOON + 10
     async with asyncio.timeout(10), Sweep(
-        home.store, home.ingest, clock=lambda: home.now, first_s=0, every_s=0.01
+        home.store, home.realm, home.ingest, clock=lambda: home.now, metrics=Metrics(),
+        first_s=0, every_s=0.01,
     ):
         await _until_gone(home, first)
         second = home.made(owner, 1, until(20))

@@ -17,7 +17,9 @@ from relay.verdict import Who
 from relay.visibility import (
     Household,
     KindSet,
+    Match,
     People,
+    ReadRule,
     Viewer,
     everything_visible,
     is_known,
@@ -31,7 +33,7 @@ from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
-    from relay.visibility import ReadRule, Row, Visibility
+    from relay.visibility import Row, Visibility
 
 RELAY = person("relay")
 PEOPLE = People(frozenset({owner.pubkey}), frozenset({robot.pubkey}), relay=RELAY.pubkey)
@@ -220,6 +222,33 @@ def test_a_household_keeps_its_memory_to_itself(rules: tuple[ReadRule, ...]) -> 
         )
     }
     assert readers == OWNERS | {"carol", "dave"}
+
+
+def test_agents_of_the_relay_are_no_agents_of_a_household() -> None:
+    """DESIGN §5: of a household's rows `agent` are its own, though plain owners read all."""
+    home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
+    people = replace(PEOPLE, households=(home,))
+    rules = (ReadRule("r", Match(), frozenset({Who.OWNER, Who.AGENT})),)
+
+    def readers(by: SecretKey) -> set[str]:
+        return {
+            name
+            for name in ANYONE
+            if visibility_for(viewer_of(name), rules, people, GROUPS).may_read(row(1, by=by), None)
+        }
+
+    assert readers(carol) == readers(dave) == OWNERS | {"carol", "dave"}
+    assert readers(alice) == OWNERS | {"robot"}
+
+
+def test_the_owner_of_a_household_leads_no_group_by_that() -> None:
+    home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
+    people = replace(PEOPLE, households=(home,))
+    group = GROUPS.by_id["tea"]
+    assert Who.OWNER in who_writes(dave.pubkey, people, GROUPS, group)
+    assert Who.ADMIN not in who_writes(dave.pubkey, people, GROUPS, group)
+    assert Who.AGENT in who_writes(carol.pubkey, people, GROUPS, None)
+    assert Who.KNOWN in who_writes(carol.pubkey, people, GROUPS, None)
 
 
 def test_the_relay_itself_sees_everything() -> None:

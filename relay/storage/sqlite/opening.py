@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.storage.sqlite.tail import TagRow, TagTail
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536

@@ -6,6 +6,10 @@ FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_k
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
 
+-- :rows_by_seq  [seq] -> columns of a row, in the order given
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value ORDER BY j.key;
+
 -- :rows_since  seq, limit -> columns of a row, in order of seq
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e WHERE e.seq > :seq ORDER BY e.seq LIMIT :limit;
@@ -41,8 +45,8 @@ FROM events AS e INDEXED BY events_kind
 WHERE (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
 AND e.grp IN (SELECT value FROM json_each(:groups)) ORDER BY e.seq;
 
--- :raws_by_seq  [seq] -> seq, created_at, id_key, raw
-SELECT e.seq, e.created_at, e.id_key, e.raw
+-- :raws_by_seq  [seq] -> seq, created_at, id_key, pubkey, kind, grp, raw
+SELECT e.seq, e.created_at, e.id_key, e.pubkey, e.kind, ifnull(e.grp, ''), e.raw
 FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value;
 
 -- :tombstones  [target] -> columns of tombstones
@@ -72,6 +76,20 @@ DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
 
 -- :delete_tag  hash, created_at, id_key, seq
 DELETE FROM tags WHERE hash = ? AND created_at = ? AND id_key = ? AND seq = ?;
+
+-- :drop_empty_size  pubkey, kind, grp
+DELETE FROM sizes WHERE pubkey = ? AND kind = ? AND grp = ? AND events = 0;
+
+-- :sizes_by_kind  limit -> kind, events, bytes, most bytes first
+SELECT kind, sum(events), sum(bytes) FROM sizes GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT ?;
+
+-- :sizes_by_author  limit -> pubkey in hex, events, bytes, most bytes first
+SELECT lower(hex(pubkey)), sum(events), sum(bytes) FROM sizes
+GROUP BY pubkey ORDER BY 3 DESC, pubkey LIMIT ?;
+
+-- :sizes_by_group  limit -> group or null, events, bytes, most bytes first
+SELECT nullif(grp, ''), sum(events), sum(bytes) FROM sizes
+GROUP BY grp ORDER BY 3 DESC, grp LIMIT ?;
 
 -- :bury  target, by, until, why, request; of two the later holds
 INSERT INTO tombstones (target, by, until, why, request) VALUES (?, ?, ?, ?, ?)

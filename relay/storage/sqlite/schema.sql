@@ -24,7 +24,7 @@ CREATE TABLE events (
     grp        TEXT,                      -- the group that the row belongs to
     d          TEXT    NOT NULL,          -- first `d`, empty when there is none
     slot       INTEGER,                   -- null: all versions are kept
-    version    INTEGER NOT NULL,          -- what LATEST compares
+    version    INTEGER NOT NULL,          -- what LATEST compares, and sweeps order by
     expires_at INTEGER,
     quiet      INTEGER NOT NULL,
     raw        BLOB    NOT NULL           -- the event as it is sent
@@ -58,6 +58,18 @@ CREATE TABLE tombstones (
     request BLOB,                         -- the kind 62 of a key that vanished; never served
     PRIMARY KEY (target, by)
 ) WITHOUT ROWID;
+
+-- How much is stored, kept in the transaction that changes it: quotas and statistics ask here and
+-- never count rows.
+CREATE TABLE sizes (
+    pubkey BLOB    NOT NULL,
+    kind   INTEGER NOT NULL,
+    grp    TEXT    NOT NULL,              -- empty: of no group
+    events INTEGER NOT NULL,
+    bytes  INTEGER NOT NULL,              -- of `raw`
+    PRIMARY KEY (pubkey, kind, grp)
+) WITHOUT ROWID;
+CREATE INDEX sizes_group ON sizes (grp, kind) WHERE grp > '';
 
 -- What a read rule must know of groups: kept in the transaction that changes them.
 CREATE TABLE groups (

@@ -21,29 +21,35 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.errors import StoreFault, TooWide
+from relay.forgetting import Amount
 from relay.management import Change, Register, management_of
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, Place
+from relay.storage.conditions import listed
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.sql import Compiler, Query
+from relay.storage.sql_sweep import SweepQueries
 from relay.storage.sqlite.opening import connection, gather, opened, reader, surveyor
 from relay.storage.sqlite.queries import QUERIES, stored
 from relay.storage.sqlite.tail import GENERATION, TagTail
 from relay.storage.sqlite.text_index import index_path, opened_index
 from relay.storage.sqlite.writer import Writer
+from relay.usage import Size, Sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from relay.forgetting import Seen, SweepRule
     from relay.management import Management
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
     from relay.retention import Found, Stored, Wanted, WritePlan
     from relay.storage.sqlite.text_index import TextIndex
-    from relay.visibility import Visibility
+    from relay.usage import SizedBy
+    from relay.visibility import Match, Visibility
 
 T = TypeVar("T")
 
@@ -76,7 +82,10 @@ class SqliteStore:
         self._wal = f"{path}-wal"
         self._compiler = Compiler(hashes, terms.index_tags, tail.seqs_of)
         self._index = index
-        self._writer = Writer(writer, hashes, terms.index_tags, head, tail, index.forget)
+        self._sweeping = SweepQueries(self._compiler, terms.index_tags)
+        self._writer = Writer(
+            writer, hashes, terms.index_tags, head, tail, index.forget, self._sweeping
+        )
         self._writing = ThreadPoolExecutor(1, "store-writer")
         self._reading = ThreadPoolExecutor(1, "store-reader")
         self._surveying = ThreadPoolExecutor(1, "store-survey")
@@ -235,10 +244,35 @@ class SqliteStore:
         rows = await self._on(self._reading, _managed, self._far)
         return management_of(Change(Register(name), item, note) for name, item, note in rows)
 
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        self._check_open()
+        query = Query(QUERIES[f"sizes_by_{by.value}"], (limit,))
+        rows = await self._on(self._reading, _fetched, self._far, query)
+        return [Sized(of, Size(events, size)) for of, events, size in rows]
+
     async def expired(self, now: int, limit: int) -> Sequence[str]:
         self._check_open()
         query = Query(QUERIES["expired"], (now, limit))
         return [event_id.hex() for (event_id,) in await self._read(query, _fetched)]
+
+    async def overdue(
+        self, rule: SweepRule, spared: Sequence[Match], *,
+        now: int, seen: Seen | None, after: tuple[int, str] | None, limit: int,
+    ) -> Sequence[int]:  # fmt: skip
+        self._check_open()
+        queries = [
+            self._sweeping.overdue(rule, spared, now=now, seen=seen, after=after, limit=limit)
+        ]
+        if seen is not None and isinstance(rule.cause, Amount):
+            # Nothing can have become too much where nothing came.
+            queries.insert(0, self._sweeping.changed(rule, spared, seen))
+        return await self._on(self._surveying, _surveyed, self._path, queries)
+
+    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+        self._check_open()
+        query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)),))
+        rows = await self._on(self._reading, _fetched, self._far, query)
+        return [stored(row) for row in rows]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._check_open()
@@ -425,6 +459,17 @@ def _items(path: Path, query: Query, at_most: int) -> Items | None:
             timestamps.extend(map(itemgetter(0), rows))
             ids += b"".join(map(itemgetter(1), rows))
     return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
+
+
+def _surveyed(path: Path, queries: Sequence[Query]) -> array[int]:
+    """Numbers that the last query gives, if those before it find anything."""
+    found = array("q")
+    with contextlib.closing(surveyor(path)) as db:
+        for query in queries:
+            found = array("q", map(itemgetter(0), db.execute(query.sql, query.values)))
+            if not found:
+                break
+    return found
 
 
 def _is_full(raws: Sequence[bytes]) -> bool:

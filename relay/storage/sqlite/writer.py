@@ -25,8 +25,9 @@ from relay.retention import (
     banned_stone,
 )
 from relay.storage.hashes import Hashes, id_key
-from relay.storage.sql import chunks
+from relay.storage.sql import chunks, usage_of
 from relay.storage.sqlite.queries import QUERIES, stored
+from relay.usage import Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Group
     from relay.nostr.event import Event
     from relay.storage.conditions import Value
+    from relay.storage.sql_sweep import SweepQueries
     from relay.storage.sqlite.tail import TagRow, TagTail
 
 _RUNS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
@@ -41,6 +43,7 @@ _RUNS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 for any number of rows, from few texts."""
 _EVENT_COLUMNS: Final = 14
 _TAG_COLUMNS: Final = 5
+_SIZE_COLUMNS: Final = 5
 _REMOVED_AT_ONCE: Final = 10_000
 _FORESEEN_AT_MOST: Final = 20_000
 
@@ -48,6 +51,10 @@ _Columns = tuple[
     tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, int, int, int]]
 ]
 """What an event alone says of its rows: id to created_at, `d`, (hash, created_at, id_key, kind)."""
+_SizeKey = tuple[bytes, int, str]
+"""pubkey, kind, group or nothing."""
+_Growth = list[int]
+"""Events and bytes, fewer too."""
 
 
 @dataclass(slots=True)
@@ -63,6 +70,16 @@ class _Change:
     """Rows of the tail that went to the file."""
     gone: set[int] = field(default_factory=set)
     """seq of deleted rows."""
+    sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
+    """What the store holds more or less of."""
+
+    def grow(self, key: _SizeKey, events: int, size: int) -> None:
+        grown = self.sizes.get(key)
+        if grown is None:
+            self.sizes[key] = [events, size]
+        else:
+            grown[0] += events
+            grown[1] += size
 
 
 class Writer:
@@ -70,7 +87,7 @@ class Writer:
 
     def __init__(
         self, db: sqlite3.Connection, hashes: Hashes, index_tags: frozenset[str], head: int,
-        tail: TagTail, forget: Callable[[set[int]], None],
+        tail: TagTail, forget: Callable[[set[int]], None], sweeping: SweepQueries,
     ) -> None:  # fmt: skip
         """`forget` hears which rows went, after the commit."""
         self._db = db
@@ -78,6 +95,7 @@ class Writer:
         self._index_tags = index_tags
         self._tail = tail
         self._forget = forget
+        self._sweeping = sweeping
         self._prepared: dict[str, _Columns] = {}
         self.head = head
         """seq of the newest row ever committed."""
@@ -166,6 +184,13 @@ class Writer:
         for group, prefix in wanted.prefixes:
             if self._has_prefix(group, prefix):
                 found.prefixes.add((group, prefix))
+        for account in wanted.usage:
+            query = usage_of(account)
+            found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
+        for kin in wanted.kin:
+            oldest = self._db.execute(*self._sweeping.earliest(kin)).fetchone()[0]
+            if oldest is not None:
+                found.kin[kin] = oldest
         for group in wanted.used_groups:
             h = self._hashes.tag("h", group)
             newest = orjson.dumps(self._tail.seqs_of([h])).decode()
@@ -200,7 +225,7 @@ class Writer:
     def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._db
         self._remove(plan.removes, change)
-        change.tags = self._add(list(plan.adds.values()))
+        change.tags = self._add(list(plan.adds.values()), change)
         if change.whole:
             self._insert("tags", _TAG_COLUMNS, change.tags)
         for group_id in plan.ends:
@@ -214,6 +239,7 @@ class Writer:
             self._vanish(gone, change)
         for pubkey, upto in plan.banished.items():
             self._banish(pubkey, upto, change)
+        self._put_sizes(change.sizes)
         self._bury(plan.tombstones)
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
@@ -245,7 +271,7 @@ class Writer:
             [(hash_, at, key, kind) for hash_ in self._hashes.of_event(event, self._index_tags)],
         )  # fmt: skip
 
-    def _add(self, rows: list[Stored]) -> list[TagRow]:
+    def _add(self, rows: list[Stored], change: _Change) -> list[TagRow]:
         """Insert the rows; their tags, sorted, are the caller's to place."""
         events: list[tuple[Value, ...]] = []
         tags: list[TagRow] = []
@@ -260,6 +286,7 @@ class Writer:
             )  # fmt: skip
             for hash_, at, key, kind in hashed:
                 tags.append((hash_, at, key, seq, kind))
+            change.grow((columns[2], columns[4], row.group or ""), 1, len(event.raw))
         self._insert("events", _EVENT_COLUMNS, events)
         tags.sort()
         return tags
@@ -276,12 +303,23 @@ class Writer:
         db = self._db
         named = orjson.dumps(list(seqs)).decode()
         tags = []
-        for seq, created_at, key, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
+        for seq, created_at, key, *of, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
+            change.grow(tuple(of), -1, -len(raw))
             for hash_ in self._hashes.of_event(event_from_raw(raw), self._index_tags):
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
         db.executemany(QUERIES["delete_tag"], tags)
         db.execute(QUERIES["delete_events"], {"seqs": named})
         change.gone.update(seqs)
+
+    def _put_sizes(self, sizes: Mapping[_SizeKey, _Growth]) -> None:
+        """In the order of the table, so that neighbours are written together."""
+        grown: list[tuple[Value, ...]] = [
+            (*key, *growth) for key, growth in sorted(sizes.items()) if any(growth)
+        ]
+        self._insert("sizes", _SIZE_COLUMNS, grown)
+        emptied = [key for key, (events, _) in sizes.items() if events < 0]
+        if emptied:
+            self._db.executemany(QUERIES["drop_empty_size"], emptied)
 
     def _vanish(self, gone: Vanish, change: _Change) -> None:
         found = self._db.execute(
@@ -341,8 +379,13 @@ def _inserting(table: str, columns: int, rows: int) -> str:
         one = f"({','.join('?' * columns)})"
         # Tags of rows that were indexed again after a crash may be there already.
         verb = "INSERT OR IGNORE" if table == "tags" else "INSERT"
-        _INSERTS[key] = f"{verb} INTO {table} VALUES {','.join([one] * rows)}"
+        also = _ADDED_UP if table == "sizes" else ""
+        _INSERTS[key] = f"{verb} INTO {table} VALUES {','.join([one] * rows)}{also}"
     return _INSERTS[key]
 
 
+_ADDED_UP: Final = (
+    " ON CONFLICT (pubkey, kind, grp) DO UPDATE"
+    " SET events = events + excluded.events, bytes = bytes + excluded.bytes"
+)
 _INSERTS: Final[dict[tuple[str, int], str]] = {}

@@ -226,6 +226,7 @@ class World:
             now=self.now,
             origin=self.origin,
             who=who_writes(sent.pubkey, self.people, self.groups, self.groups.get(group_id)),
+            operators=self.people.owners,
             has_content=any(
                 row.kind not in kinds.GROUP_RECORDS and row.kind not in kinds.GROUP_STATE
                 for row in of_group

@@ -14,9 +14,18 @@ import pytest
 
 from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
 from relay.nostr.filters import Filter, FilterTerms, filter_from
-from relay.server.control import MAX_ROWS, ControlServer, RemoteFolder, Rows
-from relay.verdict import Origin
-from tests.cast import alice
+from relay.observe import Refusal
+from relay.server.control import (
+    ALLOWED,
+    BANNED,
+    MAX_ROWS,
+    ControlServer,
+    Foresight,
+    RemoteFolder,
+    Rows,
+)
+from relay.verdict import Facts, Origin, Who
+from tests.cast import alice, bob
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -26,6 +35,16 @@ if TYPE_CHECKING:
 
 NOTES = [alice.sign(1, [], f"note {number}", 1_700_000_000 + number) for number in range(5)]
 DELETED = NOTES[1]
+
+
+FACTS = Facts(
+    1_700_000_000, Origin.WIRE, frozenset({alice.pubkey}), frozenset({Who.MEMBER, Who.KNOWN}),
+    frozenset(), wraps_for_known=False, deletes_own=True, replaces=False, has_group=True,
+)  # fmt: skip
+REFUSED = [
+    Refusal(number, 1_700_000_000, "a rule", "restricted", 1, alice.pubkey, NOTES[0].id, 7, "::1")
+    for number in (1, 2, 3)
+]
 
 
 class FakeFolder:
@@ -42,6 +61,7 @@ class FakeFolder:
         """Pages that were asked for."""
         self.is_left = asyncio.Event()
         """Nobody reads on."""
+        self.foreseen_for: list[tuple[Event, frozenset[str]]] = []
         self.fault: Exception | None = None
         self.reached = asyncio.Event()
         self.may_commit = asyncio.Event()
@@ -78,6 +98,16 @@ class FakeFolder:
         if self.fault is not None:
             raise self.fault
         return 80
+
+    async def foreseen(self, event: Event, logins: frozenset[str]) -> Foresight:
+        self.foreseen_for.append((event, logins))
+        return Foresight(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
+
+    async def standings(self) -> Sequence[tuple[str, str]]:
+        return [(ALLOWED, alice.pubkey), (BANNED, bob.pubkey)]
+
+    async def refusals(self, after: int) -> Sequence[Refusal]:
+        return [refusal for refusal in REFUSED if refusal.number > after]
 
 
 @pytest.fixture
@@ -161,6 +191,39 @@ async def test_what_is_public_is_asked_for_as_such(folder: FakeFolder, path: Pat
             pages = [raw async for page in remote.events(Filter(), rows) for raw in page]
             assert pages == [note.raw for note in NOTES]
     assert folder.asked_for == list(Rows)
+
+
+async def test_a_relay_is_asked_what_would_become_of_an_event(
+    folder: FakeFolder, path: Path
+) -> None:
+    logins = frozenset({alice.pubkey, bob.pubkey})
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        seen = await remote.foreseen(NOTES[0], logins)
+    assert folder.foreseen_for == [(NOTES[0], logins)]
+    assert seen == Foresight(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
+
+
+async def test_what_is_asked_about_must_be_an_event(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder):
+        for size, row, fault in ((2, b"{}", "id: missing"), (2, b"{]", "not JSON")):
+            async with talking(path) as (reader, writer):
+                asked = b'{"do":"foresee","logins":[],"size":%d}\n%s\n' % (size, row)
+                writer.write(asked)
+                assert await line(reader) == {"is": "failed", "prefix": "invalid", "text": fault}
+        async with talking(path) as (reader, writer):
+            writer.write(b'{"do":"foresee","logins":[],"size":-1}\n')
+            assert (await line(reader))["prefix"] == "invalid"
+    assert folder.foreseen_for == []
+
+
+async def test_who_is_banned_and_what_was_refused_comes_through(
+    folder: FakeFolder, path: Path
+) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        assert await remote.standings() == [(ALLOWED, alice.pubkey), (BANNED, bob.pubkey)]
+        assert await remote.refusals(0) == REFUSED
+        assert await remote.refusals(2) == REFUSED[2:]
+        assert await remote.refusals(3) == []
 
 
 async def test_no_events_are_no_request(folder: FakeFolder, path: Path) -> None:

@@ -1,0 +1,116 @@
+"""`[bans] files` and `[allow] files`: files of keys beside the policy files.
+
+One key a line, npub or hex; what follows a `#` is a comment. They are read with the policies, so
+that one wrong line keeps the whole old set in force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os.path import isfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Fault, Invalid
+from relay.nostr.keys import public_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.toml.fields import Table
+
+_MAX_BYTES: Final = 16 << 20
+_TOLD: Final = 20
+"""So many wrong lines of one file are worth reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file of keys, and the line of the policy file that names it."""
+
+    path: str
+    named_in: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key, and where it stands."""
+
+    pubkey: str
+    file: str
+    line: int
+
+
+def key_files_from(table: Table, key: str) -> tuple[KeyFile, ...] | None:
+    """The files that a list names; read later, when it is known which list counts."""
+    names = table.strings(key)
+    if names is None:
+        return None
+    return tuple([
+        KeyFile(name, table.source.name, table.source.line((*table.path, key, number)))
+        for number, name in enumerate(names)
+    ])  # fmt: skip
+
+
+def listed_keys(
+    files: Iterable[KeyFile], folder: Path, faults: list[Fault]
+) -> tuple[ListedKey, ...]:
+    """All keys of the files, each once; what is wrong with them goes to `faults`."""
+    found: dict[str, ListedKey] = {}
+    for file in files:
+        for listed in _read(file, folder, faults):
+            found.setdefault(listed.pubkey, listed)
+    return tuple(found.values())
+
+
+def _read(file: KeyFile, folder: Path, faults: list[Fault]) -> list[ListedKey]:
+    wanted = Path(file.path)
+    path = folder / wanted
+    if wanted.is_absolute() or ".." in wanted.parts:
+        faults.append(_at(file, "is outside the folder of the policies; copy or link it there"))
+        return []
+    try:
+        if not isfile(path):  # also a pipe, that would never end
+            faults.append(_at(file, "there is no such file in the folder of the policies"))
+            return []
+        with path.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+    except OSError as wrong:
+        faults.append(_at(file, f"cannot be read: {wrong.strerror or wrong}"))
+        return []
+    if len(raw) > _MAX_BYTES:
+        faults.append(_at(file, f"has more than {_MAX_BYTES >> 20} MiB"))
+        return []
+    return _keys(raw, str(path), faults)
+
+
+def _at(file: KeyFile, text: str) -> Fault:
+    return Fault(file.named_in, file.line, f'files: "{file.path}" {text}')
+
+
+def _keys(raw: bytes, name: str, faults: list[Fault]) -> list[ListedKey]:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        faults.append(Fault(name, raw[: wrong.start].count(b"\n") + 1, "is not UTF-8 text"))
+        return []
+    found = []
+    wrongs: list[Fault] = []
+    for number, content in enumerate(text.split("\n"), 1):
+        value = content.partition("#")[0].strip()
+        if not value:
+            continue
+        if value.lower().startswith("nsec"):
+            # Never repeated: the fault goes to logs and screens.
+            wrongs.append(Fault(name, number, "that is a secret key (nsec); take it out of this "
+                                              "file and give the public key (npub)"))  # fmt: skip
+            continue
+        try:
+            found.append(ListedKey(public_key(value), name, number))
+        except Invalid as wrong:
+            wrongs.append(Fault(name, number, wrong.text))
+    faults.extend(wrongs[:_TOLD])
+    if len(wrongs) > _TOLD:
+        faults.append(Fault(name, wrongs[_TOLD].line, f"{len(wrongs) - _TOLD} more wrong lines"))
+    return found

@@ -1,0 +1,64 @@
+"""What a content must be and must not hold. Never what was found: neither said nor logged.
+
+What is encrypted is not parsed (G-21). Its ciphertext is not searched either; but a tag that only
+claims so opens no door: content that does not look like ciphertext is searched all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Prefix
+from relay.memory.sealed import is_sealed
+from relay.verdict import Reject
+
+if TYPE_CHECKING:
+    from policies.patterns import Patterns
+    from relay.nostr.event import Event
+
+NOT_AN_OBJECT: Final = "content is not a JSON object"
+_CIPHERTEXT: Final = re.compile(
+    r"[A-Za-z0-9+/_-]{54,}={0,2}"  # 40 bytes or more: the least of secretbox-v1, and of NIP-44 99
+    r"|[A-Za-z0-9+/]+={0,2}\?iv=[A-Za-z0-9+/]+={0,2}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """`content` of a rule."""
+
+    is_json: bool = False
+    """It must be a JSON object."""
+    refuse: Patterns | None = None
+
+    def objection(self, event: Event, rule: str, reject: str | None) -> Reject | None:
+        if self.is_json and not is_sealed(event) and not is_object(event.content):
+            return Reject(Prefix.INVALID, reject or NOT_AN_OBJECT, rule)
+        if self.refuse is not None and is_hit(event, self.refuse):
+            text = reject or f"content is refused by the rule {rule!r}"
+            return Reject(Prefix.BLOCKED, text, rule)
+        return None
+
+
+def is_hit(event: Event, patterns: Patterns) -> bool:
+    """Whether one of the patterns is found in what is not encrypted."""
+    if is_sealed(event) and _CIPHERTEXT.fullmatch(event.content):
+        return False
+    return patterns.found_in(event.content)
+
+
+def is_object(content: str) -> bool:
+    """Whether a text is a JSON object."""
+    if not content.lstrip(" \t\r\n").startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(content, parse_constant=_no_json), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _no_json(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity are Python's, not JSON's

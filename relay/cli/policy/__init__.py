@@ -1,0 +1,29 @@
+"""`rookery policy`: are the files right, what do they say, what would they decide, what have they.
+
+`check`, `show` and `test` read files alone. `explain` and `diff` ask the folder's store as well,
+through the control socket while a relay runs there; `log` asks the relay that runs.
+"""
+
+from __future__ import annotations
+
+import click
+
+from relay.cli.policy.cases import cases_command
+from relay.cli.policy.check import check_command
+from relay.cli.policy.diff import diff_command
+from relay.cli.policy.explain import explain_command
+from relay.cli.policy.log import log_command
+from relay.cli.policy.show import show_command
+from relay.cli.policy.sweep import sweep_command
+
+
+@click.group("policy", epilog="Example: rookery policy check ./data/policies")
+def policy() -> None:
+    """Check, show, explain, test and compare who may do what."""
+
+
+for _command in (
+    check_command, show_command, explain_command, cases_command, diff_command, log_command,
+    sweep_command,
+):  # fmt: skip
+    policy.add_command(_command)

@@ -1,0 +1,77 @@
+"""`rookery policy check`: every fault of the files, and what in them was surely not meant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from policies import load
+from policies.advice import warnings_of
+from relay.cli.options import json_option, print_json, printable
+from relay.cli.policy.folder import data_option, policy_folder
+from relay.errors import ConfigFaults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from policies import PolicySet
+    from relay.errors import Fault
+
+
+@click.command("check", epilog="Example: rookery policy check --data ./data")
+@click.argument("folder", type=click.Path(path_type=Path), required=False, metavar="[DIR]")
+@data_option
+@click.option("--strict", is_flag=True, help="Exit 1 when there are warnings, too.")
+@json_option
+def check_command(folder: Path | None, data: Path | None, *, strict: bool, as_json: bool) -> int:
+    """Read the policy files and name every fault, each with file and line.
+
+    Warnings are about what is allowed and has no effect, or another than it seems to have.
+    """
+    home = policy_folder(folder or data)
+    try:
+        found = load(home)
+    except ConfigFaults as wrong:
+        if as_json:
+            print_json({"ok": False, "faults": _listed(wrong.faults), "warnings": []})
+        for fault in wrong.faults:
+            click.echo(printable(str(fault)), file=sys.stderr)
+        return 1
+    warnings = warnings_of(found)
+    if as_json:
+        print_json({
+            "ok": True, "faults": [], "warnings": _listed(warnings), "notes": left_open(found),
+            "rules": rules_in(found), "files": found.files,
+        })  # fmt: skip
+    else:
+        for warning in warnings:
+            click.echo(f"{printable(str(warning))} (warning)")
+        for note in left_open(found):
+            click.echo(f"note: {note}")
+        told = f", {len(warnings)} warning{'' if len(warnings) == 1 else 's'}" if warnings else ""
+        click.echo(f"ok: {rules_in(found)} rules in {len(found.files)} files{told}, {home}")
+    return 1 if strict and warnings else 0
+
+
+def _listed(faults: Iterable[Fault]) -> list[dict[str, object]]:
+    return [{"file": fault.file, "line": fault.line, "text": fault.text} for fault in faults]
+
+
+def rules_in(found: PolicySet) -> int:
+    """How many rules are in force, packaged ones included."""
+    named = {rule.place.name for rule in found.write_rules}
+    named |= {place.name for place in found.read_places}
+    return len(named) + len(found.keep.rules)
+
+
+def left_open(found: PolicySet) -> list[str]:
+    """What nobody may do because no file names anybody for it."""
+    people, notes = found.people, []
+    if not (people.owners or people.households):
+        notes.append("[actors] owners is empty: nobody may write configuration or govern groups")
+    if not (people.agents or people.households):
+        notes.append("[actors] agents is empty: nobody may write memory outside groups")
+    return notes

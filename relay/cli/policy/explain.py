@@ -1,0 +1,386 @@
+"""`rookery policy explain`: the answer to an event, and which rule in which line gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import click
+import orjson
+
+from policies import load
+from policies.cases import Given, facts_for
+from policies.engine import Stage
+from policies.wording import where_told
+from relay.cli.options import PublicKey, json_option, print_json, printable
+from relay.cli.policy.folder import (
+    data_option,
+    groups_of,
+    people_here,
+    policy_folder,
+    relay_key_of,
+    store_folder,
+)
+from relay.errors import Invalid, Prefix, Refused, UserError
+from relay.groups.group import Groups
+from relay.nostr.event import Event, event_from, is_hex64, signed
+from relay.nostr.keys import is_signed, npub
+from relay.retention import Stored
+from relay.verdict import Reject, Who, spoken
+from relay.visibility import Viewer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from policies import PolicySet
+    from policies.engine import Explanation, ReadStep, Step
+    from policies.write_rule import Place
+    from relay.server.control import Foresight
+
+_WORDS: Final = tuple(
+    word.value for word in (Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN, Who.OWNER)
+)
+_NOBODY: Final = "nobody"
+_DRAFT_SIGNATURE: Final = "0" * 128
+_BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "sig: is not a signature of id by pubkey", "sig")
+_ONE_KEY: Final = "1" * 64
+"""Whoever a word of --read stands for when nobody in particular is meant."""
+
+
+@click.command(
+    "explain",
+    epilog='Examples: rookery policy explain event.json; '
+           "echo '{\"kind\":1,\"content\":\"hi\",\"pubkey\":\"npub1…\"}' | "
+           "rookery policy explain -",
+)  # fmt: skip
+@click.argument("event", type=click.File("rb"), metavar="EVENT.json|-")
+@data_option
+@click.option(
+    "--read", "reader", metavar="VIEWER", default=None,
+    help="Who may read it: an npub, 64 hex, or a word: nobody (no login), owner, agent, author.",
+)  # fmt: skip
+@click.option(
+    "--as", "logins", multiple=True, metavar="KEY",
+    help='Keys that the connection logged in with, or "nobody".  [default: the author]',
+)
+@click.option(
+    "--author-is", "words", multiple=True, type=click.Choice(_WORDS),
+    help="Take the author for this too; may be given several times.",
+)
+@json_option
+def explain_command(
+    event: BinaryIO, data: Path | None, reader: str | None, logins: tuple[str, ...],
+    words: tuple[str, ...], *, as_json: bool,
+) -> int:  # fmt: skip
+    """Say what the relay would answer to an event, and which rule decides.
+
+    EVENT is one event as JSON, or a draft of one: without id and sig, and with "pubkey" or an
+    author taken for nobody. Exit code 0: accepted, or readable; 1: not.
+    """
+    found = load(policy_folder(data))
+    store = store_folder(data)
+    now = int(time.time())  # noqa: TID251 — a shell reads the clock
+    try:
+        asked = _asked(_fields(event), now)
+    except Refused as refused:
+        return _print_malformed(refused, as_json=as_json)
+    if reader is not None:
+        answer = asyncio.run(_reading(found, store, asked.event, reader))
+        return _print_reading(asked, answer, as_json=as_json)
+    keys = frozenset(_key(login) for login in logins if login != _NOBODY)
+    if not logins:
+        keys = frozenset({asked.event.pubkey})
+    verdict = asyncio.run(_verdict(found, store, asked, keys, frozenset(map(Who, words)), now))
+    return _print_verdict(asked, verdict, as_json=as_json)
+
+
+# -- the event --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The event that is asked about."""
+
+    event: Event
+    is_draft: bool
+    """It has no id and no signature yet."""
+
+
+def _fields(file: BinaryIO) -> object:
+    try:
+        return orjson.loads(file.read())
+    except orjson.JSONDecodeError as wrong:
+        raise UserError(
+            f"{file.name} is not JSON: {wrong}; give one event as JSON, or a draft of one"
+        ) from None
+
+
+def _asked(fields: object, now: int) -> _Asked:
+    """Raises Invalid, naming the field."""
+    if not isinstance(fields, dict) or "id" in fields or "sig" in fields:
+        return _Asked(event_from(fields), is_draft=False)
+    unknown = fields.keys() - {"kind", "tags", "content", "pubkey", "created_at"}
+    if unknown:
+        raise Invalid(f"{min(map(str, unknown))}: is no field of an event")
+    author = fields.get("pubkey", _ONE_KEY)
+    if isinstance(author, str) and not is_hex64(author):
+        author = _key(author)
+    given = {
+        "kind": fields.get("kind", 1), "tags": fields.get("tags", []),
+        "content": fields.get("content", ""), "pubkey": author,
+        "created_at": fields.get("created_at", now),
+    }  # fmt: skip
+    # The id of what is ill-typed is made of nothing; event_from names the field before it asks.
+    blank = event_from_draft(given)
+    return _Asked(blank, is_draft=True)
+
+
+def event_from_draft(given: dict[str, object]) -> Event:
+    """A draft as an event whose signature is blank. Raises Invalid, naming the field."""
+    kind, tags, content = given["kind"], given["tags"], given["content"]
+    pubkey, created_at = given["pubkey"], given["created_at"]
+    if (
+        isinstance(pubkey, str) and isinstance(content, str)
+        and isinstance(kind, int) and isinstance(created_at, int)
+        and isinstance(tags, list)
+        and all(isinstance(tag, list) and all(isinstance(v, str) for v in tag) for tag in tags)
+    ):  # fmt: skip
+        draft = signed(pubkey, created_at, kind, tags, content, lambda _: _DRAFT_SIGNATURE)
+        return event_from(orjson.loads(draft.raw))
+    return event_from({**given, "id": "0" * 64, "sig": _DRAFT_SIGNATURE})
+
+
+def _key(text: str) -> str:
+    return PublicKey().convert(text, None, None)
+
+
+# -- writing ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    explanation: Explanation
+    seen: Foresight | None
+    """What the relay of this folder says; None: there is no store to ask."""
+    is_supposed: bool
+    """The author was taken for something: then the store was asked about another."""
+
+
+async def _verdict(
+    found: PolicySet, store: Path | None, asked: _Asked, keys: frozenset[str],
+    supposed: frozenset[Who], now: int,
+) -> _Verdict:  # fmt: skip
+    event, seen = asked.event, None
+    if store is not None:
+        from relay.cli.serve import open_folder
+
+        async with open_folder(store) as folder:
+            seen = await folder.foreseen(event, keys)
+    if seen is not None and seen.facts is not None:
+        facts = seen.facts
+    else:
+        facts = facts_for(event, found.people, Groups(), keys, now, given=Given())
+    who = facts.who | supposed
+    if supposed & {Who.OWNER, Who.AGENT, Who.MEMBER, Who.INSIDER}:
+        who |= {Who.KNOWN}
+    return _Verdict(found.explain(event, replace(facts, who=who)), seen, bool(supposed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """The OK, and who says so."""
+
+    ok: bool
+    message: str
+    rule: str | None
+    place: Place | None
+    by: str
+    """For people: `config is the owner's (packaged/20-memory.toml:12)`."""
+
+
+def _decided(asked: _Asked, verdict: _Verdict) -> _Decided:
+    step = verdict.explanation.decided
+    unsigned = not asked.is_draft and not is_signed(asked.event)
+    if unsigned and (step is None or step.stage is not Stage.SCREEN):
+        return _Decided(*spoken(_BAD_SIGNATURE), "sig", None, "the signature")
+    if step is not None:
+        assert step.verdict is not None
+        where = where_told(step.place)
+        name = step.verdict.rule
+        by = f"{name} ({where})" if where else name
+        return _Decided(*spoken(step.verdict), name, step.place, by)
+    seen = verdict.seen
+    if seen is None or verdict.is_supposed:
+        return _Decided(True, "", None, None, "no rule objects")  # noqa: FBT003
+    by = f"{seen.rule}, by what is stored here" if seen.rule else "what is stored here"
+    return _Decided(
+        seen.ok, seen.message, seen.rule, None, "no rule objects" if seen.ok else by
+    )
+
+
+def _print_malformed(refused: Refused, *, as_json: bool) -> int:
+    if as_json:
+        print_json({
+            "ok": False, "message": str(refused), "rule": None, "file": None, "line": None,
+            "steps": [],
+        })  # fmt: skip
+    else:
+        click.echo(f"OK false {printable(str(refused))}")
+        click.echo("decided by the form of an event, before any rule")
+    return 1
+
+
+def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
+    decided = _decided(asked, verdict)
+    steps = verdict.explanation.steps
+    if as_json:
+        place = decided.place
+        print_json({
+            "ok": decided.ok, "message": decided.message, "rule": decided.rule,
+            "file": place.file if place is not None and place.file else None,
+            "line": place.line if place is not None and place.file else None,
+            "draft": asked.is_draft, "store": verdict.seen is not None,
+            "steps": [
+                {
+                    "rule": step.place.name, "file": step.place.file, "line": step.place.line,
+                    "stage": step.stage.value, "matched": step.matched,
+                    "says": None if step.verdict is None else spoken(step.verdict)[1],
+                }
+                for step in steps
+            ],
+        })  # fmt: skip
+        return 0 if decided.ok else 1
+    for step in steps:
+        click.echo(printable(_step_told(step)))
+    click.echo("")
+    said = printable(decided.message) or '""'
+    click.echo(f"OK {'true' if decided.ok else 'false'} {said}")
+    click.echo(printable(f"decided by: {decided.by}"))
+    for note in _notes(asked, verdict):
+        click.echo(f"note: {note}")
+    return 0 if decided.ok else 1
+
+
+def _step_told(step: Step) -> str:
+    if step.verdict is not None:
+        says = f"refuses: {spoken(step.verdict)[1]}"
+    elif not step.matched:
+        says = "is not about it"
+    elif step.stage in (Stage.PLUGIN, Stage.MUCH):
+        says = "is asked when the event comes"
+    else:
+        says = "lets it through"
+    where = where_told(step.place)
+    return f"{step.stage.value}: {step.place.name}{f' ({where})' if where else ''} {says}"
+
+
+def _notes(asked: _Asked, verdict: _Verdict) -> list[str]:
+    notes = []
+    if asked.is_draft:
+        author = asked.event.pubkey
+        whose = "nobody known" if author == _ONE_KEY else npub(author)
+        notes.append(f"a draft, judged as if {whose} had signed it; signatures are not looked at")
+    if verdict.seen is None:
+        notes.append(
+            "no store here: groups, bans and what is stored are not known; nobody is in a group"
+        )
+    elif verdict.is_supposed:
+        notes.append("the author is taken for more than they are: what is stored was not asked")
+    else:
+        notes.append("rates are taken as unused; plug-ins are not asked")
+    return notes
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    steps: Sequence[ReadStep]
+    group: str | None
+    has_store: bool
+    is_banned: bool
+    """The reader, or the author: nobody reads what banned keys wrote."""
+
+
+async def _reading(
+    found: PolicySet, store: Path | None, event: Event, reader: str
+) -> _Reading:
+    groups, people = Groups(), found.people
+    if store is not None:
+        from relay.cli.serve import open_folder
+
+        async with open_folder(store) as folder:
+            relay_key = relay_key_of(store)
+            groups = await groups_of(folder, relay_key)
+            people = await people_here(folder, replace(people, relay=relay_key))
+    viewer = _viewer(reader, event, found)
+    row = Stored(1, event, group_in(event))
+    steps = found.with_people(people).explain_read(row, viewer, groups)
+    banned = bool((viewer.keys | {event.pubkey}) & people.banned)
+    return _Reading(steps, row.group, store is not None, banned)
+
+
+def group_in(event: Event) -> str | None:
+    """The group that the event would belong to."""
+    from relay.groups.actions import group_of
+
+    try:
+        return group_of(event)
+    except Refused:
+        return None
+
+
+def _viewer(reader: str, event: Event, found: PolicySet) -> Viewer:
+    people = found.people
+    named = {
+        _NOBODY: frozenset[str](), "author": frozenset({event.pubkey}),
+        "owner": people.owners, "agent": people.agents,
+    }  # fmt: skip
+    if reader not in named:
+        return Viewer(frozenset({_key(reader)}))
+    keys = named[reader]
+    if not keys and reader != _NOBODY:
+        raise UserError(f"[actors] {reader}s is empty: give a key")
+    return Viewer(frozenset({min(keys)}) if keys else keys)
+
+
+def _print_reading(asked: _Asked, reading: _Reading, *, as_json: bool) -> int:
+    steps = reading.steps
+    readable = all(step.allowed for step in steps) and not reading.is_banned
+    if as_json:
+        print_json({
+            "readable": readable, "banned": reading.is_banned, "draft": asked.is_draft,
+            "store": reading.has_store,
+            "steps": [
+                {
+                    "rule": step.place.name, "file": step.place.file, "line": step.place.line,
+                    "readers": step.readers, "allowed": step.allowed,
+                }
+                for step in steps
+            ],
+        })  # fmt: skip
+        return 0 if readable else 1
+    for step in steps:
+        says = "lets it be read" if step.allowed else "hides it"
+        click.echo(printable(
+            f"{step.place.name} ({where_told(step.place)}): {says}; readers: {step.readers}"
+        ))  # fmt: skip
+    if steps:
+        click.echo("")
+    if readable:
+        click.echo(
+            "readable: every rule about it allows it" if steps
+            else "readable: no rule is about it, so anyone may read it"
+        )  # fmt: skip
+    elif reading.is_banned:
+        click.echo("not readable: its author or this reader is banned")
+    else:
+        first = next(step for step in steps if not step.allowed)
+        click.echo(f"not readable, by {first.place.name} ({where_told(first.place)})")
+    if not reading.has_store:
+        click.echo("note: no store here: groups and bans are not known; nobody is in a group")
+    return 0 if readable else 1

@@ -1,0 +1,75 @@
+"""Which folder the commands of `rookery policy` are about, and what is read from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.errors import UserError
+from relay.groups.group import Groups, rebuilt
+from relay.nostr import kinds
+from relay.nostr.event import event_from_raw
+from relay.nostr.filters import Filter
+from relay.nostr.keys import read_key_file
+from relay.server.control import ALLOWED, BANNED
+
+if TYPE_CHECKING:
+    from relay.server.control import DataFolder, Folder
+    from relay.visibility import People
+
+data_option = click.option(
+    "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
+    help="Data folder, or a folder of policy files.  [default: ./data]",
+)  # fmt: skip
+
+
+def policy_folder(given: Path | None) -> Path:
+    """The folder of policy files that the user means. Raises UserError."""
+    home = given or Path("data")
+    if (home / "policies").is_dir():
+        return home / "policies"
+    if not home.is_dir():
+        raise UserError(f"{home} is no folder; make one with `rookery init {home} --owner KEY`")
+    if (home / "rookery.toml").exists():
+        raise UserError(f"{home} has no folder policies; `rookery init` makes one")
+    return home
+
+
+def store_folder(given: Path | None) -> Path | None:
+    """The data folder whose policies are meant, when it has a store; None: there are files only.
+
+    Policies that lie elsewhere are not those that the relay answers by.
+    """
+    home = policy_folder(given)
+    folder = home.absolute().parent
+    is_whole = (folder / "rookery.db").is_file() and (folder / "relay.key").is_file()
+    return folder if is_whole and home.name == "policies" else None
+
+
+def relay_key_of(folder: Path) -> str:
+    """The public key with which the relay of this folder signs."""
+    path = folder / "relay.key"
+    return read_key_file(path.read_text("ascii"), str(path)).pubkey
+
+
+async def groups_of(folder: Folder, relay_key: str) -> Groups:
+    """The groups as the log of the folder tells them."""
+    wanted = Filter(kinds=frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE}))
+    groups = Groups()
+    async for rows in folder.events(wanted):
+        groups = rebuilt(groups, [event_from_raw(raw) for raw in rows], relay_key)
+    return groups
+
+
+async def people_here(folder: DataFolder, people: People) -> People:
+    """The people of the policy files, and whom NIP-86 calls have allowed and banned."""
+    standings = await folder.standings()
+    allowed = frozenset(key for standing, key in standings if standing == ALLOWED)
+    banned = frozenset(key for standing, key in standings if standing == BANNED)
+    operators = people.owners | {people.relay}
+    return replace(
+        people, allowed=people.allowed | allowed, banned=people.banned | banned - operators
+    )

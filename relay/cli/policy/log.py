@@ -1,0 +1,82 @@
+"""`rookery policy log`: the last events that a running relay refused, and why; no content."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.options import json_option, print_json, printable
+from relay.errors import UserError
+from relay.nostr.keys import npub
+from relay.server.control import RemoteFolder
+
+if TYPE_CHECKING:
+    from relay.observe import Refusal
+
+_EVERY_S: Final = 0.5
+
+
+@click.command("log", epilog="Example: rookery policy log --data ./data -n 20 --follow")
+@click.option(
+    "--data", "folder", default="data", show_default=True, metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path), help="The relay's folder.",
+)  # fmt: skip
+@click.option(
+    "-n", "number", default=20, show_default=True, metavar="N", type=click.IntRange(min=0),
+    help="The last N refusals; the relay remembers 1000.",
+)  # fmt: skip
+@click.option("--connection", metavar="NUMBER", type=int, help="Only of this connection.")
+@click.option("--follow", is_flag=True, help="Go on with what is refused from now on.")
+@json_option
+def log_command(
+    folder: Path, number: int, connection: int | None, *, follow: bool, as_json: bool
+) -> None:
+    """Print the last events that the running relay refused: who, which rule, from where.
+
+    With --json each is a line of JSON.
+    """
+    if not (folder / "control.sock").exists():
+        raise UserError(f"no relay runs on {folder}: only a running relay remembers its refusals")
+    asyncio.run(_log(folder / "control.sock", number, connection, follow=follow, as_json=as_json))
+
+
+async def _log(
+    socket: Path, number: int, connection: int | None, *, follow: bool, as_json: bool
+) -> None:
+    async with RemoteFolder(socket) as relay:
+        remembered = await relay.refusals(0)
+        last = remembered[-1].number if remembered else 0
+        wanted = [each for each in remembered if connection in (None, each.connection)]
+        for refusal in wanted[-number:] if number else []:
+            _print(refusal, as_json=as_json)
+        while follow:
+            sys.stdout.flush()
+            await asyncio.sleep(_EVERY_S)
+            for refusal in await relay.refusals(last):
+                if connection in (None, refusal.connection):
+                    _print(refusal, as_json=as_json)
+                last = refusal.number
+
+
+def _print(refusal: Refusal, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(refusal))
+    else:
+        click.echo(printable(refusal_told(refusal)))
+
+
+def refusal_told(refusal: Refusal) -> str:
+    """One line."""
+    clock = datetime.fromtimestamp(refusal.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    source = "an import" if refusal.connection is None else f"connection {refusal.connection}"
+    address = f" from {refusal.address}" if refusal.address else ""
+    return (
+        f"{clock} {refusal.prefix}: {refusal.rule}  kind {refusal.kind} by {npub(refusal.author)}  "
+        f"{source}{address}  id {refusal.event_id}"
+    )

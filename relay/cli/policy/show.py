@@ -1,0 +1,262 @@
+"""`rookery policy show`: everything that is in force, as one page that a person reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from policies import load
+from policies.advice import warnings_of
+from policies.load import DEFAULTS
+from policies.wording import (
+    asks_told,
+    keep_told,
+    kinds_told,
+    match_told,
+    much_told,
+    plugin_told,
+    readers_told,
+    seconds_told,
+    where_told,
+    who_told,
+    writers_told,
+)
+from relay.cli.options import json_option, print_json, printable
+from relay.cli.policy.check import left_open, rules_in
+from relay.cli.policy.folder import data_option, policy_folder
+from relay.nostr.keys import npub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from policies import PolicySet
+    from policies.write_rule import Place
+
+    Line = tuple[str, str, str]
+    """What is said, the rule that says it, where that stands."""
+
+
+@click.command("show", epilog="Example: rookery policy show --data ./data")
+@click.argument("folder", type=click.Path(path_type=Path), required=False, metavar="[DIR]")
+@data_option
+@json_option
+def show_command(folder: Path | None, data: Path | None, *, as_json: bool) -> None:
+    """Print the policies in force, packaged ones included, in the order in which they are asked."""
+    home = policy_folder(folder or data)
+    found = load(home)
+    if as_json:
+        print_json(_as_json(found))
+        return
+    for line in _page(found, home):
+        click.echo(printable(line))
+
+
+def _page(found: PolicySet, home: Path) -> Iterator[str]:
+    yield f"{home}: {rules_in(found)} rules in {len(found.files)} files"
+    yield f"packaged/ is {DEFAULTS}"
+    yield from _section("People", _people(found))
+    yield from _section(
+        "Who may write: every rule about an event must let its author through, the first that "
+        "does not decides", _rules(_writers(found)),
+    )  # fmt: skip
+    yield from _section("What an event must be like", _rules(_forms(found)))
+    yield from _section("How much", _rules(_amounts(found)))
+    yield from _section("Plug-ins, asked last, in this order", _rules(_plugins(found)))
+    yield from _section(
+        "Who may read: every rule about an event must let its reader through; what no rule is "
+        "about is public", _rules(_readers(found)),
+    )  # fmt: skip
+    yield from _section(
+        "Which version is kept: of several rules about an event the last one counts; of all other "
+        "events what NIP-01 says", _rules(_kept(found)),
+    )  # fmt: skip
+    yield from _section("What goes in time: any of these rules is enough", _rules(_swept(found)))
+    yield from _section("Groups", _groups(found))
+    yield from _section("Limits and settings", _settings(found))
+    notes = [str(warning) for warning in warnings_of(found)] + left_open(found)
+    yield from _section("To look at", notes)
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    listed = list(lines)
+    if listed:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in listed)
+
+
+def _rules(lines: Iterable[Line]) -> Iterator[str]:
+    for said, name, where in lines:
+        yield said
+        yield f"    {name} · {where}" if where else f"    {name}"
+
+
+def _people(found: PolicySet) -> Iterator[str]:
+    people = found.people
+    yield from _named("owners", people.owners)
+    yield from _named("agents", people.agents)
+    for home in people.households:
+        yield from _named(f"household {home.name}: owner", home.owners)
+        yield from _named(f"household {home.name}: agents", home.agents)
+    yield f"agents too, in their group: who holds the role {people.agent_role!r} there"
+    if people.allowed:
+        yield f"known by a file of [allow]: {len(people.allowed)} keys"
+    if people.banned:
+        yield f"banned by a file of [bans]: {len(people.banned)} keys"
+    if found.trusted_readers:
+        yield "trusted readers: " + ", ".join(map(str, found.trusted_readers))
+
+
+def _named(title: str, keys: Iterable[str]) -> Iterator[str]:
+    npubs = sorted(map(npub, keys))
+    if len(npubs) < 2:
+        yield f"{title}: {npubs[0] if npubs else 'nobody'}"
+        return
+    yield f"{title}:"
+    yield from (f"    {key}" for key in npubs)
+
+
+def _writers(found: PolicySet) -> Iterator[Line]:
+    for rule in found.write_rules:
+        if rule.asks_who:
+            who = writers_told(rule) or "whose login may write here"
+            yield _line(f"{who}: {match_told(rule.match, rule.excepts)}", rule.place)
+
+
+def _forms(found: PolicySet) -> Iterator[Line]:
+    for rule in found.write_rules:
+        asks = asks_told(rule)
+        if asks:
+            yield _line(f"{match_told(rule.match, rule.excepts)}: {asks}", rule.place)
+
+
+def _amounts(found: PolicySet) -> Iterator[Line]:
+    for rule in found.write_rules:
+        much = much_told(rule)
+        if much:
+            yield _line(f"{match_told(rule.match, rule.excepts)}: {much}", rule.place)
+
+
+def _plugins(found: PolicySet) -> Iterator[Line]:
+    for plugin in found.plugins:
+        yield _line(plugin_told(plugin), plugin.place)
+
+
+def _readers(found: PolicySet) -> Iterator[Line]:
+    for rule, place in zip(found.read_rules, found.read_places, strict=True):
+        yield _line(f"{readers_told(rule)}: {match_told(rule.match, rule.excepts)}", place)
+
+
+def _kept(found: PolicySet) -> Iterator[Line]:
+    for rule, place in zip(found.keep.rules, found.keep_places, strict=True):
+        yield _line(f"{match_told(rule.match)}: {keep_told(rule.keep)}", place)
+
+
+def _swept(found: PolicySet) -> Iterator[Line]:
+    for rule in found.sweeps.rules:
+        yield f"{match_told(rule.match)}: {rule.cause}", rule.name, rule.place
+    for match in found.sweeps.never:
+        yield f"{match_told(match)}: never", "never", ""
+
+
+def _line(said: str, place: Place) -> Line:
+    return said, place.name, where_told(place)
+
+
+def _groups(found: PolicySet) -> Iterator[str]:
+    groups = found.groups
+    yield f"made by: {who_told(groups.create)}"
+    yield f"a new one is: {_flags(groups.new)}"
+    yield f"always: {_flags(groups.always)}"
+    yield f"requests to join: {groups.joins.value}; a code lets in {groups.invite_uses}"
+    yield f"messages may be late by {seconds_told(groups.late_s)}; " \
+          f"references to earlier ones demanded: {groups.previous}"  # fmt: skip
+
+
+def _flags(flags: Iterable[object]) -> str:
+    return ", ".join(sorted(str(getattr(flag, "value", flag)) for flag in flags)) or "nothing"
+
+
+def _settings(found: PolicySet) -> Iterator[str]:
+    limits = found.limits
+    back = limits.created_at_lower
+    yield f"dated at most {seconds_told(limits.created_at_upper)} ahead, " + (
+        f"{seconds_told(back)} back" if back else "any time back"
+    )
+    yield f"at most {limits.max_content_length} characters and {limits.max_event_tags} tags"
+    if limits.min_pow_difficulty:
+        yield f"{limits.min_pow_difficulty} bits of work on every event"
+    yield f"logins before writing: {found.auth_writes.value}"
+    yield f"what a banned key wrote before: {found.banned_rows.value}"
+    yield f"searched: {kinds_told(found.searched)}"
+    for system, mode in found.memory.schemas.items():
+        yield f"records of {system.value} are checked: {mode.value}"
+
+
+def _as_json(found: PolicySet) -> dict[str, object]:
+    people = found.people
+    return {
+        "owners": sorted(people.owners),
+        "agents": sorted(people.agents),
+        "households": [
+            {"name": home.name, "owners": sorted(home.owners), "agents": sorted(home.agents)}
+            for home in people.households
+        ],
+        "trusted_readers": list(map(str, found.trusted_readers)),
+        "limits": {name: getattr(found.limits, name) for name in found.limits.__slots__},
+        "auth_writes": found.auth_writes.value,
+        "groups": {
+            "create": sorted(word.value for word in found.groups.create),
+            "new": sorted(flag.value for flag in found.groups.new),
+            "always": sorted(flag.value for flag in found.groups.always),
+            "joins": found.groups.joins.value, "invite_uses": found.groups.invite_uses,
+            "late": found.groups.late_s, "previous": found.groups.previous,
+        },
+        "bans": {"stored": found.banned_rows.value},
+        "search": kinds_told(found.searched),
+        "schemas": {system.value: mode.value for system, mode in found.memory.schemas.items()},
+        "write_rules": [
+            {
+                **_place(rule.place), "about": match_told(rule.match, rule.excepts),
+                "write": sorted(word.value for word in rule.writers or ()),
+                "asks": asks_told(rule), "much": much_told(rule), "reject": rule.reject,
+            }
+            for rule in found.write_rules
+        ],
+        "read_rules": [
+            {
+                **_place(place), "about": match_told(rule.match, rule.excepts),
+                "read": _reading_words(sorted(word.value for word in rule.readers),
+                                       rule.tag_readers),
+                "only_by": sorted(rule.only_by or ()),
+            }
+            for rule, place in zip(found.read_rules, found.read_places, strict=True)
+        ],
+        "retention": [
+            {**_place(place), "about": match_told(rule.match), "keep": rule.keep.value}
+            for rule, place in zip(found.keep.rules, found.keep_places, strict=True)
+        ],
+        "sweeps": [
+            {
+                "name": rule.name, "place": rule.place, "about": match_told(rule.match),
+                "cause": str(rule.cause),
+            }
+            for rule in found.sweeps.rules
+        ],
+        "never_swept": [match_told(match) for match in found.sweeps.never],
+        "plugins": [
+            {**_place(plugin.place), "is": plugin_told(plugin)} for plugin in found.plugins
+        ],
+        "files": found.files,
+        "notes": [*map(str, warnings_of(found)), *left_open(found)],
+    }  # fmt: skip
+
+
+def _reading_words(words: Sequence[str], tags: Sequence[str]) -> list[str]:
+    return [*words, *[f"tag:{name}" for name in tags]]
+
+
+def _place(place: Place) -> dict[str, object]:
+    return {"name": place.name, "file": place.file, "line": place.line}

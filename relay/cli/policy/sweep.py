@@ -1,0 +1,81 @@
+"""`rookery policy sweep`: retention now, or only what it would take, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.cli.data import folder_option
+from relay.cli.options import console, json_option, print_json
+from relay.decision import Purpose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.sweep import SweepLine
+
+
+@click.command("sweep", epilog="Example: rookery policy sweep --dry-run --data ./data")
+@folder_option
+@click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is removed.")
+@json_option
+def sweep_command(folder: Path, *, dry_run: bool, as_json: bool) -> None:
+    """Remove what the retention rules let go, and say what went and why.
+
+    A running relay does the same by itself every minute. What is held waits: pinned, without a
+    summary, or older rows must go first (in a dry run these are still there).
+    """
+    lines = asyncio.run(_swept(folder, Purpose.TRIAL if dry_run else Purpose.SWEEP))
+    gone = [line for line in lines if line.held is None]
+    events, size = sum(line.events for line in gone), sum(line.bytes for line in gone)
+    if as_json:
+        print_json({
+            "dry_run": dry_run, "events": events, "bytes": size,
+            "lines": [asdict(line) for line in lines],
+        })  # fmt: skip
+        return
+    if lines:
+        _print(lines)
+    verb = "would go" if dry_run else "went"
+    click.echo(f"{events} event{'' if events == 1 else 's'}, {size} bytes {verb}")
+
+
+async def _swept(folder: Path, purpose: Purpose) -> list[SweepLine]:
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    from relay.cli.serve import open_folder
+
+    found: dict[tuple[object, ...], SweepLine] = {}
+    columns = TextColumn("sweep"), TextColumn("{task.completed:,.0f} events")
+    stderr = Console(stderr=True)
+    async with open_folder(folder) as opened:
+        with Progress(*columns, console=stderr, disable=not sys.stderr.isatty()) as progress:
+            task = progress.add_task("sweep", total=None)
+            async for lines in opened.sweep(purpose):
+                for line in lines:
+                    key = line.rule, line.place, line.cause, line.kind, line.held
+                    before = found.get(key)
+                    if before is not None:
+                        events, size = before.events + line.events, before.bytes + line.bytes
+                        line = replace(line, events=events, bytes=size)
+                    found[key] = line
+                progress.advance(task, sum(line.events for line in lines if line.held is None))
+    return list(found.values())
+
+
+def _print(lines: list[SweepLine]) -> None:
+    from rich.table import Table
+
+    table = Table("rule", "why", "where", "kind", box=None)
+    table.add_column("events", justify="right")
+    table.add_column("bytes", justify="right")
+    for line in lines:
+        kind = "held: " + line.held if line.held is not None else str(line.kind)
+        size = "" if line.held is not None else f"{line.bytes:,}"
+        table.add_row(line.rule, line.cause, line.place, kind, f"{line.events:,}", size)
+    console().print(table)

@@ -1,0 +1,109 @@
+"""`rookery stats`: how much a folder holds, by kind, author and group, and in which files."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.data import folder_option
+from relay.cli.options import console, json_option, print_json, printable
+from relay.nostr.keys import npub
+from relay.nostr.kinds import MAX_KIND
+from relay.usage import Size, SizedBy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from relay.usage import Sized
+
+_FILES: Final = (
+    "rookery.db", "rookery.db-wal", "rookery.db-shm", "search.db", "search.db-wal",
+    "search.db-shm",
+)  # fmt: skip
+
+_Sizes = dict[SizedBy, list["Sized"]]
+
+
+@click.command("stats", epilog="Example: rookery stats --data ./data -n 5")
+@folder_option
+@click.option(
+    "-n", "number", default=20, show_default=True, metavar="N", type=click.IntRange(min=1),
+    help="The N largest of each.",
+)  # fmt: skip
+@json_option
+def stats(folder: Path, number: int, *, as_json: bool) -> None:
+    """Show how much is stored: by kind, by author, by group, and the sizes of the files.
+
+    Bytes of events are those of their JSON; files hold indices as well.
+    """
+    sizes = asyncio.run(_sizes(folder, number))
+    kinds = sizes[SizedBy.KIND]
+    total = Size(sum(line.size.events for line in kinds), sum(line.size.bytes for line in kinds))
+    files = {
+        name: (folder / name).stat().st_size for name in _FILES if (folder / name).is_file()
+    }
+    if as_json:
+        print_json({
+            **total._asdict(),
+            **{by.value: [_as_json(by, line) for line in lines[:number]]
+               for by, lines in sizes.items()},
+            "files": files,
+        })  # fmt: skip
+        return
+    click.echo(f"{total.events:,} events, {total.bytes:,} bytes")
+    for by, lines in sizes.items():
+        _print(by, lines, number, total)
+    _print_files(files)
+
+
+async def _sizes(folder: Path, number: int) -> _Sizes:
+    from relay.cli.serve import open_folder
+
+    async with open_folder(folder) as opened:
+        return {
+            # Of kinds all, for the total: there are not many.
+            by: list(await opened.sizes(by, MAX_KIND + 1 if by is SizedBy.KIND else number))
+            for by in SizedBy
+        }
+
+
+def _as_json(by: SizedBy, line: Sized) -> Mapping[str, object]:
+    return {by.value: line.of, **line.size._asdict()}
+
+
+def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size) -> None:
+    from rich.table import Table
+
+    table = Table(by.value, box=None)
+    for name in ("events", "bytes", "share"):
+        table.add_column(name, justify="right")
+    for line in lines[:number]:
+        share = 100 * line.size.bytes / total.bytes
+        table.add_row(
+            _named(by, line.of), f"{line.size.events:,}", f"{line.size.bytes:,}", f"{share:.0f} %"
+        )
+    if len(lines) > number:
+        table.add_row(f"and {len(lines) - number} more", "", "", "")
+    if lines:
+        click.echo()
+        console().print(table)
+
+
+def _named(by: SizedBy, of: int | str | None) -> str:
+    if by is SizedBy.GROUP:
+        return "(no group)" if of is None else printable(str(of))
+    return npub(str(of)) if by is SizedBy.AUTHOR else str(of)
+
+
+def _print_files(files: Mapping[str, int]) -> None:
+    from rich.table import Table
+
+    table = Table("file", box=None)
+    table.add_column("bytes", justify="right")
+    for name, size in files.items():
+        table.add_row(name, f"{size:,}")
+    click.echo()
+    console().print(table)

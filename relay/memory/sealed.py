@@ -1,0 +1,32 @@
+"""Which events are encrypted: by kind, by what their tags say, by their form. G-21."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+_TAGS: Final = ("enc", "encrypted")
+_KINDS: Final = frozenset(
+    {
+        kinds.ENCRYPTED_MESSAGE, kinds.SEAL, kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP,
+        kinds.NOSTR_CONNECT, kinds.ENVELOPE, kinds.SHARED_ENVELOPE, kinds.KEY_SHARE,
+    }
+)  # fmt: skip
+_NIP44: Final = re.compile(r"A[g-v][A-Za-z0-9+/]{130,}={0,2}")
+"""Base64 of at least 99 bytes whose first, the version, is 2."""
+_NIP04: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}\?iv=[A-Za-z0-9+/]+={0,2}")
+
+
+def is_sealed(event: Event) -> bool:
+    """Whether the content is encrypted, or said to be: then it is nobody's to look into."""
+    return (
+        event.kind in _KINDS
+        or any(tag and tag[0] in _TAGS for tag in event.tags)
+        or _NIP44.fullmatch(event.content) is not None
+        or _NIP04.fullmatch(event.content) is not None
+    )

@@ -1,0 +1,189 @@
+"""Rows that a rule lets go: what a store finds is what `relay.forgetting` says of all its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.forgetting import DAY_S, Age, Amount, Scope, Seen, SweepRule, SweepRules
+from relay.nostr import kinds
+from relay.retention import Kin, UpTo
+from relay.visibility import KindSet, Match
+from tests import cast
+from tests.contract.writing import NOTHING_WANTED, look_up, unsigned, write
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.retention import Stored
+    from relay.storage import Store
+
+NOW = 100 * DAY_S
+NOTES = Match(KindSet.of(1))
+TOOLS = Match(KindSet.of(kinds.TOOL_HISTORY))
+
+
+def rule(match: Match, cause: Age | Amount) -> SweepRule:
+    return SweepRule("a rule", "a.toml:1", match, cause)
+
+
+def note(content: str = "", *, day: int, who: SecretKey = cast.alice) -> Event:
+    return unsigned(who, 1, [], content, at=day * DAY_S)
+
+
+def tool(hk: str, ts: int, *, who: SecretKey = cast.alice, at: int = 1000) -> Event:
+    tags = [["d", f"{hk}:{ts}"], ["hk", hk], ["ts", str(ts)]]
+    return unsigned(who, kinds.TOOL_HISTORY, tags, at=at)
+
+
+async def found(
+    store: Store, asked: SweepRule, *, seen: Seen | None = None, limit: int = 1000,
+    after: tuple[int, str] | None = None, spared: tuple[Match, ...] = (),
+) -> list[Stored]:  # fmt: skip
+    seqs = await store.overdue(asked, spared, now=NOW, seen=seen, after=after, limit=limit)
+    return list(await store.stored(seqs))
+
+
+async def ids(store: Store, asked: SweepRule, spared: tuple[Match, ...] = ()) -> list[str]:
+    return [row.event.id for row in await found(store, asked, spared=spared)]
+
+
+def named(*events: Event) -> list[str]:
+    return [event.id for event in events]
+
+
+async def test_rows_older_than_their_days_are_overdue(store: Store) -> None:
+    old, older = note(day=89), note(day=3)
+    await write(store, old, note(day=90), older, unsigned(cast.alice, 2, at=5))
+    assert await ids(store, rule(NOTES, Age(10))) == named(older, old)
+
+
+async def test_what_is_spared_is_not_overdue(store: Store) -> None:
+    mine, theirs = note(day=1), note(day=2, who=cast.bob)
+    await write(store, mine, theirs)
+    spared = (Match(authors=frozenset({cast.alice.pubkey})),)
+    assert await ids(store, rule(NOTES, Age(10)), spared) == named(theirs)
+
+
+async def test_the_oldest_rows_of_an_author_beyond_a_number_are_overdue(store: Store) -> None:
+    mine = [note(day=day) for day in (4, 2, 3, 1)]
+    await write(store, *mine, note(day=1, who=cast.bob))
+    asked = rule(NOTES, Amount(Scope.AUTHOR, 2))
+    assert await ids(store, asked) == named(mine[3], mine[1])
+
+
+async def test_age_is_told_by_ts_and_equal_ones_by_the_lowest_id(store: Store) -> None:
+    """A-19: created_at says the contrary here."""
+    tools = [tool("a", 10, at=9000), tool("a", 20, at=8000), tool("a", 30, at=7000)]
+    same = sorted([tool("b", 5), unsigned(cast.alice, kinds.TOOL_HISTORY, [
+        ["d", "b:x"], ["hk", "b"], ["ts", "5"]])], key=lambda event: event.id)  # fmt: skip
+    await write(store, *tools, *same)
+    asked = rule(TOOLS, Amount(Scope.HK, 1))
+    assert await ids(store, asked) == named(same[0], tools[0], tools[1])
+
+
+async def test_history_keys_are_counted_for_each_author(store: Store) -> None:
+    first, second = tool("a", 1), tool("a", 2)
+    await write(store, first, second, tool("a", 1, who=cast.bob), tool("b", 1))
+    no_key = unsigned(cast.alice, kinds.TOOL_HISTORY, [["d", "x"], ["ts", "1"]])
+    await write(store, no_key)
+    assert await ids(store, rule(TOOLS, Amount(Scope.HK, 1))) == named(first)
+
+
+async def test_rows_are_counted_for_each_group_and_those_of_none_not_at_all(store: Store) -> None:
+    den = [unsigned(cast.alice, 9, [["h", "den"]], at=at) for at in (1, 2)]
+    tea = unsigned(cast.bob, 9, [["h", "tea"]], at=1)
+    await write(store, *den, tea, unsigned(cast.bob, 9, at=1), unsigned(cast.bob, 9, at=2))
+    asked = rule(Match(KindSet.of(9)), Amount(Scope.GROUP, 1))
+    assert await ids(store, asked) == named(den[0])
+
+
+async def test_rows_are_counted_for_each_prefix_whoever_wrote_them(store: Store) -> None:
+    def record(d: str, at: int, who: SecretKey = cast.alice) -> Event:
+        return unsigned(who, kinds.APP_DATA, [["d", d]], at=at)
+
+    rows = [record("a:1", 1), record("a:2", 2, cast.bob), record("b:1", 1), record("c:1", 0)]
+    await write(store, *rows)
+    match = Match(KindSet.of(kinds.APP_DATA), d_prefixes=("a:", "b:"))
+    assert await ids(store, rule(match, Amount(Scope.D_PREFIX, 1))) == named(rows[0])
+
+
+@pytest.mark.parametrize("per", [None, Scope.AUTHOR])
+async def test_the_oldest_rows_beyond_so_many_bytes_are_overdue(
+    store: Store, per: Scope | None
+) -> None:
+    rows = [note("x" * 500, day=1), note("x" * 5, day=2), note("y" * 5, day=3)]
+    await write(store, *rows)
+    room = len(rows[1].raw) + len(rows[2].raw)
+    assert await ids(store, rule(NOTES, Amount(per, bytes=room))) == named(rows[0])
+    assert await ids(store, rule(NOTES, Amount(per, bytes=room - 1))) == named(rows[0], rows[1])
+
+
+async def test_rows_are_given_in_pages(store: Store) -> None:
+    rows = [note(day=day) for day in range(1, 8)]
+    await write(store, *rows)
+    for cause in (Age(93), Amount(Scope.AUTHOR, 1)):
+        got: list[Stored] = []
+        while page := await found(
+            store, rule(NOTES, cause), limit=2,
+            after=(got[-1].version, got[-1].event.id) if got else None,
+        ):  # fmt: skip
+            got += page
+        assert [row.event.id for row in got] == named(*rows[:6])
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [Age(10), *(Amount(per, 1) for per in (None, Scope.AUTHOR)), Amount(Scope.AUTHOR, bytes=1200)],
+)
+async def test_what_became_overdue_since_an_earlier_look_is_found(
+    store: Store, cause: Age | Amount
+) -> None:
+    """By its age, or because it or others came."""
+    due = note(day=85)
+    await write(store, due, note("x" * 700, day=95))
+    seen = Seen(await store.head(), NOW - 8 * DAY_S)
+    late = note(day=2)
+    await write(store, late)
+    again = await found(store, rule(NOTES, cause), seen=seen)
+    assert [row.event.id for row in again] == named(late, due)
+
+
+async def test_rows_that_went_since_are_not_given(store: Store) -> None:
+    rows = [note(day=day) for day in (2, 1)]
+    await write(store, *rows)
+    assert [row.event.id for row in await store.stored([2, 9, 1])] == named(*reversed(rows))
+
+
+async def test_records_are_taken_only_by_rules_that_name_them(store: Store) -> None:
+    config = unsigned(cast.owner, kinds.APP_DATA, [["d", "snowclaw:config:x"]], at=1)
+    made = unsigned(cast.alice, 9007, [["h", "den"]], at=1)
+    deletion = unsigned(cast.alice, 5, [["e", "0" * 64]], at=1)
+    preference = unsigned(cast.alice, kinds.PREFERENCE, [["d", "a"]], at=1)
+    await write(store, config, made, deletion, preference)
+    rules = SweepRules()
+
+    async def taken(match: Match) -> list[str]:
+        asked = rule(match, Age(1))
+        return await ids(store, asked, rules.spared_by(asked))
+
+    assert await taken(Match()) == []
+    assert await taken(Match(KindSet.of((0, 65_535)))) == named(deletion)
+    assert await taken(Match(KindSet.of(5, 9007, kinds.PREFERENCE))) == named(deletion)
+    assert await taken(Match(d_prefixes=("snowclaw:config:",))) == named(config)
+
+
+async def test_the_oldest_of_a_rows_kin_is_a_fact(store: Store) -> None:
+    match = Match(
+        KindSet.of(kinds.SUMMARY, kinds.TOOL_HISTORY),
+        authors=frozenset({cast.alice.pubkey}), tags=(("hk", frozenset({"a"})),),
+    )  # fmt: skip
+    none = Kin(Match(match.kinds, tags=(("hk", frozenset({"z"})),)), UpTo.TS)
+    both = Kin(match, UpTo.TS), Kin(match, UpTo.CREATED_AT)
+    await write(store, tool("a", 70, at=900), tool("a", 80, at=800), tool("b", 1),
+                tool("a", 2, who=cast.bob))  # fmt: skip
+    found = await look_up(store, kin=[*both, none])
+    assert found.kin == {both[0]: 70, both[1]: 800}
+    assert (await look_up(store)).kin == {}
+    assert not NOTHING_WANTED.kin

@@ -1,0 +1,133 @@
+"""What is stored is counted: by author, kind and group, in the transaction that changes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.groups.group import Group
+from relay.retention import Tombstone, WritePlan, banish, event_target
+from relay.usage import Account, Size, Sized, SizedBy
+from relay.visibility import KindSet
+from tests import cast
+from tests.contract.writing import Batch, change, look_up, set_groups, stored, unsigned, write
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.retention import Found
+    from relay.storage import Store
+    from tests.contract.conftest import House
+
+ALICE, BOB = cast.alice.pubkey, cast.bob.pubkey
+NOTE = unsigned(cast.alice, 1, [], "a note")
+CHAT = unsigned(cast.alice, 9, [["h", "den"]], "a chat")
+OTHER = unsigned(cast.bob, 9, [["h", "den"]], "another")
+
+
+def size(*events: Event) -> Size:
+    return Size(len(events), sum(len(event.raw) for event in events))
+
+
+async def held(store: Store, account: Account) -> Size:
+    return (await look_up(store, usage=[account])).usage.size_of(account)
+
+
+async def test_an_account_holds_the_rows_of_its_author_kinds_and_groups(store: Store) -> None:
+    await write(store, NOTE, CHAT, OTHER)
+    assert await held(store, Account(ALICE)) == size(NOTE, CHAT)
+    assert await held(store, Account(ALICE, KindSet.of((9, 40)))) == size(CHAT)
+    assert await held(store, Account(ALICE, None, h=False)) == size(NOTE)
+    assert await held(store, Account(ALICE, None, h=True)) == size(CHAT)
+    assert await held(store, Account(None, None, frozenset({"den"}))) == size(CHAT, OTHER)
+    assert await held(store, Account(BOB, None, frozenset({"attic"}))) == Size()
+
+
+async def test_a_batch_goes_on_counting(store: Store) -> None:
+    await write(store, NOTE)
+    batch = Batch(CHAT, unsigned(cast.alice, 5, [["e", NOTE.id]]))
+    account = Account(ALICE, KindSet.of(1, 9))
+    sizes = []
+
+    def decide(found: Found) -> WritePlan:
+        plan = batch.decide(found)
+        sizes.append(found.usage.size_of(account))
+        return plan
+
+    await store.append(replace(batch.wanted, usage=frozenset({account})), decide)
+    assert sizes == [size(CHAT)]
+    assert await held(store, account) == size(CHAT)
+
+
+async def test_a_replaced_version_does_not_count(store: Store) -> None:
+    first, second = (unsigned(cast.alice, 0, [], text, at) for text, at in [("a", 1), ("bcd", 2)])
+    await write(store, first)
+    await write(store, second)
+    assert await held(store, Account(ALICE)) == size(second)
+
+
+async def test_what_is_deleted_no_longer_counts(store: Store) -> None:
+    row = await stored(store, NOTE)
+    await change(store, lambda plan: plan.removes.add(row.seq))
+    assert await held(store, Account(ALICE)) == Size()
+    assert await store.sizes(SizedBy.KIND, 10) == []
+
+
+async def test_rows_that_go_with_a_group_a_key_or_a_ban_no_longer_count(store: Store) -> None:
+    await set_groups(store, den=Group("den"))
+    await write(store, NOTE, CHAT, OTHER)
+    await change(store, lambda plan: plan.ends.add("den"))
+    assert await store.sizes(SizedBy.KIND, 10) == [Sized(1, size(NOTE))]
+    await write(store, OTHER)
+
+    def ban(found: Found) -> WritePlan:
+        plan = WritePlan()
+        banish(BOB, found, plan)
+        return plan
+
+    await store.append(Batch().wanted, ban)
+    assert await held(store, Account(BOB)) == Size()
+    await write(store, unsigned(cast.alice, 62, [["relay", "ALL_RELAYS"]], at=5000))
+    assert await store.sizes(SizedBy.AUTHOR, 10) == []
+
+
+async def test_a_change_that_fails_counts_nothing(store: Store) -> None:
+    batch = Batch(NOTE)
+
+    def decide(found: Found) -> WritePlan:
+        batch.decide(found)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await store.append(batch.wanted, decide)
+    assert await held(store, Account(ALICE)) == Size()
+
+
+async def test_tables_of_sizes_begin_with_the_most_bytes(store: Store) -> None:
+    big = unsigned(cast.bob, 30_023, [["d", "x"]], "x" * 500)
+    await write(store, NOTE, CHAT, OTHER, big)
+    assert await store.sizes(SizedBy.KIND, 2) == [
+        Sized(30_023, size(big)), Sized(9, size(CHAT, OTHER)),
+    ]  # fmt: skip
+    assert await store.sizes(SizedBy.AUTHOR, 10) == [
+        Sized(BOB, size(big, OTHER)), Sized(ALICE, size(NOTE, CHAT)),
+    ]  # fmt: skip
+    assert await store.sizes(SizedBy.GROUP, 10) == [
+        Sized(None, size(big, NOTE)), Sized("den", size(CHAT, OTHER)),
+    ]  # fmt: skip
+
+
+async def test_sizes_outlive_a_crash(house: House) -> None:
+    store = await house.open()
+    row = await stored(store, NOTE)
+    await write(store, CHAT)
+    stone = Tombstone(event_target(NOTE.id), "", None, "sweep")
+
+    def plan(out: WritePlan) -> None:
+        out.removes.add(row.seq)
+        out.tombstones.append(stone)
+
+    await change(store, plan)
+    store = await house.crash()
+    assert await store.sizes(SizedBy.KIND, 10) == [Sized(9, size(CHAT))]

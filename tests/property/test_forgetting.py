@@ -1,0 +1,161 @@
+"""Laws of sweeping: wherever it is cut off no rule is broken, and done twice it is done once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from relay import sweep
+from relay.decision import Purpose
+from relay.forgetting import DAY_S
+from relay.storage.reference import ReferenceStore
+from tests.cast import robot, rover
+from tests.property.world import sqlite_store
+from tests.unit.home import NOON, Home, policy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.nostr.event import Event
+    from relay.storage import Store
+
+HKS = ("a", "b")
+NUMBERS = 'include = ["aman-app"]\n[memory]\nschema = "off"\n'
+RULES = (
+    'match = { kinds = [30094, 30095] }\ndays = 3',
+    'match = { kinds = [30096] }\ndays = 1',
+    'match = { kinds = [30096] }\ncount = { per = "author", max = 1 }',
+    'match = { kinds = [30095] }\ncount = { per = "hk", max = 2 }',
+    'match = { kinds = [30095, 30096] }\nbytes = 1500',
+    'match = { kinds = [30095], tags = { hk = "b" } }\nnever = true',
+    'match = { kinds = ["0-65535"] }\ncount = { per = "hk", max = 3 }',
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    who: int
+    kind: int
+    hk: str
+    days: int
+    """Old by its `ts`."""
+    moved: int
+    """Younger than that by created_at, in days."""
+
+    def event(self) -> Event:
+        ts = NOON - self.days * DAY_S
+        at = min(NOON, ts + self.moved * DAY_S)
+        tags = [["d", self.hk if self.kind == 30094 else f"{self.hk}:{self.days}"],
+                ["hk", self.hk], ["ts", str(ts)]]  # fmt: skip
+        key = robot if self.who == 0 else rover
+        return key.sign(self.kind, tags, "", at)
+
+
+drafts = st.lists(
+    st.builds(
+        Draft, st.integers(0, 1), st.sampled_from([30094, 30095, 30095, 30096]),
+        st.sampled_from(HKS), st.integers(0, 40), st.sampled_from([0, 0, 0, 20]),
+    ),
+    max_size=24,
+)  # fmt: skip
+chosen = st.lists(st.sampled_from(RULES), min_size=1, unique=True)
+
+
+def policy_text(rules: Sequence[str]) -> str:
+    named = [f'[[retention]]\nname = "rule {number}"\n{rule}\n' for number, rule in
+             enumerate(rules)]  # fmt: skip
+    agents = f'[actors]\nagents = ["{robot.npub}", "{rover.npub}"]\n'
+    return "\n".join([NUMBERS, agents, *named])
+
+
+def time_of(event: Event) -> int:
+    return int(event.tag("ts") or 0)
+
+
+def faults(before: Sequence[Event], left: Sequence[Event], rules: Sequence[str]) -> list[str]:
+    """What the sweep must not have done to what was there before."""
+    ids = {event.id for event in left}
+    out = []
+    for clear in before:
+        if clear.kind != 30096 or clear.id in ids:
+            continue
+        out += [
+            f"clear {clear.id} went before {other.id}"
+            for other in left
+            if other.kind in (30094, 30095)
+            and (other.pubkey, other.tag("hk")) == (clear.pubkey, clear.tag("hk"))
+            and time_of(other) <= time_of(clear)
+        ]
+    if RULES[5] in rules:
+        kept = [e for e in before if e.kind == 30095 and e.tag("hk") == "b"]
+        out += [f"{event.id} goes never" for event in kept if event.id not in ids]
+    if not any("0-65535" in rule or "30095" in rule for rule in rules):
+        young = [e for e in before if e.kind == 30095 and e.created_at > NOON - 3 * DAY_S]
+        out += [f"{event.id} is young" for event in young if event.id not in ids]
+    return out
+
+
+async def law(store: Store, writes: list[Draft], rules: list[str], cuts: list[int]) -> None:
+    async with Home(store, policy_of("open", policy_text(rules))) as home:
+        await home.take(*[draft.event() for draft in writes])
+        before = await home.log()
+        for cut in cuts:
+            transactions = home.sweep.by_rules(Purpose.SWEEP)
+            for _ in range(cut):
+                if await anext(transactions, None) is None:
+                    break
+            await transactions.aclose()
+            assert faults(before, await home.log(), rules) == []
+        await home.sweep.once()
+        left = await home.log()
+        assert faults(before, left, rules) == []
+        per_key = Counter((e.pubkey, e.tag("hk")) for e in left if e.kind == 30095)
+        if RULES[3] in rules and RULES[5] not in rules:
+            assert max(per_key.values(), default=0) <= 2
+        home.sweep._rules = None  # look at all again
+        assert await home.sweep.once() == 0, "a second sweep found something"
+        trial = [row async for one in home.sweep.by_rules(Purpose.TRIAL) for row in one.gone]
+        assert trial == []
+
+
+@pytest.fixture
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "_AT_ONCE", 2)
+    monkeypatch.setattr(sweep, "_LOOKED_AT", 5)
+    monkeypatch.setattr(sweep, "_REST", 0)
+
+
+_LAW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.usefixtures("_small_steps")
+@given(writes=drafts, rules=chosen, cuts=st.lists(st.integers(0, 6), max_size=4))
+@_LAW
+def test_wherever_a_sweep_is_cut_off_no_rule_is_broken(
+    writes: list[Draft], rules: list[str], cuts: list[int]
+) -> None:
+    asyncio.run(law(ReferenceStore(), writes, rules, cuts))
+
+
+@pytest.mark.usefixtures("_small_steps")
+@given(writes=drafts, rules=chosen)
+@settings(_LAW, max_examples=40)
+def test_what_is_left_is_the_same_wherever_it_was_cut_off_and_in_every_store(
+    writes: list[Draft], rules: list[str]
+) -> None:
+    async def left(store: Store, cuts: list[int]) -> set[str]:
+        await law(store, writes, rules, cuts)
+        return {row.event.id for row in await store.since(0, 1000)}
+
+    async def both() -> None:
+        once = await left(ReferenceStore(), [])
+        async with sqlite_store() as store:
+            assert await left(store, [1, 3]) == once
+
+    asyncio.run(both())

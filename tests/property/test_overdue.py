@@ -1,0 +1,86 @@
+"""Law: what SQL finds overdue is what `relay.forgetting` says of all rows, whatever the rule."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.forgetting import Age, Amount, Scope, Seen, SweepRule, SweepRules
+from relay.retention import Kin, UpTo
+from relay.storage.reference import ReferenceStore
+from relay.visibility import Match
+from tests.contract.writing import look_up, write
+from tests.property import world
+
+NOW = 3 + 86_400
+"""A day behind the times of the world's middle."""
+
+# Rules of admins know neither what is quiet nor what has ended.
+matches = world.matches.map(
+    lambda m: Match(m.kinds, m.d, m.d_prefixes, m.h, m.authors, m.tags)
+)
+most = st.none() | st.integers(1, 3)
+amounts = st.builds(
+    Amount, st.none() | st.sampled_from(list(Scope)), most, st.none() | st.integers(1, 2000)
+).filter(lambda amount: amount.events is not None or amount.bytes is not None)
+rules = st.builds(
+    SweepRule, st.just("a rule"), st.just("a.toml:1"), matches, st.just(Age(1)) | amounts
+)
+
+
+@given(
+    drafts=st.lists(world.drafts, max_size=30),
+    more=st.lists(world.drafts, max_size=6),
+    rules=st.lists(rules, min_size=1, max_size=4),
+    never=st.lists(matches, max_size=1).map(tuple),
+)
+@settings(deadline=None, max_examples=100)
+def test_both_stores_find_the_same_rows_overdue(
+    drafts: list[world.Draft], more: list[world.Draft], rules: list[SweepRule],
+    never: tuple[Match, ...],
+) -> None:  # fmt: skip
+    async def law() -> None:
+        reference = ReferenceStore()
+        everything = SweepRules(tuple(rules), never)
+        async with world.sqlite_store() as sqlite:
+            events = []
+            for draft in drafts:
+                events.append(draft.event(events))
+            for store in (reference, sqlite):
+                await write(store, *events)
+            earlier = {}
+            for rule in rules:
+                earlier[rule] = await _same(reference, sqlite, rule, everything, None)
+            seen = Seen(await reference.head(), NOW)
+            new = list(events)
+            for draft in more:
+                new.append(draft.event(new))
+            for store in (reference, sqlite):
+                await write(store, *new[len(events) :])
+            for rule in rules:
+                whole = await _same(reference, sqlite, rule, everything, None)
+                spared = everything.spared_by(rule)
+                some = list(await sqlite.overdue(
+                    rule, spared, now=NOW, seen=seen, after=None, limit=1000))  # fmt: skip
+                assert set(whole) - set(earlier[rule]) <= set(some) <= set(whole)
+            await _same_kin(reference, sqlite, [rule.match for rule in rules])
+
+    world.run(law())
+
+
+async def _same(
+    reference: ReferenceStore, sqlite: object, rule: SweepRule, rules: SweepRules,
+    seen: Seen | None,
+) -> list[int]:  # fmt: skip
+    asked = {"now": NOW, "seen": seen, "after": None, "limit": 1000}
+    spared = rules.spared_by(rule)
+    expected = list(await reference.overdue(rule, spared, **asked))  # type: ignore[arg-type]
+    found = list(await sqlite.overdue(rule, spared, **asked))  # type: ignore[attr-defined]
+    assert found == expected, rule
+    return expected
+
+
+async def _same_kin(reference: ReferenceStore, sqlite: object, matches: list[Match]) -> None:
+    kin = [Kin(match, up_to) for match in matches for up_to in UpTo]
+    expected = (await look_up(reference, kin=kin)).kin
+    assert (await look_up(sqlite, kin=kin)).kin == expected  # type: ignore[arg-type]

@@ -1,0 +1,143 @@
+"""The section "Tools" of policies/README.md: its commands print what stands there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.cli import run
+from relay.cli.policy.log import refusal_told
+from relay.cli.serve import open_folder
+from relay.observe import Refusal
+from relay.verdict import Origin
+from tests.cast import alice, bob, owner, robot
+from tests.unit.policies import readme
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOOLS = readme.section("Tools")
+_BLOCK = re.compile(r"^    \$ (rookery policy .+)\n((?:(?:    .*)?\n)*)", re.MULTILINE)
+EXAMPLES: list[tuple[str, str]] = _BLOCK.findall(TOOLS)
+NOW = int(time.time())
+DAY = 86_400
+
+FILES = {
+    "data/policies/20-mine.toml": (
+        '[[rule]]\nname   = "articles"\nmatch  = { kinds = [30023] }\n'
+        'write  = ["owner", "agent"]\nreject = "articles are written by the team"\n'
+    ),
+    "data/policies/30-open.toml": (
+        '[[rule]]\nname  = "notes for all"\nmatch = { kinds = [1] }\nwrite = ["anyone"]\n'
+    ),
+    "broken/20-mine.toml": (
+        '[[rule]]\nname  = "articles"\nwrite = ["onwer"]\n'
+        '[[rule]]\nname  = "profiles"\nmtach = { kinds = [0] }\nread  = ["member"]\n'
+    ),
+    "cases.toml": (
+        '[[case]]\nsays  = "agents write articles"\n'
+        'event = { kind = 30023, by = "agent", tags = [["d", "x"]] }\nwant  = "accept"\n\n'
+        '[[case]]\nsays  = "agents may write notes to nobody"\n'
+        'event = { kind = 1, by = "agent" }\nwant  = "restricted"\n'
+    ),
+}
+NEW = (
+    '[[rule]]\nname = "short notes"\nmatch = { kinds = [1], content_chars = 20 }\n'
+    'write = ["owner"]\nreject = "be brief"\n\n'
+    '[[rule]]\nname = "profiles stay here"\nmatch = { kinds = [0] }\n'
+    'read = ["owner", "agent", "member", "author"]\n\n'
+    '[[retention]]\nname = "chats of a month"\nmatch = { kinds = [9] }\ndays = 30\n'
+)
+CHAT = alice.sign(9, [["h", "tea"]], "long ago", NOW - 40 * DAY)
+HISTORY = [
+    owner.sign(9007, [["h", "tea"]], "", NOW - 60 * DAY),
+    owner.sign(9000, [["h", "tea"], ["p", alice.pubkey]], "", NOW - 60 * DAY),
+    CHAT,
+    alice.sign(9, [["h", "tea"]], "longer ago", NOW - 41 * DAY),
+    alice.sign(1, [], "a note that is rather long", NOW),
+    alice.sign(0, [], "{}", NOW),
+]
+
+
+def prepared(folder: Path) -> None:
+    data = folder / "data"
+    assert run(["init", str(data), "--owner", owner.npub, "--agent", robot.npub]) == 0
+    asyncio.run(_stored(data))
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    shutil.copytree(data / "policies", folder / "new")
+    (folder / "new" / "40-new.toml").write_text(NEW)
+    article = alice.sign(30023, [["d", "x"]], "by a member", NOW)
+    for name, event in (("article.json", article), ("chat.json", CHAT)):
+        (folder / name).write_bytes(event.raw)
+
+
+async def _stored(data: Path) -> None:
+    async with open_folder(data) as opened:
+        answers = await opened.submit(HISTORY, Origin.TRUSTED_IMPORT)
+        assert answers == [(True, "")] * len(HISTORY)
+
+
+def pattern(text: str) -> str:
+    """An example as a regular expression: `…` is anything, alone in a line any number of lines."""
+    lines = [line.removeprefix("    ") for line in text.rstrip("\n").split("\n")]
+    parts = []
+    for line in lines:
+        if line.strip() == "…":
+            parts.append(r"(?:.*\n)*?")
+        else:
+            parts.append(".*".join(map(re.escape, line.split("…"))) + "\n")
+    return "".join(parts)
+
+
+def test_each_tool_has_its_example() -> None:
+    tools = {command.split()[2] for command, _ in EXAMPLES}
+    assert tools == {"check", "show", "explain", "test", "diff", "log"}
+
+
+@pytest.mark.parametrize(
+    ("command", "output"), [each for each in EXAMPLES if " log" not in each[0]],
+    ids=[command for command, _ in EXAMPLES if " log" not in command],
+)  # fmt: skip
+def test_a_tool_prints_what_stands_on_the_page(
+    tmp_path: Path, command: str, output: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    prepared(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    run(shlex.split(command)[1:])
+    said = capsys.readouterr()
+    assert re.fullmatch(pattern(output), said.err + said.out), said.err + said.out
+
+
+def test_the_log_prints_what_stands_on_the_page() -> None:
+    [(_, output)] = [each for each in EXAMPLES if " log" in each[0]]
+    refusal = Refusal(
+        1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3"
+    )
+    line = "2026-05-04 12:34:56" + refusal_told(refusal)[19:] + "\n"
+    assert re.fullmatch(pattern(output), line)
+
+
+@pytest.mark.parametrize("fields", [{"kind": 1, "pubkey": owner.npub}])
+def test_the_draft_of_the_page_is_one(
+    tmp_path: Path, fields: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert '{"kind": 1, "pubkey": "npub1…"}' in TOOLS
+    (tmp_path / "draft.json").write_text(json.dumps(fields))
+    people = f'[actors]\nowners = ["{owner.npub}"]\n'
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "a.toml").write_text(people)
+    path = str(tmp_path / "draft.json")
+    assert run(["policy", "explain", path, "--data", str(tmp_path)]) == 0
+    assert "OK true" in capsys.readouterr().out
+

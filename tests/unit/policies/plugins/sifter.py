@@ -1,0 +1,120 @@
+"""A plug-in process that behaves as its first argument says; the real program of these tests.
+
+It speaks the published protocol of strfry's write policies and knows nothing of Rookery.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def say(**answer: object) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def decide(behaviour: str, question: dict[str, object], held: list[str]) -> None:
+    event = question["event"]
+    assert isinstance(event, dict)
+    given, content = event["id"], event["content"]
+    match behaviour:
+        case "accept":
+            say(id=given, action="accept")
+        case "say":  # what the content asks for
+            word, _, msg = content.partition(" ")
+            say(id=given, action=word, msg=msg)
+        case "no msg":
+            say(id=given, action="reject")
+        case "echo":  # tells what it was asked, without the event
+            seen = {key: value for key, value in question.items() if key != "event"}
+            say(id=given, action="reject", msg=json.dumps(seen, sort_keys=True))
+        case "in pairs, backwards":
+            held.append(given)
+            if len(held) == 2:
+                for each in reversed(held):
+                    say(id=each, action="accept" if each == given else "reject", msg="the first")
+                held.clear()
+        case "garbage":
+            print("I like this one: " + content, flush=True)
+        case "no object":
+            print('["accept"]', flush=True)
+        case "no id":
+            say(action="accept")
+        case "no action":
+            say(id=given)
+        case "another word":
+            say(id=given, action="ACCEPT")
+        case "msg is a number":
+            say(id=given, action="accept", msg=5)
+        case "another event":
+            say(id="0" * 64, action="accept")
+        case "twice":
+            say(id=given, action="accept")
+            say(id=given, action="accept")
+        case "hang":
+            time.sleep(60)
+        case "hang on":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what it starts ignores it too
+            subprocess.run(["sleep", "60"], check=False)
+        case "hang at bad":
+            if content == "bad":
+                time.sleep(60)
+            say(id=given, action="accept")
+        case "exit":
+            sys.exit(3)
+        case "exit at bad":
+            if content == "bad":
+                sys.exit(3)
+            say(id=given, action="accept")
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "answer and exit":
+            say(id=given, action="accept")
+            sys.exit(0)
+        case "endless line":
+            while True:
+                print("x" * 4096, end="")
+        case "endless lines":
+            while True:
+                print("accept")
+        case "complain":
+            print(f"a line\n\n{'x' * 1000}", file=sys.stderr, flush=True)
+            say(id=given, action="accept")
+        case "complain without end":
+            while True:
+                print("x" * 1000, file=sys.stderr)
+        case "close":
+            os.close(1)
+            time.sleep(60)
+        case "environment":
+            say(id=given, action="reject", msg=os.environ.get(content, "not set"))
+        case "who":
+            say(id=given, action="reject", msg=str(os.getpid()))
+        case "where":
+            say(id=given, action="reject", msg=str(Path.cwd()))
+        case "slow":
+            time.sleep(0.2)
+            say(id=given, action="accept")
+
+
+def main() -> None:
+    behaviour, held = sys.argv[1], []  # type: ignore[var-annotated]
+    match behaviour:
+        case "exit at once":
+            sys.exit(4)
+        case "speak first":
+            print("ready!", flush=True)
+        case "start slowly":
+            time.sleep(0.6)
+            behaviour = "accept"
+    for line in sys.stdin:
+        question = json.loads(line)
+        if question["type"] == "new":
+            decide(behaviour, question, held)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""policies/plugins/chain.py: several in their order, and what a reload makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from policies.plugins import Chain, objection
+from relay.verdict import Origin
+from tests.cast import alice
+from tests.unit.policies.plugins.stage import NOON, SILENT, function, note, process, said, until
+
+if TYPE_CHECKING:
+    import pytest
+
+    from policies.plugins import Arrival, Plugin, Reject
+    from relay.nostr.event import Event
+
+
+def against(word: str, asked: list[str] | None = None) -> Plugin:
+    """Refuses what says this word."""
+
+    async def rule(event: Event, _: Arrival) -> Reject | None:
+        if asked is not None:
+            asked.append(event.content)
+        return objection(f"no {word}") if word in event.content else None
+
+    return function(rule, name=word)
+
+
+async def test_the_first_objection_wins_and_the_next_is_asked_only_about_the_rest() -> None:
+    second: list[str] = []
+    async with Chain([against("red"), against("blue", second), process("accept")]) as chain:
+        told = await said(chain, "red", "blue", "red blue", "green")
+    assert told == ["blocked: no red", "blocked: no blue", "blocked: no red", ""]
+    assert second == ["blue", "green"]
+
+
+async def test_nobody_is_asked_about_a_request_to_vanish_or_ones_own_history() -> None:
+    async with Chain([against("red")]) as chain:
+        assert chain.asks_about(note(), Origin.WIRE)
+        assert chain.asks_about(note(), Origin.IMPORT)
+        assert not chain.asks_about(note(), Origin.TRUSTED_IMPORT)
+        vanish = alice.sign(62, [["relay", "ALL_RELAYS"]], "", NOON)
+        assert not chain.asks_about(vanish, Origin.WIRE)
+    assert not Chain().asks_about(note(), Origin.WIRE)
+
+
+async def test_no_process_runs_before_somebody_asks() -> None:
+    async with Chain([process("exit at once")]) as chain:
+        await asyncio.sleep(0)
+        assert chain.failures == 0
+        await said(chain, "a")
+        await until(lambda: chain.failures)
+
+
+async def test_a_reload_keeps_what_is_the_same_and_starts_what_is_new() -> None:
+    async with Chain([process("who")]) as chain:
+        before = await said(chain, "a")
+        chain.enforce([against("red"), process("who"), against("blue")])
+        assert await said(chain, "b") == before
+        chain.enforce([process("who", deadline_ms=600)])
+        assert await said(chain, "c") not in (before, [SILENT])
+
+
+async def test_what_a_reload_drops_still_answers_what_it_was_asked() -> None:
+    async with Chain([process("slow", 5000)]) as chain:
+        assert await said(chain, "a") == [""]
+        telling = asyncio.create_task(said(chain, "b"))
+        await asyncio.sleep(0)
+        chain.enforce([against("c")])
+        assert await telling == [""]
+        assert await said(chain, "c") == ["blocked: no c"]
+
+
+async def test_what_was_wrong_with_a_plug_in_is_forgotten_with_it() -> None:
+    heard: list[list[str]] = []
+    chain = Chain([process("exit at once")], changed=lambda lines: heard.append(list(lines)))
+    async with chain:
+        chain.start()
+        await until(lambda: chain.problems)
+        chain.enforce([])
+        assert chain.problems == []
+        assert await said(chain, "a") == [""]
+    assert heard == [["sifter: exited with 4"], []]
+
+
+async def test_what_objects_is_said_in_the_admins_log_by_name_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Chain([against("secret")]) as chain:
+        assert await said(chain, "a secret") == ["blocked: no secret"]
+    assert caplog.text == ""

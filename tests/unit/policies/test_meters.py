@@ -1,0 +1,130 @@
+"""Which rules about "how much" an event meets, and that rules of other kinds cost it nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from policies.engine import Stage
+from policies.load import load
+from policies.write_rule import RulesByKind
+from relay.nostr import kinds
+from relay.rates import Meter, Pace, Per, Quota
+from relay.verdict import Origin
+from tests.cast import alice
+from tests.unit.policies.facts import NOBODY, event_by
+from tests.unit.policies.folders import loaded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from policies.engine import PolicySet
+
+OPEN = '[[rule]]\nname = "known people write"\nenabled = false\n'
+RATE = 'rate = { per = "author", burst = 3, per_minute = 2 }'
+QUOTA = 'quota = { per = "group", events = 10, bytes = 1000 }'
+
+
+def rules(folder: Path, *texts: str) -> PolicySet:
+    named = [f'[[rule]]\nname = "r{number}"\n{text}\n' for number, text in enumerate(texts)]
+    return loaded(folder, a=OPEN + "".join(named))
+
+
+def met(policy: PolicySet, kind: int, *tags: list[str]) -> list[str]:
+    event = event_by(alice, kind, list(tags))
+    return [meter.rule for meter in policy.meters(event, NOBODY)]
+
+
+def test_a_rule_may_have_both_and_each_says_what_it_is(tmp_path: Path) -> None:
+    policy = rules(tmp_path, f"match = {{ kinds = [1] }}\n{RATE}\n{QUOTA}\nreject = 'enough'")
+    [meter] = policy.meters(event_by(alice, 1), NOBODY)
+    assert isinstance(meter, Meter)
+    assert meter.reject == "enough"
+    assert isinstance(meter.pace, Pace)
+    assert (meter.pace.per, meter.pace.burst, meter.pace.per_minute) == (Per.AUTHOR, 3, 2)
+    assert isinstance(meter.quota, Quota)
+    assert (meter.quota.per, meter.quota.events, meter.quota.bytes) == (Per.GROUP, 10, 1000)
+    assert policy.quotas_of(1) == (meter.quota,)
+
+
+def test_each_event_meets_the_rules_about_it_in_their_order(tmp_path: Path) -> None:
+    policy = rules(
+        tmp_path, RATE, f"match = {{ kinds = [1] }}\n{RATE}",
+        f"match = {{ tags = {{ t = true }} }}\n{RATE}",
+        f"{RATE}\nexcept = {{ kinds = [7] }}", 'match = { kinds = [9] }\nwrite = ["owner"]',
+    )  # fmt: skip
+    assert met(policy, 1) == ["r0", "r1", "r3"]
+    assert met(policy, 1, ["t", "x"]) == ["r0", "r1", "r2", "r3"]
+    assert met(policy, 7) == ["r0"]
+    assert met(policy, 9) == ["r0", "r3"]
+
+
+@pytest.mark.parametrize(
+    "kind", [kinds.DELETION, kinds.VANISH, kinds.CREATE_GROUP, kinds.JOIN_REQUEST,
+             kinds.GROUP_METADATA],
+)  # fmt: skip
+def test_no_quota_is_about_what_makes_room_or_leads_groups(tmp_path: Path, kind: int) -> None:
+    policy = rules(tmp_path, QUOTA, f"match = {{ kinds = [{kind}, 1] }}\n{QUOTA}\n{RATE}")
+    assert policy.quotas_of(kind) == ()
+    [meter] = policy.meters(event_by(alice, kind), NOBODY)
+    assert (meter.rule, meter.quota) == ("r1", None)
+    for quota in policy.quotas_of(1):
+        assert not quota.is_about(kind)
+
+
+def test_what_an_operator_brings_in_is_not_measured(tmp_path: Path) -> None:
+    policy = rules(tmp_path, RATE, QUOTA)
+    event = event_by(alice, 1)
+    assert list(policy.meters(event, replace(NOBODY, origin=Origin.TRUSTED_IMPORT))) == []
+    assert len(policy.meters(event, replace(NOBODY, origin=Origin.IMPORT))) == 2
+
+
+def test_the_packaged_rules_measure_nothing(tmp_path: Path) -> None:
+    policy = load(tmp_path)
+    assert all(policy.quotas_of(kind) == () for kind in (0, 1, 9, 30023, 30095))
+    assert met(policy, 1) == []
+
+
+def test_a_bucket_is_named_for_all_that_its_rule_says(tmp_path: Path) -> None:
+    def name(text: str) -> str:
+        [rule] = [rule for rule in rules(tmp_path, text).write_rules if rule.place.name == "r0"]
+        assert rule.meter is not None
+        assert rule.meter.pace is not None
+        return rule.meter.pace.name
+
+    assert name(RATE) == name(f"{RATE}  # said otherwise")
+    assert name(RATE) != name(RATE.replace("3", "4"))
+    assert name(RATE) != name(f"match = {{ kinds = [1] }}\n{RATE}")
+
+
+def test_explain_names_them_and_says_nothing_of_how_much_is_left(tmp_path: Path) -> None:
+    policy = rules(tmp_path, f"match = {{ kinds = [1] }}\n{RATE}")
+    steps = policy.explain(event_by(alice, 1), NOBODY).steps
+    asked = [step for step in steps if step.stage is Stage.MUCH]
+    assert [(step.place.name, step.matched, step.verdict) for step in asked] == [
+        ("r0", True, None)
+    ]
+
+
+def test_rules_are_found_by_kind_in_their_order(tmp_path: Path) -> None:
+    policy = rules(
+        tmp_path, 'match = { kinds = [1] }\nwrite = ["owner"]', 'write = ["known"]',
+        'match = { kinds = [1, "5-9"] }\npow = 3', 'match = { kinds = ["0-65535"] }\npow = 2',
+        "match = { kinds = [] }\npow = 1",
+    )  # fmt: skip
+    found = RulesByKind(policy.write_rules)
+
+    def own(kind: int) -> list[str]:
+        return [rule.place.name for rule in found.of(kind) if rule.place.name[:1] == "r"]
+
+    assert own(1) == ["r0", "r1", "r2", "r3"]
+    assert own(7) == ["r1", "r2", "r3"]
+    assert own(30023) == ["r1", "r3"]
+
+
+def test_with_write_the_words_of_the_admin_are_for_whom_it_keeps_out(tmp_path: Path) -> None:
+    policy = rules(tmp_path, f'write = ["anyone"]\nreject = "agents only"\n{RATE}')
+    [meter] = policy.meters(event_by(alice, 1), NOBODY)
+    assert meter.reject is None

@@ -1,0 +1,108 @@
+"""What the recipes count and let go, which no table of cases can: how fast, how much, how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from policies.cases import NOW, Cast, Given, facts_for
+from relay.groups.group import Groups
+from relay.nostr.event import signed
+from relay.rates import Per
+from relay.retention import Keep
+from tests.unit.policies import readme
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from relay.rates import Meter
+
+    Meters = Callable[[str, str, str], dict[str, Meter]]
+
+RECIPES = {recipe.title: recipe for recipe in readme.recipes()}
+
+
+@pytest.fixture
+def meters_of(tmp_path: Path) -> Meters:
+    """The meters by rule that run for an event of somebody, under a recipe over a preset."""
+
+    def meters(recipe: str, preset: str, by: str) -> dict[str, Meter]:
+        policy = RECIPES[recipe].laid_over(preset, tmp_path)
+        cast = Cast(policy.people)
+        event = signed(cast.key(by), NOW, 9, [["h", "tea"]], "", lambda _: "0" * 128)
+        facts = facts_for(event, cast.people, Groups(), frozenset(), NOW, given=Given())
+        return {meter.rule: meter for meter in policy.meters(event, facts)}
+
+    return meters
+
+
+def test_agents_have_thirty_a_minute_and_people_any_number(meters_of: Meters) -> None:
+    (meter,) = meters_of("Agents at most 30 a minute", "group", "agent").values()
+    assert meter.pace is not None
+    assert (meter.pace.per, meter.pace.burst, meter.pace.per_minute) == (Per.AUTHOR, 30, 30)
+    assert meters_of("Agents at most 30 a minute", "group", "alice") == {}
+
+
+def test_agents_that_answer_have_ten_a_minute(meters_of: Meters) -> None:
+    found = meters_of("Agents that may only talk when mentioned", "group", "agent")
+    assert {rule: meter.pace and meter.pace.per_minute for rule, meter in found.items()} == {
+        "agents take their time": 10
+    }
+
+
+def test_strangers_of_a_community_have_a_pace_and_a_quota(meters_of: Meters) -> None:
+    found = meters_of("A public community", "open", "stranger")
+    assert set(found) == {"nobody floods", "nobody fills the disk"}
+    quota = found["nobody fills the disk"].quota
+    assert quota is not None
+    assert (quota.per, quota.bytes, quota.events) == (Per.AUTHOR, 5_000_000, None)
+    assert meters_of("A public community", "open", "owner") == {}
+
+
+def test_each_has_the_pace_of_one_rule(meters_of: Meters) -> None:
+    assert set(meters_of("Another pace for some", "open", "feeds")) == {"the feed reader"}
+    assert set(meters_of("Another pace for some", "open", "stranger")) == {"everybody"}
+
+
+def test_a_group_and_a_connection_have_caps(meters_of: Meters) -> None:
+    found = meters_of("Size caps", "group", "owner")
+    quota, pace = found["groups are no file store"].quota, found["one connection, one person"].pace
+    assert quota is not None
+    assert pace is not None
+    assert (quota.per, pace.per) == (Per.GROUP, Per.CONNECTION)
+
+
+def causes_of(recipe: str, preset: str, folder: Path) -> list[tuple[str, str]]:
+    """(rule, why rows go) of the recipe's own rules."""
+    policy = RECIPES[recipe].laid_over(preset, folder)
+    return [
+        (rule.name, str(rule.cause))
+        for rule in policy.sweeps.rules
+        if rule.place.startswith(str(folder))
+    ]
+
+
+def test_tool_history_is_kept_for_14_days_and_its_first_version_as_before(tmp_path: Path) -> None:
+    recipe = "Keep tool history for 14 days"
+    assert causes_of(recipe, "group", tmp_path) == [
+        ("tool history for 14 days", "older than 14 days")
+    ]
+    policy = RECIPES[recipe].laid_over("group", tmp_path)
+    assert [rule.keep for rule in policy.keep.rules if rule.name == "tool history"] == [Keep.FIRST]
+
+
+def test_chats_and_pictures_go_by_age_number_and_size(tmp_path: Path) -> None:
+    assert causes_of("Chats of a month, pictures of a week", "open", tmp_path) == [
+        ("chat", "older than 30 days"),
+        ("no group has more than 50,000 messages", "more than 50000 events per group"),
+        ("files are for a week, and 1 GB at most", "older than 7 days"),
+        ("files are for a week, and 1 GB at most", "more than 1000000000 bytes"),
+    ]
+
+
+def test_an_article_keeps_its_first_version(tmp_path: Path) -> None:
+    policy = RECIPES["Only the first version of an article stays"].laid_over("open", tmp_path)
+    keep = {rule.name: rule.keep for rule in policy.keep.rules}
+    assert keep["articles are final"] is Keep.FIRST

@@ -1,0 +1,105 @@
+"""`[[retention]]` and `[memory.nmem]`: what they come to, and each fault in its line."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from relay.forgetting import Age, Amount, NeverBefore, Scope
+from relay.nostr.event import signed
+from relay.retention import Keep, Stored, UpTo
+from relay.visibility import KindSet, Match
+from tests.cast import robot
+from tests.unit.policies.folders import faults_of, loaded
+
+BAD = tomllib.loads((Path(__file__).parent / "retention_faults.toml").read_text())["fault"]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=[bad["says"][:60] for bad in BAD])
+def test_a_fault_names_the_line_and_the_nearest_word(
+    tmp_path: Path, bad: dict[str, str | int]
+) -> None:
+    assert faults_of(tmp_path, a=str(bad["text"])) == [f"a.toml:{bad['line']}: {bad['says']}"]
+
+
+def test_all_faults_of_a_rule_are_told_at_once(tmp_path: Path) -> None:
+    text = """
+    [[retention]]
+    name = "x"
+    days = 0
+    bytes = "much"
+    never_before = { kinds = ["x"], same = 3 }
+    """
+    assert [fault.split(": ")[0] for fault in faults_of(tmp_path, a=text)] == [
+        "a.toml:4", "a.toml:5", "a.toml:6", "a.toml:6",
+    ]  # fmt: skip
+
+
+def test_each_key_comes_to_a_rule_with_its_place(tmp_path: Path) -> None:
+    found = loaded(
+        tmp_path,
+        a="""
+        [memory.nmem]
+        sweep = false
+        [[retention]]
+        name = "tools"
+        match = { kinds = [30095] }
+        days = 14
+        count = { per = "hk", max = 200 }
+        bytes = 9000
+        [[retention]]
+        name = "notes"
+        match = { kinds = [1] }
+        bytes = 5000
+        """,
+    ).sweeps
+    tools = Match(KindSet.of(30095))
+    assert [(rule.name, rule.match, rule.cause) for rule in found.rules] == [
+        ("tools", tools, Age(14)),
+        ("tools", tools, Amount(Scope.HK, 200, 9000)),
+        ("notes", Match(KindSet.of(1)), Amount(None, None, 5000)),
+    ]
+    assert [rule.place.rpartition("a.toml:")[2] for rule in found.rules] == ["4", "4", "10"]
+
+
+def test_packaged_a_clear_never_goes_before_what_it_clears(tmp_path: Path) -> None:
+    found = loaded(tmp_path, a="").sweeps
+    before = NeverBefore(KindSet.of(30094, 30095), ("author", "hk"), UpTo.TS)
+    assert found.waiting == ((Match(KindSet.of(30096)), before),)
+    assert {rule.name for rule in found.rules} == {"nmem observations"}
+
+
+def test_a_rule_that_is_switched_off_lets_nothing_go(tmp_path: Path) -> None:
+    off = '[[retention]]\nname = "n"\nenabled = false'
+    on = '[[retention]]\nname = "n"\nmatch = { kinds = [1] }\ndays = 3'
+    assert "n" in [rule.name for rule in loaded(tmp_path, a=on).sweeps.rules]
+    assert "n" not in [rule.name for rule in loaded(tmp_path, a=on, b=off).sweeps.rules]
+
+
+def test_a_rule_about_going_leaves_alone_how_versions_are_kept(tmp_path: Path) -> None:
+    found = loaded(tmp_path, a='include = ["aman-app"]')
+    event = signed(robot.pubkey, 1, 30095, [["d", "x"]], "", lambda _: "0" * 128)
+    assert found.keep.keep_of(event) is Keep.FIRST
+    assert {rule.name for rule in found.sweeps.rules if rule.name.startswith("aman-app")} == {
+        "aman-app summaries", "aman-app tool history", "aman-app tool history of one key",
+        "aman-app clears",
+    }  # fmt: skip
+
+
+def test_rules_that_say_the_same_are_the_same(tmp_path: Path) -> None:
+    """A reload that changes nothing lets a sweep go on."""
+    assert loaded(tmp_path, a="").sweeps == loaded(tmp_path, a="").sweeps
+
+
+def test_what_others_wait_for_goes_first(tmp_path: Path) -> None:
+    found = loaded(tmp_path, a='include = ["aman-app"]').sweeps
+    kinds = [rule.match.kinds for rule in found.in_order()]
+    assert kinds[-2:] == [KindSet.of(30096)] * 2
+
+
+@pytest.mark.parametrize("days", [1, 10**18])
+def test_any_number_of_days_is_a_time(days: int) -> None:
+    row = Stored(1, signed(robot.pubkey, 5, 1, [], "", lambda _: "0" * 128))
+    assert Age(days).before(1000) <= row.event.created_at
