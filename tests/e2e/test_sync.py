@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import cast
-from tests.e2e.rookery import Rookery, connected, outputs, until
+from tests.e2e.rookery import Rookery, connected, outputs
 from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
@@ -136,15 +136,17 @@ async def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     async with ours, theirs:
         await ours.start()
         await theirs.start()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "relay", "sync", theirs.url, "--data", str(ours.folder),
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        async with until(60, "something has come") as tries, connected(ours.url) as wire:
-            async for _ in tries:
-                if await wire.query({"ids": [event.id for event in events[3000:]], "limit": 1}):
-                    break
-        process.kill()
+        async with connected(ours.url) as wire:
+            await wire.send("REQ", "what comes", {"kinds": [1], "limit": 0})
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "relay", "sync", theirs.url, "--data", str(ours.folder),
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            while (await wire.receive())[0] != "EVENT":
+                pass
+            # With the first of some twelve batches, while the second is fetched.
+            process.kill()
+            wire.abort()  # what came meanwhile is nobody's business
         assert await process.wait() == -signal.SIGKILL
         told = await sync(theirs.url, "--data", str(ours.folder))
         assert 0 < told["need"] < 3000
