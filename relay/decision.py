@@ -31,11 +31,9 @@ from relay.nostr import kinds
 from relay.pins import all_pinning, pinnable, pins_left, unsettled_pins
 from relay.rates import Coming, excess
 from relay.retention import (
-    Keep,
     Stored,
     Tombstone,
     WritePlan,
-    address_target,
     banish,
     bury,
     delete_by_author,
@@ -69,7 +67,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.projections import Realm
     from relay.rates import Buckets, Guesses
-    from relay.retention import Found, Slot
+    from relay.retention import Found, Keep, Slot
     from relay.verdict import Result
 
 _NOBODY: Final = frozenset({Who.ANYONE})
@@ -518,12 +516,8 @@ class Decision:
             row = found.rows.get(event_id)
             if row is None or row.expires_at is None or row.expires_at > self._now:
                 continue
-            remove(row, found, self.plan)
+            self._let_go(row, found, "expired")
             gone.append(row.event)
-            if row.slot is not None and self._policy.keep.keep_of(row.event) is Keep.LATEST:
-                # It was the newest: versions from before it must not come back (N40-08).
-                target, at = address_target(row.slot), row.event.created_at
-                bury(Tombstone(target, row.event.pubkey, at, "expired"), found, self.plan)
         self._unpin(all_pinning(self.groups), found)
         self.groups = forgotten(self.groups, gone)
         self._who.clear()
@@ -546,13 +540,16 @@ class Decision:
             sweeping.gone.append(stored)
             if sweeping.purpose is Purpose.TRIAL:
                 continue
-            remove(stored, found, self.plan)
-            stone = stone_of(stored, self._policy.keep.keep_of(stored.event))
-            if stone is not None:
-                bury(stone, found, self.plan)
+            self._let_go(stored, found, "sweep")
         if sweeping.purpose is Purpose.SWEEP:
             self.groups = forgotten(self.groups, [row.event for row in sweeping.gone])
             self._who.clear()
+
+    def _let_go(self, row: Stored, found: Found, why: str) -> None:
+        remove(row, found, self.plan)
+        stone = stone_of(row, self._policy.keep.keep_of(row.event), why)
+        if stone is not None:
+            bury(stone, found, self.plan)
 
     # -- a call of NIP-86 ------------------------------------------------------------------------
 

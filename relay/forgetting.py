@@ -269,15 +269,15 @@ def _says(event: Event, name: str) -> object:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def stone_of(row: Stored, keep: Keep) -> Tombstone | None:
-    """What must stay of a row that a sweep takes.
+def stone_of(row: Stored, keep: Keep, why: str) -> Tombstone | None:
+    """What must stay of a row that time takes.
 
-    Versions from before the newest must not come back. What was kept whole may: sent again it is
-    as old as before, and goes again.
+    Versions from before the newest must not come back (N40-08). What was kept whole may: sent again
+    it is as old as before, and goes again, or is refused as expired.
     """
     if row.slot is None or keep not in (Keep.LATEST, Keep.LATEST_TS):
         return None
-    return Tombstone(address_target(row.slot), row.event.pubkey, row.event.created_at, "sweep")
+    return Tombstone(address_target(row.slot), row.event.pubkey, row.event.created_at, why)
 
 
 # -- what lets a row go: what stores compile to SQL -----------------------------------------------

@@ -133,9 +133,8 @@ def with_swept(
 
 def with_expired(wanted: Wanted, ids: Iterable[str], groups: Groups, relay: str) -> Wanted:
     """Also these events, and what is pinned where one of them is."""
-    ids = frozenset(ids)
-    pinning = all_pinning(groups) if groups.pinned else frozenset[str]()
-    return with_pins(replace(wanted, ids=wanted.ids | ids), pinning, groups, relay)
+    wanted = replace(wanted, ids=wanted.ids.union(ids))
+    return with_pins(wanted, all_pinning(groups), groups, relay)
 
 
 def with_quotas(wanted: Wanted, events: Iterable[Event], policy: Policy) -> Wanted:

@@ -279,8 +279,22 @@ class _Batch:
             self.done.set()
 
 
+class _OverNoConnection:
+    """Where an event comes from that no client has sent."""
+
+    __slots__ = ()
+
+    @property
+    def address(self) -> None:
+        return None
+
+    @property
+    def connection(self) -> None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(_OverNoConnection):
     """The author of one imported event: nobody is logged in."""
 
     batch: _Batch
@@ -290,31 +304,15 @@ class _Line:
     def authenticated(self) -> frozenset[str]:
         return frozenset()
 
-    @property
-    def address(self) -> None:
-        return None
-
-    @property
-    def connection(self) -> None:
-        return None
-
     def answered(self, event: Event, result: Result) -> None:
         self.batch.note(self.number, result)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asker:
+class _Asker(_OverNoConnection):
     """The author of an event that is only asked about."""
 
     authenticated: frozenset[str]
-
-    @property
-    def address(self) -> None:
-        return None
-
-    @property
-    def connection(self) -> None:
-        return None
 
     def answered(self, event: Event, result: Result) -> None:
         """Nothing was sent, so nobody waits."""

@@ -59,6 +59,10 @@ def _joined(parts: Sequence[Condition], word: str, empty: Condition) -> Conditio
     )
 
 
+def unexpired(now: int) -> Condition:
+    return Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,))
+
+
 def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
     """`column` equals one of `values`; the text is the same for 5 to 8 values, for 9 to 16."""
     if not values:

@@ -21,6 +21,7 @@ from relay.storage.conditions import (
     has_hash,
     listed,
     one_of,
+    unexpired,
 )
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.sql_visibility import ReadConditions
@@ -93,7 +94,7 @@ class Compiler:
             [
                 rest,
                 Condition("e.seq <= ?", (upto,)),
-                Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,)),
+                unexpired(now),
                 self.visible(visibility, filter_),
             ]
         )
@@ -154,7 +155,7 @@ class Compiler:
         (walk,), rest = self._walks(filter_, in_order=False)
         if walk == BY_TIME:
             return None
-        of = [Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,))]
+        of = [unexpired(now)]
         of += walk.times(filter_, None)
         if filter_.authors is not None:
             of.append(one_of("e.author_key", [id_key(key) for key in sorted(filter_.authors)]))
@@ -194,7 +195,7 @@ class Compiler:
             rest = all_of(
                 [
                     rest,
-                    Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,)),
+                    unexpired(now),
                     self.visible(visibility, filter_),
                 ]
             )
@@ -219,7 +220,7 @@ class Compiler:
             [
                 self._conditions(filter_),
                 *by_words(search).times(filter_, None),
-                Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,)),
+                unexpired(now),
                 self.visible(visibility, filter_),
             ]
         )
@@ -241,7 +242,7 @@ class Compiler:
         """raw of these rows and their places among `seqs`, in that order."""
         rest = all_of(
             [
-                Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,)),
+                unexpired(now),
                 self.visible(visibility, filter_),
             ]
         )
@@ -275,7 +276,7 @@ class Compiler:
             [
                 rest,
                 Condition("e.seq <= ?", (upto,)),
-                Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,)),
+                unexpired(now),
                 self.visible(visibility, filter_),
             ]
         )

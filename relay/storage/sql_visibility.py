@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.storage.conditions import TRUE, Condition, all_of, any_of, begins, has_hash, one_of
 from relay.storage.hashes import RULE_TAGS, Hashes
 from relay.verdict import Who
+from relay.visibility import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from relay.nostr.filters import Filter
-    from relay.visibility import KindSet, Match, ReadRule, Visibility
+    from relay.visibility import Match, ReadRule, Visibility
 
 _CACHED_CONDITIONS: Final = 512
 
@@ -226,14 +227,8 @@ def _span(low: int, high: int) -> Condition:
 
 def _outside(guarded: Iterable[KindSet]) -> Condition:
     """The kind is in none of the sets; as nested halves, so that few comparisons decide."""
-    spans = sorted(span for kinds in guarded for span in kinds.ranges)
-    merged: list[tuple[int, int]] = []
-    for low, high in spans:
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return Condition(_halved(merged))
+    spans = [span for kinds in guarded for span in kinds.ranges]
+    return Condition(_halved(KindSet.of(*spans).ranges))
 
 
 def _halved(spans: Sequence[tuple[int, int]]) -> str:

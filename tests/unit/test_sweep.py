@@ -9,7 +9,7 @@ import pytest
 
 from relay.observe import Metrics
 from relay.sweep import Sweep
-from tests.cast import admin, alice, owner
+from tests.cast import admin, alice, owner, robot
 from tests.unit.home import DUPLICATE, NOON, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,22 @@ async def test_versions_before_an_expired_one_do_not_come_back(
     assert (accepted, text) == (False, "blocked: deleted")
     newer = await home.do(alice, kind, *d, at=NOON - 9)
     assert [event.id for event in await home.log()] == [newer.id]
+
+
+@pytest.mark.proves("N40-08")
+async def test_versions_by_ts_do_not_come_back_either(home: Home) -> None:
+    """A preference of an agent: the newest is told by `ts`."""
+
+    def preference(ts: int, *more: list[str]) -> Event:
+        tags = [["d", "hk:preference"], ["k", "aman_preference"], ["hk", "hk"], ["v", "1"]]
+        said = '{"preference": "tea"}'
+        return home.made(robot, 30093, *tags, ["ts", str(ts)], *more, at=ts, content=said)
+
+    old = preference(NOON - 20)
+    assert await home.take(old, preference(NOON - 10, until(10))) == [STORED] * 2
+    home.now = NOON + 10
+    assert await swept(home) == 1
+    assert await home.take(old) == [(False, "blocked: deleted")]
 
 
 @pytest.mark.proves("N29-172")
