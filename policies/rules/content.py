@@ -6,12 +6,12 @@ claims so opens no door: content that does not look like ciphertext is searched 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
+from relay.memory.fields import NOT_AN_OBJECT, object_in
 from relay.memory.sealed import is_sealed
 from relay.verdict import Reject
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from policies.patterns import Patterns
     from relay.nostr.event import Event
 
-NOT_AN_OBJECT: Final = "content is not a JSON object"
 _CIPHERTEXT: Final = re.compile(
     r"[A-Za-z0-9+/_-]{54,}={0,2}"  # 40 bytes or more: the least of secretbox-v1, and of NIP-44 99
     r"|[A-Za-z0-9+/]+={0,2}\?iv=[A-Za-z0-9+/]+={0,2}"
@@ -35,7 +34,7 @@ class Content:
     refuse: Patterns | None = None
 
     def objection(self, event: Event, rule: str, reject: str | None) -> Reject | None:
-        if self.is_json and not is_sealed(event) and not is_object(event.content):
+        if self.is_json and not is_sealed(event) and object_in(event.content) is None:
             return Reject(Prefix.INVALID, reject or NOT_AN_OBJECT, rule)
         if self.refuse is not None and is_hit(event, self.refuse):
             text = reject or f"content is refused by the rule {rule!r}"
@@ -48,17 +47,3 @@ def is_hit(event: Event, patterns: Patterns) -> bool:
     if is_sealed(event) and _CIPHERTEXT.fullmatch(event.content):
         return False
     return patterns.found_in(event.content)
-
-
-def is_object(content: str) -> bool:
-    """Whether a text is a JSON object."""
-    if not content.lstrip(" \t\r\n").startswith("{"):
-        return False
-    try:
-        return isinstance(json.loads(content, parse_constant=_no_json), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _no_json(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are Python's, not JSON's

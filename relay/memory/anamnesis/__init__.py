@@ -1,0 +1,1 @@
+"""Anamnesis: claims, what they rest on, and who vouches for them. MEMORY.md §6."""

@@ -1,0 +1,1 @@
+"""nmem: sessions, prompts, observations of coding agents. MEMORY.md §5."""

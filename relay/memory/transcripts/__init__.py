@@ -1,0 +1,1 @@
+"""Transcripts: conversations of coding agents. MEMORY.md §3."""

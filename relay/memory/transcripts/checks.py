@@ -1,0 +1,42 @@
+"""What an event of a conversation must look like. MEMORY.md 3.7."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from relay.memory.fields import decoded, whole_number
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from relay.memory.terms import Terms
+    from relay.nostr.event import Event
+
+_NIP44_LEAST: Final = 99
+_PIECE: Final = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+
+
+def check(event: Event, terms: Terms) -> str | None:
+    kind = event.kind
+    if kind in (kinds.ENVELOPE, kinds.SHARED_ENVELOPE):
+        sealed = decoded(event.content)
+        if sealed is None or len(sealed) < _NIP44_LEAST or sealed[0] != 2:
+            return "content is not a NIP-44 payload"
+        return None
+    if kind == kinds.SOURCE_DATA and event.content:
+        return "kind 1989 carries no content"
+    if kind in (kinds.CONVERSATION_NOTE, kinds.SOURCE_DATA):
+        for name in ("seq", "line", "ms"):
+            value = event.tag(name)
+            if value is not None and whole_number(value) is None:
+                return f"tag {name} must be an integer"
+        for name in ("chunk", "split"):
+            value = event.tag(name)
+            if value is not None and not _is_piece(value):
+                return f"tag {name} must be i/n"
+    return None
+
+
+def _is_piece(value: str) -> bool:
+    found = _PIECE.fullmatch(value)
+    return found is not None and int(found[1]) < int(found[2])
