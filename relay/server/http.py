@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay import __version__
+from relay.management import Register
+from relay.memory import ADDRESSED, OWN_KINDS
+from relay.visibility import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +67,7 @@ def information(
             "payment_required": False,
             "restricted_writes": policy.restricted_writes,
         },
+        "memory": _memory(config, told),
     }
     owners = sorted(policy.people.owners)
     if owners:
@@ -73,6 +77,20 @@ def information(
         if value:
             document[key] = value
     return orjson.dumps(document)
+
+
+def _memory(config: Config, management: Management) -> dict[str, object]:
+    """What agents may rely on: the kinds of memory that are taken, as numbers and inclusive ranges,
+    and what filters may name (G-25, G-09).
+    """
+    refused = management.of(Register.REFUSED_KINDS)
+    taken = KindSet.of(*(kind for kind in {*OWN_KINDS, *ADDRESSED} if str(kind) not in refused))
+    terms = config.storage.terms
+    return {
+        "kinds": [low if low == high else [low, high] for low, high in taken.ranges],
+        "index_tags": sorted(terms.index_tags),
+        "prefix_d_kinds": sorted(terms.prefix_d_kinds),
+    }
 
 
 def wants_information(headers: Mapping[str, str]) -> bool:
