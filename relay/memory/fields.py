@@ -9,7 +9,7 @@ import json
 from base64 import b64decode
 from binascii import Error as NotBase64
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import orjson
 
@@ -39,6 +39,16 @@ def object_in(content: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
+def object_to_keep(content: str) -> dict[str, object] | None:
+    """As `object_in`, but only what `compact` can write again and a file can take: no halves of
+    surrogate pairs, nothing nested over 1024 deep. For readers, who keep what they read."""
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _no_json(constant: str) -> None:
     raise ValueError(constant)  # NaN and Infinity are Python's, not JSON's
 
@@ -58,7 +68,7 @@ def decoded(text: str) -> bytes | None:
         return None
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """JSON's integers; `true` is none (A-04)."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -91,6 +101,9 @@ class Shape(Enum):
     PAIRS = "an array of pairs", _are_pairs
     STRING_MAP = "an object of strings", _is_string_map
     OBJECT = "an object", lambda value: isinstance(value, dict)
+    STRING_OR_NULL = "a string or null", lambda value: value is None or isinstance(value, str)
+    """Missing is null."""
+    OBJECT_OR_NULL = "an object or null", lambda value: value is None or isinstance(value, dict)
 
     def __init__(self, words: str, fits: Callable[[object], bool]) -> None:
         self.words = words

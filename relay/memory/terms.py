@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+MAX_CHARS: Final = 10_000
+"""X-03."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +19,7 @@ class Terms:
     """A-08."""
     verify_hash: bool = False
     """A-12."""
+    max_chars: int = MAX_CHARS
+    """Code points of an entry's content (X-03)."""
+    max_bytes: int = 0
+    """Of its UTF-8; 0: no limit."""

@@ -99,6 +99,47 @@ def event_from(fields: object) -> Event:
         for value in tag:
             if type(value) is not str:
                 raise Invalid("tags: must be an array of arrays of strings")
+    return _with_right_id(id_, pubkey, created_at, kind, tags, content, sig)
+
+
+class _Fields(msgspec.Struct, gc=False):
+    id: str
+    pubkey: str
+    created_at: int
+    kind: int
+    tags: list[list[str]]
+    content: str
+    sig: str
+
+
+class _Frame(msgspec.Struct, array_like=True, gc=False):
+    verb: str
+    sub: str
+    event: _Fields
+
+
+_frame_in: Final = msgspec.json.Decoder(_Frame).decode
+
+
+def event_in_frame(text: str) -> Event:
+    """The event of an EVENT frame as a relay sends it, checked as `event_from` does, and in less
+    time: for who reads many. Raises Invalid."""
+    try:
+        event = _frame_in(text).event
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Invalid(f"event: {error}") from None
+    if not (_HEX64(event.pubkey) and _HEX128(event.sig)):
+        raise Invalid("pubkey, sig: must be 64 and 128 lowercase hex characters")
+    if not (0 <= event.created_at <= MAX_CREATED_AT and 0 <= event.kind <= MAX_KIND):
+        raise Invalid("created_at, kind: out of range")
+    return _with_right_id(
+        event.id, event.pubkey, event.created_at, event.kind, event.tags, event.content, event.sig
+    )
+
+
+def _with_right_id(
+    id_: str, pubkey: str, created_at: int, kind: int, tags: list[list[str]], content: str, sig: str
+) -> Event:
     if sha256(id_bytes(pubkey, created_at, kind, tags, content)).hexdigest() != id_:
         raise Invalid("id: is not the hash of this event")
     return Event(

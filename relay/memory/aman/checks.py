@@ -5,31 +5,74 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import NOT_AN_OBJECT, decoded, object_in, whole_number
+from relay.memory.fields import (
+    NOT_AN_OBJECT,
+    Need,
+    Shape,
+    decoded,
+    first_fault,
+    object_in,
+    whole_number,
+)
 from relay.nostr import kinds
+from relay.nostr.secretbox import LEAST_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from relay.memory.fields import Wanted
     from relay.memory.terms import Terms
     from relay.nostr.event import Event
 
-_LABELS: Final = {
+LABELS: Final = {
     kinds.PREFERENCE: "aman_preference",
     kinds.SUMMARY: "aman_summary",
     kinds.TOOL_HISTORY: "aman_tool_history",
     kinds.CLEAR_CONTEXT: "aman_clear_context",
     kinds.SUBSCRIPTION_STATE: "aman_subscription_state",
 }
-_D_ENDS: Final = {
+"""Tag `k`."""
+
+D_ENDS: Final = {
     kinds.PREFERENCE: "preference",
     kinds.SUMMARY: "summary",
     kinds.SUBSCRIPTION_STATE: "subscription_state",
 }
-_SECRETBOX_LEAST: Final = 40
-"""Nonce and MAC of secretbox-v1 (A-25)."""
+"""What follows `<hk>:` in `d`; that of the other two kinds ends with a hash."""
+
+ENCRYPTION: Final = "secretbox-v1"
+VERSION: Final = "1"
+
+_KEY: Final = ("history_key", Shape.STRING, Need.REQUIRED)
+_UPDATED: Final = ("updated_at", Shape.COUNT, Need.REQUIRED)
+_CREATED: Final = ("created_at", Shape.COUNT, Need.REQUIRED)
+_SENDER: Final = ("sender_id", Shape.STRING, Need.OPTIONAL)
+
+FIELDS: Final[Mapping[int, tuple[Wanted, ...]]] = {
+    kinds.PREFERENCE: (_KEY, ("preference", Shape.STRING, Need.REQUIRED), _UPDATED),
+    kinds.SUMMARY: (
+        _KEY,
+        ("summary", Shape.STRING, Need.REQUIRED),
+        ("message_count", Shape.COUNT, Need.REQUIRED),
+        _UPDATED,
+    ),
+    kinds.TOOL_HISTORY: (
+        _KEY,
+        ("tool_name", Shape.STRING, Need.REQUIRED),
+        ("success", Shape.BOOLEAN, Need.REQUIRED),
+        ("content", Shape.STRING, Need.REQUIRED),
+        _SENDER,
+        ("group_id", Shape.STRING, Need.OPTIONAL),
+        _CREATED,
+    ),
+    kinds.CLEAR_CONTEXT: (_KEY, _SENDER, _CREATED),
+    kinds.SUBSCRIPTION_STATE: (_KEY, ("topics", Shape.STRINGS, Need.REQUIRED), _UPDATED),
+}
+"""The fields of a payload, in the order in which they are written (2.1) and asked for."""
 
 
 def check(event: Event, terms: Terms) -> str | None:
-    label = _LABELS.get(event.kind)
+    label = LABELS.get(event.kind)
     if label is None:  # documents, chunks and policies: only the tags are fixed
         return None
     if event.tag("k") != label:
@@ -44,30 +87,42 @@ def check(event: Event, terms: Terms) -> str | None:
         return "ts is in the future"
     if terms.ts_is_created_at and ts != event.created_at:
         return "ts must equal created_at"
-    hk = event.tag("hk") or ""
-    end = _D_ENDS.get(event.kind)
-    if end is not None and event.d != f"{hk}:{end}":
+    hk, d = event.tag("hk") or "", event.d
+    end = D_ENDS.get(event.kind)
+    if end is not None and d != f"{hk}:{end}":
         return f"d must be {hk}:{end}"
-    if end is None and not (event.d.startswith(f"{hk}:") and len(event.d) > len(hk) + 1):
+    if end is None and not (d.startswith(f"{hk}:") and len(d) > len(hk) + 1):
         return f"d must start with {hk}:"
     enc = event.tag("enc")
     if enc is not None:
-        if enc != "secretbox-v1":
-            return "tag enc must be secretbox-v1"
+        if enc != ENCRYPTION:
+            return f"tag enc must be {ENCRYPTION}"
         box = decoded(event.content)
-        return "content is not secretbox-v1" if box is None or len(box) < _SECRETBOX_LEAST else None
-    if version.lstrip("0") != "1":
+        if box is None or len(box) < LEAST_BYTES:
+            return f"content is not {ENCRYPTION}"
         return None
-    if object_in(event.content) is None:
+    if version.lstrip("0") != VERSION:
+        return None
+    fields = object_in(event.content)
+    if fields is None:
         return NOT_AN_OBJECT
-    if terms.verify_hash and end is None:  # A-12
+    fault = content_fault(event.kind, fields, hk)
+    if fault is None and terms.verify_hash and end is None:  # A-12
         digest = sha256(event.content.encode()).hexdigest()
-        if event.d[len(hk) + 1 :] != digest:
+        if d[len(hk) + 1 :] != digest:
             return "d does not match the payload hash"
-    return None
+    return fault
+
+
+def content_fault(kind: int, fields: Mapping[str, object], hk: str) -> str | None:
+    """What is wrong with a payload of version 1 under this history key; None: nothing."""
+    fault = first_fault(fields, FIELDS[kind])
+    if fault is None and fields["history_key"] != hk:
+        return "content.history_key must equal tag hk"
+    return fault
 
 
 def check_lenient(event: Event, terms: Terms) -> str | None:
-    if event.kind in _LABELS and event.tag("enc") is None and object_in(event.content) is None:
+    if event.kind in LABELS and event.tag("enc") is None and object_in(event.content) is None:
         return NOT_AN_OBJECT
     return None

@@ -1,4 +1,7 @@
-"""What a record of nmem must look like. MEMORY.md 5.7."""
+"""What a record of nmem must look like. MEMORY.md 5.7, in its order.
+
+Who may pin what is no question of form: it needs the pinned event.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,146 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import NOT_AN_OBJECT, object_in
+from relay.memory.fields import NOT_AN_OBJECT, Need, Shape, first_fault, is_integer, object_in
+from relay.memory.nmem.summary import summary_fault
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from relay.memory.fields import Wanted
     from relay.memory.terms import Terms
     from relay.nostr.event import Event
 
+    Fields = Mapping[str, object]
+
+SESSION: Final = "nmem:session:"
+PIN: Final = "nmem:pin:"
+OBSERVATION: Final = "nmem:obs:"
+PROMPT: Final = "nmem:prompt:"
+
+MAX_PROMPT: Final = 2000
+"""Characters."""
+SOURCES: Final = ("user", "agent")
+
 _HASHED: Final = re.compile(r".+:[0-9a-f]{64}", re.DOTALL)
+
+_PROMPT_FIELDS: Final[tuple[Wanted, ...]] = (("timestamp", Shape.INTEGER, Need.REQUIRED),)
+_OBSERVATION_FIELDS: Final[tuple[Wanted, ...]] = (
+    ("prompt", Shape.STRING_OR_NULL, Need.REQUIRED),
+    ("timestamp", Shape.INTEGER, Need.REQUIRED),
+    ("obs_type", Shape.STRING, Need.REQUIRED),
+    ("source_event", Shape.STRING, Need.REQUIRED),
+    ("tool_name", Shape.STRING_OR_NULL, Need.REQUIRED),
+    ("file_path", Shape.STRING_OR_NULL, Need.REQUIRED),
+    ("content", Shape.STRING, Need.REQUIRED),
+    ("metadata", Shape.OBJECT_OR_NULL, Need.REQUIRED),
+)
+_SESSION_FIELDS: Final[tuple[Wanted, ...]] = (
+    ("project", Shape.STRING, Need.REQUIRED),
+    ("started_at", Shape.INTEGER, Need.REQUIRED),
+    ("ended_at", Shape.INTEGER, Need.OPTIONAL),
+)
+_PIN_FIELDS: Final[tuple[Wanted, ...]] = (
+    ("pinned", Shape.BOOLEAN, Need.IF_PRESENT),
+    ("at", Shape.INTEGER, Need.IF_PRESENT),
+)
 
 
 def check(event: Event, terms: Terms) -> str | None:
     d = event.d
     if event.kind == kinds.APP_RECORD:
-        for what in ("obs", "prompt"):
-            start = f"nmem:{what}:"
-            if d.startswith(start):
-                shape = f"d must be nmem:{what}:<session>:<sha256 of content>"
-                if _HASHED.fullmatch(d[len(start) :]) is None:
-                    return shape
-                if object_in(event.content) is None:
-                    return NOT_AN_OBJECT
-                return None if sha256(event.content.encode()).hexdigest() == d[-64:] else shape
+        if d.startswith(OBSERVATION):
+            return _hashed(event, OBSERVATION, _observation)
+        if d.startswith(PROMPT):
+            return _hashed(event, PROMPT, _prompt)
         return (
             "d must be nmem:obs:<session>:<sha256 of content> or "
             "nmem:prompt:<session>:<sha256 of content>"
         )
-    if d.startswith("nmem:pin:"):
-        if not is_hex64(d.removeprefix("nmem:pin:")):
-            return "d must be nmem:pin:<event id>"
-    elif not (d.startswith("nmem:session:") and len(d) > len("nmem:session:")):
-        return "d must be nmem:session:<id> or nmem:pin:<event id>"
-    return None if object_in(event.content) is not None else NOT_AN_OBJECT
+    if d.startswith(PIN):
+        return _pin(event)
+    if d.startswith(SESSION) and len(d) > len(SESSION):
+        return _session(event)
+    return "d must be nmem:session:<id> or nmem:pin:<event id>"
+
+
+def session_in(d: str) -> str:
+    """The session that a right `d` names; it may hold `:` (M-02)."""
+    if d.startswith(SESSION):
+        return d.removeprefix(SESSION)
+    prefix = OBSERVATION if d.startswith(OBSERVATION) else PROMPT
+    return d[len(prefix) : -65]
+
+
+def _hashed(event: Event, prefix: str, fault_in: Callable[[Fields], str | None]) -> str | None:
+    d = event.d
+    shape = f"d must be {prefix}<session>:<sha256 of content>"
+    if _HASHED.fullmatch(d, len(prefix)) is None:
+        return shape
+    fields = object_in(event.content)
+    if fields is None:
+        return NOT_AN_OBJECT
+    if fields.get("session_id") != session_in(d):
+        return "content.session_id must equal the session in d"
+    digest = sha256(event.content.encode(errors="replace")).hexdigest()
+    return fault_in(fields) if digest == d[-64:] else shape
+
+
+def _observation(fields: Fields) -> str | None:
+    return first_fault(fields, _OBSERVATION_FIELDS)
+
+
+def _prompt(fields: Fields) -> str | None:
+    fault = first_fault(fields, _PROMPT_FIELDS)
+    if fault is not None:
+        return fault
+    if fields.get("source") not in SOURCES:
+        return "content.source must be user or agent"
+    text = fields.get("content")
+    if not isinstance(text, str):
+        return "content.content must be a string"
+    if len(text) > MAX_PROMPT:
+        return f"content.content is over {MAX_PROMPT} characters"
+    return None
+
+
+def _session(event: Event) -> str | None:
+    fields = object_in(event.content)
+    if fields is None:
+        return NOT_AN_OBJECT
+    if fields.get("id") != session_in(event.d):
+        return "content.id must equal the session in d"
+    fault = first_fault(fields, _SESSION_FIELDS)
+    if fault is not None:
+        return fault
+    started, ended = fields["started_at"], fields.get("ended_at")
+    assert isinstance(started, int)
+    if isinstance(ended, int) and ended < started:
+        return "content.ended_at is before started_at"
+    signature, summary = fields.get("signature"), fields.get("summary")
+    if signature is not None and not _is_signature(signature):
+        return "content.signature must be an array of pairs"
+    if summary is None:
+        return None
+    if not isinstance(summary, dict):
+        return "content.summary must be an object or null"
+    fault = summary_fault(summary)
+    return None if fault is None else f"content.summary.{fault}"
+
+
+def _is_signature(value: object) -> bool:
+    """`[[obs_type, count], …]` (M-04)."""
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2
+        and isinstance(pair[0], str) and is_integer(pair[1])
+        for pair in value
+    )  # fmt: skip
+
+
+def _pin(event: Event) -> str | None:
+    if not is_hex64(event.d.removeprefix(PIN)):
+        return "d must be nmem:pin:<event id>"
+    fields = object_in(event.content)
+    return NOT_AN_OBJECT if fields is None else first_fault(fields, _PIN_FIELDS)

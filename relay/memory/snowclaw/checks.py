@@ -1,4 +1,4 @@
-"""What a record of Snowclaw must look like. MEMORY.md 4.8, G-24."""
+"""What a record of Snowclaw must look like. MEMORY.md 4.8, in its order, and G-24."""
 
 from __future__ import annotations
 
@@ -6,96 +6,78 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
-from relay.memory.fields import NOT_AN_OBJECT, object_in, whole_number
-from relay.nostr.keys import public_key
+from relay.memory.fields import NOT_AN_OBJECT, first_fault, object_in, whole_number
+from relay.memory.snowclaw.config import values_fault
+from relay.memory.snowclaw.contents import KNOWN
+from relay.memory.snowclaw.encryption import is_encrypted
+from relay.memory.snowclaw.keys import (
+    COLLECTIVE,
+    CONFIG,
+    MEMORY,
+    OfGroup,
+    category_and_key,
+    config_scope,
+    memory_scope,
+)
 
 if TYPE_CHECKING:
     from relay.memory.terms import Terms
     from relay.nostr.event import Event
 
-_CONFIG: Final = "snowclaw:config:"
-_MEMORY: Final = "snowclaw:memory:"
-_COLLECTIVE: Final = "snow:memory:"
-_SHORT_KEY: Final = re.compile(r"[0-9a-f]{16}|[0-9a-f]{32}|[0-9a-f]{64}")
-_BAD_KEY: Final = "d must end with an npub or 16, 32 or 64 lowercase hex characters"
-_BAD_SCOPE: Final = (
-    "d must be snowclaw:config:global, snowclaw:config:group:<id> or snowclaw:config:npub:<key>"
-)
-_BAD_MEMORY: Final = "d must be snowclaw:memory:npub:<key> or snowclaw:memory:group:<id>"
-_BAD_CATEGORY: Final = "d must be snowclaw:<category>:<key>"
+TIERS: Final = ("public", "group", "private")
+# In one way only: what can match a digit in two ways takes minutes for a tag full of them.
+_NUMBER: Final = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def check(event: Event, terms: Terms) -> str | None:
     d = event.d
-    if d.startswith(_CONFIG):
-        return _config(event, d.removeprefix(_CONFIG))
-    if d.startswith(_MEMORY):
-        return _user_or_group(event, d.removeprefix(_MEMORY))
-    if d.startswith(_COLLECTIVE):
-        return _collective(event)
-    _, _, rest = d.partition(":")
-    category, colon, _ = rest.partition(":")
-    # `memory` and `config` without their colon are no categories (S-06); an empty key is none.
-    if not (category and colon):
-        return _BAD_CATEGORY
+    try:
+        if d.startswith(CONFIG):
+            config_scope(d)
+            return values_fault(event)
+        if d.startswith(MEMORY):
+            return _user_or_group(event)
+        if d.startswith(COLLECTIVE):
+            return collective_fault(event) or _object_unless_encrypted(event)
+        category_and_key(d)
+    except Invalid as fault:
+        return fault.text
     return None
 
 
-def _config(event: Event, scope: str) -> str | None:
-    where, _, key = scope.partition(":")
-    if scope != "global" and not (where in ("group", "npub") and key):
-        return _BAD_SCOPE
-    if where == "npub" and not _is_key(key):
-        return _BAD_KEY
-    return None if event.content == "" or object_in(event.content) is not None else NOT_AN_OBJECT
-
-
-def _user_or_group(event: Event, scope: str) -> str | None:
-    where, _, key = scope.partition(":")
-    if where not in ("npub", "group") or (where == "group" and not key):
-        return _BAD_MEMORY
-    if where == "npub" and not _is_key(key):
-        return _BAD_KEY
-    if where == "group" and event.tag("h") not in (None, key):
-        return f"tag h must be {key}"
-    return _object_unless_encrypted(event)
-
-
-def _object_unless_encrypted(event: Event) -> str | None:
-    if event.tag("encrypted") == "nip44" or object_in(event.content) is not None:  # S-12
+def _user_or_group(event: Event) -> str | None:
+    """Raises Invalid for a `d` that is none."""
+    scope = memory_scope(event.d)
+    if isinstance(scope, OfGroup) and event.tag("h") not in (None, scope.id):
+        return f"tag h must be {scope.id}"
+    if is_encrypted(event):
         return None
-    return NOT_AN_OBJECT
+    fields = object_in(event.content)
+    return NOT_AN_OBJECT if fields is None else first_fault(fields, KNOWN)
 
 
-def _is_key(key: str) -> bool:
-    """Forms of S-01."""
-    if key.startswith("npub1"):
-        try:
-            public_key(key)
-        except Invalid:
-            return False
-        return key == key.lower()
-    return _SHORT_KEY.fullmatch(key) is not None
-
-
-def _collective(event: Event) -> str | None:
-    if event.tag("snow:tier") not in ("public", "group", "private"):
+def collective_fault(event: Event) -> str | None:
+    """What is wrong with the tags of collective memory (S-27)."""
+    if event.tag("snow:tier") not in TIERS:
         return "snow:tier must be public, group or private"
-    try:
-        confidence = float(event.tag("snow:confidence") or "")
-    except ValueError:
-        confidence = -1.0
-    if not 0 <= confidence <= 1:  # NaN is not between
+    confidence = event.tag("snow:confidence") or ""
+    if _NUMBER.fullmatch(confidence) is None or float(confidence) > 1:
         return "snow:confidence must be a number from 0 to 1"
     version = event.tag("snow:version") or ""
     if whole_number(version.removeprefix("-")) is None:
         return "snow:version must be an integer"
-    return _object_unless_encrypted(event)
+    return None
+
+
+def _object_unless_encrypted(event: Event) -> str | None:
+    if is_encrypted(event) or object_in(event.content) is not None:
+        return None
+    return NOT_AN_OBJECT
 
 
 def check_lenient(event: Event, terms: Terms) -> str | None:
-    if event.d.startswith(_CONFIG) and event.content == "":
+    if event.d.startswith(CONFIG) and event.content == "":
         return None
-    if event.d.startswith((_CONFIG, _MEMORY, _COLLECTIVE)):
+    if event.d.startswith((CONFIG, MEMORY, COLLECTIVE)):
         return _object_unless_encrypted(event)
     return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.fields import decoded, whole_number
+from relay.memory.transcripts.sources import piece_in
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _NIP44_LEAST: Final = 99
-_PIECE: Final = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 def check(event: Event, terms: Terms) -> str | None:
@@ -32,11 +31,6 @@ def check(event: Event, terms: Terms) -> str | None:
                 return f"tag {name} must be an integer"
         for name in ("chunk", "split"):
             value = event.tag(name)
-            if value is not None and not _is_piece(value):
+            if value is not None and piece_in(value) is None:
                 return f"tag {name} must be i/n"
     return None
-
-
-def _is_piece(value: str) -> bool:
-    found = _PIECE.fullmatch(value)
-    return found is not None and int(found[1]) < int(found[2])

@@ -70,6 +70,7 @@ SYSTEMS = {
 }
 
 
+@pytest.mark.proves("G-22")
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_kind_of_memory_is_found_by_what_the_table_says(name: str) -> None:
     """G-22"""
@@ -120,6 +121,7 @@ RECORDS = {
 }  # fmt: skip
 
 
+@pytest.mark.proves("G-22")
 @pytest.mark.parametrize("d", RECORDS)
 def test_a_record_is_found_by_what_the_table_says(d: str) -> None:
     """G-22"""
@@ -137,6 +139,7 @@ def test_records_of_kind_78_are_found_by_their_content_field() -> None:
     assert text(78, "no", d="my app") is None
 
 
+@pytest.mark.proves("G-22")
 def test_collective_memory_is_found_by_its_t_tags_too() -> None:
     found = words(30078, {"summary": "s"}, ("t", "brew"), d="snow:memory:tea")
     assert found == ["tea", "s", "brew"]
@@ -148,7 +151,7 @@ def test_what_is_encrypted_or_passes_by_is_never_found(kind: int) -> None:
     assert text(kind, "plain", ("title", "plain"), ("subject", "plain")) is None
 
 
-@pytest.mark.proves("N50-11")
+@pytest.mark.proves("N50-11", "G-21")
 @pytest.mark.parametrize("tag", [("enc", "secretbox-v1"), ("encrypted", "nip44"), ("enc",)])
 def test_a_tag_that_says_encrypted_hides_everything(tag: tuple[str, ...]) -> None:
     """G-21"""
@@ -156,7 +159,7 @@ def test_a_tag_that_says_encrypted_hides_everything(tag: tuple[str, ...]) -> Non
     assert text(30078, "tea", tag, ("title", "tea"), d="snowclaw:core:x") is None
 
 
-@pytest.mark.proves("N50-11")
+@pytest.mark.proves("N50-11", "G-21")
 @pytest.mark.parametrize("content", [NIP44, NIP04])
 def test_content_of_the_form_of_a_ciphertext_is_not_looked_at(content: str) -> None:
     """G-21: lists with private items carry no tag that says so."""

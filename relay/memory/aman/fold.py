@@ -1,0 +1,240 @@
+"""What a stream of Aman's events adds up to, per author and history key. MEMORY.md §2.2, §2.3.
+
+Events may come in any order and more than once. Rows that stand under one `d` are of one payload,
+so which of them came first makes no difference but in the id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
+
+from relay.memory.aman.checks import D_ENDS, LABELS
+from relay.memory.aman.records import (
+    Clear,
+    Preference,
+    Record,
+    Subscriptions,
+    Summary,
+    ToolCall,
+    filed,
+    read_under,
+)
+from relay.memory.reading import Unread
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from relay.memory.aman.records import SharedKey
+    from relay.nostr.event import Event
+
+R = TypeVar("R", bound=Record)
+
+
+class Tie(Enum):
+    """Which of two events with one `ts` stays (A-09)."""
+
+    HIGH = "high"
+    """That with the greater id, as the original's indexer has it."""
+    LOW = "low"
+    """That with the smaller id, as in NIP-01."""
+
+
+class Row(NamedTuple, Generic[R]):
+    """A record and the event that it was read from."""
+
+    record: R
+    id: str
+    author: str
+    """64 hex."""
+    created_at: int
+    """Unix seconds, of the event."""
+    time: int
+    """Unix seconds: tag `ts`, else the payload's, else `created_at` (A-15)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The memory under one history key."""
+
+    history_key: str
+    author: str | None
+    """None: of all authors together."""
+    preference: Row[Preference] | None
+    summary: Row[Summary] | None
+    subscriptions: Row[Subscriptions] | None
+    tools: tuple[Row[ToolCall], ...]
+    """Newest first."""
+    clears: tuple[Row[Clear], ...]
+    """Newest first."""
+    cleared_at: int | None
+    """The time of the latest clear, read or not (A-16): older and equally old summaries and tool
+    calls are left out."""
+    unread: tuple[Unread, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        latest = (self.preference, self.summary, self.subscriptions)
+        return latest == (None, None, None) and not (self.tools or self.clears or self.unread)
+
+
+_Found = Row[Record] | Unread
+_Rank = tuple[int, str]
+"""`ts`, then id: what decides between two versions."""
+
+
+class _Latest(NamedTuple):
+    rank: _Rank
+    found: _Found
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What one author wrote under one history key."""
+
+    latest: dict[int, _Latest] = field(default_factory=dict)
+    """By kind. A version that cannot be read still is the latest, as on the relay."""
+    once: dict[tuple[int, str], _Found] = field(default_factory=dict)
+    """By kind and `d`."""
+    cleared_at: int = -1
+
+
+_NEVER: Final = _Scope()
+
+
+class Fold:
+    """Takes events one by one, from a first page of stored ones to the last live one."""
+
+    def __init__(self, key: SharedKey | None = None, tie: Tie = Tie.HIGH) -> None:
+        self._key = key
+        self._tie = tie
+        self._scopes: dict[str, dict[str, _Scope]] = {}
+        """By history key and author."""
+
+    def take(self, event: Event) -> str | None:
+        """The history key under which something changed; None: nothing did."""
+        kind = event.kind
+        if kind not in LABELS:
+            return None
+        hk, ts = filed(event)
+        scope = self._scope(hk, event.pubkey)
+        if kind in D_ENDS:
+            rank = (event.created_at if ts is None else ts, event.id)
+            held = scope.latest.get(kind)
+            if held is not None and not self._beats(rank, held.rank):
+                return None
+            scope.latest[kind] = _Latest(rank, self._found(event, hk, ts))
+            return hk
+        slot = (kind, event.d)
+        first = scope.once.get(slot)
+        if first is not None and not isinstance(first, Unread):
+            return None
+        found = self._found(event, hk, ts)
+        if first is not None and isinstance(found, Unread):
+            return None
+        scope.once[slot] = found
+        if kind == kinds.CLEAR_CONTEXT:
+            scope.cleared_at = max(scope.cleared_at, _time_of(found))
+        return hk
+
+    def snapshot(self, history_key: str, author: str | None = None) -> Snapshot:
+        """Of one author, or of all together as the original projects it (A-13, A-15)."""
+        authors = self._scopes.get(history_key, {})
+        if author is None:
+            return _snapshot(history_key, None, authors.values())
+        return _snapshot(history_key, author, [authors.get(author, _NEVER)])
+
+    def history_keys(self) -> list[str]:
+        """Every history key that was seen, in order."""
+        return sorted(self._scopes)
+
+    def authors(self, history_key: str) -> list[str]:
+        """Who wrote under it, in order."""
+        return sorted(self._scopes.get(history_key, {}))
+
+    def unread(self) -> list[Unread]:
+        """Every event that could not be read and that no other took the place of (A-22)."""
+        scopes = [scope for authors in self._scopes.values() for scope in authors.values()]
+        return list(_unread(scopes))
+
+    def _beats(self, rank: _Rank, held: _Rank) -> bool:
+        if self._tie is Tie.HIGH or rank[0] != held[0]:
+            return rank > held
+        return rank < held
+
+    def _scope(self, history_key: str, author: str) -> _Scope:
+        authors = self._scopes.get(history_key)
+        if authors is None:
+            authors = self._scopes[history_key] = {}
+        scope = authors.get(author)
+        if scope is None:
+            scope = authors[author] = _Scope()
+        return scope
+
+    def _found(self, event: Event, history_key: str, ts: int | None) -> _Found:
+        record = read_under(history_key, event, self._key)
+        if isinstance(record, Unread):
+            return record
+        time = record.time if ts is None else ts
+        return Row(record, event.id, event.pubkey, event.created_at, time)
+
+
+def _time_of(found: _Found) -> int:
+    if isinstance(found, Row):
+        return found.time
+    ts = filed(found.event).ts
+    return found.event.created_at if ts is None else ts
+
+
+def _snapshot(history_key: str, author: str | None, scopes: Collection[_Scope]) -> Snapshot:
+    cleared_at = max((scope.cleared_at for scope in scopes), default=-1)
+    summary = _newest(scopes, Summary)
+    tools = (row for row in _all(scopes, ToolCall) if row.time > cleared_at)
+    return Snapshot(
+        history_key,
+        author,
+        preference=_newest(scopes, Preference),
+        summary=summary if summary is not None and summary.time > cleared_at else None,
+        subscriptions=_newest(scopes, Subscriptions),
+        tools=_newest_first(tools),
+        clears=_newest_first(_all(scopes, Clear)),
+        cleared_at=cleared_at if cleared_at >= 0 else None,
+        unread=tuple(_unread(scopes)),
+    )
+
+
+def _newest(scopes: Iterable[_Scope], kind: type[R]) -> Row[R] | None:
+    held = [scope.latest[kind.kind] for scope in scopes if kind.kind in scope.latest]
+    read_ones = [latest for latest in held if isinstance(latest.found, Row)]
+    if not read_ones:
+        return None
+    return cast("Row[R]", max(read_ones, key=lambda latest: latest.rank).found)
+
+
+def _all(scopes: Iterable[_Scope], kind: type[R]) -> Iterator[Row[R]]:
+    """One row for each `d`: that of the earliest event where several authors have it."""
+    rows: dict[str, Row[R]] = {}
+    for scope in scopes:
+        for (of_kind, d), found in scope.once.items():
+            if of_kind != kind.kind or isinstance(found, Unread):
+                continue
+            row, other = cast("Row[R]", found), rows.get(d)
+            if other is None or (row.created_at, row.id) < (other.created_at, other.id):
+                rows[d] = row
+    yield from rows.values()
+
+
+def _newest_first(rows: Iterable[Row[R]]) -> tuple[Row[R], ...]:
+    return tuple(sorted(rows, key=lambda row: (row.time, row.id), reverse=True))
+
+
+def _unread(scopes: Iterable[_Scope]) -> Iterator[Unread]:
+    for scope in scopes:
+        for latest in scope.latest.values():
+            if isinstance(latest.found, Unread):
+                yield latest.found
+        for found in scope.once.values():
+            if isinstance(found, Unread):
+                yield found

@@ -1,0 +1,274 @@
+"""Aman's five records: as values, as unsigned events, and read back. MEMORY.md §2.
+
+The kinds beside them (documents, chunks, policies: 30090-30092) are read as the events they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from relay.errors import Invalid
+from relay.memory.aman.checks import D_ENDS, ENCRYPTION, FIELDS, LABELS, VERSION, content_fault
+from relay.memory.draft import Draft
+from relay.memory.fields import NOT_AN_OBJECT, compact, object_to_keep, whole_number
+from relay.memory.reading import Unread
+from relay.nostr import kinds, secretbox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from relay.nostr.event import Event
+
+DOCUMENTS: Final = frozenset({kinds.DOC_MANIFEST, kinds.CHUNK_REF, kinds.DOC_POLICY})
+KINDS: Final = (*sorted(DOCUMENTS), *LABELS)
+"""What the one backfill REQ asks for (A-21)."""
+
+NO_MORE: Final[Mapping[str, object]] = {}
+"""Of a record whose payload has no unknown fields."""
+
+_SHOWN: Final = 80
+"""Characters of what others wrote in a line about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Kind 30093. `more` is, as in every record, the unknown fields: kept when written again."""
+
+    history_key: str
+    preference: str
+    updated_at: int
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    kind: ClassVar[int] = kinds.PREFERENCE
+
+    @property
+    def time(self) -> int:
+        """Unix seconds, as in all records: tag `ts` and `created_at` of the event (A-01)."""
+        return self.updated_at
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Kind 30094."""
+
+    history_key: str
+    summary: str
+    message_count: int
+    updated_at: int
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    kind: ClassVar[int] = kinds.SUMMARY
+
+    @property
+    def time(self) -> int:
+        return self.updated_at
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """Kind 30095: one entry of the tool history."""
+
+    history_key: str
+    tool_name: str
+    success: bool
+    content: str
+    sender_id: str | None
+    group_id: str | None
+    created_at: int
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    kind: ClassVar[int] = kinds.TOOL_HISTORY
+
+    @property
+    def time(self) -> int:
+        return self.created_at
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Kind 30096: from here on the context is empty."""
+
+    history_key: str
+    sender_id: str | None
+    created_at: int
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    kind: ClassVar[int] = kinds.CLEAR_CONTEXT
+
+    @property
+    def time(self) -> int:
+        return self.created_at
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriptions:
+    """Kind 30097 (A-05)."""
+
+    history_key: str
+    topics: tuple[str, ...]
+    updated_at: int
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    kind: ClassVar[int] = kinds.SUBSCRIPTION_STATE
+
+    @property
+    def time(self) -> int:
+        return self.updated_at
+
+
+Record = Preference | Summary | ToolCall | Clear | Subscriptions
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKey:
+    """The secretbox key of a family of agents, and where it was found, to be named in errors."""
+
+    key: bytes = field(repr=False)
+    source: str
+    """Such as `NOSTR_SECRETBOX_KEY`."""
+
+
+# -- writing ------------------------------------------------------------------------------------
+
+
+def history_key(sender: str, group: str | None = None) -> str:
+    """The key that the original uses: of a group, else of one person (A-03)."""
+    return sender if group is None else f"group:{group}"
+
+
+def payload_of(record: Record) -> dict[str, object]:
+    """The fields in their order, absent ones as null, unknown ones last (A-02)."""
+    named = {name: getattr(record, name) for name, _, _ in FIELDS[record.kind]}
+    return {**named, **record.more}
+
+
+def payload_hash(payload: Mapping[str, object]) -> str:
+    """SHA-256 of the compact JSON, before any encryption (A-02); 64 hex."""
+    return _hash(compact(payload))
+
+
+def draft_of(record: Record) -> Draft:
+    """The record as an event that everyone with access to it can read (A-01)."""
+    text = compact(payload_of(record))
+    return Draft(record.kind, _tags(record, text), text, record.time)
+
+
+def sealed_draft_of(record: Record, key: bytes, nonce: bytes) -> Draft:
+    """The record as an event that the key opens (A-23). `nonce`: 24 random bytes."""
+    text = compact(payload_of(record))
+    tags = [*_tags(record, text), ["enc", ENCRYPTION]]
+    return Draft(record.kind, tags, secretbox.seal(text, key, nonce), record.time)
+
+
+def _tags(record: Record, text: str) -> list[list[str]]:
+    hk = record.history_key
+    end = D_ENDS.get(record.kind) or _hash(text)
+    return [
+        ["d", f"{hk}:{end}"], ["k", LABELS[record.kind]], ["hk", hk], ["v", VERSION],
+        ["ts", str(record.time)],
+    ]  # fmt: skip
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+class Filed(NamedTuple):
+    """Where an event belongs: known from its tags, also when its content cannot be read."""
+
+    history_key: str
+    """Empty when neither `hk` nor `d` tells."""
+    ts: int | None
+    """Unix seconds; None when the tag is missing or no time."""
+
+
+def filed(event: Event) -> Filed:
+    hk = event.tag("hk")
+    return Filed(history_key_in(event) if hk is None else hk, whole_number(event.tag("ts")))
+
+
+def history_key_in(event: Event) -> str:
+    """What stands before the kind's suffix in `d`, which may hold colons itself (A-03)."""
+    hk, colon, end = event.d.rpartition(":")
+    return hk if colon and D_ENDS.get(event.kind, end) == end else ""
+
+
+def record_in(event: Event, key: SharedKey | None = None) -> Record | Event | Unread:
+    """The record; the event itself where it is a document, a chunk or a policy."""
+    if event.kind in DOCUMENTS:
+        return event
+    if event.kind not in LABELS:
+        return Unread(event, f"kind {event.kind} is none of Aman's")
+    return read_under(filed(event).history_key, event, key)
+
+
+def read_under(hk: str, event: Event, key: SharedKey | None) -> Record | Unread:
+    """`record_in`, of one of the five kinds whose history key is known already."""
+    end = D_ENDS.get(event.kind)
+    if end is not None and event.d != f"{hk}:{end}":
+        return Unread(event, f"{_named(event)}: d must be <hk>:{end}")
+    enc = event.tag("enc")
+    if enc is None:  # plain, whether or not a key is at hand (A-26)
+        return _parsed(event, event.content, hk)
+    if enc != ENCRYPTION:
+        why = f"{_named(event)}: enc is {enc[:_SHOWN]!r}, only {ENCRYPTION!r} can be opened"
+        return Unread(event, why, is_locked=True)
+    if key is None:
+        return Unread(event, f"{_named(event)}: locked, and no key is configured", is_locked=True)
+    try:
+        text = secretbox.opened(event.content, key.key)
+    except Invalid as invalid:
+        why = f"{_named(event)}: {invalid.text} (key from {key.source})"
+        return Unread(event, why, is_locked=True)
+    return _parsed(event, text, hk)
+
+
+def _named(event: Event) -> str:
+    return f"{event.kind} {event.d[:_SHOWN]!r}"
+
+
+def _parsed(event: Event, text: str, hk: str) -> Record | Unread:
+    version = event.tag("v")
+    if version is not None and version.lstrip("0") != VERSION:
+        why = f"{_named(event)}: schema version {version[:_SHOWN]!r}, only {VERSION} is known"
+        return Unread(event, why)
+    fields = object_to_keep(text)
+    if fields is None:
+        return Unread(event, f"{_named(event)}: {NOT_AN_OBJECT}")
+    fault = content_fault(event.kind, fields, hk)
+    if fault is not None:
+        return Unread(event, f"{_named(event)}: {fault}")
+    return _record(event.kind, fields, _unknown(event.kind, fields))
+
+
+_NAMES: Final = {kind: frozenset(name for name, _, _ in wanted) for kind, wanted in FIELDS.items()}
+
+
+def _unknown(kind: int, fields: dict[str, object]) -> Mapping[str, object]:
+    names = _NAMES[kind]
+    if fields.keys() <= names:
+        return NO_MORE
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def _record(kind: int, fields: Mapping[str, Any], more: Mapping[str, object]) -> Record:
+    """Of fields that `content_fault` let through: each is there and has its type."""
+    hk = fields["history_key"]
+    if kind == kinds.TOOL_HISTORY:
+        return ToolCall(
+            hk, fields["tool_name"], fields["success"], fields["content"],
+            fields.get("sender_id"), fields.get("group_id"), fields["created_at"], more,
+        )  # fmt: skip
+    if kind == kinds.CLEAR_CONTEXT:
+        return Clear(hk, fields.get("sender_id"), fields["created_at"], more)
+    if kind == kinds.PREFERENCE:
+        return Preference(hk, fields["preference"], fields["updated_at"], more)
+    if kind == kinds.SUMMARY:
+        count = fields["message_count"]
+        return Summary(hk, fields["summary"], count, fields["updated_at"], more)
+    return Subscriptions(hk, tuple(fields["topics"]), fields["updated_at"], more)

@@ -1,0 +1,166 @@
+"""What the recall benchmark tells and asks: made up from a seed, the same for each. MEMORY.md X-21.
+
+A planted sentence holds the answer to its question, which shares few of its words. Filler is about
+the same people, places and things. What was never planted is asked in the same way, about people of
+whom no answer was told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_Item = TypeVar("_Item")
+
+EACH: Final = 4
+"""Sentences of each category."""
+FILLER_LINES: Final = 8
+"""Of one session."""
+
+
+class Category(StrEnum):
+    FACTS = "facts"
+    CONTEXT = "context"
+    REASONING = "reasoning"
+    PREFERENCES = "preferences"
+    COMMITMENTS = "commitments"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    category: Category
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    told: str
+    question: Question
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    planted: tuple[Planted, ...]
+    never_told: tuple[Question, ...]
+
+
+class Dice:
+    """Numbers that follow from a seed on every machine alike."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._thrown = 0
+
+    def below(self, sides: int) -> int:
+        self._thrown += 1
+        digest = sha256(f"{self._seed}:{self._thrown}".encode()).digest()
+        return int.from_bytes(digest[:8]) % sides
+
+    def one_of(self, items: Sequence[_Item]) -> _Item:
+        return items[self.below(len(items))]
+
+    def shuffled(self, items: Sequence[_Item]) -> list[_Item]:
+        left, found = list(items), []
+        while left:
+            found.append(left.pop(self.below(len(left))))
+        return found
+
+
+_PEOPLE: Final = (
+    "Mira", "Tomas", "Ines", "Jonas", "Aiko", "Bela", "Carlos", "Dunja", "Emre", "Farah", "Goran",
+    "Hanna", "Ivo", "Jelena", "Kofi", "Lena", "Marek", "Nadia", "Oskar", "Petra", "Quentin",
+    "Rosa", "Samir", "Tilda", "Umar", "Vera", "Wanda", "Xenia", "Yusuf", "Zora",
+)  # fmt: skip
+_PLACES: Final = (
+    "Lisbon", "Porto", "Ghent", "Tartu", "Graz", "Split", "Bergen", "Turin", "Leeds", "Brno",
+)  # fmt: skip
+_THINGS: Final = (
+    "audit", "relay", "backup", "roadmap", "invoice", "manual", "prototype", "survey", "contract",
+    "dashboard", "archive", "newsletter",
+)  # fmt: skip
+_CAUSES: Final = (
+    "the office flooded", "the lease ended", "the train line opened", "the rent doubled",
+    "the archive burned", "the partner closed",
+)  # fmt: skip
+_DRINKS: Final = (
+    "green tea", "black coffee", "ginger beer", "plum juice", "oat milk", "mint water"
+)  # fmt: skip
+_DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
+
+_TOLD: Final = {
+    Category.FACTS: "{who} keeps the {thing} in {place}, on shelf {number}.",
+    Category.CONTEXT: "We were in {place} on {day} when {who} showed us the {thing}.",
+    Category.REASONING: "{who} moved to {place} because {cause}.",
+    Category.PREFERENCES: "{who} prefers {drink} to anything else at meetings.",
+    Category.COMMITMENTS: "I promised {who} to send the {thing} by {day}.",
+}
+_ASKED: Final = {
+    Category.FACTS: "Where would I find the {thing} that {who} keeps?",
+    Category.CONTEXT: "In which place did {who} first show the {thing}?",
+    Category.REASONING: "What made {who} leave for {place}?",
+    Category.PREFERENCES: "What should there be to drink when {who} comes to meetings?",
+    Category.COMMITMENTS: "What do I still owe {who}, and by which day?",
+}
+"""In other words than it was told, as people ask."""
+_ANSWER: Final = {
+    Category.FACTS: "shelf {number}",
+    Category.CONTEXT: "in {place} on {day}",
+    Category.REASONING: "{cause}",
+    Category.PREFERENCES: "{drink}",
+    Category.COMMITMENTS: "send the {thing} by {day}",
+}
+_FILLER: Final = (
+    "{who} asked about the {thing} and nobody knew.",
+    "The meeting in {place} was put off to {day}.",
+    "{who} and {other} looked at the {thing} together.",
+    "There was a note about {place}, and {who} read it out.",
+    "{who} will be away on {day}.",
+    "Somebody left the {thing} open, {other} closed it.",
+    "{who} said that {place} is far from {place2}.",
+    "It rained when {who} came back with the {thing}.",
+)
+
+
+def plot_of(seed: int) -> Plot:
+    dice = Dice(seed)
+    people = dice.shuffled(_PEOPLE)
+    planted = []
+    for category in list(Category) * EACH:
+        words = _words(dice, people.pop())
+        question = Question(category, _ASKED[category].format_map(words))
+        told, answer = _TOLD[category], _ANSWER[category]
+        planted.append(Planted(told.format_map(words), question, answer.format_map(words)))
+    never_told = [
+        Question(category, _ASKED[category].format_map(_words(dice, people.pop())))
+        for category in Category
+    ]
+    return Plot(tuple(planted), tuple(never_told))
+
+
+def filler_of(seed: int, session: int) -> list[str]:
+    """What was said in a session that nobody will ask about."""
+    dice = Dice(seed * 1_000_003 + session + 1)
+    return [
+        dice.one_of(_FILLER).format_map(_words(dice, dice.one_of(_PEOPLE)))
+        for _ in range(FILLER_LINES)
+    ]
+
+
+def _words(dice: Dice, who: str) -> dict[str, str]:
+    return {
+        "who": who,
+        "other": dice.one_of(_PEOPLE),
+        "place": dice.one_of(_PLACES),
+        "place2": dice.one_of(_PLACES),
+        "thing": dice.one_of(_THINGS),
+        "cause": dice.one_of(_CAUSES),
+        "drink": dice.one_of(_DRINKS),
+        "day": dice.one_of(_DAYS),
+        "number": str(dice.below(90) + 10),
+    }

@@ -1,0 +1,306 @@
+"""Anamnesis' four records: as unsigned events, and read back. MEMORY.md 6.1, 6.3, 6.4.
+
+A memory is named by the hash of its content. Who wrote, vouched or corrected is the signer of the
+event; what a content says of that is a claim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from relay.memory.anamnesis.checks import (
+    PATCH_FIELDS,
+    VOUCH,
+    Attestation,
+    MemoryType,
+    check,
+    content_hash,
+    entry_faults,
+    time_in,
+)
+from relay.memory.draft import Draft
+from relay.memory.fields import NOT_AN_OBJECT, compact, object_to_keep
+from relay.memory.naming import ENTRY, PATCH, SUPERSEDED
+from relay.memory.reading import Unread
+from relay.memory.terms import MAX_CHARS, Terms
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from relay.nostr.event import Event
+
+WARNED_BYTES: Final = 10_240
+"""The 10 KB of the document's prose (X-03)."""
+_LABEL: Final = "anamnesis"
+_NOTHING_MORE: Final[Mapping[str, object]] = {}
+_SUGGESTED: Final = ("memory_type", "tags", "confidence")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One memory, as its document has it."""
+
+    content: str
+    author_id: str
+    author_name: str
+    timestamp: str
+    """ISO 8601 with zone."""
+    memory_type: MemoryType = MemoryType.EPISODIC
+    parents: tuple[str, ...] = ()
+    """Hashes of what it builds upon."""
+    confidence: float = 0.5
+    tags: tuple[str, ...] = ()
+    context: Mapping[str, object] | None = None
+    more_of_author: Mapping[str, object] = field(default_factory=dict)
+    """`platform`, and what else stands beside `id` and `name`."""
+    anchors: tuple[str, ...] = ()
+    """Tags `r`: what outside of all memories it can be checked against (X-14)."""
+    group: str | None = None
+
+    @property
+    def hash(self) -> str:
+        return content_hash(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A stored entry."""
+
+    event: Event
+    entry: Entry
+    claimed_vouchers: tuple[Mapping[str, object], ...] = ()
+    """Shown, never counted (X-06)."""
+    claimed_successor: str | None = None
+
+    @property
+    def hash(self) -> str:
+        return self.entry.hash
+
+    @property
+    def author(self) -> str:
+        """Public key of the signer."""
+        return self.event.pubkey
+
+
+@dataclass(frozen=True, slots=True)
+class Vouch:
+    event: Event
+    of: str
+    claimed_id: str
+    name: str | None
+    timestamp: str
+    confidence: float | None
+    attestation: Attestation
+
+    @property
+    def voucher(self) -> str:
+        """Public key of the signer."""
+        return self.event.pubkey
+
+
+@dataclass(frozen=True, slots=True)
+class Supersession:
+    event: Event
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """New metadata of a memory (X-07)."""
+
+    event: Event
+    of: str
+    fields: Mapping[str, object]
+    """Some of PATCH_FIELDS; none: as the entry has them."""
+
+
+Record = Memory | Vouch | Supersession | Patch
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """What `validate` says of an entry (X-20)."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def valid(self) -> bool:
+        return not self.errors
+
+
+# -- writing ------------------------------------------------------------------------------------
+
+
+def timestamp_of(seconds: int) -> str:
+    """How Unix seconds are written."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def fields_of(entry: Entry) -> dict[str, object]:
+    """The document, in the order of X-01; `vouchers` and `superseded_by` are never written."""
+    author = {"id": entry.author_id, "name": entry.author_name, **entry.more_of_author}
+    fields: dict[str, object] = {
+        "content": entry.content,
+        "author": author,
+        "timestamp": entry.timestamp,
+        "content_hash": entry.hash,
+        "memory_type": entry.memory_type.value,
+        "parent_refs": list(entry.parents),
+        "confidence": entry.confidence,
+        "tags": list(entry.tags),
+    }
+    if entry.context is not None:
+        fields["context"] = entry.context
+    return fields
+
+
+def entry_draft(entry: Entry) -> Draft:
+    """X-01. Raises ValueError when `timestamp` is none."""
+    created_at = time_in(entry.timestamp)
+    if created_at is None:
+        raise ValueError("timestamp must be an ISO 8601 date-time with zone")
+    hashed = entry.hash
+    tags = [
+        ["d", ENTRY + hashed],
+        ["x", hashed],
+        *(["X", parent] for parent in entry.parents),
+        ["t", _LABEL],
+        *(["t", tag] for tag in entry.tags),
+        *(["r", anchor] for anchor in entry.anchors),
+        *_of_group(entry.group),
+    ]
+    return Draft(kinds.APP_RECORD, tags, compact(fields_of(entry)), created_at)
+
+
+def vouch_draft(
+    of: str, voucher: str, *, name: str | None, created_at: int, confidence: float = 1.0,
+    attestation: Attestation = Attestation.CONFIRM, group: str | None = None,
+) -> Draft:  # fmt: skip
+    """X-11. `voucher`: the public key that will sign."""
+    fields: dict[str, object] = {"id": voucher}
+    if name is not None:
+        fields["name"] = name
+    fields |= {"timestamp": timestamp_of(created_at), "confidence": confidence}
+    if attestation is not Attestation.CONFIRM:
+        fields["attestation"] = attestation.value
+    return _about(VOUCH, of, [], fields, created_at, group)
+
+
+def supersession_draft(
+    old: str, new: str, *, created_at: int, group: str | None = None
+) -> Draft:
+    """X-15."""
+    return _about(SUPERSEDED, old, [["X", new]], {"superseded_by": new}, created_at, group)
+
+
+def patch_draft(
+    of: str, fields: Mapping[str, object], *, created_at: int, group: str | None = None
+) -> Draft:
+    """X-07. No fields undo what earlier patches said."""
+    ordered = {name: fields[name] for name in PATCH_FIELDS if name in fields}
+    return _about(PATCH, of, [], ordered, created_at, group)
+
+
+def _about(
+    prefix: str, of: str, tags: list[list[str]], fields: Mapping[str, object], created_at: int,
+    group: str | None,
+) -> Draft:  # fmt: skip
+    every = [["d", prefix + of], ["x", of], *tags, *_of_group(group)]
+    return Draft(kinds.APP_DATA, every, compact(fields), created_at)
+
+
+def _of_group(group: str | None) -> list[list[str]]:
+    return [] if group is None else [["h", group]]
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def validated(fields: Mapping[str, object], max_chars: int = MAX_CHARS) -> Validity:
+    """All that is wrong with an entry, and what its author may have forgotten (X-20)."""
+    warnings = [f"{name} is missing" for name in _SUGGESTED if name not in fields]
+    content = fields.get("content")
+    if isinstance(content, str) and len(content.encode(errors="replace")) > WARNED_BYTES:
+        warnings.append("content is over 10 KB")
+    return Validity(tuple(entry_faults(fields, max_chars)), tuple(warnings))
+
+
+def entry_in(fields: Mapping[str, object], event: Event | None = None) -> Entry:
+    """The entry that faultless fields are; anchors and group are its event's."""
+    author = _mapping(fields["author"])
+    context = fields.get("context")
+    return Entry(
+        content=str(fields["content"]),
+        author_id=str(author["id"]),
+        author_name=str(author["name"]),
+        timestamp=str(fields["timestamp"]),
+        memory_type=MemoryType(str(fields.get("memory_type", MemoryType.EPISODIC))),
+        parents=_strings(fields.get("parent_refs")),
+        confidence=_number(fields.get("confidence", 0.5)),
+        tags=_strings(fields.get("tags")),
+        context=None if context is None else _mapping(context),
+        more_of_author={k: v for k, v in author.items() if k not in ("id", "name")},
+        anchors=() if event is None else tuple(dict.fromkeys(event.tag_values("r"))),
+        group=None if event is None else event.tag("h"),
+    )
+
+
+def record_in(event: Event) -> Record | Unread:
+    """What an event of Anamnesis says; never raises for what others wrote."""
+    # How long a memory may be is each relay's to say.
+    fault = check(event, Terms(max_chars=max(MAX_CHARS, len(event.content))))
+    fields = object_to_keep(event.content)
+    if fault is None and fields is None:
+        fault = NOT_AN_OBJECT  # one that could not be written again
+    if fault is not None or fields is None:
+        return Unread(event, fault or NOT_AN_OBJECT)
+    of = event.tag("x") or ""
+    if event.kind == kinds.APP_RECORD:
+        return _memory(event, fields)
+    if event.d.startswith(VOUCH):
+        return _vouch(event, of, fields)
+    if event.d.startswith(SUPERSEDED):
+        return Supersession(event, of, str(fields["superseded_by"]))
+    return Patch(event, of, fields)
+
+
+def _memory(event: Event, fields: Mapping[str, object]) -> Memory:
+    vouchers, successor = fields.get("vouchers"), fields.get("superseded_by")
+    claimed = [_mapping(each) for each in vouchers] if isinstance(vouchers, list) else []
+    return Memory(
+        event=event,
+        entry=entry_in(fields, event),
+        claimed_vouchers=tuple(claimed),
+        claimed_successor=None if successor is None else str(successor),
+    )
+
+
+def _vouch(event: Event, of: str, fields: Mapping[str, object]) -> Vouch:
+    name, confidence = fields.get("name"), fields.get("confidence")
+    return Vouch(
+        event=event,
+        of=of,
+        claimed_id=str(fields["id"]),
+        name=name if isinstance(name, str) else None,
+        timestamp=str(fields["timestamp"]),
+        confidence=None if confidence is None else _number(confidence),
+        attestation=Attestation(str(fields.get("attestation", Attestation.CONFIRM))),
+    )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else _NOTHING_MORE
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return value

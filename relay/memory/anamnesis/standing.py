@@ -1,0 +1,100 @@
+"""Who may say something about a stored memory. MEMORY.md X-05, X-07, X-16.
+
+`records` are those that the author of the event may read: what is hidden from them counts as not
+stored, so that no refusal tells of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from relay.errors import Prefix
+from relay.memory.naming import ENTRY, PATCH, SUPERSEDED, replacement_in
+from relay.nostr.event import is_hex64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from relay.memory.naming import RecordFacts
+    from relay.nostr.event import Event
+
+    Objection = tuple[Prefix, str]
+
+_MAY_NOT_SUPERSEDE: Final = (
+    Prefix.RESTRICTED, "only the author or the owner may supersede a memory"
+)  # fmt: skip
+_MAY_NOT_PATCH: Final = Prefix.RESTRICTED, "only the author or the owner may change metadata"
+_SELF: Final = Prefix.INVALID, "a memory cannot supersede itself"
+_CYCLE: Final = Prefix.INVALID, "supersession cycle"
+
+
+class _Dated(Protocol):
+    """An event, or what is known of it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def created_at(self) -> int: ...
+
+
+_Entry = TypeVar("_Entry", bound=_Dated)
+
+
+def original_of(entries: Iterable[_Entry]) -> _Entry | None:
+    """Of the entries of one hash that of its original author: the earliest, then lowest id."""
+    return min(entries, key=lambda entry: (entry.created_at, entry.id), default=None)
+
+
+def against_supersession(
+    event: Event, records: Sequence[RecordFacts], *, is_owner: bool
+) -> Objection | None:
+    """Itself, unknown, not allowed, cycle: in this order. What is malformed is not looked at."""
+    old, new = event.d.removeprefix(SUPERSEDED), replacement_in(event)
+    if not is_hex64(old) or event.tag("x") != old:
+        return None
+    if old == new:
+        return _SELF
+    for hashed in [old] if new is None else [old, new]:
+        if not _entries(records, hashed):
+            return Prefix.INVALID, f"unknown memory {hashed[:12]}"
+    if not is_owner and not _is_original_author(event.pubkey, _entries(records, old)):
+        return _MAY_NOT_SUPERSEDE
+    return _CYCLE if new is not None and _leads_to(old, new, records) else None
+
+
+def against_patch(
+    event: Event, records: Sequence[RecordFacts], *, is_owner: bool
+) -> Objection | None:
+    """A patch of what is not stored is an owner's alone: nobody is its author."""
+    hashed = event.d.removeprefix(PATCH)
+    if is_owner or not is_hex64(hashed) or event.tag("x") != hashed:
+        return None
+    return None if _is_original_author(event.pubkey, _entries(records, hashed)) else _MAY_NOT_PATCH
+
+
+def _is_original_author(pubkey: str, entries: Iterable[RecordFacts]) -> bool:
+    original = original_of(entries)
+    return original is not None and original.pubkey == pubkey
+
+
+def _entries(records: Iterable[RecordFacts], hashed: str) -> list[RecordFacts]:
+    d = ENTRY + hashed
+    return [record for record in records if record.d == d]
+
+
+def _leads_to(old: str, new: str, records: Sequence[RecordFacts]) -> bool:
+    """Whether any stored supersessions lead from `new` back to `old`, whosever count."""
+    onward: dict[str, set[str]] = {}
+    for record in records:
+        if record.leads_to is not None:
+            onward.setdefault(record.d.removeprefix(SUPERSEDED), set()).add(record.leads_to)
+    seen: set[str] = set()
+    left = [new]
+    while left:
+        hashed = left.pop()
+        if hashed == old:
+            return True
+        if hashed not in seen:
+            seen.add(hashed)
+            left.extend(onward.get(hashed, ()))
+    return False

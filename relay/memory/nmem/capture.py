@@ -1,0 +1,212 @@
+"""What a hook of a coding agent makes one remember. MEMORY.md M-13…M-21.
+
+Texts are freed of secrets and cut before anything else sees them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from relay.errors import Invalid
+from relay.memory.fields import object_in
+from relay.memory.nmem.checks import MAX_PROMPT
+from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
+from relay.memory.nmem.secrets import Filtered
+from relay.memory.nmem.tools import classify_tool, file_of, git_facts, title_of, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from relay.memory.nmem.secrets import SecretFilter
+
+_RESPONSE: Final = 2000
+"""Characters of what a call that failed answered."""
+_GIT: Final = 20_000
+"""Characters that git's own words are looked for in."""
+_SPOKEN_BY_THE_AGENT: Final = "<system-reminder>"
+
+
+class HookEvent(StrEnum):
+    SESSION_START = "SessionStart"
+    USER_PROMPT = "UserPromptSubmit"
+    TOOL = "PostToolUse"
+    TOOL_FAILURE = "PostToolUseFailure"
+    STOP = "Stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One hook, as an agent tells it."""
+
+    event: HookEvent
+    session: str
+    cwd: str = ""
+    source: str = ""
+    """Why a session started."""
+    prompt: str = ""
+    tool: str = ""
+    given: Mapping[str, object] = field(default_factory=dict)
+    """What the tool was called with."""
+    response: object = None
+    transcript_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A session stopped: it is to be closed with what it holds."""
+
+    session: str
+    at: int
+
+
+Captured = Session | Prompt | Observation | Ending
+
+
+def hook_in(text: str, named: str | None = None) -> Hook:
+    """The hook in the JSON of one; `named` stands above its own `hook_event_name`.
+
+    Raises Invalid.
+    """
+    fields = object_in(text)
+    if fields is None:
+        raise Invalid("the hook is not a JSON object")
+    name = _string(fields, "hook_event_name") if named is None else named
+    try:
+        event = HookEvent(name)
+    except ValueError:
+        raise Invalid(f"no hook is called {name[:40]!r}") from None
+    session = _string(fields, "session_id")
+    if not session:
+        raise Invalid("session_id must be a string")
+    given = fields.get("tool_input")
+    return Hook(
+        event, session, _string(fields, "cwd"), _string(fields, "source"),
+        _string(fields, "prompt"), _string(fields, "tool_name"),
+        given if isinstance(given, dict) else {},
+        fields.get("tool_response", fields.get("error")),
+        _string(fields, "transcript_path") or None,
+    )  # fmt: skip
+
+
+def captured(
+    hook: Hook, now: int, project: str, secrets: SecretFilter, prompt: str | None = None
+) -> tuple[Captured, ...]:
+    """What to record, in this order. `prompt`: the hash of the session's newest prompt."""
+    match hook.event:
+        case HookEvent.SESSION_START:
+            return _started(hook, now, project)
+        case HookEvent.USER_PROMPT:
+            if not hook.prompt.strip() or hook.prompt.startswith(_SPOKEN_BY_THE_AGENT):
+                return ()
+            said = secrets.filtered(hook.prompt, MAX_PROMPT).text
+            return (Prompt(hook.session, now, Source.USER, said),)
+        case HookEvent.TOOL | HookEvent.TOOL_FAILURE:
+            return (_called(hook, now, secrets, prompt),)
+        case HookEvent.STOP:
+            return (Ending(hook.session, now),)
+        case _:
+            assert_never(hook.event)
+
+
+_STARTS: Final = {
+    "compact": ObsType.SESSION_COMPACT,
+    "resume": ObsType.SESSION_RESUME,
+    "clear": ObsType.SESSION_CLEAR,
+}
+
+
+def _started(hook: Hook, now: int, project: str) -> tuple[Captured, ...]:
+    session = Session(hook.session, project, now)
+    obs_type = _STARTS.get(hook.source)
+    if obs_type is None:
+        return (session,)
+    return session, Observation(hook.session, now, obs_type, hook.event, hook.source)
+
+
+def _called(hook: Hook, now: int, secrets: SecretFilter, prompt: str | None) -> Observation:
+    obs_type = classify_tool(hook.tool, hook.given)
+    title = title_of(hook.tool, hook.given)
+    # Names of tools are no secrets, however much they look like one.
+    said = Filtered(hook.tool, is_redacted=False) if title is None else secrets.filtered(*title)
+    path = file_of(hook.tool, hook.given)
+    metadata: dict[str, object] = {}
+    if hook.event is HookEvent.TOOL_FAILURE:
+        answer = secrets.filtered(words_of(hook.response), _RESPONSE).text
+        metadata |= {"failed": True, "response": answer}
+    elif obs_type in (ObsType.GIT_COMMIT, ObsType.GIT_PUSH):
+        metadata |= git_facts(obs_type, secrets.filtered(words_of(hook.response), _GIT).text)
+    if said.is_redacted:
+        metadata["redacted"] = True
+    return Observation(
+        hook.session, now, obs_type, hook.event, said.text, hook.tool or None,
+        None if path is None else secrets.filtered(path).text,
+        metadata or None, prompt,
+    )  # fmt: skip
+
+
+def _string(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    # A half of a surrogate pair is JSON, and no text that could be stored.
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
+
+
+# -- where the agent works ------------------------------------------------------------------------
+
+
+def project_at(cwd: str, home: str, is_root: Callable[[PurePath], bool]) -> str:
+    """What the work in a folder is called (M-21). `is_root`: whether a folder holds `.git`."""
+    if not cwd:
+        return "unknown"
+    folder = PurePath(cwd)
+    root = next((each for each in (folder, *folder.parents) if is_root(each)), folder)
+    return "home" if root == PurePath(home) else root.name or "unknown"
+
+
+# -- what the agent thought -----------------------------------------------------------------------
+
+
+def thoughts_in(
+    lines: Iterable[bytes], session: str, now: int, secrets: SecretFilter,
+    known: Iterable[str] = (),
+) -> Iterator[Prompt]:
+    """The thinking blocks of a transcript's lines (M-19); other lines give nothing.
+
+    Each text once a session: `known` are those it has. The time is the line's own where it has
+    one, so a line read twice is one and the same prompt.
+    """
+    seen = set(known)
+    for line in lines:
+        if b'"thinking"' not in line:  # nearly every line: not worth parsing
+            continue
+        fields = object_in(line.decode(errors="replace"))
+        if fields is None or fields.get("type") != "assistant":
+            continue
+        for text in _thinking(fields.get("message")):
+            said = secrets.filtered(text.strip(), MAX_PROMPT).text
+            if said and said not in seen:
+                seen.add(said)
+                yield Prompt(session, _time_of(fields.get("timestamp"), now), Source.AGENT, said)
+
+
+def _thinking(message: Any) -> Iterator[str]:
+    blocks = message.get("content") if isinstance(message, dict) else None
+    for block in blocks if isinstance(blocks, list) else ():
+        if isinstance(block, dict) and block.get("type") == "thinking":
+            text = block.get("thinking")
+            if isinstance(text, str):
+                yield text
+
+
+def _time_of(stamp: object, now: int) -> int:
+    try:
+        at = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:  # without a zone it would be read in that of this machine
+        return now
+    seconds = int(at.timestamp())
+    return seconds if seconds >= 0 else now

@@ -1,0 +1,144 @@
+"""What an agent is told at the start of a session. MEMORY.md M-28."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from relay.memory.nmem.summary import EMPTY_SESSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from relay.memory.nmem.finding import Row
+    from relay.memory.nmem.records import Session
+    from relay.memory.nmem.summary import Summary
+
+MAX_CONTEXT: Final = 10_000
+"""Characters."""
+
+_MINUTE, _HOUR, _DAY, _WEEK = 60, 3600, 86_400, 7 * 86_400
+_SESSIONS: Final = 5
+_WITH_LESSONS: Final = 3
+_TASKS: Final = 5
+_TITLE: Final = 120
+_SENTENCE: Final = 300
+"""Characters of what a model wrote."""
+_EDITS: Final = ("file_edit", "file_write")
+_COMMITS: Final = ("git_commit", "git_push")
+_RESTARTS: Final = ("compact", "clear")
+
+
+def age(then: int, now: int) -> str:
+    """How long ago, in one unit; from a week on the day (UTC), where a calendar has it."""
+    seconds = max(0, now - then)
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE}m ago"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR}h ago"
+    if seconds < _WEEK:
+        return f"{seconds // _DAY}d ago"
+    try:
+        day, today = datetime.fromtimestamp(then, UTC), datetime.fromtimestamp(now, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds // _DAY}d ago"
+    text = f"{day:%b} {day.day}"
+    return text if day.year == today.year else f"{text}, {day.year}"
+
+
+def context(
+    project: str, sessions: Iterable[Session], rows: Iterable[Row], now: int, source: str = ""
+) -> str:
+    """The text for who works on a project; empty when there is nothing to say.
+
+    `rows` and `sessions` may be all there are: what counts is chosen here. `source` is why the
+    session starts: an agent that lost its own context (`compact`, `clear`) is told more.
+    """
+    is_restart = source in _RESTARTS
+    told = _told(project, sessions)
+    newest_first = sorted(rows, key=lambda row: (-row.timestamp, -row.id))
+    here = [row for row in newest_first if row.project == project and _is_fresh(row, now)]
+    away = [row for row in newest_first if row.project != project and row.is_pinned]
+    sections = (
+        ("Session Summaries", _sessions(told, now)),
+        ("Suggested Tasks", [f"- {_line(task, _SENTENCE)}" for task in _tasks(told)]),
+        (_line(project), _own(here, now)[: 30 if is_restart else 20]),
+        ("Other projects",
+         [f"{_item(row, now)} [{_line(row.project)}]" for row in away[: 15 if is_restart else 10]]),
+    )  # fmt: skip
+    text = "".join(
+        f"\n## {title}\n" + "".join(f"{line}\n" for line in lines)
+        for title, lines in sections
+        if lines
+    )
+    return _cut(f"# nmem context\n{text}") if text else ""
+
+
+def _told(project: str, sessions: Iterable[Session]) -> list[tuple[Session, Summary]]:
+    """Sessions of the project that came to something, the newest first."""
+    ended = [
+        (session, session.summary)
+        for session in sessions
+        if session.project == project and session.summary not in (None, EMPTY_SESSION)
+        and session.summary is not None
+    ]  # fmt: skip
+    return sorted(ended, key=lambda each: (-each[0].started_at, each[0].id))[:_SESSIONS]
+
+
+def _sessions(told: Sequence[tuple[Session, Summary]], now: int) -> list[str]:
+    lines = []
+    for number, (session, summary) in enumerate(told):
+        lines.append(f"- [{age(session.started_at, now)}] **{_line(summary.intent, _SENTENCE)}**")
+        if number < _WITH_LESSONS and summary.learned:
+            lessons = "; ".join(_line(lesson, _SENTENCE) for lesson in summary.learned)
+            lines.append(f"  - Learned: {lessons}")
+    return lines
+
+
+def _tasks(told: Sequence[tuple[Session, Summary]]) -> tuple[str, ...]:
+    return told[0][1].next_steps[:_TASKS] if told else ()
+
+
+def _is_fresh(row: Row, now: int) -> bool:
+    if row.is_pinned:
+        return True
+    if row.obs_type in _EDITS:
+        return row.timestamp >= now - 2 * _HOUR
+    return row.obs_type in _COMMITS and row.timestamp >= now - _DAY
+
+
+def _own(rows: Sequence[Row], now: int) -> list[str]:
+    """Pinned rows first; edits of one file, where there are several, as one line."""
+    lines = [_item(row, now) for row in rows if row.is_pinned]
+    edits: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row.is_pinned and row.obs_type in _EDITS and row.file_path is not None:
+            edits.setdefault(row.file_path, []).append(row)
+    for row in rows:
+        if row.is_pinned:
+            continue
+        joined = edits.get(row.file_path or "", [])
+        if row not in joined or len(joined) == 1:
+            lines.append(_item(row, now))
+        elif row is joined[0]:
+            when = age(row.timestamp, now)
+            lines.append(f"- {_line(row.file_path or '')} — {len(joined)} edits ({when})")
+    return lines
+
+
+def _item(row: Row, now: int) -> str:
+    when = "pinned" if row.is_pinned else age(row.timestamp, now)
+    return f"- #{row.id} {_line(row.obs_type)} {_line(row.content)} ({when})"
+
+
+def _line(text: str, most: int = _TITLE) -> str:
+    """What others wrote, as a part of one line: no heading and no control character gets in."""
+    words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return words if len(words) <= most else f"{words[: most - 1]}…"
+
+
+def _cut(text: str) -> str:
+    """Whole lines of it, as many as an agent is told."""
+    if len(text) <= MAX_CONTEXT:
+        return text
+    return text[: text.rfind("\n", 0, MAX_CONTEXT) + 1]

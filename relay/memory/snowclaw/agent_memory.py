@@ -1,0 +1,52 @@
+"""AgentMemory: what an agent keeps for itself under a category and a key. MEMORY.md S-05, S-06."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relay.errors import Invalid
+from relay.memory.draft import Draft
+from relay.memory.reading import Unread
+from relay.memory.snowclaw.encryption import content_of
+from relay.memory.snowclaw.keys import agent_d, category_and_key
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+
+@dataclass(frozen=True, slots=True)
+class AgentMemory:
+    """One text. The original's categories are `core`, `daily` and `conversation`."""
+
+    key: str
+    """May contain `:`."""
+    text: str
+    category: str = "core"
+    session: str | None = None
+
+
+def agent_memory_draft(memory: AgentMemory, created_at: int) -> Draft:
+    """To be encrypted by `encryption.encrypted`. Raises Invalid for a category that is none."""
+    tags = [
+        ["d", agent_d(memory.category, memory.key)],
+        ["app", "snowclaw"],
+        ["category", memory.category],
+        ["agent", "snowclaw"],
+    ]
+    if memory.session is not None:
+        tags.append(["session", memory.session])
+    return Draft(kinds.APP_DATA, tags, memory.text, created_at)
+
+
+def agent_memory_in(event: Event, key: bytes | None = None) -> AgentMemory | Unread:
+    """`key`: see `encryption`. Category and key are what `d` says."""
+    try:
+        category, name = category_and_key(event.d)
+    except Invalid as fault:
+        return Unread(event, fault.text)
+    text = content_of(event, key)
+    if isinstance(text, Unread):
+        return text
+    return AgentMemory(name, text, category, event.tag("session"))

@@ -1,0 +1,268 @@
+"""Configuration: how an agent behaves, said by its owner at any time. MEMORY.md 4.3.
+
+Written twice, as tags and in the content; the tag wins where it is there (S-15).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Invalid
+from relay.memory.draft import Draft
+from relay.memory.fields import (
+    NOT_AN_OBJECT,
+    compact,
+    is_integer,
+    object_in,
+    object_to_keep,
+    whole_number,
+)
+from relay.memory.reading import Unread
+from relay.memory.snowclaw.keys import (
+    CONFIG,
+    Everywhere,
+    OfGroup,
+    OfUser,
+    Scope,
+    config_d,
+    config_scope,
+    hex_of,
+    is_same_user,
+)
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Set
+
+    from relay.nostr.event import Event
+
+MOST_HISTORY: Final = 1000
+MODE: Final = "respond_mode"
+HISTORY: Final = "context_history"
+
+BAD_MODE: Final = "respond_mode must be all, mention, owner or none"
+BAD_HISTORY: Final = "context_history must be an integer from 0 to 1000"
+
+
+class RespondMode(StrEnum):
+    """When an agent answers (S-35)."""
+
+    ALL = "all"
+    MENTION = "mention"
+    OWNER = "owner"
+    NONE = "none"
+
+
+_MODES: Final[Mapping[str, RespondMode]] = {mode.value: mode for mode in RespondMode} | {
+    "silent": RespondMode.NONE,
+    "listen": RespondMode.NONE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """What is set at one scope; None: not here."""
+
+    respond_mode: RespondMode | None = None
+    context_history: int | None = None
+    """Messages that the ring of a group holds, 0 to 1000."""
+
+
+DEFAULT_MODE: Final = RespondMode.MENTION
+DEFAULT_HISTORY: Final = 20
+
+
+def respond_mode_in(value: object) -> RespondMode:
+    """Raises Invalid with the relay's words (S-16)."""
+    mode = _MODES.get(value.lower()) if isinstance(value, str) else None
+    if mode is None:
+        raise Invalid(BAD_MODE)
+    return mode
+
+
+def context_history_in(value: object) -> int:
+    """An integer, or one in decimal digits. Raises Invalid with the relay's words (S-16)."""
+    count = whole_number(value) if isinstance(value, str) else value
+    if not is_integer(count) or not 0 <= count <= MOST_HISTORY:
+        raise Invalid(BAD_HISTORY)
+    return count
+
+
+def config_of(values: Mapping[str, object]) -> GroupConfig:
+    """The values of a content, a file or a command line; null is not set. Raises Invalid.
+
+    Other names are not looked at.
+    """
+    mode, history = values.get(MODE), values.get(HISTORY)
+    return GroupConfig(
+        None if mode is None else respond_mode_in(mode),
+        None if history is None else context_history_in(history),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    """What one event of the owner sets at one scope."""
+
+    event: Event
+    scope: Scope
+    config: GroupConfig
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Other fields of the content: they stay (S-16)."""
+
+
+def config_in(event: Event) -> ConfigRecord | Unread:
+    """Whoever wrote it; whether that is an owner is for `DynamicConfig` to ask (S-19)."""
+    fields = {} if event.content == "" else object_to_keep(event.content)
+    try:
+        scope = config_scope(event.d)
+        config = _values_in(event, fields)
+    except Invalid as fault:
+        return Unread(event, fault.text)
+    extra = {name: value for name, value in (fields or {}).items() if name not in (MODE, HISTORY)}
+    return ConfigRecord(event, scope, config, extra)
+
+
+def _values_in(event: Event, fields: Mapping[str, object] | None) -> GroupConfig:
+    """Raises Invalid for what a relay refuses, in its order (S-15, S-16, 4.8)."""
+    if fields is None:
+        raise Invalid(NOT_AN_OBJECT)
+    tags = {name: event.tag(name) for name in (MODE, HISTORY)}
+    in_tags = {name: value for name, value in tags.items() if value is not None}
+    for given in (in_tags, fields):
+        if given.get(MODE) is not None:
+            respond_mode_in(given[MODE])
+    for given in (in_tags, fields):
+        if given.get(HISTORY) is not None:
+            context_history_in(given[HISTORY])
+    return config_of({**fields, **in_tags})
+
+
+def values_fault(event: Event) -> str | None:
+    """What is wrong with tags or content of a configuration, in the relay's words."""
+    try:
+        _values_in(event, {} if event.content == "" else object_in(event.content))
+    except Invalid as fault:
+        return fault.text
+    return None
+
+
+def config_draft(
+    scope: Scope, changes: GroupConfig, stored: ConfigRecord | None, created_at: int
+) -> Draft:
+    """The next version: what `changes` sets, and all else as the stored version has it.
+
+    The `h` of a group's configuration is a label and scopes nothing (G-31).
+    """
+    before = GroupConfig() if stored is None else stored.config
+    mode = before.respond_mode if changes.respond_mode is None else changes.respond_mode
+    history = before.context_history if changes.context_history is None else changes.context_history
+    tags = [["d", config_d(scope)]]
+    if isinstance(scope, OfGroup):
+        tags.append(["h", scope.id])
+    fields: dict[str, object] = {}
+    if mode is not None:
+        tags.append([MODE, mode.value])
+        fields[MODE] = mode.value
+    if history is not None:
+        tags.append([HISTORY, str(history)])
+        fields[HISTORY] = history
+    extra = {} if stored is None else dict(stored.extra)
+    return Draft(kinds.APP_DATA, tags, compact(fields | extra), created_at)
+
+
+# -- what holds for a message ------------------------------------------------------------------
+
+
+class Source(StrEnum):
+    """Where a value came from, the nearest first (S-17)."""
+
+    NPUB = "npub"
+    GROUP = "group"
+    GLOBAL = "global"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveConfig:
+    """What holds for one user in one group."""
+
+    respond_mode: RespondMode
+    respond_mode_from: Source
+    context_history: int
+    context_history_from: Source
+
+
+def effective(levels: Iterable[tuple[Source, GroupConfig]]) -> EffectiveConfig:
+    """Per field the first level that sets it. `levels`: the nearest first (S-17)."""
+    mode, mode_from = DEFAULT_MODE, Source.DEFAULT
+    history, history_from = DEFAULT_HISTORY, Source.DEFAULT
+    for source, config in levels:
+        if config.respond_mode is not None and mode_from is Source.DEFAULT:
+            mode, mode_from = config.respond_mode, source
+        if config.context_history is not None and history_from is Source.DEFAULT:
+            history, history_from = config.context_history, source
+    return EffectiveConfig(mode, mode_from, history, history_from)
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicConfig:
+    """Every configuration there is: the fold of an owner's events, in whatever order they come."""
+
+    owners: frozenset[str]
+    """Public keys; what others write is ignored even if a relay serves it (S-19)."""
+    file: GroupConfig = field(default_factory=GroupConfig)
+    records: Mapping[str, ConfigRecord] = field(default_factory=dict)
+    """By `d`; of several owners' the newest."""
+
+    def after(self, event: Event) -> DynamicConfig:
+        """With one more event; the same value when it changes nothing (S-18, S-19)."""
+        if event.kind != kinds.APP_DATA or not event.d.startswith(CONFIG):
+            return self
+        if event.pubkey not in self.owners:
+            return self
+        record = config_in(event)
+        if isinstance(record, Unread):
+            return self
+        known = self.records.get(event.d)
+        if known is not None and not _is_newer(event, known.event):
+            return self
+        return replace(self, records={**self.records, event.d: record})
+
+    def without(self, ids: Set[str]) -> DynamicConfig:
+        """After the owner deleted events of these ids."""
+        kept = {d: record for d, record in self.records.items() if record.event.id not in ids}
+        return self if len(kept) == len(self.records) else replace(self, records=kept)
+
+    def at(self, scope: Scope) -> ConfigRecord | None:
+        """What is set at one scope; of a user under any form of the key that is given."""
+        return self.records.get(config_d(scope))
+
+    def of_user(self, key: str) -> ConfigRecord | None:
+        """The newest under the four forms of a user's key (S-17). `key`: see `hex_of`."""
+        newest: ConfigRecord | None = None
+        for record in self.records.values():
+            if not isinstance(record.scope, OfUser):
+                continue
+            if not is_same_user(hex_of(record.scope.key), key):
+                continue
+            if newest is None or _is_newer(record.event, newest.event):
+                newest = record
+        return newest
+
+    def effective(self, group: str | None = None, npub: str | None = None) -> EffectiveConfig:
+        """What holds in a group for a user. `npub`: their key, see `hex_of`."""
+        records = (
+            (Source.NPUB, None if npub is None else self.of_user(npub)),
+            (Source.GROUP, None if group is None else self.at(OfGroup(group))),
+            (Source.GLOBAL, self.at(Everywhere())),
+        )
+        levels = [(source, record.config) for source, record in records if record is not None]
+        return effective([*levels, (Source.FILE, self.file)])
+
+
+def _is_newer(one: Event, other: Event) -> bool:
+    return (-one.created_at, one.id) < (-other.created_at, other.id)

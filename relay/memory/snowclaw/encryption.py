@@ -1,0 +1,48 @@
+"""Memory that only its agent reads: NIP-44 from the agent to itself. MEMORY.md S-12, S-13.
+
+The key is the conversation key of the agent with itself (`nip44.conversation_key(k, k.pubkey)`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Invalid
+from relay.memory.reading import Unread
+from relay.memory.sealed import is_sealed
+from relay.nostr import nip44
+
+if TYPE_CHECKING:
+    from relay.memory.draft import Draft
+    from relay.nostr.event import Event
+
+TAG: Final = ("encrypted", "nip44")
+
+
+def encrypted(draft: Draft, key: bytes, nonce: bytes) -> Draft:
+    """The draft with its content encrypted, and the tag that says so.
+
+    `nonce`: 32 random bytes, never the same twice. Raises Invalid for an empty content.
+    """
+    tags = [*(tag for tag in draft.tags if tag[0] != TAG[0]), list(TAG)]
+    return draft._replace(tags=tags, content=nip44.encrypt(draft.content, key, nonce))
+
+
+def is_encrypted(event: Event) -> bool:
+    """Whether its content is not to be checked (S-12)."""
+    return event.tag(TAG[0]) == TAG[1]
+
+
+def content_of(event: Event, key: bytes | None) -> str | Unread:
+    """The content in plain text; what is or looks encrypted is opened or reported, never given.
+
+    The author must be the agent whose key it is: nobody else's text opens with it.
+    """
+    if not is_sealed(event):
+        return event.content
+    if key is None:
+        return Unread(event, "encrypted, and no key is at hand", is_locked=True)
+    try:
+        return nip44.decrypt(event.content, key)
+    except Invalid:
+        return Unread(event, "encrypted, and not with the key at hand", is_locked=True)

@@ -1,0 +1,64 @@
+"""KeyFilter: keys that a text holds do not go to a model. MEMORY.md S-36."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from relay.errors import Invalid
+from relay.nostr.keys import SecretKey
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+NSEC: Final = "nsec"
+HEX64: Final = "hex64"
+
+# Either case: bech32 may be written in capitals, and then it is the same secret.
+_NSEC: Final = re.compile(r"nsec1[023456789acdefghjklmnpqrstuvwxyz]{58}", re.IGNORECASE)
+_HEX64: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])")
+
+
+class Filtered(NamedTuple):
+    text: str
+    flags: tuple[str, ...]
+    """`nsec` and `hex64`, one for each that was found: of the first sort first."""
+
+
+class KeyFilter:
+    """Redacts secret keys, and flags words of 64 hex characters that are no known public key.
+
+    Is for text on its way to a model or into a ring, never for what is published. Keeps nothing
+    of what it found but how often.
+    """
+
+    def __init__(self, known: Set[str]) -> None:
+        """`known`: public keys (64 lowercase hex) that stay; looked at anew for each text."""
+        self._known = known
+        self.nsec_redacted = 0
+        self.hex_flagged = 0
+
+    def filtered(self, text: str) -> Filtered:
+        text, nsecs = _NSEC.subn(_redacted, text)
+        flagged = 0
+
+        def replacement(match: re.Match[str]) -> str:
+            nonlocal flagged
+            word = match.group()
+            if word.lower() in self._known:
+                return word
+            flagged += 1
+            return f"[FLAGGED: unknown 64-char hex {word[:16]}…]"
+
+        text = _HEX64.sub(replacement, text)
+        self.nsec_redacted += nsecs
+        self.hex_flagged += flagged
+        return Filtered(text, (NSEC,) * nsecs + (HEX64,) * flagged)
+
+
+def _redacted(match: re.Match[str]) -> str:
+    try:
+        npub = SecretKey.parse(match.group().lower()).npub
+    except Invalid:
+        return "[REDACTED nsec]"
+    return f"[REDACTED nsec → {npub[:20]}...]"

@@ -1,0 +1,380 @@
+"""Notebook: what one agent knows of users and groups, and what of it is not published yet.
+
+The fold of the records that the agent was given, in whatever order they come. A change is kept as
+an edit until it is published: when a newer version of the record comes in from another program with
+the same key, the edits are made on that one, and nothing that was noted is lost. MEMORY.md S-02,
+S-10, S-21, S-22, S-31.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.memory.reading import Unread
+from relay.memory.snowclaw.agent_memory import AgentMemory
+from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
+from relay.memory.snowclaw.edits import Edits
+from relay.memory.snowclaw.encryption import is_encrypted
+from relay.memory.snowclaw.groups import GroupMemory
+from relay.memory.snowclaw.isolation import enters
+from relay.memory.snowclaw.keys import (
+    AGENT,
+    CONFIG,
+    MEMORY,
+    KeyStyle,
+    OfGroup,
+    OfUser,
+    group_d,
+    hex_of,
+    key_of,
+)
+from relay.memory.snowclaw.records import (
+    GroupRecord,
+    UserRecord,
+    annotated_group,
+    annotated_user,
+    newest,
+    record_draft,
+)
+from relay.memory.snowclaw.shelf import Shelf, user_key
+from relay.memory.snowclaw.users import UserMemory
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from relay.memory.draft import Draft
+    from relay.memory.snowclaw.edits import GroupEdit, UserEdit
+    from relay.nostr.event import Event
+
+Subject = OfUser | OfGroup
+"""Whom a record is about; of a user the key is the first 32 hex, or 16 when no more is known."""
+
+_SHORT: Final = 32
+
+
+class Notebook:
+    """Of one agent; or of an owner, whose records are notes for the agents (S-22)."""
+
+    def __init__(
+        self,
+        agent: str,
+        owners: Iterable[str],
+        agents: Iterable[str] = (),
+        *,
+        key: bytes | None = None,
+        style: KeyStyle = KeyStyle.HEX,
+        file: GroupConfig | None = None,
+    ) -> None:
+        """`agent`: whose notebook it is. `agents`: whose records are read beside its own.
+        `key`: see `encryption`."""
+        self.agent = agent
+        self.owners = frozenset(owners)
+        self._others = frozenset(agents) - {agent} - self.owners
+        self._style = style
+        self._file = GroupConfig() if file is None else file
+        self.config = DynamicConfig(self.owners, self._file)
+        self._shelf = Shelf(key)
+        self._pubkeys: dict[str, str] = {}
+        """The first 32 hex → the public key, of those that were seen whole."""
+        self._unsaved: dict[Subject, Edits] = {}
+        self._readers: dict[OfUser, str] = {}
+        """The group whose members read the first version of a record."""
+
+    @property
+    def authors(self) -> frozenset[str]:
+        """Whose records count here."""
+        return self.owners | self._others | {self.agent}
+
+    # -- what comes in ----------------------------------------------------------------------------
+
+    def take(self, event: Event) -> bool:
+        """Whether anything changed: a newer version, or a deletion of one."""
+        if event.pubkey not in self.authors:
+            return False
+        if event.kind == kinds.DELETION:
+            return self._take_deletion(event)
+        is_record = event.kind == kinds.APP_DATA and event.d.startswith(AGENT)
+        if not is_record or not self._shelf.take(event):
+            return False
+        self.config = self.config.after(event)
+        self.meet(user_key(event.d) or "")
+        return True
+
+    def _take_deletion(self, event: Event) -> bool:
+        gone = self._shelf.delete(event)
+        if any(deleted.d.startswith(CONFIG) for deleted in gone):
+            self.config = DynamicConfig(self.owners, self._file)
+            for stored in self._shelf.events():
+                self.config = self.config.after(stored)
+        return bool(gone)
+
+    def meet(self, key: str) -> None:
+        """Remember the whole public key of a user. `key`: see `hex_of`."""
+        if len(key) == 64:
+            self._pubkeys[key[:_SHORT]] = key
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    def subject_of(self, key: str) -> OfUser:
+        """`key`: any form of S-01. Raises Invalid."""
+        hexed = hex_of(key)
+        self.meet(hexed)
+        if len(hexed) < _SHORT:
+            longer = {known for known in self._known_keys() if known.startswith(hexed)}
+            if len(longer) == 1:
+                return OfUser(longer.pop())
+        return OfUser(hexed[:_SHORT])
+
+    def user(self, key: str, group: str | None = None) -> UserMemory | None:
+        """What is known of a user, with the owner's notes. `group`: only what may enter its
+        context (S-33). Raises Invalid for a key that is none."""
+        subject = self.subject_of(key)
+        own = self._own(subject)
+        memory = None
+        if not isinstance(own, Unread) and self._enters(own, group) and (
+            own is not None or group is None or self._readers.get(subject, group) == group
+        ):  # fmt: skip
+            memory = self._edited_user(subject, own)
+        if memory is None and own is None:
+            memory = _newest_user(self._user_records(subject, self._others), group)
+        notes = [
+            record.memory for owner in sorted(self.owners - {self.agent})
+            if (record := _latest(self._user_records(subject, {owner})))
+            and self._enters(record, group)
+        ]  # fmt: skip
+        if not notes:
+            return memory
+        return annotated_user(UserMemory() if memory is None else memory, notes)
+
+    def group(self, group: str) -> GroupMemory | None:
+        """What is known of a group, with the owner's notes."""
+        subject = OfGroup(group)
+        own = self._own(subject)
+        memory = None
+        if not isinstance(own, Unread):
+            memory = self._edited_group(subject, own)
+        if memory is None and own is None:
+            records = [self._group_record(subject, author) for author in self._others]
+            events = [record.event for record in records if record is not None]
+            latest = newest(events)
+            memory = next((r.memory for r in records if r and r.event is latest), None)
+        notes = [
+            record.memory for owner in sorted(self.owners - {self.agent})
+            if (record := self._group_record(subject, owner))
+        ]  # fmt: skip
+        if not notes:
+            return memory
+        return annotated_group(GroupMemory() if memory is None else memory, notes)
+
+    def users(self) -> dict[str, UserMemory]:
+        """By key, as far as it is known: the first 32 hex, or 16."""
+        known = {key: self.user(key) for key in sorted(self._known_keys())}
+        return {key: memory for key, memory in known.items() if memory is not None}
+
+    def groups(self) -> dict[str, GroupMemory]:
+        """By id."""
+        ids = {subject.id for subject in self._unsaved if isinstance(subject, OfGroup)}
+        ids |= {
+            event.d.removeprefix(group_d(""))
+            for event in self._shelf.events() if event.d.startswith(group_d(""))
+        }
+        known = {id_: self.group(id_) for id_ in sorted(ids)}
+        return {id_: memory for id_, memory in known.items() if memory is not None}
+
+    def memories(self, prefix: str = "") -> list[tuple[Event, AgentMemory]]:
+        """The agent's own memory whose `<category>:<key>` or key begins so, newest first."""
+        found = [
+            (event, memory) for event, memory in self._agent_memories()
+            if f"{memory.category}:{memory.key}".startswith(prefix)
+            or memory.key.startswith(prefix)
+        ]  # fmt: skip
+        return sorted(found, key=lambda pair: (-pair[0].created_at, pair[0].id))
+
+    def events(self) -> list[Event]:
+        """The newest version of each record of all authors."""
+        return self._shelf.events()
+
+    def own(self, d: str) -> Event | None:
+        """The agent's own record at an address."""
+        return self._shelf.at(self.agent, d)
+
+    def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | Unread:
+        """One record in plain text, or why not."""
+        return self._shelf.read(event)
+
+    def unread(self) -> list[Unread]:
+        """Records that are there and cannot be read: locked, or none at all."""
+        events = [e for e in self._shelf.events() if not e.d.startswith(CONFIG)]
+        return [found for event in events if isinstance(found := self.read(event), Unread)]
+
+    # -- what changes -----------------------------------------------------------------------------
+
+    @property
+    def unsaved(self) -> int:
+        """Changes that no published record has."""
+        return sum(edits.changes for edits in self._unsaved.values())
+
+    def cannot_write(self, subject: Subject) -> Unread | None:
+        """The stored record that a new version would wipe out, since it cannot be read."""
+        own = self._own(subject)
+        return own if isinstance(own, Unread) else None
+
+    def edit_user(self, subject: OfUser, edit: UserEdit, group: str | None = None) -> None:
+        """`group`: whose members read the record, if this is its first version (G-31)."""
+        if group is not None:
+            self._readers[subject] = group
+        self._unsaved.setdefault(subject, Edits()).of_user_noted(edit)
+
+    def edit_group(self, subject: OfGroup, edit: GroupEdit) -> None:
+        self._unsaved.setdefault(subject, Edits()).of_group_noted(edit)
+
+    def see_user(self, subject: OfUser, at: int, name: str | None, group: str) -> None:
+        """A message of a user (S-30)."""
+        self._unsaved.setdefault(subject, Edits()).user_seen(at, name, group)
+
+    def see_group(self, subject: OfGroup, at: int) -> None:
+        self._unsaved.setdefault(subject, Edits()).group_seen(at)
+
+    def changed(self) -> list[Subject]:
+        """Those whose record is to be written; edits that change nothing are dropped.
+
+        One that cannot be written stays: what is stored came after its edits, and is unreadable.
+        """
+        for subject in list(self._unsaved):
+            own = self._own(subject)
+            if isinstance(own, (UserRecord, GroupRecord)) and self._edited(subject) == own.memory:
+                del self._unsaved[subject]
+        return [subject for subject in self._unsaved if self.cannot_write(subject) is None]
+
+    def d_of(self, subject: Subject) -> str:
+        """Where the next version goes (S-02)."""
+        if isinstance(subject, OfGroup):
+            return group_d(subject.id)
+        pubkey = self._pubkeys.get(subject.key)
+        key = subject.key if pubkey is None else key_of(pubkey, self._style)
+        return f"{MEMORY}npub:{key}"
+
+    def is_encrypted(self, subject: Subject) -> bool:
+        """Whether the stored version is, and so the next one has to be."""
+        own = self._own(subject)
+        return isinstance(own, (UserRecord, GroupRecord)) and is_encrypted(own.event)
+
+    def next_version(self, subject: Subject, at: int) -> Draft:
+        """In plain text, with every edit; newer than the version under another form of the key.
+
+        A first version about a group is for its members; one about a user for the owner alone,
+        unless an edit said otherwise.
+        """
+        own = self._own(subject)
+        memory = self._edited(subject)
+        assert memory is not None
+        self._unsaved[subject].put_under_way()
+        d, h = self.d_of(subject), None
+        if isinstance(own, (UserRecord, GroupRecord)):
+            h = own.event.tag("h")
+            if own.event.d != d:
+                at = max(at, own.event.created_at + 1)
+        else:
+            h = subject.id if isinstance(subject, OfGroup) else self._readers.get(subject)
+        return record_draft(memory, d, at, h)
+
+    def saved(self, subject: Subject, event: Event) -> None:
+        """The version that was made last is published, or is sure to be."""
+        self.take(event)
+        edits = self._unsaved.get(subject)
+        if edits is not None:
+            edits.drop_under_way()
+            if len(edits) == 0:
+                del self._unsaved[subject]
+
+    def drop(self, subject: Subject) -> None:
+        """Forget the edits too: the record is forgotten."""
+        self._unsaved.pop(subject, None)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _own(self, subject: Subject) -> UserRecord | GroupRecord | Unread | None:
+        if isinstance(subject, OfGroup):
+            event = self.own(group_d(subject.id))
+        else:
+            event = newest(self._of_user(subject, {self.agent}))
+        if event is None:
+            return None
+        found = self.read(event)
+        assert not isinstance(found, AgentMemory)
+        return found
+
+    def _edited(self, subject: Subject) -> UserMemory | GroupMemory | None:
+        own = self._own(subject)
+        assert not isinstance(own, Unread)
+        if isinstance(subject, OfGroup):
+            return self._edited_group(subject, own)
+        return self._edited_user(subject, own)
+
+    def _edited_user(
+        self, subject: OfUser, own: UserRecord | GroupRecord | None
+    ) -> UserMemory | None:
+        memory = own.memory if isinstance(own, UserRecord) else None
+        for edit in self._edits(subject).of_user:
+            memory = edit(self._new_user(subject) if memory is None else memory)
+        return memory
+
+    def _edited_group(
+        self, subject: OfGroup, own: UserRecord | GroupRecord | None
+    ) -> GroupMemory | None:
+        memory = own.memory if isinstance(own, GroupRecord) else None
+        for edit in self._edits(subject).of_group:
+            memory = edit(GroupMemory() if memory is None else memory)
+        return memory
+
+    def _edits(self, subject: Subject) -> Edits:
+        return self._unsaved.get(subject, _NOTHING)
+
+    def _new_user(self, subject: OfUser) -> UserMemory:
+        return UserMemory(is_owner=self._pubkeys.get(subject.key) in self.owners)
+
+    def _of_user(self, subject: OfUser, authors: Collection[str]) -> Iterator[Event]:
+        return self._shelf.of_user(self._pubkeys.get(subject.key, subject.key), authors)
+
+    def _user_records(self, subject: OfUser, authors: Collection[str]) -> list[UserRecord]:
+        found = (self.read(event) for event in self._of_user(subject, authors))
+        return [record for record in found if isinstance(record, UserRecord)]
+
+    def _group_record(self, subject: OfGroup, author: str) -> GroupRecord | None:
+        event = self._shelf.at(author, group_d(subject.id))
+        record = None if event is None else self.read(event)
+        is_its = isinstance(record, GroupRecord) and enters(record, subject.id)
+        return record if is_its and isinstance(record, GroupRecord) else None
+
+    def _enters(self, record: UserRecord | GroupRecord | None, group: str | None) -> bool:
+        return record is None or group is None or enters(record, group)
+
+    def _known_keys(self) -> set[str]:
+        keys = {subject.key for subject in self._unsaved if isinstance(subject, OfUser)}
+        keys |= {key[:_SHORT] for key in self._shelf.user_keys()}
+        long = {key for key in keys if len(key) == _SHORT}
+        return long | {
+            key for key in keys - long if not any(other.startswith(key) for other in long)
+        }
+
+    def _agent_memories(self) -> Iterator[tuple[Event, AgentMemory]]:
+        for event in self._shelf.events():
+            if event.pubkey == self.agent and not event.d.startswith((MEMORY, CONFIG)):
+                found = self.read(event)
+                if isinstance(found, AgentMemory):
+                    yield event, found
+
+
+_NOTHING: Final = Edits()
+
+
+def _latest(records: list[UserRecord]) -> UserRecord | None:
+    latest = newest(record.event for record in records)
+    return next((record for record in records if record.event is latest), None)
+
+
+def _newest_user(records: list[UserRecord], group: str | None) -> UserMemory | None:
+    may_enter = [record for record in records if group is None or enters(record, group)]
+    latest = _latest(may_enter)
+    return None if latest is None else latest.memory

@@ -1,0 +1,89 @@
+"""Records of users and groups: event ⇄ memory. MEMORY.md 4.1, 4.2, S-21, S-22."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relay.errors import Invalid
+from relay.memory.draft import Draft
+from relay.memory.fields import NOT_AN_OBJECT, compact, object_to_keep
+from relay.memory.reading import Unread
+from relay.memory.snowclaw.contents import Contents
+from relay.memory.snowclaw.encryption import content_of
+from relay.memory.snowclaw.groups import GroupMemory, group_memory_in
+from relay.memory.snowclaw.keys import OfGroup, OfUser, memory_scope
+from relay.memory.snowclaw.users import UserMemory, user_memory_in
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.nostr.event import Event
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """What the author of one event knows of a user."""
+
+    event: Event
+    scope: OfUser
+    memory: UserMemory
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """What the author of one event knows of a group."""
+
+    event: Event
+    scope: OfGroup
+    memory: GroupMemory
+
+
+Record = UserRecord | GroupRecord
+
+
+def record_in(event: Event, key: bytes | None = None) -> Record | Unread:
+    """Memory of a user or a group, in either shape. `key`: see `encryption`."""
+    content = content_of(event, key)
+    if isinstance(content, Unread):
+        return content
+    try:
+        scope = memory_scope(event.d)
+        fields = object_to_keep(content)
+        if fields is None:
+            raise Invalid(NOT_AN_OBJECT)
+        contents = Contents(fields)
+        if isinstance(scope, OfUser):
+            return UserRecord(event, scope, user_memory_in(contents, event.created_at))
+        return GroupRecord(event, scope, group_memory_in(contents))
+    except Invalid as fault:
+        return Unread(event, fault.text)
+
+
+def record_draft(
+    memory: UserMemory | GroupMemory, d: str, created_at: int, h: str | None = None
+) -> Draft:
+    """The next version of a record.
+
+    `d`: of `keys.user_d` or `keys.group_d`. `h`: the group whose members read it; without it the
+    author and the owner alone do. For memory of a group it is that group or None (S-03).
+    """
+    tags = [["d", d]] if h is None else [["d", d], ["h", h]]
+    return Draft(kinds.APP_DATA, tags, compact(memory.as_fields()), created_at)
+
+
+def newest(events: Iterable[Event]) -> Event | None:
+    """Of the versions under all forms of a key the one that counts (S-02); a tie goes to the
+    lowest id."""
+    return min(events, key=lambda event: (-event.created_at, event.id), default=None)
+
+
+def annotated_user(memory: UserMemory, of_owners: Iterable[UserMemory]) -> UserMemory:
+    """With what owners noted in records of their own (S-22)."""
+    return memory.annotated(*(note for owner in of_owners for note in owner.notes))
+
+
+def annotated_group(memory: GroupMemory, of_owners: Iterable[GroupMemory]) -> GroupMemory:
+    """With what owners noted in records of their own (S-22)."""
+    return memory.annotated(*(note for owner in of_owners for note in owner.notes))

@@ -1,0 +1,119 @@
+"""UserMemory: what an agent knows of one user. MEMORY.md S-07, S-08, S-10."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from relay.memory.fields import Shape, is_integer
+from relay.memory.snowclaw.contents import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from relay.memory.snowclaw.contents import Contents
+
+
+@dataclass(frozen=True, slots=True)
+class UserMemory:
+    """One user as one agent knows them. Times are unix seconds."""
+
+    display_names: tuple[tuple[str, int], ...] = ()
+    """(name, since when), oldest first."""
+    first_seen: int | None = None
+    notes: tuple[str, ...] = ()
+    owner_notes: tuple[str, ...] = ()
+    preferences: Mapping[str, str] = field(default_factory=dict)
+    is_owner: bool = False
+    last_interaction: int | None = None
+    first_seen_group: str | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Fields of the stored version that are not ours: written again as they were (S-10)."""
+
+    @property
+    def name(self) -> str | None:
+        return self.display_names[-1][0] if self.display_names else None
+
+    def seen(self, at: int, name: str | None = None, group: str | None = None) -> UserMemory:
+        """After a message: first and last time, and a name if it is a new one (S-30)."""
+        names = self.display_names
+        if name is not None and name != self.name:
+            names = (*names, (name, at))
+        is_first = self.first_seen is None
+        return replace(
+            self,
+            display_names=names,
+            first_seen=at if self.first_seen is None else min(self.first_seen, at),
+            first_seen_group=group if is_first else self.first_seen_group,
+            last_interaction=(
+                at if self.last_interaction is None else max(self.last_interaction, at)
+            ),
+        )
+
+    def noted(self, text: str) -> UserMemory:
+        return replace(self, notes=(*self.notes, text))
+
+    def annotated(self, *texts: str) -> UserMemory:
+        """With notes of the owner; each once (S-22)."""
+        return replace(self, owner_notes=tuple(dict.fromkeys((*self.owner_notes, *texts))))
+
+    def preferring(self, name: str, value: str) -> UserMemory:
+        return replace(self, preferences={**self.preferences, name: value})
+
+    def as_fields(self) -> dict[str, object]:
+        """The document's shape, the fields we add, then those that are not ours (S-10)."""
+        own: dict[str, object] = {
+            "display_names": self.display_names,
+            "first_seen": self.first_seen,
+            "notes": self.notes,
+            "preferences": self.preferences,
+            "is_owner": self.is_owner,
+            "owner_notes": self.owner_notes,
+            "last_interaction": self.last_interaction,
+            "first_seen_group": self.first_seen_group,
+        }
+        return joined(own, self.extra)
+
+
+def user_memory_in(contents: Contents, written_at: int) -> UserMemory:
+    """Either shape (S-07). `written_at`: since when a name counts whose time nobody wrote down.
+
+    Raises Invalid.
+    """
+    first_seen = contents.number("first_seen")
+    names = contents.dated_texts("display_names")
+    if names is None:
+        names = _names_of_the_code(contents, written_at if first_seen is None else first_seen)
+    return UserMemory(
+        display_names=names,
+        first_seen=first_seen,
+        notes=contents.texts("notes"),
+        owner_notes=contents.texts("owner_notes"),
+        preferences=contents.text_map("preferences"),
+        is_owner=contents.is_set("is_owner"),
+        last_interaction=contents.number("last_interaction"),
+        first_seen_group=contents.text("first_seen_group"),
+        extra=contents.left(),
+    )
+
+
+def _names_of_the_code(contents: Contents, first_seen: int) -> tuple[tuple[str, int], ...]:
+    """The history holds [when it was given up, old name]; a name begins where one ends (S-08)."""
+    history = contents.from_json("name_history_json", _is_history)
+    names: list[tuple[str, int]] = []
+    begins = first_seen
+    for ends, old in history if isinstance(history, list) else ():
+        names.append((old, begins))
+        begins = ends
+    current = contents.text("display_name")
+    if current is not None:
+        names.append((current, begins))
+    return tuple(names)
+
+
+def _is_history(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and Shape.PAIRS.fits(value)
+        and all(is_integer(ends) and isinstance(old, str) for ends, old in value)
+    )

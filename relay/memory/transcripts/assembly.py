@@ -1,0 +1,165 @@
+"""A session file out of its events, in whatever order they came. MEMORY.md D-18, D-19, D-23, D-24.
+
+Three generations of events are read: ours (1989 with `line`), those of notedeck (1989 without),
+and the document's form (`source-data` in the notes themselves).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from relay.errors import UserError
+from relay.memory.fields import decoded, object_in, whole_number
+from relay.memory.reading import Unread
+from relay.memory.transcripts.copies import line_in
+from relay.memory.transcripts.lines import ENDS, Eol
+from relay.memory.transcripts.notes import SOURCE
+from relay.memory.transcripts.order import order_of
+from relay.memory.transcripts.paths import with_field
+from relay.memory.transcripts.sources import source_of
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from relay.memory.transcripts.copies import FileLine
+    from relay.memory.transcripts.paths import Directory
+    from relay.memory.transcripts.sources import Source
+    from relay.nostr.event import Event
+
+
+class Form(Enum):
+    """Which generation the events are of."""
+
+    LINES = "1989, numbered by line"
+    SEQUENCE = "1989 in the order of their seq"
+    NOTES = "source-data in the notes"
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """All that is known of one session's file."""
+
+    form: Form
+    lines: tuple[FileLine, ...]
+    faults: tuple[str, ...]
+    """What is missing, or there twice; a line of text each. With any of them the file is not
+    whole."""
+    unread: tuple[Unread, ...]
+
+    @property
+    def stripped(self) -> Counter[str]:
+        """How many lines lost what before they were sent."""
+        return Counter(part for line in self.lines for part in line.stripped)
+
+    @property
+    def relative(self) -> int:
+        """How many lines of the document's form have paths that nobody can restore (D-23)."""
+        return sum(_is_relative(line) for line in self.lines)
+
+    def file(self, directory: Directory | None, git_branch: str | None = None) -> Iterator[bytes]:
+        """The file, line by line, gaps left out.
+
+        directory: what tokens become, and a `cwd` of `.`; the original one gives the original
+        bytes. git_branch: D-24. Raises UserError when there are tokens and no directory.
+        """
+        if directory is None and any(line.has_tokens for line in self.lines):
+            raise UserError("this session has paths to fill in: name a directory (--cwd)")
+        return (_data(line, directory, git_branch) + ENDS[line.eol] for line in self.lines)
+
+
+def assembled(events: Iterable[Event]) -> Assembly:
+    """Of the events 1988 and 1989 of one session, in any order, any of them twice."""
+    archive: list[Source] = []
+    notes: list[Event] = []
+    unread: list[Unread] = []
+    last_note = -1
+    for event in events:
+        if event.kind == kinds.SOURCE_DATA:
+            source = source_of(event)
+            if isinstance(source, Unread):
+                unread.append(source)
+            else:
+                archive.append(source)
+        elif event.kind == kinds.CONVERSATION_NOTE:
+            last_note = max(last_note, _number_of(event))
+            if event.has_tag("source-data"):
+                notes.append(event)
+    if any(source.line is not None for source in archive):
+        lines, faults = _by_line(archive)
+        if last_note > max(source.seq for source in archive):
+            # An import stopped between a note and its line.
+            faults.append("the lines of the last notes are missing")
+        return Assembly(Form.LINES, lines, tuple(faults), tuple(unread))
+    if archive:
+        archive.sort(key=lambda source: (source.seq, source.event.created_at, source.event.id))
+        return Assembly(Form.SEQUENCE, _in_order(archive), (), tuple(unread))
+    for event in sorted(notes, key=order_of):
+        source = source_of(event)
+        if isinstance(source, Unread):
+            unread.append(source)
+        else:
+            archive.append(source)
+    return Assembly(Form.NOTES, _in_order(archive), (), tuple(unread))
+
+
+def _number_of(note: Event) -> int:
+    """The `seq` of a note that a line of a file gave; -1 for any other note."""
+    seq = whole_number(note.tag("seq")) if note.tag("source") == SOURCE else None
+    return -1 if seq is None else seq
+
+
+def _by_line(archive: Sequence[Source]) -> tuple[tuple[FileLine, ...], list[str]]:
+    of_line: dict[int, list[Source]] = {}
+    for source in archive:
+        if source.line is not None:
+            of_line.setdefault(source.line, []).append(source)
+    lines: list[FileLine] = []
+    faults: list[str] = []
+    expected = 1
+    last = max(of_line)
+    for number in sorted(of_line):
+        if number == expected + 1:
+            faults.append(f"line {expected} is missing")
+        elif number > expected:
+            faults.append(f"lines {expected} to {number - 1} are missing")
+        expected = number + 1
+        line, its_faults = line_in(of_line[number])
+        lines.append(line)
+        if line.eol is Eol.NONE and number != last:
+            its_faults.append("its end is missing")  # it was the last, once
+        faults += (f"line {number}: {fault}" for fault in its_faults)
+    return tuple(lines), faults
+
+
+def _in_order(archive: Iterable[Source]) -> tuple[FileLine, ...]:
+    """Older forms: equal texts are one line, each ends with LF."""
+    first_of: dict[str, Source] = {}
+    for source in archive:
+        first_of.setdefault(source.data, source)
+    return tuple(line_in([source])[0] for source in first_of.values())
+
+
+def _data(line: FileLine, directory: Directory | None, git_branch: str | None) -> bytes:
+    if line.is_base64:
+        return decoded(line.text) or b""
+    text = line.text
+    if directory is not None:
+        if line.has_tokens:
+            text = directory.restored(text)
+        elif _is_relative(line):
+            text = with_field(text, "cwd", directory.path)
+    if git_branch is not None:
+        text = with_field(text, "gitBranch", git_branch)
+    return text.encode()
+
+
+def _is_relative(line: FileLine) -> bool:
+    """Whether it is of the document's form: its paths were made relative, one way."""
+    if line.has_tokens or line.is_base64 or '"."' not in line.text:
+        return False
+    fields = object_in(line.text)
+    return fields is not None and fields.get("cwd") == "."

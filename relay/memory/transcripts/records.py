@@ -1,0 +1,226 @@
+"""What is said about sessions: their state, commands to a host, run configurations. MEMORY.md D-27.
+
+Kinds 31988, 31989 and 31991: addressable, in tags alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from relay.memory.draft import Draft
+from relay.memory.reading import Unread
+from relay.memory.transcripts.notes import TOPIC
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+_STATE_TOPIC: Final = "ai-session-state"
+_COMMAND_TOPIC: Final = "ai-session-command"
+SOURCE: Final = "rookery"
+"""Tag `source` of what we write; notedeck's is `notedeck-dave`."""
+
+
+class Status(StrEnum):
+    IDLE = "idle"
+    WORKING = "working"
+    NEEDS_INPUT = "needs_input"
+    ERROR = "error"
+    DONE = "done"
+    PENDING = "pending"
+    DELETED = "deleted"
+    """Hides the session from lists; its notes remain."""
+
+
+class Verb(StrEnum):
+    """What a host is asked to do."""
+
+    SPAWN = "spawn_session"
+    RESUME = "resume_session"
+
+
+_STATUSES: Final = {status.value: status for status in Status}
+_VERBS: Final = {verb.value: verb for verb in Verb}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """One session as a list shows it. Empty texts were not said."""
+
+    session: str
+    title: str = ""
+    custom_title: str | None = None
+    cwd: str = ""
+    status: Status = Status.IDLE
+    indicator: str | None = None
+    hostname: str = ""
+    home_dir: str = ""
+    backend: str = ""
+    permission_mode: str = ""
+    cli_session: str = ""
+    spawn_id: str | None = None
+    source: str = SOURCE
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCommand:
+    """What a host shall do."""
+
+    id: str
+    verb: Verb
+    target_host: str = ""
+    cwd: str = ""
+    backend: str = ""
+    custom_title: str | None = None
+    prompt: str | None = None
+    spawn_id: str = ""
+    session_id: str | None = None
+    resume_session_id: str | None = None
+    source: str = SOURCE
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfiguration:
+    """A command that a folder of a host offers to run."""
+
+    id: str
+    cwd: str
+    hostname: str
+    name: str = ""
+    command: str = ""
+    is_deleted: bool = False
+
+
+Record = SessionState | SessionCommand | RunConfiguration
+
+
+def state_draft(state: SessionState, created_at: int) -> Draft:
+    """created_at: `next_time` of now and the last version's."""
+    tags = [
+        ["d", state.session],
+        ["title", state.title],
+        *_known("custom_title", state.custom_title),
+        ["cwd", state.cwd],
+        ["status", state.status.value],
+        *_known("indicator", state.indicator),
+        ["hostname", state.hostname],
+        ["home_dir", state.home_dir],
+        ["backend", state.backend],
+        ["permission-mode", state.permission_mode],
+        ["cli_session", state.cli_session],
+        *_known("spawn_id", state.spawn_id),
+        ["t", _STATE_TOPIC],
+        ["t", TOPIC],
+        ["source", state.source],
+    ]
+    return Draft(kinds.SESSION_STATE, tags, "", created_at)
+
+
+def command_draft(command: SessionCommand, created_at: int) -> Draft:
+    tags = [
+        ["d", command.id],
+        ["command", command.verb.value],
+        ["target_host", command.target_host],
+        ["cwd", command.cwd],
+        ["backend", command.backend],
+        *_known("custom_title", command.custom_title),
+        *_known("prompt", command.prompt),
+        ["spawn_id", command.spawn_id],
+        *_known("session_id", command.session_id),
+        *_known("resume_session_id", command.resume_session_id),
+        ["t", _COMMAND_TOPIC],
+        ["source", command.source],
+    ]
+    return Draft(kinds.SESSION_COMMAND, tags, "", created_at)
+
+
+def configuration_draft(configuration: RunConfiguration, created_at: int) -> Draft:
+    what = (
+        [["deleted", "true"]]
+        if configuration.is_deleted
+        else [["name", configuration.name], ["command", configuration.command]]
+    )
+    tags = [
+        ["d", configuration.id],
+        ["cwd", configuration.cwd],
+        ["hostname", configuration.hostname],
+        *what,
+    ]
+    return Draft(kinds.RUN_CONFIGURATION, tags, "", created_at)
+
+
+def record_in(event: Event) -> Record | Event | Unread:
+    """The record; notes and source data are read as the events they are, a session at a time."""
+    match event.kind:
+        case kinds.SESSION_STATE:
+            return state_of(event)
+        case kinds.SESSION_COMMAND:
+            return command_of(event)
+        case kinds.RUN_CONFIGURATION:
+            return configuration_of(event)
+        case kinds.CONVERSATION_NOTE | kinds.SOURCE_DATA:
+            return event
+    return Unread(event, f"kind {event.kind} is none of a conversation")
+
+
+def state_of(event: Event) -> SessionState | Unread:
+    status = _STATUSES.get(event.tag("status") or Status.IDLE.value)
+    if not event.d:
+        return Unread(event, "no tag d")
+    if status is None:
+        return Unread(event, "tag status is unknown")
+    return SessionState(
+        session=event.d,
+        title=event.tag("title") or "",
+        custom_title=event.tag("custom_title"),
+        cwd=event.tag("cwd") or "",
+        status=status,
+        indicator=event.tag("indicator"),
+        hostname=event.tag("hostname") or "",
+        home_dir=event.tag("home_dir") or "",
+        backend=event.tag("backend") or "",
+        permission_mode=event.tag("permission-mode") or "",
+        cli_session=event.tag("cli_session") or "",
+        spawn_id=event.tag("spawn_id"),
+        source=event.tag("source") or "",
+    )
+
+
+def command_of(event: Event) -> SessionCommand | Unread:
+    verb = _VERBS.get(event.tag("command") or "")
+    if not event.d:
+        return Unread(event, "no tag d")
+    if verb is None:
+        return Unread(event, "tag command is unknown")
+    return SessionCommand(
+        id=event.d,
+        verb=verb,
+        target_host=event.tag("target_host") or "",
+        cwd=event.tag("cwd") or "",
+        backend=event.tag("backend") or "",
+        custom_title=event.tag("custom_title"),
+        prompt=event.tag("prompt"),
+        spawn_id=event.tag("spawn_id") or "",
+        session_id=event.tag("session_id"),
+        resume_session_id=event.tag("resume_session_id"),
+        source=event.tag("source") or "",
+    )
+
+
+def configuration_of(event: Event) -> RunConfiguration | Unread:
+    if not event.d:
+        return Unread(event, "no tag d")
+    return RunConfiguration(
+        id=event.d,
+        cwd=event.tag("cwd") or "",
+        hostname=event.tag("hostname") or "",
+        name=event.tag("name") or "",
+        command=event.tag("command") or "",
+        is_deleted=event.tag("deleted") == "true",
+    )
+
+
+def _known(name: str, value: str | None) -> list[list[str]]:
+    return [] if value is None else [[name, value]]

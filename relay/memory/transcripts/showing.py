@@ -1,0 +1,239 @@
+"""A conversation as a chat shows it: who said what, tool calls folded with what came of them.
+
+MEMORY.md D-25, D-26. Reading never fails: what is odd is shown as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.memory.fields import object_in
+from relay.memory.transcripts.order import order_of
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from relay.nostr.event import Event
+
+
+class Role(StrEnum):
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    SYSTEM = "system"
+    PROGRESS = "progress"
+    QUEUE_OPERATION = "queue-operation"
+    FILE_HISTORY_SNAPSHOT = "file-history-snapshot"
+    COMPACTION_COMPLETE = "compaction_complete"
+    PERMISSION_REQUEST = "permission_request"
+    PERMISSION_RESPONSE = "permission_response"
+    SET_PERMISSION_MODE = "set_permission_mode"
+    INTERRUPT = "interrupt"
+    UNKNOWN = "unknown"
+
+
+_ROLES: Final = {role.value: role for role in Role}
+_QUIET: Final = frozenset(
+    {Role.PROGRESS, Role.QUEUE_OPERATION, Role.FILE_HISTORY_SNAPSHOT, Role.UNKNOWN}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One event 1988."""
+
+    id: str
+    author: str
+    session: str
+    role: Role
+    content: str
+    ms: int
+    """Since 1970."""
+    answers: str | None
+    """Of a permission response: the id of the request."""
+    tool_id: str | None
+    tool_name: str | None
+    model: str | None
+    perm_id: str | None
+    is_cut: bool
+    """Whether the archive has more than `content`."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a reader misses nothing without it."""
+        return self.role in _QUIET or not self.content
+
+
+def note_of(event: Event) -> Note:
+    role = _ROLES.get(event.tag("role") or "", Role.UNKNOWN)
+    tool_name = event.tag("tool-name")
+    if role is Role.ASSISTANT and tool_name is not None and not event.content:
+        role = Role.TOOL_CALL  # notedeck's form of a line that calls one tool (D-09)
+    # The `e` of a response has no mark; those of a thread have (D-07).
+    asked = (tag[1] for tag in event.tags if tag[:1] == ["e"] and len(tag) == 2)
+    return Note(
+        id=event.id,
+        author=event.pubkey,
+        session=event.d,
+        role=role,
+        content=event.content,
+        ms=order_of(event)[0],
+        answers=next(asked, None) if role is Role.PERMISSION_RESPONSE else None,
+        tool_id=event.tag("tool-id"),
+        tool_name=tool_name,
+        model=event.tag("model"),
+        perm_id=event.tag("perm-id"),
+        is_cut=event.has_tag("truncated"),
+    )
+
+
+def notes_in_order(events: Iterable[Event]) -> list[Note]:
+    """The notes among the events, each once."""
+    found = {event.id: event for event in events if event.kind == kinds.CONVERSATION_NOTE}
+    return [note_of(event) for event in sorted(found.values(), key=order_of)]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a tool gave back."""
+
+    note: Note
+    summary: str
+    """Empty when there is only the output."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was answered to a request for permission."""
+
+    note: Note
+    is_allowed: bool
+    message: str = ""
+    is_interrupt: bool = False
+    is_automatic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A note that stands for itself."""
+
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool at work: at least one of both is there."""
+
+    call: Note | None
+    output: Output | None
+
+    @property
+    def name(self) -> str:
+        note = self.call or (self.output and self.output.note)
+        return (note and note.tool_name) or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """A request for permission, and what became of it; None: nothing yet."""
+
+    request: Note
+    tool_name: str
+    tool_input: Mapping[str, object]
+    decision: Decision | None
+
+
+Entry = Said | ToolUse | Permission
+
+
+def entries(notes: Iterable[Note]) -> list[Entry]:
+    """Notes in order, folded: a tool's output stands with its call, an answer with what was asked.
+
+    An output or an answer whose call or request is not there stands for itself.
+    """
+    folded: list[Entry] = []
+    calls: dict[str, int] = {}
+    requests: dict[str, int] = {}
+    for note in notes:
+        match note.role:
+            case Role.TOOL_CALL:
+                if note.tool_id is not None:
+                    calls[note.tool_id] = len(folded)
+                folded.append(ToolUse(note, None))
+            case Role.TOOL_RESULT:
+                at = None if note.tool_id is None else calls.pop(note.tool_id, None)
+                _put(folded, at, output_of(note))
+            case Role.PERMISSION_REQUEST:
+                for key in (note.id, note.perm_id):
+                    if key is not None:
+                        requests[key] = len(folded)
+                folded.append(_permission(note))
+            case Role.PERMISSION_RESPONSE:
+                asked = (requests.get(key) for key in (note.answers, note.perm_id) if key)
+                _put(folded, next((at for at in asked if at is not None), None), decision_of(note))
+            case _:
+                folded.append(Said(note))
+    return folded
+
+
+def _put(folded: list[Entry], at: int | None, what: Output | Decision) -> None:
+    """Beside what it belongs to; at the end when that is nowhere, or has its answer already."""
+    entry = None if at is None else folded[at]
+    match what:
+        case Output():
+            if at is not None and isinstance(entry, ToolUse):
+                folded[at] = replace(entry, output=what)
+            else:
+                folded.append(ToolUse(None, what))
+        case Decision():
+            if at is not None and isinstance(entry, Permission) and entry.decision is None:
+                folded[at] = replace(entry, decision=what)
+            else:
+                folded.append(Said(what.note))
+        case _:
+            assert_never(what)
+
+
+def output_of(note: Note) -> Output:
+    """`{"summary","output"}`, or plain text."""
+    fields = object_in(note.content)
+    if fields is None or not {"summary", "output"} & fields.keys():
+        return Output(note, "", note.content)
+    return Output(note, _text(fields.get("summary")), _text(fields.get("output")))
+
+
+def decision_of(note: Note) -> Decision:
+    """What cannot be read is a no."""
+    fields = object_in(note.content) or {}
+    return Decision(
+        note,
+        is_allowed=fields.get("decision") == "allow",
+        message=_text(fields.get("message")),
+        is_interrupt=fields.get("interrupt") is True,
+        is_automatic=fields.get("auto") is True,
+    )
+
+
+def mode_of(note: Note) -> str | None:
+    """Of a SET_PERMISSION_MODE: the mode."""
+    return _text((object_in(note.content) or {}).get("mode")) or None
+
+
+def _permission(note: Note) -> Permission:
+    fields = object_in(note.content) or {}
+    given = fields.get("tool_input")
+    return Permission(
+        note,
+        _text(fields.get("tool_name")) or note.tool_name or "",
+        given if isinstance(given, dict) else {},
+        None,
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,88 @@
+"""What an event holds of a session file: a line, or a piece of one. MEMORY.md D-15…D-18."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from relay.memory.fields import whole_number
+from relay.memory.reading import Unread
+from relay.memory.transcripts.lines import Eol
+from relay.memory.transcripts.order import NO_SEQ
+from relay.memory.transcripts.paths import VERSION
+from relay.memory.transcripts.stripping import TAG as STRIPPED
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+_PIECE: Final = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+_EOLS: Final = {eol.value: eol for eol in Eol}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One piece."""
+
+    event: Event
+    data: str
+    line: int | None
+    """From 1; None: an older form, that has the order of its events alone."""
+    seq: int
+    eol: Eol
+    index: int
+    """From 0, of `count` pieces of the line."""
+    count: int
+    is_base64: bool
+    has_tokens: bool
+    stripped: tuple[str, ...]
+    """What the line lost before it was sent."""
+
+
+def piece_in(text: str) -> tuple[int, int] | None:
+    """`i/n` with 0 ≤ i < n; None for anything else."""
+    found = _PIECE.fullmatch(text)
+    if found is None:
+        return None
+    index, count = int(found[1]), int(found[2])
+    return (index, count) if index < count else None
+
+
+def source_of(event: Event) -> Source | Unread:
+    """What a 1989, or a note of the document's form, holds of the file."""
+    found: dict[str, list[str]] = {}
+    for tag in event.tags:
+        if tag:
+            found.setdefault(tag[0], tag)
+    data = _value(found, "source-data")
+    if data is None:
+        return Unread(event, "no tag source-data")
+    line, seq = _value(found, "line"), _value(found, "seq")
+    number = None if line is None else whole_number(line)
+    if line is not None and not number:
+        return Unread(event, "tag line is no number from 1")
+    chunk, eol = _value(found, "chunk"), _value(found, "eol")
+    piece = (0, 1) if chunk is None else piece_in(chunk)
+    if piece is None:
+        return Unread(event, "tag chunk is not i/n")
+    if eol is not None and eol not in _EOLS:
+        return Unread(event, "tag eol is not lf, crlf or none")
+    if "paths" in found and _value(found, "paths") != VERSION:
+        return Unread(event, f"tag paths is not {VERSION}")
+    at = None if seq is None else whole_number(seq)
+    return Source(
+        event,
+        data,
+        number,
+        NO_SEQ if at is None else at,
+        Eol.LF if eol is None else _EOLS[eol],
+        *piece,
+        _value(found, "encoding") == "base64",
+        "paths" in found,
+        tuple(found.get(STRIPPED, ())[1:]),
+    )
+
+
+def _value(found: dict[str, list[str]], name: str) -> str | None:
+    tag = found.get(name)
+    return None if tag is None else tag[1] if len(tag) > 1 else ""

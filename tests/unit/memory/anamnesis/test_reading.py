@@ -1,0 +1,366 @@
+"""What a reader makes of the records at hand: vouchers, trust, corrections, provenance, recall."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.memory.anamnesis.archive import Archive, archive_of
+from relay.memory.anamnesis.checks import Attestation, MemoryType, content_hash
+from relay.memory.anamnesis.correction import resolve
+from relay.memory.anamnesis.provenance import MOST_NODES, children, credit, trace
+from relay.memory.anamnesis.recall import Wish, recalled, recency_of, score_of
+from relay.memory.anamnesis.records import (
+    Memory,
+    entry_draft,
+    fields_of,
+    patch_draft,
+    record_in,
+    vouch_draft,
+)
+from relay.memory.anamnesis.relevance import normalised, ranks
+from relay.memory.anamnesis.trust import Reputations, trust_in
+from relay.memory.fields import compact
+from relay.memory.reading import Unread
+from tests.cast import alice, bob, carol, owner, robot, rover
+from tests.unit.memory.anamnesis.making import (
+    NOON,
+    entry_of,
+    patched,
+    read,
+    superseded,
+    told,
+    vouched,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.nostr.event import Event
+
+A, B, C, D = (content_hash(text) for text in "abcd")
+DAY = 86_400
+
+
+def archive(*events: Event) -> Archive:
+    records = [record_in(event) for event in events]
+    assert not [record for record in records if isinstance(record, Unread)]
+    return archive_of(
+        [record for record in records if not isinstance(record, Unread)], {owner.pubkey}
+    )
+
+
+def document(hashed: str, *events: Event) -> dict[str, Any]:
+    found = archive(*events).document(hashed)
+    assert found is not None
+    return found
+
+
+# -- the document ---------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("X-01")
+def test_an_entry_is_read_as_it_was_written() -> None:
+    entry = entry_of(
+        "a", memory_type=MemoryType.SEMANTIC, parents=(B,), confidence=0, tags=("t", "é"),
+        context={"deep": [1]}, more_of_author={"platform": "p", "age": 3}, anchors=("https://x",),
+        group="tea",
+    )  # fmt: skip
+    draft = entry_draft(entry)
+    assert [tag[0] for tag in draft.tags] == ["d", "x", "X", "t", "t", "t", "r", "h"]
+    assert draft.created_at == NOON
+    assert "é" in draft.content
+    assert read(Memory, robot.sign(*draft)).entry == entry
+    with pytest.raises(ValueError, match="timestamp"):
+        entry_draft(replace(entry, timestamp="today"))
+
+
+@pytest.mark.proves("X-06")
+def test_what_an_entry_claims_of_itself_is_shown_as_claimed_and_never_counted() -> None:
+    claims = {
+        "vouchers": [{"id": "me", "timestamp": "2026-02-02T16:00:00Z"}], "superseded_by": B
+    }  # fmt: skip
+    draft = entry_draft(entry_of("a"))
+    content = compact(fields_of(entry_of("a")) | claims)
+    event = robot.sign(draft.kind, draft.tags, content, draft.created_at)
+    found = document(A, event)
+    assert found["claimed"] == claims
+    assert found["vouchers"] == []
+    assert "superseded_by" not in found
+    memory = read(Memory, event)
+    assert entry_draft(memory.entry).content == draft.content
+    trust = trust_in(A, archive(event), Reputations())
+    assert trust is not None
+    assert trust.confirm == 0
+
+
+@pytest.mark.proves("X-07")
+def test_the_newest_patch_of_those_who_may_replaces_fields_and_an_empty_one_undoes_it() -> None:
+    entry = told(robot, "a", tags=("old",), confidence=0.5)
+    patches = [
+        patched(robot, A, at=NOON + 1, tags=["one"], confidence=0.9),
+        patched(owner, A, at=NOON + 2, tags=["two"]),
+        patched(rover, A, at=NOON + 9, tags=["nobody"]),
+    ]
+    assert document(A, entry, patches[0])["confidence"] == 0.9
+    found = document(A, entry, *patches)
+    assert (found["tags"], found["confidence"]) == (["two"], 0.5)
+    assert document(A, entry, *patches, patched(robot, A, at=NOON + 3))["tags"] == ["old"]
+    assert list(found)[:8] == list(fields_of(read(Memory, entry).entry))
+
+
+@pytest.mark.proves("X-07")
+def test_a_patch_is_written_in_the_order_of_the_fields() -> None:
+    draft = patch_draft(
+        A, {"context": {}, "tags": [], "memory_type": "insight", "x": 1}, created_at=NOON
+    )
+    assert draft.content == '{"memory_type":"insight","tags":[],"context":{}}'
+    assert draft.tags == [["d", f"anamnesis:meta:{A}"], ["x", A]]
+
+
+@pytest.mark.proves("X-11", "X-13")
+def test_a_voucher_is_the_signer_and_another_id_is_a_claim() -> None:
+    draft = vouch_draft(A, alice.pubkey, name="Alice", created_at=NOON)
+    found = document(A, told(robot, "a"), bob.sign(*draft))
+    assert found["vouchers"] == [{
+        "id": bob.pubkey, "claimed_id": alice.pubkey, "name": "Alice",
+        "timestamp": "2026-02-25T06:13:20Z", "confidence": 1.0,
+    }]  # fmt: skip
+
+
+@pytest.mark.proves("X-12", "X-13")
+def test_vouchers_come_by_time_one_of_each_confirmations_only() -> None:
+    events = [
+        told(robot, "a"),
+        vouched(robot, A),
+        vouched(carol, A, at=NOON + 1),
+        vouched(alice, A, at=NOON + 2),
+        vouched(bob, A, at=NOON + 3, attestation=Attestation.DISPUTE),
+        vouched(rover, A, at=NOON + 4),
+        vouched(rover, A, at=NOON + 5, attestation=Attestation.PARTIAL),
+    ]
+    for order in (events, events[::-1]):
+        ids = [voucher["id"] for voucher in document(A, *order)["vouchers"]]
+        assert ids == [carol.pubkey, alice.pubkey]
+
+
+@pytest.mark.proves("X-12")
+def test_of_two_vouches_of_one_second_the_lower_id_stands() -> None:
+    two = [vouched(carol, A, confidence=0.1), vouched(carol, A, confidence=0.2)]
+    lower = min(two, key=lambda event: event.id)
+    for events in (two, two[::-1]):
+        [vouch] = archive(*events).vouches[A]
+        assert vouch.event.id == lower.id
+
+
+# -- trust ----------------------------------------------------------------------------------------
+
+
+def trust(*events: Event, reputations: Reputations | None = None) -> Any:
+    return trust_in(A, archive(*events), reputations or Reputations())
+
+
+@pytest.mark.proves("X-14")
+def test_the_keys_of_one_household_are_one_voucher_and_the_authors_own_none() -> None:
+    households = Reputations(households=(
+        frozenset({robot.pubkey, rover.pubkey}), frozenset({alice.pubkey, bob.pubkey}),
+    ))  # fmt: skip
+    events = [told(robot, "a"), *(vouched(who, A) for who in (robot, rover, alice, bob, carol))]
+    assert trust(*events).confirm == 4
+    found = trust(*events, reputations=households)
+    assert (found.confirm, found.disputes) == (2, 0)
+    changed = vouched(bob, A, at=NOON + 5, attestation=Attestation.DISPUTE)
+    found = trust(*events, changed, reputations=households)
+    assert (found.confirm, found.disputes) == (1, 1)
+
+
+@pytest.mark.proves("X-14")
+def test_anchors_are_counted_once_and_reputation_is_the_authors() -> None:
+    entry = told(robot, "a", anchors=("https://x", "https://x", "https://y"))
+    known = Reputations(of={robot.pubkey: 1.0, rover.pubkey: 0.0})
+    found = trust(entry, vouched(rover, A), reputations=known)
+    assert str(found) == "0.9 consensus (confirm 1, disputes 0, anchors 2)"
+    assert trust_in(B, archive(entry), known) is None
+
+
+@pytest.mark.proves("X-14")
+def test_a_partial_word_counts_neither_way() -> None:
+    found = trust(told(robot, "a"), vouched(rover, A, attestation=Attestation.PARTIAL))
+    assert (found.confirm, found.disputes, found.score) == (0, 0, 0.3)
+
+
+# -- corrections ----------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("X-17")
+def test_the_owners_correction_beats_the_authors_and_the_fork_is_told() -> None:
+    events = [
+        *(told(robot, text) for text in "abcd"),
+        superseded(robot, A, B, at=NOON + 9), superseded(owner, A, C), superseded(robot, C, D),
+        superseded(rover, D, A, at=NOON + 9),
+    ]  # fmt: skip
+    for order in list(permutations(events[4:]))[:6]:
+        found = resolve(A, archive(*events[:4], *order))
+        assert found.chain == (A, C, D)
+        assert found.current == D
+        assert found.forks == ((A, B),)
+        assert not found.is_circle
+    assert document(A, *events)["superseded_by"] == C
+    assert "superseded_by" not in document(D, *events)
+
+
+@pytest.mark.proves("X-17")
+def test_of_two_owners_the_newer_word_counts_then_the_lower_id() -> None:
+    owners = {owner.pubkey, alice.pubkey}
+    events = [superseded(owner, A, B), superseded(alice, A, C)]
+    records = [record for event in events if not isinstance(record := record_in(event), Unread)]
+    lower = min(records, key=lambda record: record.event.id)
+    assert resolve(A, archive_of(records, owners)).current == lower.new  # type: ignore[union-attr]
+    later = record_in(superseded(owner, A, D, at=NOON + 1))
+    assert not isinstance(later, Unread)
+    assert resolve(A, archive_of([*records, later], owners)).current == D
+
+
+@pytest.mark.proves("X-17")
+def test_a_circle_from_another_relay_ends() -> None:
+    events = [told(robot, "a"), told(robot, "b"), superseded(robot, A, B), superseded(robot, B, A)]
+    found = resolve(A, archive(*events))
+    assert found.chain == (A, B)
+    assert found.is_circle
+    assert resolve(C, archive()).chain == (C,)
+
+
+# -- provenance -----------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("X-09")
+def test_each_ancestor_comes_once_before_its_children_in_the_order_of_parents() -> None:
+    events = [
+        told(robot, "a", parents=(D,)), told(robot, "b", parents=(A,)),
+        told(rover, "c", parents=(B, A, content_hash("gone"))), told(robot, "d"),
+    ]  # fmt: skip
+    found = trace(C, archive(*events))
+    assert found.order == (D, A, B, C)
+    assert found.depth == 3
+    assert found.missing == (content_hash("gone"),)
+    assert trace(content_hash("gone"), archive()).missing == (content_hash("gone"),)
+
+
+@pytest.mark.proves("X-09")
+def test_parents_in_a_circle_are_walked_once() -> None:
+    """The hash is of the content alone, so two memories can name each other."""
+    events = [told(robot, "a", parents=(B,)), told(robot, "b", parents=(A,))]
+    found = trace(A, archive(*events))
+    assert found.order == (B, A)
+    assert found.depth == 1
+    assert not found.truncated
+
+
+@pytest.mark.proves("X-09")
+def test_a_walk_ends_at_ten_thousand() -> None:
+    many = [content_hash(f"{number}") for number in range(MOST_NODES + 5)]
+    found = trace(A, archive(told(robot, "a", parents=tuple(many))))
+    assert found.truncated
+    assert len(found.missing) + len(found.order) == MOST_NODES
+
+
+@pytest.mark.proves("X-09", "X-10")
+def test_children_are_oldest_first_and_credit_counts_the_whole_ancestry() -> None:
+    events = [
+        told(robot, "a", at=NOON), told(rover, "b", at=NOON + 2, parents=(A,), name="Rover"),
+        told(robot, "c", at=NOON + 1, parents=(A,)), told(rover, "d", at=NOON + 3, parents=(B, C)),
+        told(alice, "d", at=NOON + 9, parents=(A,)),
+    ]  # fmt: skip
+    held = archive(*events)
+    assert [memory.hash for memory in children(A, held)] == [C, B]
+    assert {(each.author, each.entries) for each in credit(D, held)} == {
+        (robot.pubkey, 2), (rover.pubkey, 2)
+    }  # fmt: skip
+    assert [each.name for each in credit(B, held) if each.author == rover.pubkey] == ["Rover"]
+
+
+# -- recall ---------------------------------------------------------------------------------------
+
+
+def order(texts: dict[str, float], events: Iterable[Event], **wish: Any) -> list[str]:
+    return [hit.hash for hit in recalled(texts, archive(*events), Wish(**wish), NOON)]
+
+
+@pytest.mark.proves("X-18")
+def test_a_score_is_text_and_trust_and_recency() -> None:
+    assert score_of(1, 1, 1) == 1
+    assert score_of(0.5, 0.4, 0.2) == 0.43
+    assert recency_of(NOON - 30 * DAY, NOON) == 0.5
+    assert recency_of(NOON + 30 * DAY, NOON) == 1
+    [hit] = recalled({A: 0.5}, archive(told(robot, "a", at=NOON - 30 * DAY)), Wish(), NOON)
+    assert hit.score == round(0.6 * 0.5 + 0.25 * 0.3 + 0.15 * 0.5, 6)
+    assert hit.why == "text 0.50, trust 0.30 (unverified), recency 0.50"
+
+
+@pytest.mark.proves("X-18")
+def test_ties_go_to_the_newer_then_to_the_lowest_id() -> None:
+    same = [told(robot, text, at=NOON + 5) for text in "ab"]
+    newer = told(robot, "c", at=NOON + 9)
+    first, second = [
+        read(Memory, event).hash for event in sorted(same, key=lambda event: event.id)
+    ]
+    assert order(dict.fromkeys([A, B, C], 1.0), [*same, newer]) == [C, first, second]
+
+
+@pytest.mark.proves("X-18")
+def test_copies_are_one_hit_and_do_not_vouch_for_each_other() -> None:
+    events = [told(robot, "a"), told(robot, "a", at=NOON + 1), told(rover, "a", at=NOON + 2)]
+    [hit] = recalled({A: 1.0}, archive(*events), Wish(), NOON)
+    assert hit.memory.event.id == events[0].id
+    assert hit.trust.confirm == 0
+
+
+@pytest.mark.proves("X-17", "X-18")
+def test_what_was_superseded_is_left_out_unless_asked_for() -> None:
+    events = [told(robot, "a"), told(robot, "b"), superseded(robot, A, B, at=NOON - 5)]
+    texts = {A: 1.0, B: 0.5}
+    assert order(texts, events) == [B]
+    assert order(texts, events, include_superseded=True) == [A, B]
+    assert order(texts, events, as_of=NOON - 6) == []
+
+
+@pytest.mark.proves("X-18")
+def test_wishes_narrow_what_is_found() -> None:
+    events = [
+        told(robot, "a", at=NOON - 9, tags=("x", "y"), confidence=0.9),
+        told(rover, "b", memory_type=MemoryType.INSIGHT, tags=("z",), confidence=0.2),
+        vouched(owner, A, at=NOON - 3),
+    ]
+    texts = {A: 1.0, B: 0.5, C: 1.0}
+    wishes: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, [A, B]),
+        ({"topics": ("q", "y")}, [A]),
+        ({"memory_type": MemoryType.INSIGHT}, [B]),
+        ({"min_trust": 0.5}, [A]),
+        ({"min_confidence": 0.2}, [A, B]),
+        ({"min_confidence": 0.3}, [A]),
+        ({"authors": frozenset({rover.pubkey})}, [B]),
+        ({"authors": frozenset()}, []),
+        ({"as_of": NOON - 1}, [A]),
+        ({"as_of": NOON - 4, "min_trust": 0.5}, []),
+        ({"limit": 1}, [A]),
+    ]
+    for wish, found in wishes:
+        assert order(texts, events, **wish) == found, wish
+    events.append(patched(owner, B, at=NOON + 1, confidence=1))
+    assert order(texts, events, min_confidence=1) == [B]
+
+
+@pytest.mark.proves("X-18")
+def test_text_scores_go_from_the_best_to_the_last() -> None:
+    texts = {"a": "tea with milk", "b": "tea tea and more tea", "c": "coffee", "d": "TEA"}
+    ranked = ranks("Tea?", texts)
+    assert ranked.keys() == {"a", "b", "d"}
+    assert ranks("tea milk", texts)["a"] < ranks("tea milk", texts)["b"]
+    scores = normalised(ranks("tea milk", texts))
+    assert (max(scores.values()), min(scores.values())) == (1, 0)
+    assert normalised({"a": -2.0, "b": -2.0}) == {"a": 1, "b": 1}
+    assert normalised({}) == {} == ranks("x", {})

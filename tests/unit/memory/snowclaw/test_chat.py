@@ -1,0 +1,189 @@
+"""relay/memory/snowclaw/chat.py: the last messages of each group, and what a model is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.errors import Invalid
+from relay.memory.snowclaw.chat import Chat
+from relay.memory.snowclaw.keys import OfGroup
+from relay.memory.snowclaw.notebook import Notebook
+from relay.memory.snowclaw.respond import Agent
+from tests.cast import alice, bob, owner, robot
+from tests.unit.memory.snowclaw.making import AT, config, record
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+SECRET = bob.nsec
+HEX = "ab" * 32
+
+
+class Heard:
+    """A chat and its notebook, after some events."""
+
+    def __init__(self, *events: Event) -> None:
+        self.book = Notebook(robot.pubkey, [owner.pubkey])
+        self.chat = Chat(Agent(robot.pubkey, ("Robot",), self.book.owners), self.book)
+        for event in events:
+            self.book.take(event)
+
+    def see(self, *events: Event) -> None:
+        for event in events:
+            self.chat.see(event)
+
+    def said(self, group: str = "tea") -> list[str]:
+        return [message.content for message in self.chat.history(group)]
+
+
+def said(
+    text: str, at: int = AT, group: str | None = "tea", by: SecretKey = alice, kind: int = 9,
+    *tags: list[str],
+) -> Event:  # fmt: skip
+    return by.sign(kind, [*([["h", group]] if group else []), *tags], text, at)
+
+
+def profile(by: SecretKey, content: str) -> Event:
+    return by.sign(0, [], content, AT)
+
+
+@pytest.mark.proves("S-34")
+def test_each_group_has_the_newest_messages_whatever_the_mode() -> None:
+    heard = Heard(config("group:tea", {"context_history": 2, "respond_mode": "none"}))
+    heard.see(*(said(str(n), AT + n) for n in range(4)), said("other", group="coffee"))
+    assert (heard.said(), heard.said("coffee"), heard.said("milk")) == (["2", "3"], ["other"], [])
+
+
+def test_a_message_is_taken_once_and_only_a_message_of_a_group() -> None:
+    heard = Heard()
+    message = said("hi")
+    assert heard.chat.see(message)
+    assert not heard.chat.see(message)
+    for other in (said("x", group=None), said("x", group=""), said("x", kind=1), record("a")):
+        assert not heard.chat.see(other)
+    assert heard.said() == ["hi"]
+
+
+@pytest.mark.proves("S-36", "S-34")
+def test_a_secret_key_is_taken_out_before_it_is_kept() -> None:
+    heard = Heard()
+    heard.see(said(f"my key is {SECRET} and {HEX} and {alice.pubkey}"))
+    (text,) = heard.said()
+    assert SECRET not in text
+    assert HEX not in text
+    assert alice.pubkey in text
+    assert (heard.chat.key_filter.nsec_redacted, heard.chat.key_filter.hex_flagged) == (1, 1)
+
+
+@pytest.mark.proves("S-18")
+def test_a_smaller_history_is_trimmed_at_once() -> None:
+    heard = Heard()
+    heard.see(*(said(str(n), AT + n) for n in range(4)))
+    heard.book.take(config("global", {"context_history": 1}))
+    heard.chat.resize()
+    assert heard.said() == ["3"]
+
+
+def test_what_came_before_is_put_in_front() -> None:
+    heard = Heard(config("global", {"context_history": 3}))
+    heard.see(said("now", AT + 9))
+    heard.chat.fill("tea", [said("b", AT + 2), said("now", AT + 9), said("a", AT + 1)])
+    assert heard.said() == ["a", "b", "now"]
+
+
+@pytest.mark.proves("S-30")
+def test_people_and_groups_are_known_from_their_first_message_on() -> None:
+    heard = Heard()
+    heard.see(profile(alice, '{"name":" alice ","display_name":""}'), said("hi"))
+    user, group = heard.book.user(alice.npub), heard.book.group("tea")
+    assert user is not None
+    assert group is not None
+    assert (user.display_names, user.first_seen) == ((("alice", AT),), AT)
+    assert (group.members, group.last_activity) == (((alice.npub, "alice"),), AT)
+    assert heard.book.unsaved > 0
+
+
+def test_of_itself_it_keeps_no_memory() -> None:
+    heard = Heard()
+    heard.see(said("I am here", by=robot))
+    assert (heard.book.users(), heard.said()) == ({}, ["I am here"])
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"name":5}', '{"name":" "}'])
+def test_a_profile_without_a_name_is_nobody_s_fault(content: str) -> None:
+    heard = Heard()
+    heard.see(profile(alice, content), said("hi"))
+    (message,) = heard.chat.history("tea")
+    assert message.sender == alice.npub[:12]
+    assert heard.chat.knows_name(alice.pubkey)
+
+
+@pytest.mark.proves("S-35")
+def test_it_answers_who_speaks_to_it() -> None:
+    heard = Heard()
+    mine = said("I am robot", by=robot)
+    heard.see(mine)
+    assert heard.chat.should_respond(said("robot, tea please"))
+    assert heard.chat.should_respond(said("why?", AT, "tea", alice, 9, ["q", mine.id]))
+    assert not heard.chat.should_respond(said("tea please"))
+    assert not heard.chat.should_respond(mine)
+    heard.book.take(config(f"npub:{alice.npub}", {"respond_mode": "all"}))
+    assert heard.chat.should_respond(said("tea please"))
+    assert not heard.chat.should_respond(said("tea please", by=bob))
+
+
+@pytest.mark.proves("S-33")
+def test_nothing_of_one_group_enters_the_context_of_another() -> None:
+    heard = Heard(
+        record("snowclaw:memory:group:coffee", {"purpose": "beans", "decisions": [["dark", AT]]}),
+        record(
+            f"snowclaw:memory:npub:{alice.npub}",
+            {"notes": ["roasts"], "display_names": [["Barista", AT]]}, ["h", "coffee"],
+        ),
+        record(f"snowclaw:memory:npub:{bob.npub}", {"notes": ["likes tea"]}),
+    )
+    heard.see(said("beans are in", group="coffee"))
+    for by, note in ((alice, None), (bob, "likes tea")):
+        text = heard.chat.assemble(said("and here?", by=by), "", 10_000).text
+        words = set(text.replace("#", " ").replace("=", " ").split())
+        assert not {"beans", "dark", "roasts", "coffee", "Barista"} & words
+        assert note is None or f"- {note}" in text
+
+
+@pytest.mark.proves("S-37", "S-40")
+def test_a_model_is_given_all_of_it_without_a_key_that_somebody_wrote_down() -> None:
+    heard = Heard(
+        record(f"snowclaw:memory:npub:{alice.npub}", {
+            "notes": [f"gave {SECRET}"], "is_owner": True, "preferences": {"key": HEX},
+        }),
+        record("snowclaw:memory:group:tea", {
+            "purpose": f"{SECRET}", "themes": [HEX], "decisions": [[f"use {SECRET}", AT]],
+        }),
+    )  # fmt: skip
+    heard.see(profile(alice, f'{{"name":"{HEX}"}}'), said(f"old {SECRET}", AT - 1))
+    context = heard.chat.assemble(said(f"now {SECRET}"), f"Mind {HEX}.", 10_000)
+    assert SECRET not in context.text
+    assert HEX not in context.text
+    assert "Owner: no" in context.text  # whatever the record says of itself
+    assert list(context.sections) == [
+        "SYSTEM PROMPT", "GROUP MEMORY SUMMARY", "SENDER CONTEXT", "CONVERSATION HISTORY",
+        "CURRENT MESSAGE",
+    ]  # fmt: skip
+    assert sum(context.dropped.values()) == 0
+
+
+def test_a_message_of_no_group_has_no_context() -> None:
+    with pytest.raises(Invalid, match="missing tag h"):
+        Heard().chat.assemble(said("x", group=None), "", 100)
+
+
+def test_what_cannot_be_read_is_left_alone() -> None:
+    broken: Any = record(f"snowclaw:memory:npub:{alice.pubkey[:32]}", {"notes": "no list"})
+    heard = Heard(broken, record("snowclaw:memory:group:tea", {"themes": 5}))
+    heard.see(said("hi"))
+    assert heard.book.changed() == []
+    assert heard.book.cannot_write(OfGroup("tea")) is not None
+    assert heard.said() == ["hi"]

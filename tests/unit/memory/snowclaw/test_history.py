@@ -1,0 +1,80 @@
+"""relay/memory/snowclaw/history.py: a ring that can be resized and filled from behind."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from
+
+
+def ring_of(capacity: int, *items: int) -> RingBuffer[int]:
+    ring = RingBuffer[int](capacity)
+    for item in items:
+        ring.push(item)
+    return ring
+
+
+@pytest.mark.proves("S-34")
+def test_the_oldest_goes_when_it_is_full() -> None:
+    ring = ring_of(3, 1, 2, 3, 4)
+    assert (list(ring), len(ring), ring.capacity) == ([2, 3, 4], 3, 3)
+    assert list(ring_of(0, 1)) == []
+
+
+@pytest.mark.proves("S-18")
+def test_shrinking_keeps_the_newest_and_growing_keeps_all() -> None:
+    ring = ring_of(3, 1, 2, 3)
+    ring.resize(2)
+    assert list(ring) == [2, 3]
+    ring.resize(4)
+    assert list(ring) == [2, 3]
+    for item in (4, 5, 6):
+        ring.push(item)
+    assert list(ring) == [3, 4, 5, 6]
+    ring.resize(4)
+    assert list(ring) == [3, 4, 5, 6]
+
+
+@pytest.mark.proves("S-34")
+def test_what_came_before_goes_in_front_as_far_as_there_is_room() -> None:
+    ring = ring_of(5, 8, 9)
+    ring.fill([1, 2, 3, 4])
+    assert list(ring) == [2, 3, 4, 8, 9]
+    ring.fill([0])
+    assert list(ring) == [2, 3, 4, 8, 9]
+    empty = ring_of(5)
+    empty.fill([1, 2])
+    empty.fill([])
+    assert list(empty) == [1, 2]
+
+
+@given(
+    capacity=st.integers(0, 6),
+    pushed=st.lists(st.integers(), max_size=9),
+    older=st.lists(st.integers(), max_size=9),
+    then=st.integers(0, 6),
+)
+def test_a_ring_is_the_end_of_everything(
+    capacity: int, pushed: list[int], older: list[int], then: int
+) -> None:
+    ring = ring_of(capacity, *pushed)
+    held = pushed[len(pushed) - min(capacity, len(pushed)) :]
+    assert list(ring) == held
+    ring.fill(older)
+    held = [*older, *held]
+    held = held[len(held) - min(capacity, len(held)) :]
+    assert list(ring) == held
+    ring.resize(then)
+    assert list(ring) == held[len(held) - min(then, len(held)) :]
+
+
+def test_only_messages_that_are_not_there_are_missing_oldest_first() -> None:
+    def message(at: int) -> HistoryMessage:
+        return HistoryMessage("k0", "npub1", "hi", at, f"{at:064x}")
+
+    ring = RingBuffer[HistoryMessage](5)
+    ring.push(message(7))
+    found = [message(9), message(7), message(3), message(9), message(5)]
+    assert [m.timestamp for m in missing_from(ring, found)] == [3, 5, 9]
