@@ -229,6 +229,9 @@ def _never(
             return f"{name} is empty"
     who: frozenset[Who] | None = getattr(match, "who", None)
     if match.authors is not None and not match.authors:
+        listed = frozenset(word for word, _ in getattr(match, "classes", ()))
+        if listed:
+            return _why_nobody(listed)
         if not who:
             return "authors is empty"
         if not _somebody(who, match, found):
@@ -295,7 +298,7 @@ def covers(wide: Question, narrow: Question) -> bool:
     )
 
 
-_COMPARED: Final = ("kinds", "d", "d_prefixes", "h", "who", "authors", "tags")
+_COMPARED: Final = ("kinds", "d", "d_prefixes", "h", "who", "classes", "authors", "tags")
 
 
 def _is_within(narrow: KindSet | None, wide: KindSet) -> bool:

@@ -1,11 +1,13 @@
 """Who reads a row under one set of policies, and who under another.
 
 Asked for the kinds of people that there are (strangers, members, owners …), for the author of each
-row, and for the keys that one set gives a standing and the other does not.
+row, and for the keys that one set gives a standing and the other does not. What a row points to is
+the newest such row before it, as far back as is remembered.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 from enum import Enum, auto
 from functools import lru_cache
@@ -15,10 +17,10 @@ from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.retention import Stored, is_kind
 from relay.verdict import Who
-from relay.visibility import Viewer, Visibility, kind_is_guarded, visibility_for
+from relay.visibility import Target, Viewer, Visibility, kind_is_guarded, visibility_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence, Set
 
     from policies.engine import PolicySet
     from policies.write_rule import Place
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _KNOWN_VIEWERS: Final = 4096
 _NOBODY_IN_PARTICULAR: Final = frozenset({"0" * 64})
+_MET: Final = 65_536
+"""So many rows that later ones may point to are remembered."""
 _KEYS: Final = 3
 """So many keys whose standing differs are looked at one by one."""
 
@@ -75,6 +79,9 @@ class Audiences:
         self._is_same = not self._people_differ and old.read_rules == new.read_rules
         self._crowd = _crowd(old.people, new.people, groups)
         self._view = lru_cache(_KNOWN_VIEWERS)(self._view_of)
+        rules = (*old.read_rules, *new.read_rules)
+        self._targets = {rule.points for rule in rules if rule.points is not None}
+        self._met: OrderedDict[tuple[Target, str], Stored] = OrderedDict()
 
     def _view_of(self, key: str) -> tuple[Visibility, Visibility]:
         viewer, groups = Viewer(frozenset({key})), self._groups
@@ -91,13 +98,15 @@ class Audiences:
             return {}
         quiet = event.kind == kinds.DELETION and _is_quiet(event, self._old.policy.read_rules)
         row = Stored(1, event, group_id, quiet)
+        self._remember(row)
         before = self._old.about(row, self._groups)
         after = self._new.about(row, self._groups)
         if not self._people_differ and [rule for rule, _ in before] == [rule for rule, _ in after]:
             return {}
         found: dict[Turn, dict[Deciding, list[str]]] = {}
         for name, (old, new) in self._audiences(event, group_id):
-            barrier, now_barrier = _first(before, old, row), _first(after, new, row)
+            barrier = _first(before, old, row, self._readable(self._old, before, old, row))
+            now_barrier = _first(after, new, row, self._readable(self._new, after, new, row))
             if (barrier is None) is (now_barrier is None):
                 continue
             turn = Turn.HIDDEN if barrier is None else Turn.SHOWN
@@ -105,6 +114,32 @@ class Audiences:
             assert decides is not None
             found.setdefault(turn, {}).setdefault(decides, []).append(name)
         return found
+
+    def _remember(self, row: Stored) -> None:
+        for target in self._targets:
+            for value in target.values_in(row.event):
+                self._met[target, value] = row
+                self._met.move_to_end((target, value))
+        while len(self._met) > _MET:
+            self._met.popitem(last=False)
+
+    def _readable(
+        self, side: _Side, rules: Sequence[tuple[ReadRule, Place]], visibility: Visibility,
+        row: Stored,
+    ) -> frozenset[Target]:  # fmt: skip
+        """The targets of the row by these rules of which this viewer may read a row."""
+        found = set()
+        for rule, _ in rules:
+            target = rule.points
+            value = None if target is None else target.value_of(row.event)
+            if target is None or value is None:
+                continue
+            other = self._met.get((target, value))
+            if other is not None and (
+                _first(side.about(other, self._groups), visibility, other) is None
+            ):
+                found.add(target)
+        return frozenset(found)
 
     def _audiences(
         self, event: Event, group_id: str | None
@@ -119,14 +154,15 @@ class Audiences:
 
 
 def _first(
-    rules: Sequence[tuple[ReadRule, Place]], visibility: Visibility, row: Stored
-) -> Deciding | None:
+    rules: Sequence[tuple[ReadRule, Place]], visibility: Visibility, row: Stored,
+    readable: Set[Target] = frozenset(),
+) -> Deciding | None:  # fmt: skip
     """The first rule that does not let this viewer read the row."""
     banned = visibility.people.banned
     if banned and (row.event.pubkey in banned or not visibility.viewer.keys.isdisjoint(banned)):
         return "bans", None
     for rule, place in rules:
-        if not visibility.allows(rule, row, None):
+        if not visibility.allows(rule, row, None, readable):
             return rule.name, place
     return None
 

@@ -56,12 +56,23 @@ CASE_KEYS: Final = ("says", "event", "given", "reads", "want", "rule")
 EVENT_KEYS: Final = ("kind", "by", "tags", "content", "content_chars", "age")
 GIVEN_KEYS: Final = (
     "group", "flags", "members", "admins", "agents", "kinds", "logged_in", "known", "replaces",
-    "deletes_own", "quiet", "origin", "sent", "stored",
+    "deletes_own", "quiet", "origin", "sent", "stored", "beside",
 )  # fmt: skip
 _FILE_KEYS: Final = ("case", "preset", "policy")
 _ORIGINS: Final = {
     "wire": Origin.WIRE, "import": Origin.IMPORT, "trusted import": Origin.TRUSTED_IMPORT,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """An event of the world of a case."""
+
+    kind: int
+    by: str
+    tags: tuple[tuple[str, ...], ...]
+    content: str
+    age: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,8 @@ class Given:
     """So many events came at this moment that the same rates count."""
     stored: Size = Size()  # noqa: RUF009
     """What is stored that the same quotas count."""
+    beside: tuple[Other, ...] = ()
+    """What is stored that the event may point to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +168,30 @@ def _case(table: Table) -> Case:
     for needed in ("says", "event", "want"):
         if not table.has(needed):
             table.wrong(needed, f"a case needs {needed}")
-    event = table.table("event") or Table(table.source, table.path, {})
+    event = _told(table.table("event"))
+    want, reads = table.text("want") or "", table.text("reads")
+    if want:
+        _check_want(table, want, reads)
+    return Case(
+        table.text("says") or "", table.line, event.kind, event.by, event.tags, event.content,
+        event.age, want, table.text("rule"), reads, _given(table.table("given")),
+    )  # fmt: skip
+
+
+def _told(event: Table | None) -> Other:
+    if event is None:
+        return Other(0, "stranger", (), "", 0)
     event.refuse_unknown(EVENT_KEYS)
     kind = event.integer("kind")
-    if kind is None and table.has("event") and not event.has("kind"):
+    if not event.has("kind"):
         event.wrong("kind", "an event needs a kind")
     age = event.integer("age", -(2**31)) or 0
     if event.has("content") and not isinstance(event.values["content"], str):
         event.wrong("content", "content must be a text")
-    want, reads = table.text("want") or "", table.text("reads")
-    if want:
-        _check_want(table, want, reads)
     content = event.values.get("content", "x" * (event.integer("content_chars") or 0))
-    return Case(
-        table.text("says") or "", table.line, kind or 0,
-        event.text("by") or "stranger", _tags(event),
-        content if isinstance(content, str) else "",
-        age,
-        want, table.text("rule"), reads,
-        _given(table.table("given")),
+    return Other(
+        kind or 0, event.text("by") or "stranger", _tags(event),
+        content if isinstance(content, str) else "", age,
     )  # fmt: skip
 
 
@@ -222,6 +240,7 @@ def _given(table: Table | None) -> Given:
         origin=_ORIGINS.get(origin, Origin.WIRE),
         sent=table.integer("sent") or 0,
         stored=_stored(table.table("stored")),
+        beside=tuple([_told(other) for other in table.tables("beside")]),
     )  # fmt: skip
 
 
@@ -295,7 +314,14 @@ def result_of(case: Case, policy: PolicySet) -> Result:
         row = Stored(1, event, _group_of(event), given.quiet)
         # Asked for by author, as a few rows want to be (`only_by`).
         asked = Filter(authors=frozenset({event.pubkey}))
-        got = SHOWN if visible.may_read(row, asked) else HIDDEN
+        others = [_event(other, cast) for other in given.beside]
+        beside = [Stored(1, other, _group_of(other)) for other in others]
+        readable = {
+            target
+            for target, value in visible.points_to(row)
+            if visible.reads_one_of(beside, target, value)
+        }
+        got = SHOWN if visible.may_read(row, asked, readable) else HIDDEN
         return Result(case, got, "", got == case.want)
     reject = verdict_on(
         event, policy, groups, frozenset(cast.key(name) for name in given.logged_in), given, NOW
@@ -407,8 +433,8 @@ def _group_of(event: Event) -> str | None:
     return event.d if event.kind in kinds.GROUP_STATE else event.tag("h")
 
 
-def _event(case: Case, cast: Cast) -> Event:
-    tags = [[cast.told(value) for value in tag] for tag in case.tags]
+def _event(told: Case | Other, cast: Cast) -> Event:
+    tags = [[cast.told(value) for value in tag] for tag in told.tags]
     return signed(
-        cast.key(case.by), NOW - case.age, case.kind, tags, case.content, lambda _: "0" * 128
+        cast.key(told.by), NOW - told.age, told.kind, tags, told.content, lambda _: "0" * 128
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.toml.fields import Table
     from relay.verdict import Facts
+    from relay.visibility import People
 
 MATCH_KEYS: Final = (
     "kinds", "d", "d_prefix", "h", "authors", "tags", "content_chars", "age", "replaces",
@@ -32,7 +33,9 @@ WRITERS: Final = (
     Who.ANYONE, Who.NOBODY, Who.OWNER, Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN,
 )  # fmt: skip
 """What can be said of an author; the other who-words are about readers."""
-READERS: Final = tuple(word for word in Who if word is not Who.TARGET)
+LISTED: Final = frozenset({Who.OWNER, Who.AGENT})
+"""Whose keys stand in the policy files, so that it can be said of what is stored long since."""
+READERS: Final = tuple(Who)
 
 READ_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
 """Names longer than a letter that stores keep for read rules (DESIGN §4)."""
@@ -130,34 +133,61 @@ def condition_from(table: Table) -> Condition:
     )  # fmt: skip
 
 
-def match_of_rows(table: Table) -> Match:
-    """A `match` or `except` about stored events, whose authors may have been anything since."""
+def match_of_kept(table: Table) -> Match:
+    """A `match` of `[[retention]]`; `with_keys_of` says later who its words are."""
+    match = _match_of_rows(table)
+    for word, _ in match.classes:
+        if word not in LISTED:
+            table.wrong("authors", f'"{word.value}" cannot be asked of a stored event; its authors '
+                                   "can be keys, owner and agent")  # fmt: skip
+    return match
+
+
+def _match_of_rows(table: Table) -> Match:
     table.refuse_unknown(_known(table))
     for key in WRITE_ONLY:
         if table.has(key):
             table.wrong(key, f"{key} can be asked of a write only, not of a stored event")
     parts = _common(table)
     who, authors = _authors(table)
-    if who:
-        table.wrong("authors", "authors of stored events must be keys, not who-words")
+    words = [word for word in WRITERS if who is not None and word in who]
     return replace(
         parts, authors=authors, tags=_tags(table), quiet=table.boolean("quiet"),
-        ended=table.boolean("ended"),
+        ended=table.boolean("ended"), classes=tuple([(word, frozenset()) for word in words]),
     )  # fmt: skip
 
 
+def with_keys_of(match: Match, people: People) -> Match:
+    """The same match, its words for authors being the keys that the files give them."""
+    if not match.classes:
+        return match
+    keys_of = {
+        Who.OWNER: people.owners.union(*[home.owners for home in people.households]),
+        Who.AGENT: people.agents.union(*[home.agents for home in people.households]),
+    }
+    classes = tuple([(word, keys_of[word]) for word, _ in match.classes])
+    authors = (match.authors or frozenset()).union(*[keys for _, keys in classes])
+    return replace(match, authors=authors, classes=classes)
+
+
 def match_of_readable(table: Table) -> Match:
-    """`match_of_rows` of a rule with `read`, which stores ask of their tag index."""
-    match = match_of_rows(table)
+    """A `match` or `except` of a rule with `read`, which stores ask of their tag index."""
+    match = _match_of_rows(table)
+    if match.classes:
+        table.wrong("authors", "authors of a rule with `read` must be keys, not who-words")
     for name, wanted in match.tags:
-        letter = len(name) == 1 and name.isascii() and name.isalpha()
-        if name not in READ_TAGS and not (letter and not isinstance(wanted, bool)):
+        if name not in READ_TAGS and not (is_letter(name) and not isinstance(wanted, bool)):
             table.source.fault(
                 (*table.path, "tags", name),
                 f'tag "{name}" in a rule with `read` is not offered by this version; offered: '
                 "single letters with values, " + ", ".join(sorted(READ_TAGS)),
             )
     return match
+
+
+def is_letter(name: str) -> bool:
+    """Whether tags of this name are in every store's index."""
+    return len(name) == 1 and name.isascii() and name.isalpha()
 
 
 def who_words(
@@ -175,8 +205,6 @@ def who_words(
     for number, value in enumerate(values):
         if value in words:
             found.add(words[value])
-        elif value == Who.TARGET.value:
-            table.wrong_item(key, number, '"target" is not offered by this version')
         elif value.startswith("tag:") and offered is READERS:
             continue
         elif value in every or value.startswith("tag:"):

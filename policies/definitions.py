@@ -10,9 +10,11 @@ from policies.conditions import (
     READERS,
     WRITERS,
     condition_from,
+    is_letter,
+    match_of_kept,
     match_of_readable,
-    match_of_rows,
     who_words,
+    with_keys_of,
 )
 from policies.forgetting import Forgetting, forgetting_from
 from policies.measures import content_from, meter_from
@@ -21,12 +23,14 @@ from policies.settings import System
 from policies.write_rule import Place, WriteRule
 from relay.retention import Keep, KeepRule
 from relay.toml.fields import nearest
-from relay.visibility import Match, ReadRule
+from relay.verdict import Who
+from relay.visibility import Match, ReadRule, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from relay.toml.fields import Table
+    from relay.visibility import People
 
 
 @dataclass(slots=True)
@@ -46,9 +50,16 @@ class KeepDefinition:
     place: Place
     packaged: bool
     enabled: bool = True
+    match: Match = field(default_factory=Match)
     rule: KeepRule | None = None
     forgetting: Forgetting = field(default_factory=Forgetting)
     is_switch: bool = False
+
+    def among(self, people: People) -> KeepDefinition:
+        """The same, its who-words being these people."""
+        match = with_keys_of(self.match, people)
+        rule = None if self.rule is None else replace(self.rule, match=match)
+        return replace(self, match=match, rule=rule, forgetting=self.forgetting.about(match))
 
 
 RULE_KEYS: Final = (
@@ -61,8 +72,7 @@ RETENTION_KEYS: Final = (
 _WRITE_KEYS: Final = ("write", "require", "schema", "content", "rate", "quota", "pow")
 _SAID: Final = ("write", "require", "content", "rate", "quota")
 """Parts whose refusals say `reject`."""
-_LATER_RULE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {"target": ("kinds", "tag")}
-"""Tables of a rule that are checked and then refused."""
+TARGET_KEYS: Final = ("kinds", "tag", "d_prefix")
 _PACKAGED_RULE_KEYS: Final = ("fixed", "needs")
 
 
@@ -99,7 +109,6 @@ def rule_from(table: Table, name: str) -> RuleDefinition:
     packaged = table.source.packaged
     known = (*RULE_KEYS, *_PACKAGED_RULE_KEYS) if packaged else RULE_KEYS
     table.refuse_unknown(known)
-    _rule_parts_of_later_versions(table)
     enabled = table.boolean("enabled")
     rule = RuleDefinition(_place(table, name), packaged, enabled=enabled is not False)
     rule.fixed = packaged and bool(table.boolean("fixed"))
@@ -113,22 +122,15 @@ def rule_from(table: Table, name: str) -> RuleDefinition:
         rule.write = _write_rule(table, rule.place)
     if table.has("read"):
         rule.read = _read_rule(table, name)
-    elif table.has("only_by"):
-        table.wrong("only_by", "only_by is about reading and needs read")
-    later = any(table.has(key) for key in _LATER_RULE_KEYS)  # told already
-    if rule.write is None and rule.read is None and not later:
+    else:
+        for key in ("only_by", "target"):
+            if table.has(key):
+                table.wrong(key, f"{key} is about reading and needs read")
+    if rule.write is None and rule.read is None:
         table.source.fault(table.path, _DOES_NOTHING)
     if table.has("reject") and not any(table.has(key) for key in _SAID):
         table.wrong("reject", f"reject is what a writer is told; it needs {_listed(_SAID)}")
     return rule
-
-
-def _rule_parts_of_later_versions(table: Table) -> None:
-    for key, known in _LATER_RULE_KEYS.items():
-        part = table.table(key)
-        if part is not None:
-            part.refuse_unknown(known)
-            table.not_offered(key)
 
 
 def _write_rule(table: Table, place: Place) -> WriteRule:
@@ -165,8 +167,7 @@ def _read_rule(table: Table, name: str) -> ReadRule:
     words = list(table.strings("read") or ())
     tags = tuple([word.removeprefix("tag:") for word in words if word.startswith("tag:")])
     for tag in tags:
-        letter = len(tag) == 1 and tag.isascii() and tag.isalpha()
-        if not letter and tag != "scope":
+        if not is_letter(tag) and tag != "scope":
             table.wrong("read", f'the readers "tag:{tag}" are not offered by this version; '
                                 "offered: tag: and a single letter, tag:scope")  # fmt: skip
     rule = ReadRule(
@@ -176,9 +177,33 @@ def _read_rule(table: Table, name: str) -> ReadRule:
         tuple([match_of_readable(other) for other in table.tables("except")]),
         tags,
         _only_by(table),
+        target=_target(table, words),
     )
     needs = table.text("needs") if table.source.packaged else None
     return rule if needs is None else replace(rule, needs=needs)
+
+
+def _target(table: Table, words: Sequence[str]) -> Target | None:
+    part = table.table("target")
+    if Who.TARGET.value in words and not table.has("target"):
+        table.wrong("read", 'the word "target" needs a key: target = { kinds, tag }')
+    if part is None:
+        return None
+    if Who.TARGET.value not in words:
+        table.wrong("target", 'target says what the word "target" means, and read does not use it')
+    part.refuse_unknown(TARGET_KEYS)
+    for key in ("kinds", "tag"):
+        if not part.has(key):
+            table.wrong("target", f"target needs {key}")
+    kinds, tag, d_prefix = part.kinds("kinds"), part.text("tag"), part.text("d_prefix")
+    if tag is not None and not is_letter(tag):
+        part.wrong("tag", f'tag "{tag}" cannot be looked up: a single letter can')
+    if kinds is not None and not kinds.ranges:
+        part.wrong("kinds", "kinds is empty")
+    if kinds is None or tag is None:
+        return None
+    numbers = [number for low, high in kinds.ranges for number in range(low, high + 1)]
+    return Target(frozenset(numbers), tag, d_prefix)
 
 
 def _only_by(table: Table) -> frozenset[str] | None:
@@ -186,7 +211,7 @@ def _only_by(table: Table) -> frozenset[str] | None:
     if keys is None:
         return None
     for number, key in enumerate(keys):
-        tag = key[:1] == "#" and len(key) == 2 and key[1].isascii() and key[1].isalpha()
+        tag = key[:1] == "#" and is_letter(key[1:])
         if key not in ("authors", "ids") and not tag:
             table.wrong_item(
                 "only_by", number,
@@ -211,8 +236,8 @@ def retention_from(table: Table, name: str) -> KeepDefinition:
     if not any(table.has(key) for key in _RETENTION_PARTS):
         table.source.fault(table.path, _FORGETS_NOTHING)
     match = table.table("match")
-    rows = Match() if match is None else match_of_rows(match)
+    keep.match = Match() if match is None else match_of_kept(match)
     how = table.choice("keep", Keep)
-    keep.rule = None if how is None else KeepRule(name, rows, how)
-    keep.forgetting = forgetting_from(table, keep.place, rows)
+    keep.rule = None if how is None else KeepRule(name, keep.match, how)
+    keep.forgetting = forgetting_from(table, keep.place, keep.match)
     return keep

@@ -15,7 +15,7 @@ from policies.conditions import EVERYTHING
 from policies.plugins.asked import may_object
 from policies.rules.content import is_hit
 from policies.rules.forms import FORMS
-from policies.rules.memory import schema_fault
+from policies.rules.memory import records_objection, schema_fault
 from policies.rules.people import CODED, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
@@ -370,10 +370,10 @@ class PolicySet:
     def _form_refusal(self, asked: _Asked, event: Event, facts: Facts) -> Reject | None:
         rule = asked.rule
         name = rule.place.name
-        if rule.schema is not None and self.memory.schema_of(rule.schema) is SchemaMode.OFF:
-            return None
         if not asked.about(event, facts):
             return None
+        if rule.schema is not None and self.memory.schema_of(rule.schema) is SchemaMode.OFF:
+            return records_objection(name, event, facts)
         for tag in rule.require:
             if not _has(event, tag):
                 custom = rule.reject if rule.writers is None else None
@@ -382,6 +382,9 @@ class PolicySet:
             refusal = too_little_work(event, rule.pow_bits, name)
             if refusal is not None:
                 return refusal
+        refusal = records_objection(name, event, facts)
+        if refusal is not None:
+            return refusal
         if rule.schema is not None:
             fault = schema_fault(rule.schema, event, facts, self.memory)
             if fault is not None:
@@ -426,19 +429,28 @@ class PolicySet:
                 # Whether it is too much is told by the relay alone, when the event comes.
                 yield Step(asked.rule.place, Stage.MUCH, asked.about(event, facts), None)
 
-    def explain_read(self, row: Row, viewer: Viewer, groups: Groups) -> Sequence[ReadStep]:
+    def explain_read(
+        self, row: Row, viewer: Viewer, groups: Groups, beside: Sequence[Row] = ()
+    ) -> Sequence[ReadStep]:
         """Every read rule about the row; it is readable when all of them allow the viewer.
 
-        `only_by` is taken as fulfilled: it is a question to a filter.
+        `only_by` is taken as fulfilled: it is a question to a filter. `beside`: what is stored that
+        the row may point to.
         """
         seen = visibility_for(viewer, self.read_rules, self.people, groups)
+        readable = {
+            target
+            for target, value in seen.points_to(row)
+            if seen.reads_one_of(beside, target, value)
+        }
         steps = []
         for rule, place in zip(self.read_rules, self.read_places, strict=True):
             if rule.about(row, groups):
                 open_rule = replace(rule, only_by=None)
                 words = [*sorted(word.value for word in rule.readers)]
                 words += [f"tag:{name}" for name in rule.tag_readers]
-                steps.append(ReadStep(place, seen.allows(open_rule, row, None), ", ".join(words)))
+                allowed = seen.allows(open_rule, row, None, readable)
+                steps.append(ReadStep(place, allowed, ", ".join(words)))
         return steps
 
 

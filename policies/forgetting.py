@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.forgetting import (
@@ -14,6 +14,7 @@ from relay.forgetting import (
     SweepRule,
     SweepRules,
 )
+from relay.memory.nmem.retention import DAYS
 from relay.nostr import kinds
 from relay.retention import UpTo
 from relay.toml.fields import nearest
@@ -29,19 +30,6 @@ COUNT_KEYS: Final = ("per", "max")
 NEVER_BEFORE_KEYS: Final = ("kinds", "same", "up_to")
 _SAME: Final = ("author", "group", "hk", "d")
 
-NMEM_DAYS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("git_commit", "git_push"), 730),
-    **dict.fromkeys(
-        ("file_write", "file_edit", "session_startup", "session_compact", "session_resume",
-         "session_clear"), 365
-    ),
-    **dict.fromkeys(("command", "github"), 180),
-    **dict.fromkeys(
-        ("file_read", "search", "mcp_call", "web_fetch", "web_search", "task_spawn",
-         "tool_other"), 90
-    ),
-}  # fmt: skip
-"""Type of observation → days (M-24); of other types none goes."""
 _NMEM_PLACE: Final = "[memory.nmem] retention_days"
 
 
@@ -52,6 +40,14 @@ class Forgetting:
     rules: tuple[SweepRule, ...] = ()
     never: Match | None = None
     waiting: tuple[Match, NeverBefore] | None = None
+
+    def about(self, match: Match) -> Forgetting:
+        """The same of these rows."""
+        return Forgetting(
+            tuple([replace(rule, match=match) for rule in self.rules]),
+            None if self.never is None else match,
+            None if self.waiting is None else (match, self.waiting[1]),
+        )
 
 
 def forgetting_from(table: Table, place: Place, match: Match) -> Forgetting:
@@ -126,7 +122,7 @@ def sweep_rules(
     """All that the files say about forgetting, M-24 among it."""
     rules = [rule for each in found for rule in each.rules]
     if settings.get(("memory.nmem", "sweep"), True):
-        rules += _nmem_rules({**NMEM_DAYS, **settings.get(("memory.nmem", "retention_days"), {})})
+        rules += _nmem_rules({**DAYS, **settings.get(("memory.nmem", "retention_days"), {})})
     return SweepRules(
         tuple(rules),
         tuple([each.never for each in found if each.never is not None]),

@@ -249,6 +249,27 @@ def _in_place(
     return iter([rule for rule in found.values() if rule.enabled])
 
 
+def _second_steps(rules: Sequence[RuleDefinition]) -> Iterator[Fault]:
+    """Targets whose rows point on: who reads a row would hang on a chain of others."""
+    for rule in rules:
+        target = None if rule.read is None else rule.read.points
+        if target is None:
+            continue
+        for other in rules:
+            if other.read is None or other.read.points is None:
+                continue
+            kinds = other.read.match.kinds
+            met = sorted(kind for kind in target.kinds if kinds is None or kind in kinds)
+            if met:
+                at = (other if rule.packaged else rule).place
+                yield Fault(
+                    at.file, at.line,
+                    f'the target of "{rule.place.name}" leads to kind {met[0]}, and '
+                    f'"{other.place.name}", which is about that kind, has a target too: one step '
+                    "is all there is",
+                )  # fmt: skip
+
+
 def _note(rule: _Definition, text: str) -> Fault:
     return Fault(rule.place.file, rule.place.line, text)
 
@@ -268,11 +289,13 @@ def _merged(
     rules = list(_in_place(files, "rule", faults, notes))
     keeps = list(_in_place(files, "retention", faults, notes))
     plugins = list(_in_place(files, "plugin", faults, notes))
+    faults.extend(_second_steps(rules))
     banned = listed_keys(settings.get(("bans", "files"), ()), home, faults)
     allowed = listed_keys(settings.get(("allow", "files"), ()), home, faults)
     people = people_of(settings, relay, banned, allowed, faults)
     if faults:
         return None
+    keeps = [keep.among(people) for keep in keeps]
     memory = memory_of(settings)
     write_rules = [
         tuned_write(rule.write, memory) if rule.packaged else rule.write

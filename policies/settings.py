@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Final
 
+from relay.memory.terms import MAX_CHARS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -97,6 +99,10 @@ class Memory:
     anonymous_read: AnonymousRead = AnonymousRead.NONE
     envelope_keys: frozenset[str] = frozenset()
     vouchers: Vouchers = Vouchers.AGENTS
+    max_chars: int = MAX_CHARS
+    """Code points of an entry's content (X-03)."""
+    max_bytes: int = 0
+    """Of its UTF-8; 0: no limit."""
     created_at_upper: int = UPPER_S
     """How far ahead `ts` may be (G-14): the general limit."""
     reject_patterns: Patterns | None = None

@@ -165,8 +165,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     },
     "memory.anamnesis": {
         "schema": _schema,
-        "max_chars": _later(_count, 10_000),
-        "max_bytes": _later(_count, 0),
+        "max_chars": _at_least_one,
+        "max_bytes": _count,
         "vouchers": lambda table, key: table.choice(key, Vouchers),
     },
     "memory.envelopes": {"keys": _keys},
@@ -264,6 +264,8 @@ def memory_of(settings: Settings) -> Memory:
         anonymous_read=settings["memory.aman", "anonymous_read"],
         envelope_keys=settings["memory.envelopes", "keys"],
         vouchers=settings["memory.anamnesis", "vouchers"],
+        max_chars=settings["memory.anamnesis", "max_chars"],
+        max_bytes=settings["memory.anamnesis", "max_bytes"],
         created_at_upper=settings["limits", "created_at_upper"],
         reject_patterns=settings.get(("memory", "reject_patterns")),
     )  # fmt: skip

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from policies.rules.memory import asks_records
 from relay.nostr.kinds import MAX_KIND
 from relay.retention import Keep
 from relay.verdict import Who
+from relay.visibility import KindSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from policies.conditions import Condition
     from policies.plugins.definition import Plugin
     from policies.write_rule import Place, WriteRule
-    from relay.visibility import KindSet, Match, ReadRule
+    from relay.visibility import Match, ReadRule
 
 _FAMILIES: Final = (
     (0, 0, "profiles"),
@@ -127,8 +129,10 @@ def _parts_told(match: Match | Condition) -> str:
         parts.append("in a group" if match.h else "in no group")
     elif match.h is not None:
         parts.append("in " + _either(match.h))
-    authors = sorted(word.value for word in getattr(match, "who", None) or ())
-    authors += [f"{key[:12]}…" for key in sorted(match.authors or ())]
+    classes: Sequence[tuple[Who, frozenset[str]]] = getattr(match, "classes", ())
+    authors = sorted(word.value for word in getattr(match, "who", None) or dict(classes))
+    keys = (match.authors or frozenset()).difference(*[listed for _, listed in classes])
+    authors += [f"{key[:12]}…" for key in sorted(keys)]
     if authors:
         parts.append("by " + " or ".join(authors))
     if match.d is not None:
@@ -195,7 +199,7 @@ _WORDS: Final = {
     Who.AUTHOR: "its author",
     Who.RECIPIENT: "whom it names in p",
     Who.TRUSTED: "trusted readers",
-    Who.TARGET: "who may read what it points to",
+    Who.TARGET: "who may read what it is about",
 }
 
 
@@ -212,7 +216,12 @@ def writers_told(rule: WriteRule) -> str:
 
 
 def readers_told(rule: ReadRule) -> str:
-    told = who_told(rule.readers, rule.tag_readers)
+    told = who_told(rule.readers - {Who.TARGET}, rule.tag_readers)
+    if rule.points is not None:
+        rows = kinds_told(KindSet.of(*rule.points.kinds))
+        at = "" if rule.points.d_prefix is None else f" under d {rule.points.d_prefix}…"
+        others = f"who may read {rows}{at} with the same {rule.points.tag}"
+        told = f"{told}, {others}" if told else others
     if rule.only_by is None:
         return told
     return f"{told}, when asked for by {' or '.join(sorted(rule.only_by))}"
@@ -234,6 +243,8 @@ def asks_told(rule: WriteRule) -> str:
         parts.append("a JSON object")
     if rule.content is not None and rule.content.refuse is not None:
         parts.append("nothing that its patterns find")
+    if asks_records(rule.place.name):
+        parts.append("an author who wrote what it is about, or an owner")
     return ", ".join(parts)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from policies.conditions import EVERYTHING
+from policies.rules.memory import asks_records
 from policies.rules.people import CODED
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ class WriteRule:
 
     @property
     def asks_form(self) -> bool:
-        return bool(self.require or self.schema or self.pow_bits or self.content)
+        return bool(
+            self.require or self.schema or self.pow_bits or self.content
+            or asks_records(self.place.name)
+        )  # fmt: skip
 
 
 _NARROW: Final = 256

@@ -242,6 +242,7 @@ class Answers:
                 rows += len(raws)
                 client.outbox.put_each(subscription.head, raws, messages.EVENT_END)
                 await client.drained()
+            await self._fanout.look_again(subscription)
         except StoreFault as fault:
             self._fail(client, subscription, fault)
             return False

@@ -27,6 +27,7 @@ from relay.management import (
     event_objection,
 )
 from relay.memory import is_memory
+from relay.named import names_any, records_about
 from relay.nostr import kinds
 from relay.pins import all_pinning, pinnable, pins_left, unsettled_pins
 from relay.rates import Coming, excess
@@ -50,7 +51,14 @@ from relay.retention import (
     vanish,
 )
 from relay.verdict import Facts, Origin, Reject, Who, WriteOutcome
-from relay.visibility import STRANGER, is_known, kind_is_guarded, visibility_for, who_writes
+from relay.visibility import (
+    STRANGER,
+    Viewer,
+    is_known,
+    kind_is_guarded,
+    visibility_for,
+    who_writes,
+)
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -63,6 +71,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Group
     from relay.groups.notices import Draft
     from relay.management import Change
+    from relay.memory.naming import RecordFacts
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.projections import Realm
@@ -155,6 +164,7 @@ class Expiry:
     ids: tuple[str, ...]
     done: Future[bool]
     """Whether they are gone: set after the commit, or when there is none."""
+    gone: list[Stored] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -389,7 +399,20 @@ class Decision:
             deletes_own=event.kind == kinds.DELETION and bool(deleted_rows(event, found)),
             replaces=slot is not None and slot in found.slots,
             has_group=self.groups.get(group_id) is not None,
+            records=self._records(event, group_id, found),
         )  # fmt: skip
+
+    def _records(
+        self, event: Event, group_id: str | None, found: Found
+    ) -> tuple[RecordFacts, ...]:
+        if not names_any(event):
+            return ()
+        who = self._who_is(event.pubkey, group_id)
+        author, rules = Viewer(frozenset({event.pubkey})), self._policy.read_rules
+        seen = visibility_for(author, rules, self._people, self.groups)
+        return records_about(
+            event, seen, found, self._now, along_chains=bool(who & {Who.AGENT, Who.OWNER})
+        )
 
     def _circumstances(
         self, submission: Submission, found: Found, group_id: str | None,
@@ -511,15 +534,15 @@ class Decision:
 
     def expire(self, expiry: Expiry, found: Found) -> None:
         """Remove what has expired (N40-04), and from groups what came of it."""
-        gone: list[Event] = []
+        expiry.gone.clear()
         for event_id in expiry.ids:
             row = found.rows.get(event_id)
             if row is None or row.expires_at is None or row.expires_at > self._now:
                 continue
             self._let_go(row, found, "expired")
-            gone.append(row.event)
+            expiry.gone.append(row)
         self._unpin(all_pinning(self.groups), found)
-        self.groups = forgotten(self.groups, gone)
+        self.groups = forgotten(self.groups, [row.event for row in expiry.gone])
         self._who.clear()
 
     def sweep(self, sweeping: Sweeping, found: Found) -> None:

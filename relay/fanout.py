@@ -9,6 +9,7 @@ from relay.nostr import messages
 from relay.nostr.nip50 import searchable
 from relay.outbox import framed
 from relay.subscriptions import Subscriptions
+from relay.targets import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from relay.outbox import Outbox
     from relay.projections import Realm
     from relay.retention import Stored
+    from relay.targets import Pointed, Targets
     from relay.visibility import Viewer
 
 
@@ -56,14 +58,14 @@ class Subscription:
         self.cursor = cursor
         self.head = messages.event_head(sub)
         self.max_waiting = max_waiting
-        self.waiting: list[tuple[Stored, Filter]] | None = []
+        self.waiting: list[tuple[Stored, Filter, Pointed]] | None = []
         self.missed = False
         """More came than may wait: the subscription must be CLOSED, not go on with a gap."""
         self.last: Stored | None = None
 
-    def hold(self, row: Stored, filter_: Filter) -> None:
+    def hold(self, row: Stored, filter_: Filter, pointed: Pointed) -> None:
         if self.waiting is not None and len(self.waiting) < self.max_waiting:
-            self.waiting.append((row, filter_))
+            self.waiting.append((row, filter_, pointed))
         else:
             self.missed = True
 
@@ -71,10 +73,13 @@ class Subscription:
 class Fanout:
     """All open subscriptions of this process."""
 
-    def __init__(self, realm: Realm, words: Words | None = None) -> None:
-        """`words`: None where search is not offered."""
+    def __init__(
+        self, realm: Realm, words: Words | None = None, targets: Targets | None = None
+    ) -> None:
+        """`words`: None where search is not offered. `targets`: None where no row is followed."""
         self._realm = realm
         self._words = words
+        self._targets = targets
         self._live: Subscriptions[Subscription] = Subscriptions()
 
     def __len__(self) -> int:
@@ -86,18 +91,32 @@ class Fanout:
     def close(self, subscription: Subscription) -> None:
         self._live.remove(subscription)
 
+    async def look_again(self, subscription: Subscription) -> None:
+        """Before `caught_up`: what waiting rows point to may have gone. May raise StoreFault."""
+        waiting, viewer = subscription.waiting, subscription.reader.viewer
+        pointing = [
+            (row, {viewer}) for row, _, _ in waiting or () if self._realm.points_to(row)
+        ]
+        if waiting is None or not pointing or self._targets is None:
+            return
+        looked_at = len(waiting)
+        again = await self._targets.pointed(pointing)
+        # What came meanwhile was looked up when it came.
+        waiting[:looked_at] = [(row, filter_, again) for row, filter_, _ in waiting[:looked_at]]
+
     def caught_up(self, subscription: Subscription) -> None:
         """Release what came while the stored rows were sent; from now on rows go straight out."""
         waiting, subscription.waiting = subscription.waiting, None
-        for row, filter_ in waiting or ():
+        for row, filter_, pointed in waiting or ():
             # Asked again: a member may have been removed while the row waited (N29-94).
-            if self._may_read(subscription, row, filter_):
+            if self._realm.is_public(row) or self._may_read(subscription, row, filter_, pointed):
                 self._send(subscription, row)
 
-    def _may_read(self, subscription: Subscription, row: Stored, filter_: Filter) -> bool:
-        realm = self._realm
-        viewer = subscription.reader.viewer
-        return realm.is_public(row) or realm.visibility(viewer).may_read(row, filter_)
+    def _may_read(
+        self, subscription: Subscription, row: Stored, filter_: Filter, pointed: Pointed
+    ) -> bool:
+        visibility = self._realm.visibility(subscription.reader.viewer)
+        return visibility.may_read(row, filter_, pointed.readable(row, visibility))
 
     def _send(self, subscription: Subscription, row: Stored) -> None:
         subscription.outbox.put(messages.event_frame(subscription.head, row.event.raw))
@@ -112,8 +131,37 @@ class Fanout:
         text = search_text(event) if event.kind in self._realm.policy.searched else None
         return None if text is None else searchable(text)
 
-    def deliver(self, rows: Sequence[Stored]) -> int:
-        """Rows of one commit, in order of seq (0: ephemeral). How many frames went to outboxes."""
+    async def pointed(self, rows: Sequence[Stored]) -> Pointed:
+        """What rows point to that somebody asks for who could not read them otherwise.
+
+        For `deliver`. May raise StoreFault.
+        """
+        if self._targets is None or not len(self._live):
+            return NOTHING
+        points_to = self._realm.points_to
+        wanted = [(row, who) for row in rows if points_to(row) and (who := self._in_need(row))]
+        return await self._targets.pointed(wanted) if wanted else NOTHING
+
+    def _in_need(self, row: Stored) -> set[Viewer]:
+        """Who gets the row only if they may read one of its targets."""
+        realm = self._realm
+        targets = frozenset([target for target, _ in realm.points_to(row)])
+        found = set()
+        for entry in self._live.candidates(row.event):
+            viewer = entry.subscription.reader.viewer
+            if viewer not in found and (entry.sure or entry.filter.matches(row.event)):
+                visibility = realm.visibility(viewer)
+                if visibility.may_read(row, entry.filter, targets) and not visibility.may_read(
+                    row, entry.filter
+                ):
+                    found.add(viewer)
+        return found
+
+    def deliver(self, rows: Sequence[Stored], pointed: Pointed = NOTHING) -> int:
+        """Rows of one commit, in order of seq (0: ephemeral). How many frames went to outboxes.
+
+        `pointed`: what was found of their targets.
+        """
         if not len(self._live):
             return 0
         realm = self._realm
@@ -131,9 +179,7 @@ class Fanout:
                     continue
                 if not entry.sure and not entry.filter.matches(event):
                     continue
-                if not public and not realm.visibility(subscription.reader.viewer).may_read(
-                    row, entry.filter
-                ):
+                if not public and not self._may_read(subscription, row, entry.filter, pointed):
                     continue
                 if entry.search is not None:
                     if not was_read:
@@ -142,7 +188,7 @@ class Fanout:
                         continue
                 subscription.last = row
                 if subscription.waiting is not None:
-                    subscription.hold(row, entry.filter)
+                    subscription.hold(row, entry.filter, pointed)
                     continue
                 head = subscription.head
                 frame = frames.get(head)

@@ -28,11 +28,13 @@ from relay.decision import (
 from relay.errors import Prefix, StoreFault
 from relay.lane import Lane
 from relay.management import kind_objection
+from relay.named import with_named
 from relay.nostr import kinds
 from relay.nostr.keys import are_signed
 from relay.pins import all_pinning
 from relay.rates import Buckets, Guesses
 from relay.retention import WritePlan, wanted_for
+from relay.targets import NOTHING
 from relay.verdict import Arrival, Origin, Reject
 from relay.wanted import (
     with_changes,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from relay.projections import Realm
     from relay.retention import Found, Keep, Stored, Wanted
     from relay.storage import Store
+    from relay.targets import Pointed
 
 _log = logging.getLogger(__name__)
 
@@ -176,7 +179,7 @@ class Ingest:
         submission = Submission(event, author, Origin.WIRE)
         keep, now = self._realm.policy.keep.keep_of(event), self._clock()
         wanted = self._with_the_relays_own(wanted_for([(event, keep)]), [(event, keep)])
-        wanted = with_quotas(wanted, [event], self._realm.policy)
+        wanted = with_named(with_quotas(wanted, [event], self._realm.policy), [event])
         decision = Decision(
             self._realm, self._relay_key, now, self._is_here, Guesses(), Buckets()
         )
@@ -288,7 +291,7 @@ class Ingest:
             self._realm.manage(decision.management)
             self._answer(batch, None)
             if decision.rows:
-                self._announce(decision.rows, head)
+                await self._announce(decision.rows, head)
 
     def _answer(self, batch: Sequence[Work], fault: Reject | None) -> None:
         """Each its own result, or all of them our fault."""
@@ -307,12 +310,21 @@ class Ingest:
                 case _:
                     assert_never(item)
 
-    def _announce(self, rows: Sequence[Stored], head: int) -> None:
+    async def _announce(self, rows: Sequence[Stored], head: int) -> None:
         try:
             self._committed(head)
-            self._metrics.delivered(self._fanout.deliver(rows))
+            pointed = await self._pointed(rows)
+            self._metrics.delivered(self._fanout.deliver(rows, pointed))
         except Exception:  # the lane must live on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
+
+    async def _pointed(self, rows: Sequence[Stored]) -> Pointed:
+        """What the rows point to; nothing, and so for nobody, when it cannot be looked up."""
+        try:
+            return await self._fanout.pointed(rows)
+        except StoreFault as fault:
+            _log.error("what stored events point to was not found: %s", fault)
+            return NOTHING
 
     async def _stored(self, batch: Sequence[Work]) -> tuple[Decision, int]:
         """Decide the batch and commit it: what was decided, and the new head."""
@@ -321,7 +333,7 @@ class Ingest:
         events = [submission.event for submission in _submissions(batch)]
         kept = [(event, keep_of(event)) for event in events]
         wanted = self._with_the_relays_own(wanted_for(kept), kept)
-        wanted = with_quotas(wanted, events, self._realm.policy)
+        wanted = with_named(with_quotas(wanted, events, self._realm.policy), events)
         groups, relay = self._realm.groups, self._relay_key.pubkey
         for item in batch:
             if isinstance(item, Order):

@@ -203,7 +203,7 @@ class Metrics(Collector):
             self._batch.observe(size)
 
     def swept(self, kinds: Mapping[int, int]) -> None:
-        """kind → rows that retention rules took."""
+        """kind → rows that a sweep took: expired ones, and those that retention rules let go."""
         for kind, number in kinds.items():
             self._swept[str(kind)] = self._swept.get(str(kind), 0) + number
 

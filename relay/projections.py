@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.groups.group import Groups, rebuilt
 from relay.management import Management
-from relay.visibility import visibility_for
+from relay.visibility import points_to, visibility_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relay.retention import KeepRules, Stored
     from relay.storage import Store
     from relay.verdict import Facts, Origin, Reject
-    from relay.visibility import KindSet, People, ReadRule, Viewer, Visibility
+    from relay.visibility import KindSet, People, ReadRule, Target, Viewer, Visibility
 
 _KEPT_VIEWERS: Final = 4096
 _LOG_PAGE: Final = 2000
@@ -99,6 +99,7 @@ class Realm:
         """Addresses that may not connect."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
+        self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
 
     def adopt(self, groups: Groups) -> None:
         """After the commit that changed them."""
@@ -119,6 +120,7 @@ class Realm:
         self.people = self.management.over(policy.people)
         self._views.clear()
         self._rules_of_kind = {}
+        self._pointing_of_kind = {}
 
     def visibility(self, viewer: Viewer) -> Visibility:
         """What `viewer` may see at this moment."""
@@ -146,6 +148,21 @@ class Realm:
             self._rules_of_kind[kind] = rules
         groups = self.groups
         return not any(rule.about(row, groups) for rule in rules)
+
+
+    def points_to(self, row: Stored) -> Sequence[tuple[Target, str]]:
+        """The targets of the rules about this row, with the value that it shares with each."""
+        kind = row.event.kind
+        rules = self._pointing_of_kind.get(kind)
+        if rules is None:
+            rules = tuple(
+                rule
+                for rule in self.policy.read_rules
+                if rule.points is not None
+                and (rule.match.kinds is None or kind in rule.match.kinds)
+            )
+            self._pointing_of_kind[kind] = rules  # at most 65,536 kinds exist
+        return points_to(rules, row, self.groups) if rules else ()
 
 
 async def rebuilt_groups(store: Store, relay_pubkey: str) -> Groups:

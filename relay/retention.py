@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import Invalid
 from relay.groups.group import Groups
+from relay.memory.naming import Named
 from relay.nostr import kinds
 from relay.nostr.event import Event, event_from_raw, is_hex64
 from relay.nostr.kinds import KindClass, class_of, is_ephemeral
@@ -165,6 +166,8 @@ class Wanted:
     """Accounts of what is stored, for quotas, into `Found.usage`."""
     kin: frozenset[Kin] = frozenset()
     """Rows of which it must be known how old the oldest is, into `Found.kin`."""
+    named: frozenset[Named] = frozenset()
+    """Memory records, those that these name in turn, and so on, into `Found.named`."""
 
 
 @dataclass(slots=True)
@@ -185,6 +188,11 @@ class Found:
     """The accounts wanted. What goes with a whole group or key is counted off with the commit."""
     kin: dict[Kin, int] = field(default_factory=dict)
     """Unix seconds of the oldest of each kin wanted that has rows."""
+    named: dict[Named, set[str]] = field(default_factory=dict)
+    """Of every name that was looked up the ids of its rows; those still there are in `rows`."""
+
+    def rows_named(self, named: Named) -> list[Stored]:
+        return [self.rows[id_] for id_ in self.named.get(named, ()) if id_ in self.rows]
 
 
 def keep_by_kind(kind: int) -> Keep:
@@ -356,6 +364,10 @@ def plan_for(
     )
     plan.adds[event.id] = row
     found.rows[event.id] = row
+    if found.named:
+        ids = found.named.get(Named(event.kind, event.d))
+        if ids is not None:
+            ids.add(event.id)
     found.usage.add(event.pubkey, event.kind, group, len(event.raw))
     if slot is not None:
         found.slots[slot] = row

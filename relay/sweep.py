@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -125,20 +126,24 @@ class Sweep:
 
     async def once(self) -> int:
         """Delete what has expired and what has become due; how many rows. Raises StoreFault."""
-        expired = await self._expired()
-        if expired:
-            _log.info("swept %d expired events", expired)
-        return expired + await self._due()
+        return await self._expired() + await self._due()
 
     async def _expired(self) -> int:
-        swept = 0
+        swept = Counter[int]()
         while ids := await self._store.expired(self._clock(), _AT_ONCE):
             expiry = Expiry(tuple(ids), asyncio.get_running_loop().create_future())
             self._ingest.expire(expiry)
             if not await expiry.done:
                 break  # the lane is full or the store down: the next round goes on
-            swept += len(ids)
-        return swept
+            swept.update(row.event.kind for row in expiry.gone)
+        self._report(swept, "expired events")
+        return swept.total()
+
+    def _report(self, swept: Counter[int], what: str) -> None:
+        """By kind (G-15)."""
+        for kind, number in sorted(swept.items()):
+            _log.info("swept %d %s of kind %d", number, what, kind)
+        self._metrics.swept(swept)
 
     async def _due(self) -> int:
         now, head = self._clock(), await self._store.head()
@@ -146,24 +151,21 @@ class Sweep:
         if rules != self._rules or now - self._whole_at >= _WHOLE_S:
             self._seen, self._whole_at = None, now
         self._rules = rules
-        kinds: dict[int, int] = {}
+        kinds = Counter[int]()
         try:
             looked = monotonic()
             async for swept in self.by_rules(Purpose.SWEEP, self._seen):
                 if monotonic() - looked > self._every_s:
                     await self._expired()  # a long sweep must not keep them waiting
                     looked = monotonic()
-                for row in swept.gone:
-                    kinds[row.event.kind] = kinds.get(row.event.kind, 0) + 1
+                kinds.update(row.event.kind for row in swept.gone)
         except BaseException:
             self._rules = None  # cut off: all is looked at again
             raise
         finally:
-            for kind, number in sorted(kinds.items()):
-                _log.info("swept %d events of kind %d", number, kind)
-            self._metrics.swept(kinds)
+            self._report(kinds, "events")
         self._seen = Seen(head, now)
-        return sum(kinds.values())
+        return kinds.total()
 
     async def by_rules(
         self, purpose: Purpose, seen: Seen | None = None

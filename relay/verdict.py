@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, assert_never
 
 from relay.errors import Prefix, Refused
+from relay.memory.naming import RecordFacts  # noqa: TC001  (Facts are decoded by their types)
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
@@ -94,6 +95,11 @@ class Facts:
     """A version in the event's slot is stored."""
     has_group: bool
     """The group that `h` names exists."""
+    records: tuple[RecordFacts, ...] | None = None
+    """The stored memory records that the event is about, as far as its author may read them.
+
+    Of a pin its target, whoever may read it. None: nobody looked, so no rule asks.
+    """
 
 
 class WriteOutcome(Enum):

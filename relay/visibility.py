@@ -5,15 +5,18 @@ WHERE condition that `relay.storage` makes of the same fields; a law of the test
 together.
 A row is readable when *every* read rule that matches it allows the viewer; no rule: anyone.
 Nothing about readers is stored with a row, because policies and membership change.
+The who-word `target` is about other rows: which of a row's targets the viewer may read is looked up
+by whoever asks, and comes in as data. What was not looked up opens nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Prefix
+from relay.nostr.filters import Filter
 from relay.verdict import Reject, Who
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
-    from relay.nostr.filters import Filter
 
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _MAX_ATOMS: Final = 512
@@ -78,6 +80,8 @@ class Match:
     quiet: bool | None = None
     ended: bool | None = None
     """Rows of a group that was deleted."""
+    classes: tuple[tuple[Who, frozenset[str]], ...] = ()
+    """Words that the policy file has for authors, with their keys, which are among `authors`."""
 
     def holds(self, row: Row, groups: Groups) -> bool:
         event = row.event
@@ -111,6 +115,47 @@ def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool: 
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """`target` of a read rule: the stored rows of these kinds that share the value of this tag."""
+
+    kinds: frozenset[int]
+    tag: str
+    """A single letter: such tags can be looked up."""
+    d_prefix: str | None = None
+    """The `d` of the other row must be this and the value, whatever tags it has. Where many may
+    put the tag on rows of these kinds, it would let in whoever knows the value."""
+
+    def value_of(self, event: Event) -> str | None:
+        """What the event shares with its targets: the first value that it has; None: none."""
+        return next(iter(event.tag_values(self.tag)), None)
+
+    @property
+    def found_by(self) -> str:
+        """The tag by which the rows are found."""
+        return self.tag if self.d_prefix is None else "d"
+
+    def asked_for(self, *values: str) -> Filter:
+        """The filter that finds the rows; by it they are asked for, also of `only_by`.
+
+        With `d_prefix` it finds more than them: rows may have several tags `d`. See `values_in`.
+        """
+        found = frozenset([f"{self.d_prefix or ''}{value}" for value in values])
+        return Filter(kinds=self.kinds, tags=((self.found_by, found),))
+
+    def values_in(self, event: Event) -> Sequence[str]:
+        """The values by which an event is one of the rows."""
+        if event.kind not in self.kinds:
+            return ()
+        if self.d_prefix is None:
+            return event.tag_values(self.tag)
+        is_under = event.d.startswith(self.d_prefix)
+        return [event.d.removeprefix(self.d_prefix)] if is_under else ()
+
+
+_NO_TARGETS: Final[frozenset[Target]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ReadRule:
     """Rows that `match`, and that no `excepts` names, are read by `readers` only."""
 
@@ -124,6 +169,13 @@ class ReadRule:
     """Filter keys (`authors`, `ids`, `#p`); the row is given only to a filter that names one."""
     needs: str = "authentication is needed to read this"
     """What a REQ is told that could only match such rows, before AUTH."""
+    target: Target | None = None
+    """With the word `target`: who may read one of these rows reads too."""
+
+    @property
+    def points(self) -> Target | None:
+        """The rows whose readers this rule lets in."""
+        return self.target if Who.TARGET in self.readers else None
 
     def about(self, row: Row, groups: Groups) -> bool:
         return self.match.holds(row, groups) and not any(
@@ -240,13 +292,33 @@ class Visibility:
     everything: bool = False
     """The relay's own reading: no rule is asked."""
 
-    def may_read(self, row: Row, filter_: Filter | None) -> bool:
-        """Whether this viewer may receive this row as a match of this filter (None: of none)."""
+    def may_read(
+        self, row: Row, filter_: Filter | None, readable: Set[Target] = _NO_TARGETS
+    ) -> bool:
+        """Whether this viewer may receive this row as a match of this filter (None: of none).
+
+        `readable`: the targets of the row that were looked up and that `reads_one_of` says it of.
+        """
         return all(
-            self.allows(rule, row, filter_)
+            self.allows(rule, row, filter_, readable)
             for rule in self.rules
             if rule.about(row, self.groups)
         )
+
+    def points_to(self, row: Row) -> Sequence[tuple[Target, str]]:
+        """What must be looked up to say whether this viewer may read the row: (target, value)."""
+        return points_to(self.rules, row, self.groups)
+
+    def reads_one_of(self, rows: Iterable[Row], target: Target, value: str) -> bool:
+        """Whether the viewer may read one of the target's rows. These point no further."""
+        asked = target.asked_for(value)
+        return any(
+            value in target.values_in(row.event) and self.may_read(row, asked) for row in rows
+        )
+
+    def of_targets(self) -> Visibility:
+        """What the viewer sees of rows that others point to: no further step is taken."""
+        return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
 
     def gives_all_of(self, before: Visibility) -> bool:
         """Whether every row that `before` gave is given still, as far as rights decide it.
@@ -273,7 +345,10 @@ class Visibility:
             + [(group.id, True) for group in shown if not group.is_guarded]
         )
 
-    def allows(self, rule: ReadRule, row: Row, filter_: Filter | None) -> bool:
+    def allows(
+        self, rule: ReadRule, row: Row, filter_: Filter | None,
+        readable: Set[Target] = _NO_TARGETS,
+    ) -> bool:  # fmt: skip
         """Whether one rule that is about this row lets this viewer read it."""
         if rule.only_by is not None and not _names_one(filter_, rule.only_by):
             return False
@@ -292,6 +367,8 @@ class Visibility:
         if Who.INSIDER in readers and row.group in self.insider_of:
             return True
         if Who.ADMIN in readers and row.group in self.admin_of:
+            return True
+        if readable and rule.points in readable:
             return True
         if keys:
             if Who.RECIPIENT in readers and not keys.isdisjoint(row.event.tag_values("p")):
@@ -391,7 +468,7 @@ class Visibility:
         readers, keys = rule.readers, self.viewer.keys
         if readers & self.standing or self.people.households:
             return True
-        if readers & {Who.VISIBLE, Who.GROUP, Who.TARGET} and in_group:
+        if readers & {Who.VISIBLE, Who.GROUP} and in_group:
             return True
         if Who.AUTHOR in readers and _overlap(filter_.authors, keys):
             return True
@@ -399,9 +476,25 @@ class Visibility:
             return True
         if Who.RECIPIENT in readers and _overlap(filter_.tag_values("p"), keys):
             return True
-        return any(_overlap(filter_.tag_values(name), keys) for name in rule.tag_readers)
+        if any(_overlap(filter_.tag_values(name), keys) for name in rule.tag_readers):
+            return True
+        if rule.points is None:
+            return False
+        return self.of_targets()._unreadable(Filter(kinds=rule.points.kinds)) is None
 
 
+def points_to(
+    rules: Iterable[ReadRule], row: Row, groups: Groups
+) -> Sequence[tuple[Target, str]]:
+    """What the row points to by these rules, each once: (target, the value that it shares)."""
+    found: dict[Target, str] = {}
+    for rule in rules:
+        target = rule.points
+        if target is not None and target not in found and rule.about(row, groups):
+            value = target.value_of(row.event)
+            if value is not None:
+                found[target] = value
+    return list(found.items())
 
 
 def everything_visible(people: People, groups: Groups) -> Visibility:

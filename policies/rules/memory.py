@@ -14,12 +14,14 @@ from policies.settings import AnonymousRead, SchemaMode, System, TsRule, Voucher
 from relay.errors import Prefix
 from relay.memory.aman import checks as aman
 from relay.memory.anamnesis import checks as anamnesis
+from relay.memory.anamnesis.standing import against_patch, against_supersession
 from relay.memory.fields import NOT_AN_OBJECT, object_in
+from relay.memory.naming import pinned_by
 from relay.memory.nmem import checks as nmem
 from relay.memory.snowclaw import checks as snowclaw
 from relay.memory.terms import Terms
 from relay.memory.transcripts import checks as transcripts
-from relay.verdict import Origin, Who
+from relay.verdict import Origin, Reject, Who
 from relay.visibility import Match
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ def _terms(facts: Facts, memory: Memory) -> Terms:
         latest=facts.now + memory.created_at_upper if facts.origin is Origin.WIRE else None,
         ts_is_created_at=memory.ts_rule is TsRule.EQUAL,
         verify_hash=memory.verify_hash,
+        max_chars=memory.max_chars,
+        max_bytes=memory.max_bytes,
     )
 
 
@@ -70,6 +74,62 @@ SCHEMAS: Final[Mapping[System, Mapping[SchemaMode, Check]]] = {
     )
 }
 """system → how strict → the check."""
+
+
+# -- rules that ask what is stored --------------------------------------------------------------
+
+SUPERSEDES: Final = "agents and owners supersede"
+PATCHES: Final = "agents and owners change metadata"
+PINS: Final = "agents and owners pin"
+
+_MAY_NOT_PIN: Final = Reject(Prefix.RESTRICTED, "only the author or the owner may pin", PINS)
+
+
+def _superseding(event: Event, facts: Facts) -> Reject | None:
+    return _rejected(SUPERSEDES, against_supersession(
+        event, facts.records or (), is_owner=Who.OWNER in facts.who
+    ))  # fmt: skip
+
+
+def _patching(event: Event, facts: Facts) -> Reject | None:
+    return _rejected(PATCHES, against_patch(
+        event, facts.records or (), is_owner=Who.OWNER in facts.who
+    ))  # fmt: skip
+
+
+def _pinning(event: Event, facts: Facts) -> Reject | None:
+    """A pin whose `d` names nothing is left to the check of its form."""
+    if pinned_by(event) is None:
+        return None
+    for target in facts.records or ():
+        if Who.OWNER in facts.who or target.pubkey == event.pubkey:
+            return None
+    return _MAY_NOT_PIN
+
+
+def _rejected(rule: str, objection: tuple[Prefix, str] | None) -> Reject | None:
+    return None if objection is None else Reject(*objection, rule)
+
+
+_ASKING: Final[Mapping[str, Callable[[Event, Facts], Reject | None]]] = {
+    SUPERSEDES: _superseding, PATCHES: _patching, PINS: _pinning,
+}  # fmt: skip
+
+
+def asks_records(rule: str) -> bool:
+    """Whether the packaged rule of this name looks at `Facts.records`."""
+    return rule in _ASKING
+
+
+def records_objection(rule: str, event: Event, facts: Facts) -> Reject | None:
+    """What stored records say against a record; nothing where nobody looked them up.
+
+    They are rules about the author, so that trusted imports are not asked.
+    """
+    asking = _ASKING.get(rule)
+    if asking is None or facts.records is None or facts.origin is Origin.TRUSTED_IMPORT:
+        return None
+    return asking(event, facts)
 
 
 # -- rules that a setting changes ---------------------------------------------------------------

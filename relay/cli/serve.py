@@ -51,8 +51,9 @@ from relay.storage.sqlite.store import SqliteStore
 from relay.storage.words import Reading
 from relay.succession import taken_over
 from relay.sweep import Sweep, lines_of
+from relay.targets import Targets
 from relay.verdict import Origin, Reject, WriteOutcome, spoken
-from relay.visibility import STRANGER, everything_visible
+from relay.visibility import STRANGER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
@@ -90,6 +91,7 @@ class Opened:
     """From before they were read: what changes while the relay starts is a change."""
     store: SqliteStore
     realm: Realm
+    targets: Targets
     fanout: Fanout
     plugins: Chain
     """Started when the first event is to be judged, or by `start`."""
@@ -137,7 +139,8 @@ async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
         groups = await rebuilt_groups(store, relay_key.pubkey)
         groups = await taken_over(store, groups, relay_key, policy.keep, _now())
         realm = Realm(policy, groups, await store.management())
-        fanout = Fanout(realm, words)
+        targets = Targets(store, realm, _now)
+        fanout = Fanout(realm, words, targets)
         plugins = _plugins(policy, metrics, readiness)
         ingest = Ingest(
             store, realm, relay_key, fanout, clock=_now, verifiers=verifiers, metrics=metrics,
@@ -145,8 +148,8 @@ async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
         )  # fmt: skip
         async with plugins, ingest:
             yield Opened(
-                config, relay_key, policy, files, store, realm, fanout, plugins, ingest, metrics,
-                readiness, bus, terms, addresses, comparers,
+                config, relay_key, policy, files, store, realm, targets, fanout, plugins, ingest,
+                metrics, readiness, bus, terms, addresses, comparers,
                 SearchFollower(store, realm, bus, clock=_now),
             )  # fmt: skip
     finally:
@@ -207,30 +210,37 @@ class LocalFolder:
         seq, head = 0, await self.head()  # what comes while this is read is not part of it
         while page := await self._parts.store.since(seq, _EXPORT_PAGE):
             now = _now()
-            may_read = self._readable(rows, filter_)
-            yield [
-                row.event.raw
+            asked = [
+                row
                 for row in page
                 if row.seq <= head
                 and (row.expires_at is None or row.expires_at > now)
                 and filter_.matches(row.event)
-                and may_read(row)
             ]
+            yield [row.event.raw for row in await self._readable(asked, rows, filter_)]
             seq = page[-1].seq
             if seq >= head:
                 return
 
-    def _readable(self, rows: Rows, filter_: Filter) -> Callable[[Stored], bool]:
+    async def _readable(
+        self, page: Sequence[Stored], rows: Rows, filter_: Filter
+    ) -> Sequence[Stored]:
         """Of this moment: while a folder is read a group may become private."""
-        realm = self._parts.realm
         match rows:
             case Rows.ALL:
-                visibility = everything_visible(realm.policy.people, realm.groups)
-                return lambda row: visibility.may_read(row, filter_)
+                return page
             case Rows.PUBLIC:
+                realm, targets = self._parts.realm, self._parts.targets
+                pointing = [(row, {STRANGER}) for row in page if realm.points_to(row)]
+                pointed = await targets.pointed(pointing)
                 visibility = realm.visibility(STRANGER)
-                # What no rule is about is quicker to tell, and is most of what there is.
-                return lambda row: realm.is_public(row) or visibility.may_read(row, filter_)
+                return [
+                    row
+                    for row in page
+                    # What no rule is about is quicker to tell, and is most of what there is.
+                    if realm.is_public(row)
+                    or visibility.may_read(row, filter_, pointed.readable(row, visibility))
+                ]
             case _:
                 assert_never(rows)
 

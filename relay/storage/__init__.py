@@ -177,6 +177,12 @@ class Store(Protocol):
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         """Those of these rows that are still stored, in the order given."""
 
+    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+        """The newest `limit` rows that match and are not expired, whoever may read them.
+
+        In order of Place; fewer when they are large, as in `page`.
+        """
+
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         """Rows with a greater seq that are still stored, in order of seq, at most `limit`."""
 

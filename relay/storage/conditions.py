@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
@@ -18,7 +19,14 @@ class Recent(NamedTuple):
     hashes: tuple[int, ...]
 
 
-Bound = Value | Recent
+class Moment(Enum):
+    """A value known when the query is asked."""
+
+    NOW = auto()
+    """Unix seconds."""
+
+
+Bound = Value | Recent | Moment
 
 BOUND_AT_MOST: Final = 16
 """Longer lists of values go in as one JSON text."""
@@ -59,7 +67,7 @@ def _joined(parts: Sequence[Condition], word: str, empty: Condition) -> Conditio
     )
 
 
-def unexpired(now: int) -> Condition:
+def unexpired(now: int | Moment) -> Condition:
     return Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,))
 
 

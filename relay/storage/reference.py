@@ -15,6 +15,7 @@ from relay.errors import StoreFault
 from relay.forgetting import in_sweeping_order, overdue, time_of
 from relay.groups.group import Groups
 from relay.management import Management
+from relay.memory.naming import MOST_STEPS, named_by
 from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
 from relay.nostr.nip77 import Items
@@ -24,10 +25,11 @@ from relay.storage.words import Reading
 from relay.usage import Size, Sized, SizedBy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence, Set
+    from collections.abc import Callable, Iterator, Sequence, Set
 
     from relay.forgetting import Seen, SweepRule
     from relay.groups.group import Group
+    from relay.memory.naming import Named
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.retention import Stored, Tombstone, Wanted, WritePlan
@@ -96,7 +98,19 @@ class ReferenceStore:
         for stone in self._tombstones:
             if stone.target in wanted.tombstones:
                 found.tombstones.setdefault(stone.target, []).append(stone)
+        self._find_named(wanted, found)
         return found
+
+    def _find_named(self, wanted: Wanted, found: Found) -> None:
+        step = wanted.named
+        for _ in range(MOST_STEPS):
+            further: set[Named] = set()
+            for name in step:
+                rows = [r for r in self._rows.values() if (r.event.kind, r.event.d) == name]
+                found.named[name] = {row.event.id for row in rows}
+                found.rows.update((row.event.id, row) for row in rows)
+                further.update(*(named_by(row.event) for row in rows))
+            step = frozenset(further - found.named.keys())
 
     def _records(self, wanted: Wanted) -> list[Stored]:
         rows = [self._rows[seq] for seq in sorted(self._rows)]
@@ -173,11 +187,24 @@ class ReferenceStore:
             if row.seq <= upto
             and not _is_expired(row, now)
             and filter_.matches(row.event)
-            and visibility.may_read(row, filter_)
+            and self._may_read(row, filter_, visibility, now)
             and (after is None or _order(after) < _order(_place(row)))
         ]
         rows.sort(key=lambda row: _order(_place(row)))
         return rows[:limit]
+
+    def _may_read(
+        self, row: Stored, filter_: Filter, visibility: Visibility, now: int
+    ) -> bool:
+        readable = {
+            target
+            for target, value in visibility.points_to(row)
+            if visibility.reads_one_of(self._served(now), target, value)
+        }
+        return visibility.may_read(row, filter_, readable)
+
+    def _served(self, now: int) -> Iterator[Stored]:
+        return (row for row in self._rows.values() if not _is_expired(row, now))
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
         self._must_be_open()
@@ -185,7 +212,7 @@ class ReferenceStore:
             not _is_expired(row, now)
             and any(
                 filter_.matches(row.event)
-                and visibility.may_read(row, filter_)
+                and self._may_read(row, filter_, visibility, now)
                 and self._contains(row, filter_)
                 for filter_ in filters
             )
@@ -266,7 +293,7 @@ class ReferenceStore:
             if (
                 row is not None
                 and not _is_expired(row, now)
-                and visibility.may_read(row, filter_)
+                and self._may_read(row, filter_, visibility, now)
             ):
                 raws.append(row.event.raw)
         return raws, len(seqs)
@@ -302,6 +329,11 @@ class ReferenceStore:
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         self._must_be_open()
         return [self._rows[seq] for seq in seqs if seq in self._rows]
+
+    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+        self._must_be_open()
+        rows = [row for row in self._served(now) if filter_.matches(row.event)]
+        return sorted(rows, key=lambda row: _order(_place(row)))[:limit]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._must_be_open()

@@ -14,6 +14,7 @@ from relay.nostr.filters import BROAD_TAGS
 from relay.nostr.nip50 import search_from
 from relay.storage.conditions import (
     Condition,
+    Moment,
     Recent,
     all_of,
     any_of,
@@ -102,7 +103,7 @@ class Compiler:
             sql, values = walks[0].in_order(filter_, rest, after, columns, size)
         else:
             sql, values = merged(walks, filter_, rest, after, columns, size)
-        return Query(sql, self.known(values))
+        return Query(sql, self.known(values, now))
 
     def found(self, filter_: Filter) -> Condition:
         """seq of the rows that the filter finds, expired ones too, as a query."""
@@ -123,14 +124,16 @@ class Compiler:
         """`match.holds(e)` as SQL."""
         return self._reading.matching(match)
 
-    def known(self, values: tuple[Bound, ...]) -> tuple[Value, ...]:
+    def known(self, values: tuple[Bound, ...], now: int) -> tuple[Value, ...]:
         """With those that are only known when the query is asked."""
         return tuple(
             [
-                listed(self._recent(value.hashes)) if isinstance(value, Recent) else value
+                listed(self._recent(value.hashes)) if isinstance(value, Recent)
+                else now if isinstance(value, Moment)
+                else value
                 for value in values
             ]
-        )
+        )  # fmt: skip
 
     def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
         """One number: rows that any of the filters finds."""
@@ -138,7 +141,7 @@ class Compiler:
         if counted is not None:
             return counted
         sql, values = self._found(filters, visibility, now)
-        return Query(f"SELECT count(*) FROM ({sql})", self.known(values))
+        return Query(f"SELECT count(*) FROM ({sql})", self.known(values, now))
 
     def _counted_by_index(
         self, filter_: Filter, visibility: Visibility, now: int
@@ -166,7 +169,7 @@ class Compiler:
         return Query(
             f"SELECT (SELECT count(*) {walk.source} WHERE {in_index.sql})"
             f" + (SELECT count(*) {walk.source} WHERE {in_table.sql})",
-            self.known((*in_index.values, *in_table.values)),
+            self.known((*in_index.values, *in_table.values), now),
         )
 
     def authors(
@@ -177,7 +180,7 @@ class Compiler:
         return Query(
             f"SELECT DISTINCT e.pubkey FROM ({sql}) AS k"
             " CROSS JOIN events AS e ON e.seq = k.seq LIMIT ?",
-            self.known((*values, at_most)),
+            self.known((*values, at_most), now),
         )
 
     def _found(
@@ -233,7 +236,7 @@ class Compiler:
         return Query(
             f"SELECT e.seq FROM ({best}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
             f" WHERE {rest.sql} LIMIT ?",
-            self.known((*values, expression(search), upto, *rest.values, limit)),
+            self.known((*values, expression(search), upto, *rest.values, limit), now),
         )
 
     def rows(
@@ -249,7 +252,7 @@ class Compiler:
         return Query(
             "SELECT e.raw, j.key FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value"
             f" WHERE {rest.sql} ORDER BY j.key",
-            self.known((listed(seqs), *rest.values)),
+            self.known((listed(seqs), *rest.values), now),
         )
 
     def items(
@@ -289,7 +292,7 @@ class Compiler:
         # A row that is met twice, by two of its tags, is one.
         once = "" if len(walks) == 1 and walks[0].ordered else "DISTINCT "
         sql = f"SELECT {once}* FROM ({' UNION ALL '.join(parts)}) LIMIT ?"
-        return Query(sql, self.known((*values, at_most)))
+        return Query(sql, self.known((*values, at_most), now))
 
     # -- which index drives -----------------------------------------------------------------
 

@@ -9,7 +9,17 @@ from collections import OrderedDict
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from relay.storage.conditions import TRUE, Condition, all_of, any_of, begins, has_hash, one_of
+from relay.storage.conditions import (
+    TRUE,
+    Condition,
+    Moment,
+    all_of,
+    any_of,
+    begins,
+    has_hash,
+    one_of,
+    unexpired,
+)
 from relay.storage.hashes import RULE_TAGS, Hashes
 from relay.verdict import Who
 from relay.visibility import KindSet
@@ -18,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from relay.nostr.filters import Filter
-    from relay.visibility import Match, ReadRule, Visibility
+    from relay.visibility import Match, ReadRule, Target, Visibility
 
 _CACHED_CONDITIONS: Final = 512
 
@@ -36,7 +46,12 @@ _ALL_READABLE: Final = Readable(TRUE, TRUE)
 
 
 class ReadConditions:
-    """Who may read what, compiled for the tables of one store. `e` is the events table."""
+    """Who may read what, compiled for the tables of one store. `e` is the events table.
+
+    A store has the functions `tag_hash(raw, name, d_prefix)`, the hash of an event's first value of
+    a tag, or of the tag `d` that is the prefix and this value, `tag_value(raw, name)`, the value,
+    and `recent_rows(hash)`, a list of the rows with such a tag that the tag table may lack.
+    """
 
     def __init__(self, hashes: Hashes, index_tags: frozenset[str]) -> None:
         self._hashes = hashes
@@ -103,7 +118,33 @@ class ReadConditions:
             return any_of(outs)
         if visibility.stands_for(rule.readers):
             return TRUE
-        return any_of([*outs, *self._allowed(rule, visibility)])
+        lets = self._allowed(rule, visibility)
+        if rule.points is not None:
+            lets.append(self._pointing(rule.points, visibility))  # last: it is another query
+        return any_of([*outs, *lets])
+
+    def _pointing(self, target: Target, visibility: Visibility) -> Condition:
+        """The row `e` shares its tag with a row of the target that may be read."""
+        names = frozenset({f"#{target.found_by}"})
+        rows = all_of(
+            [
+                one_of("e.kind", sorted(target.kinds)),
+                unexpired(Moment.NOW),
+                self._readable(visibility.of_targets(), target.kinds, names).condition,
+            ]
+        )
+        at_d = Condition("")
+        if target.d_prefix is not None:  # rows may have several tags `d`
+            at_d = Condition(" AND e.d = ? || tag_value(o.raw, ?)", (target.d_prefix, target.tag))
+        # The inner `e` is the row of the target; where it is looked up from, `e` is the outer one.
+        return Condition(
+            "EXISTS (SELECT 1 FROM (SELECT e.raw AS raw) AS o CROSS JOIN"
+            " (SELECT y.seq AS seq FROM tags AS y WHERE y.hash = tag_hash(e.raw, ?, ?)"
+            " UNION ALL"
+            " SELECT j.value FROM json_each(recent_rows(tag_hash(e.raw, ?, ?))) AS j) AS k"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rows.sql}{at_d.sql})",
+            (target.tag, target.d_prefix, target.tag, target.d_prefix, *rows.values, *at_d.values),
+        )
 
     def _allowed(self, rule: ReadRule, visibility: Visibility) -> list[Condition]:
         readers = rule.readers

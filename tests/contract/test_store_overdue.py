@@ -66,6 +66,28 @@ async def test_what_is_spared_is_not_overdue(store: Store) -> None:
     assert await ids(store, rule(NOTES, Age(10)), spared) == named(theirs)
 
 
+@pytest.mark.parametrize("cause", [Age(10), Amount(None, 0), Amount(Scope.AUTHOR, 0)])
+async def test_a_rule_about_authors_is_about_no_others(
+    store: Store, cause: Age | Amount
+) -> None:
+    people = [cast.person(f"agent {number}") for number in range(20)]
+    notes = [note(day=number, who=who) for number, who in enumerate([*people, cast.bob], 1)]
+    await write(store, *notes)
+    seen = Seen(await store.head(), NOW - DAY_S)
+    late = note(day=50, who=people[0])
+    await write(store, late)
+    for number in (1, 3, 20):
+        authors = frozenset(who.pubkey for who in people[:number])
+        asked = rule(Match(NOTES.kinds, authors=authors), cause)
+        assert await ids(store, asked) == named(*notes[:number], late)
+        since = [row.event.id for row in await found(store, asked, seen=seen)]
+        assert set(since) >= {late.id}
+        assert set(since) <= {*named(*notes[:number], late)}
+    nobody = rule(Match(NOTES.kinds, authors=frozenset()), cause)
+    assert await ids(store, nobody) == []
+    assert await found(store, nobody, seen=seen) == []
+
+
 async def test_the_oldest_rows_of_an_author_beyond_a_number_are_overdue(store: Store) -> None:
     mine = [note(day=day) for day in (4, 2, 3, 1)]
     await write(store, *mine, note(day=1, who=cast.bob))
@@ -73,6 +95,7 @@ async def test_the_oldest_rows_of_an_author_beyond_a_number_are_overdue(store: S
     assert await ids(store, asked) == named(mine[3], mine[1])
 
 
+@pytest.mark.proves("A-19")
 async def test_age_is_told_by_ts_and_equal_ones_by_the_lowest_id(store: Store) -> None:
     """A-19: created_at says the contrary here."""
     tools = [tool("a", 10, at=9000), tool("a", 20, at=8000), tool("a", 30, at=7000)]

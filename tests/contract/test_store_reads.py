@@ -293,6 +293,7 @@ async def test_a_tag_value_is_any_text(store: Store, value: str) -> None:
     assert got == in_order(event, *crowd)
 
 
+@pytest.mark.proves("G-09")
 @pytest.mark.parametrize(
     "prefix", ["snow:", ":", "::", "ünï:", "🙂:", "a\0:", "'%_:", "\U0010ffff:", "L" * 1000 + ":"]
 )

@@ -128,7 +128,7 @@ async def test_a_group_that_turns_private_is_silent_at_once(stage: Stage) -> Non
     assert await wire.query({"kinds": [9]}) == []
 
 
-@pytest.mark.proves("N29-95", "N29-124", "N29-125")
+@pytest.mark.proves("N29-95", "N29-124", "N29-125", "G-20")
 async def test_who_is_added_hears_without_asking_again(stage: Stage) -> None:
     wire = await stage.enter(cast.carol)
     await wire.send("REQ", "s", {"kinds": [9]}, {"kinds": [1], "limit": 0})
@@ -169,7 +169,7 @@ async def reload(stage: Stage, name: str, text: str) -> None:
                 return
 
 
-@pytest.mark.proves("N42-16")
+@pytest.mark.proves("N42-16", "G-01", "S-14")
 async def test_an_agent_that_is_struck_off_hears_no_more_configuration(stage: Stage) -> None:
     wire = await stage.enter(cast.rover)
     await wire.send("REQ", "s", {"kinds": [30078]}, {"kinds": [1], "limit": 0})
@@ -183,7 +183,7 @@ async def test_an_agent_that_is_struck_off_hears_no_more_configuration(stage: St
     assert await wire.query({"kinds": [30078]}) == []
 
 
-@pytest.mark.proves("N42-16")
+@pytest.mark.proves("N42-16", "A-20", "G-01")
 async def test_a_reader_that_is_trusted_no_more_hears_no_more(stage: Stage) -> None:
     await reload(stage, "50-trust.toml", '[actors]\ntrusted_readers = ["127.0.0.0/8"]\n')
     wire = await stage.enter()

@@ -113,6 +113,7 @@ async def test_a_log_that_is_followed_ends_with_its_relay(rookery: Rookery) -> N
     assert "Traceback" not in text
 
 
+@pytest.mark.proves("G-29")
 async def test_explain_and_diff_work_while_the_relay_runs(
     rookery: Rookery, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def stored(path: Path) -> int:
         return number
 
 
+@pytest.mark.proves("A-18")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_sweep_that_is_killed_ten_times_breaks_no_rule(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import json
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests import cast
 from tests.leaks.people import (
@@ -163,10 +163,11 @@ class Table:
         self, says: str, proves: str, kind: int, by: SecretKey, words: str, *,
         tags: Sequence[Sequence[str]] = (), content: str | None = None, h: str | None = None,
         life: Life = Life.STAYS, only_by: Sequence[str] = (), answer: tuple[bool, str] = TAKEN,
-        group: str | None = None, is_plain: bool = False,
+        group: str | None = None, is_plain: bool = False, as_in: str | None = None,
     ) -> Event:  # fmt: skip
         """`h`: its group, in a tag. `group`: the group it acts in without one.
 
+        `as_in`: the group of what it points to, whose members the words are about.
         `is_plain`: with no tag of ours, since a rule counts them or the relay repeats them.
         """
         number = len(self.rows)
@@ -179,7 +180,7 @@ class Table:
         self.rows.append(
             Row(
                 f"{says}{'' if h is None else f', {h}'}", proves, event,
-                readers_of(words, event, group), life, group, frozenset(only_by), answer,
+                readers_of(words, event, as_in or group), life, group, frozenset(only_by), answer,
                 "" if is_plain else word,
             )
         )  # fmt: skip
@@ -273,6 +274,10 @@ def in_group(table: Table, group: str, note: Event) -> None:
         tags=[["d", f"s-{group}"]])  # fmt: skip
     add("configuration labelled", "N29-92", 30078, cast.owner, "owner agents", h=group,
         tags=[["d", f"snowclaw:config:group:{group}"]], content="{}")  # fmt: skip
+    about = f"Tea in {group} is best without milk."
+    add("a memory entry", "X-22", 78, robot, "insiders author owner", h=group, **anamnesis(about))
+    add(f"a vouch for it without h, {group}", "X-22", 30078, cast.rover,
+        "insiders author owner", as_in=group, **vouch(about))  # fmt: skip
     regretted = add("a regretted post", "N09-13", 9, alice, "group owner", h=group, life=Life.GOES)
     add("its deletion, h", "N29-104", 5, alice, "group owner", h=group, tags=[["e", regretted.id]])
     taken_back = add("a post taken back", "N09-13", 11, alice, "group owner", h=group,
@@ -313,7 +318,10 @@ def memory(table: Table) -> None:
         add(f"collective memory, {tier}", "N78-03", 30078, robot, words,
             tags=[["d", f"snow:memory:{tier}"], *([f"snow:{key}", more[key]] for key in more)],
             content='{"summary":"s","detail":"d"}')  # fmt: skip
-    add("an entry for all here", "N78-03", 78, robot, "known", **anamnesis())
+    about = "Tea is best without milk."
+    add("an entry for all here", "N78-03", 78, robot, "known", **anamnesis(about))
+    add("a vouch for it", "X-22", 30078, cast.rover, "known", **vouch(about))
+    add("a vouch for no entry", "X-22", 30078, cast.rover, "author owner", **vouch("No tea."))
     add("nomen, private", "N78-03", 31234, alice, "author owner",
         tags=[["d", "n1"], ["visibility", "private"]])  # fmt: skip
     add("nomen, personal", "N78-03", 31234, alice, "author owner named",
@@ -391,14 +399,22 @@ def preference(hk: str, table: Table) -> dict[str, object]:
     return {"tags": tags, "content": content}
 
 
-def anamnesis() -> dict[str, object]:
-    text = "Tea is best without milk."
+def anamnesis(text: str) -> dict[str, Any]:
+    """Tags and content of a memory entry."""
     hash_ = sha256(text.encode()).hexdigest()
     content = {
         "content": text, "author": {"id": "robot", "name": "Robot"},
         "timestamp": "2026-02-02T16:00:00Z", "content_hash": hash_,
     }  # fmt: skip
     return {"tags": [["d", f"anamnesis:memory:{hash_}"], ["x", hash_]],
+            "content": json.dumps(content)}  # fmt: skip
+
+
+def vouch(text: str) -> dict[str, Any]:
+    """Tags and content of a vouch for the entry that says this."""
+    hash_ = sha256(text.encode()).hexdigest()
+    content = {"id": "rover", "timestamp": "2026-02-02T17:00:00Z"}
+    return {"tags": [["d", f"anamnesis:vouch:{hash_}"], ["x", hash_]],
             "content": json.dumps(content)}  # fmt: skip
 
 

@@ -34,7 +34,7 @@ GUARDS: Final[dict[str, Callable[[Row], bool]]] = {
     "configuration labelled with a group": begins("snowclaw:config:group:"),
     "memory of a group": begins("snowclaw:memory:group:"),
     "memory of a person": begins("snowclaw:memory:npub:"),
-    "memory for all": begins("anamnesis:memory:"),
+    "memory for all": begins("anamnesis:memory:"), "vouches": begins("anamnesis:vouch:"),
     "aman memory": is_of(*range(30090, 30098)), "transcripts": is_of(1988, 1989, 31988),
     "nomen memory": is_of(31234), "envelopes": is_of(1080, 1081),
     "app data": lambda row: row.event.kind == 30078 and row.group is None,

@@ -134,6 +134,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 _LAW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.proves("A-18")
 @pytest.mark.usefixtures("_small_steps")
 @given(writes=drafts, rules=chosen, cuts=st.lists(st.integers(0, 6), max_size=4))
 @_LAW

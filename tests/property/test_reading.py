@@ -16,7 +16,7 @@ from policies import load
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_RECORDS
 from relay.retention import Found, Keep, Stored, WritePlan, plan_for
-from relay.visibility import STRANGER, People, ReadRule, Viewer, visibility_for
+from relay.visibility import STRANGER, People, ReadRule, Target, Viewer, visibility_for
 from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
 from tests.property import world
 
@@ -47,6 +47,13 @@ class Scene:
 scenes = st.builds(
     Scene, noted(world.drafts), world.groups_of_the_world(), world.peoples, world.rule_sets
 )
+
+
+pointing_scenes = st.builds(
+    Scene, noted(world.pointing_drafts), world.groups_of_the_world(), world.peoples,
+    world.pointing_rule_sets,
+)
+"""Rows that share tags, and rules that follow them."""
 
 
 @lru_cache
@@ -96,8 +103,19 @@ def readable(rows: Sequence[Stored], filter_: Filter, visibility: Visibility) ->
     return {
         row.event.id
         for row in rows
-        if filter_.matches(row.event) and visibility.may_read(row, filter_)
+        if filter_.matches(row.event)
+        and visibility.may_read(row, filter_, readable_targets(rows, row, visibility))
     }
+
+
+def readable_targets(
+    rows: Sequence[Stored], row: Stored, visibility: Visibility
+) -> frozenset[Target]:
+    return frozenset([
+        target
+        for target, value in visibility.points_to(row)
+        if visibility.reads_one_of(rows, target, value)
+    ])  # fmt: skip
 
 
 def seen(scene: Scene, viewer: Viewer, groups: Groups | None = None) -> Visibility:
@@ -122,6 +140,16 @@ def test_may_read_equals_its_sql(scene: Scene, asking: list[tuple[Viewer, Filter
     world.run(may_read_equals_its_sql(scene, asking))
 
 
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(pointing_scenes, st.lists(st.tuples(world.viewers, world.filters()), max_size=3))
+def test_may_read_equals_its_sql_of_rows_that_point_to_others(
+    scene: Scene, asking: list[tuple[Viewer, Filter]]
+) -> None:
+    world.run(may_read_equals_its_sql(scene, asking))
+
+
+@pytest.mark.proves("G-16")
 @pytest.mark.slow
 @settings(max_examples=120)
 @given(

@@ -135,7 +135,11 @@ class Life:
             assert [tag[1] for row in pins for tag in row.tags[1:]] == [
                 tag[1] for tag in group.pins
             ]
-            ids = {row.id for row in log if row.tag("h") == group.id}
+            # A deletion without `h` belongs to the group of what it removed.
+            ids = {
+                row.id for row in log
+                if row.tag("h") == group.id or (row.kind == 5 and row.tag("h") is None)
+            }  # fmt: skip
             assert {tag[1] for tag in group.pins} <= ids
 
     async def vanishes(self, who: SecretKey) -> None:

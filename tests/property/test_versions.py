@@ -76,7 +76,7 @@ async def _write(store: Store, events: list[Event], keep: Keep, *, high_tie: boo
     await store.append(wanted, decide)
 
 
-@pytest.mark.proves("N01-41", "N01-43", "N01-45")
+@pytest.mark.proves("N01-41", "N01-43", "N01-45", "G-06", "S-24")
 @settings(max_examples=200)
 @given(versions, deletions, st.data())
 def test_the_latest_survives_in_every_order(
@@ -90,6 +90,7 @@ def test_the_latest_survives_in_every_order(
     assert asyncio.run(arrived(shuffled, cuts, Keep.LATEST)) == [event.raw for event in best]
 
 
+@pytest.mark.proves("A-07", "A-09", "G-06")
 @settings(max_examples=200)
 @given(versions, st.booleans(), st.data())
 def test_the_latest_by_ts_survives_in_every_order(
@@ -106,12 +107,14 @@ def test_the_latest_by_ts_survives_in_every_order(
     assert left == [best.raw]
 
 
+@pytest.mark.proves("A-07")
 @settings(max_examples=100)
 @given(versions, st.sets(st.integers(1, 6)))
 def test_the_first_survives_whatever_follows(versions: list[Event], cuts: set[int]) -> None:
     assert asyncio.run(arrived(versions, cuts, Keep.FIRST)) == [versions[0].raw]
 
 
+@pytest.mark.proves("G-06")
 @settings(max_examples=100)
 @given(versions, st.sets(st.integers(1, 6)), st.sets(st.integers(1, 6)))
 def test_how_events_fall_into_batches_changes_nothing(

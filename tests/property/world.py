@@ -17,7 +17,7 @@ from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_STATE
 from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Who
-from relay.visibility import Household, KindSet, Match, People, ReadRule, Viewer
+from relay.visibility import Household, KindSet, Match, People, ReadRule, Target, Viewer
 from tests import cast
 from tests.contract.writing import MAX, TERMS, change, unsigned
 
@@ -100,6 +100,11 @@ def drafts_of(
 
 
 drafts = drafts_of(KINDS, plain_tags)
+pointing_drafts = drafts_of(
+    [1, 9, 78, 30078],
+    st.tuples(st.sampled_from(["t", "t", "p"]), st.sampled_from(WORDS)) | plain_tags,
+)
+"""Events that share tags with each other more often."""
 
 
 def kinds_in(rules: Sequence[ReadRule]) -> list[int]:
@@ -195,6 +200,13 @@ matches = st.builds(
     ended=_maybe(st.booleans()),
 )
 
+targets = st.builds(
+    Target,
+    st.frozensets(st.sampled_from(KINDS), min_size=1, max_size=3),
+    st.sampled_from(["t", "r", "p", "d", "h"]),
+    _maybe(st.sampled_from(["", "snow", "snow:"])),
+)
+
 read_rules = st.builds(
     ReadRule,
     name=st.just("a rule"),
@@ -204,8 +216,39 @@ read_rules = st.builds(
     tag_readers=st.just(())
     | st.lists(st.sampled_from(["p", "t", "scope", "hk"]), max_size=2).map(tuple),
     only_by=_maybe(st.frozensets(st.sampled_from(["authors", "ids", "#p", "#t"]), max_size=2)),
+    target=_maybe(targets),
 )
 rule_sets = st.lists(read_rules, max_size=3)
+
+pointing_rules = st.builds(
+    ReadRule,
+    name=st.just("a rule that points"),
+    match=st.builds(Match, kinds=st.sampled_from([KindSet.of(30078), KindSet.of(9, 30078)])),
+    readers=st.frozensets(st.sampled_from([Who.AUTHOR, Who.OWNER, Who.INSIDER]), max_size=1).map(
+        lambda words: words | {Who.TARGET}
+    ),
+    target=st.builds(
+        Target, st.sampled_from([frozenset({78}), frozenset({1, 78})]), st.just("t"),
+        _maybe(st.just("")),
+    ),
+)
+guarding_rules = st.builds(
+    ReadRule,
+    name=st.just("a rule about what is pointed to"),
+    match=st.builds(
+        Match, kinds=st.just(KindSet.of(1, 78)), h=_maybe(st.booleans()),
+        authors=_maybe(some_pubkeys),
+    ),
+    readers=st.frozensets(
+        st.sampled_from([Who.AUTHOR, Who.OWNER, Who.INSIDER, Who.GROUP, Who.MEMBER]), max_size=2
+    ),
+    only_by=_maybe(st.sampled_from([frozenset({"#t"}), frozenset({"authors"})])),
+)
+pointing_rule_sets = st.builds(
+    lambda pointing, guarding, more: [pointing, *guarding, *more],
+    pointing_rules, st.lists(guarding_rules, min_size=1, max_size=2),
+    st.lists(pointing_rules, max_size=1),
+)  # fmt: skip
 
 peoples = st.builds(
     People,

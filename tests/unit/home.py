@@ -21,6 +21,7 @@ from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite.store import SqliteStore
 from relay.succession import taken_over
 from relay.sweep import Sweep
+from relay.targets import NOTHING, Targets
 from relay.verdict import Origin, spoken
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.retention import Stored
     from relay.storage import Store
+    from relay.targets import Pointed
     from relay.verdict import Reject, Result
 
 NOON = 1_772_000_000
@@ -84,13 +86,13 @@ class Letter:
 class Loudspeaker(Fanout):
     """Remembers what was to be delivered."""
 
-    def __init__(self, realm: Realm) -> None:
-        super().__init__(realm)
+    def __init__(self, realm: Realm, targets: Targets) -> None:
+        super().__init__(realm, targets=targets)
         self.said: list[Event] = []
 
-    def deliver(self, rows: Sequence[Stored]) -> int:
+    def deliver(self, rows: Sequence[Stored], pointed: Pointed = NOTHING) -> int:
         self.said += [row.event for row in rows]
-        return super().deliver(rows)
+        return super().deliver(rows, pointed)
 
 
 class Home:
@@ -111,7 +113,7 @@ class Home:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
         groups = await taken_over(self.store, groups, self.relay, self.policy.keep, self.now)
         self.realm = Realm(self.policy, groups, await self.store.management())
-        self.live = Loudspeaker(self.realm)
+        self.live = Loudspeaker(self.realm, Targets(self.store, self.realm, lambda: self.now))
         executor: Executor = AtOnce()  # type: ignore[assignment]
         self.ingest = Ingest(
             self.store, self.realm, self.relay, self.live, clock=lambda: self.now,

@@ -76,6 +76,7 @@ async def test_a_second_sweep_finds_nothing(house: Callable[..., Home]) -> None:
         assert await home.sweep.once() == 0
 
 
+@pytest.mark.proves("G-15")
 async def test_what_nobody_lets_go_stays_for_ever(house: Callable[..., Home]) -> None:
     async with house(LOOSE) as home:
         await home.do(alice, 1, at=OLD)
@@ -93,6 +94,7 @@ async def test_never_holds_what_another_rule_lets_go(house: Callable[..., Home])
         assert await contents(home) == ["kept"]
 
 
+@pytest.mark.proves("A-18")
 async def test_no_clear_goes_before_what_it_clears(house: Callable[..., Home]) -> None:
     """Its summary was written again under an old `ts`: it is younger than its days."""
     clears = '[[retention]]\nname = "c"\nmatch = { kinds = [30096] }\ndays = 1'
@@ -107,6 +109,7 @@ async def test_no_clear_goes_before_what_it_clears(house: Callable[..., Home]) -
         assert "clear b" not in await contents(home)
 
 
+@pytest.mark.proves("A-18")
 async def test_what_the_same_batch_brings_holds_a_clear_back(house: Callable[..., Home]) -> None:
     clears = '[[retention]]\nname = "c"\nmatch = { kinds = [30096] }\ndays = 1'
     async with house(LOOSE, clears) as home:
@@ -124,6 +127,7 @@ async def test_what_the_same_batch_brings_holds_a_clear_back(house: Callable[...
         assert clear.id in [event.id for event in await home.log()]
 
 
+@pytest.mark.proves("A-18")
 async def test_the_numbers_of_the_app_are_a_file_to_include(house: Callable[..., Home]) -> None:
     async with house(APP, LOOSE) as home:
         for days, kind, hk in [(31, 30094, "old"), (29, 30094, "new"), (15, 30095, "old"),
@@ -198,6 +202,7 @@ def pin(event: Event, by: SecretKey = robot, *, pinned: bool = True, at: int = O
     return by.sign(30078, tags, content, at)
 
 
+@pytest.mark.proves("M-23")
 async def test_an_observation_goes_when_its_session_is_summarised_and_it_is_not_pinned(
     house: Callable[..., Home],
 ) -> None:
@@ -214,6 +219,7 @@ async def test_an_observation_goes_when_its_session_is_summarised_and_it_is_not_
         assert await home.sweep.once() == 1
 
 
+@pytest.mark.proves("M-24")
 @pytest.mark.parametrize(
     ("kind_of", "days"),
     [("git_commit", 730), ("file_edit", 365), ("session_clear", 365), ("github", 180),
@@ -230,6 +236,7 @@ async def test_each_type_of_observation_has_its_days(
         assert await home.sweep.once() == (0 if days is None else 1)
 
 
+@pytest.mark.proves("M-24")
 async def test_the_days_of_observations_are_a_setting(house: Callable[..., Home]) -> None:
     days = "[memory.nmem]\nretention_days = { marker = 5, file_read = 0 }\n"
     async with house(LOOSE, days) as home:

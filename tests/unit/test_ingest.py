@@ -22,6 +22,7 @@ from relay.nostr.event import Event, event_from
 from relay.observe import Metrics
 from relay.projections import Realm, rebuilt_groups
 from relay.storage.reference import ReferenceStore
+from relay.targets import NOTHING
 from relay.verdict import Origin, Reject, Who, WriteOutcome, spoken
 from tests.cast import alice, bob, carol, dave, owner, person, robot
 from tests.unit.policies.folders import loaded
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from relay.nostr.keys import SecretKey
     from relay.retention import Found, Stored, Wanted, WritePlan
+    from relay.targets import Pointed
     from relay.verdict import Facts, Result
 
 NOW = 1_772_000_000
@@ -94,9 +96,9 @@ class Loudspeaker(Fanout):
         super().__init__(realm)
         self.said: list[Event] = []
 
-    def deliver(self, rows: Sequence[Stored]) -> int:
+    def deliver(self, rows: Sequence[Stored], pointed: Pointed = NOTHING) -> int:
         self.said += [row.event for row in rows]
-        return super().deliver(rows)
+        return super().deliver(rows, pointed)
 
 
 class House:
@@ -288,6 +290,7 @@ async def test_a_group_lives_and_ends_within_one_batch(house: House) -> None:
     assert await rebuilt_groups(house.disk, RELAY.pubkey) == house.realm.groups
 
 
+@pytest.mark.proves("G-06")
 async def test_the_order_within_a_batch_does_not_choose_the_version(house: House) -> None:
     """G-06, N01-48."""
     older = (False, "duplicate: a newer version is stored")
@@ -305,6 +308,7 @@ def aman(kind: int, name: str, ts: int, at: int, **fields: object) -> Event:
     return robot.sign(kind, tags, orjson.dumps({"history_key": "hk1", **fields}).decode(), at)
 
 
+@pytest.mark.proves("A-06", "A-07", "G-08")
 async def test_memory_is_told_apart_by_ts_and_by_who_came_first(house: House) -> None:
     """MEMORY.md 0.2, A-06…A-09: FIRST and LATEST-ts, texts of the contract; G-08 live."""
     prefers = [
@@ -324,6 +328,7 @@ async def test_memory_is_told_apart_by_ts_and_by_who_came_first(house: House) ->
     assert house.live.said == [*prefers[:2], tools[0]]
 
 
+@pytest.mark.proves("G-12")
 async def test_what_was_deleted_does_not_come_back_in_the_same_batch(house: House) -> None:
     """N09-10, G-12, N29-52: by its author or by an admin."""
     mine, theirs = chat(alice, "mine"), chat(alice, "theirs")

@@ -97,6 +97,7 @@ async def test_whatever_comes_first_the_newest_stays(shelf: Shelf) -> None:
         assert set(outcomes[order.index(best) + 1 :]) <= {SUPERSEDED}
 
 
+@pytest.mark.proves("A-07", "A-08", "A-09", "G-06")
 async def test_of_a_preference_the_greater_ts_stays_and_of_a_tie_the_highest_id(
     shelf: Shelf,
 ) -> None:
@@ -112,6 +113,7 @@ async def test_of_a_preference_the_greater_ts_stays_and_of_a_tie_the_highest_id(
         assert await shelf.holds() == {best.id}
 
 
+@pytest.mark.proves("A-06", "A-07", "G-07")
 async def test_of_tool_history_the_first_stays_for_good(shelf: Shelf) -> None:
     """FIRST, G-07: of another author with the same `d` it is another slot."""
     first, later, other = (
@@ -173,14 +175,14 @@ async def test_a_deletion_takes_what_is_its_authors_whatever_the_dates(shelf: Sh
     assert await shelf.takes(mine, future, theirs) == [DELETED, DELETED, DUPLICATE]
 
 
-@pytest.mark.proves("N09-10")
+@pytest.mark.proves("N09-10", "G-12")
 async def test_a_deletion_may_come_before_what_it_deletes(shelf: Shelf) -> None:
     """N09-10, G-12; nobody can forbid others to publish by naming their ids."""
     mine, theirs = unsigned(alice), unsigned(bob)
     assert await shelf.takes(deletion(mine, theirs), mine, theirs) == [STORED, DELETED, STORED]
 
 
-@pytest.mark.proves("N09-04", "N09-11")
+@pytest.mark.proves("N09-04", "N09-11", "G-11", "G-12")
 @pytest.mark.parametrize("kind", [30023, 10002, 78, 30093])
 async def test_an_address_is_deleted_up_to_a_time(shelf: Shelf, kind: int) -> None:
     """N09-04, N09-06, N09-11, G-12: the second itself included; a later version is taken."""
@@ -192,6 +194,7 @@ async def test_an_address_is_deleted_up_to_a_time(shelf: Shelf, kind: int) -> No
     assert await shelf.holds() == {request.id, late.id}
 
 
+@pytest.mark.proves("G-12")
 async def test_a_newer_version_survives_the_deletion_of_its_address(shelf: Shelf) -> None:
     """N09-04, G-11."""
     version = article(1001)
@@ -199,6 +202,7 @@ async def test_a_newer_version_survives_the_deletion_of_its_address(shelf: Shelf
     assert await shelf.left_of(version) == [version]
 
 
+@pytest.mark.proves("G-11")
 async def test_after_a_deletion_no_older_version_comes_back(shelf: Shelf) -> None:
     """N09-12, G-11."""
     old, new = article(5), article(6)
@@ -336,6 +340,7 @@ def test_of_several_rules_about_a_row_the_last_one_counts() -> None:
     assert rules.keep_of(unsigned(alice, 10002)) is Keep.LATEST
 
 
+@pytest.mark.proves("A-08")
 def test_slot_and_version_are_what_the_rule_makes_of_the_event() -> None:
     event = unsigned(alice, 30093, [["d", "x"], ["ts", "77"]], at=5)
     assert slot_of(event, Keep.ALL) is None
@@ -348,6 +353,7 @@ def test_slot_and_version_are_what_the_rule_makes_of_the_event() -> None:
     assert address_of(f"10002:{alice.pubkey}:x") == Slot(alice.pubkey, 10002, "")
 
 
+@pytest.mark.proves("A-09")
 def test_at_a_tie_of_ts_the_low_id_stays_where_the_admin_says_so() -> None:
     """A-09: `[memory.aman] tie = "low"`."""
     one, other = sorted(

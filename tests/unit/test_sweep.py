@@ -79,13 +79,13 @@ async def test_versions_before_an_expired_one_do_not_come_back(
     assert [event.id for event in await home.log()] == [newer.id]
 
 
-@pytest.mark.proves("N40-08")
+@pytest.mark.proves("N40-08", "G-14")
 async def test_versions_by_ts_do_not_come_back_either(home: Home) -> None:
     """A preference of an agent: the newest is told by `ts`."""
 
     def preference(ts: int, *more: list[str]) -> Event:
         tags = [["d", "hk:preference"], ["k", "aman_preference"], ["hk", "hk"], ["v", "1"]]
-        said = '{"preference": "tea"}'
+        said = f'{{"history_key": "hk", "preference": "tea", "updated_at": {ts}}}'
         return home.made(robot, 30093, *tags, ["ts", str(ts)], *more, at=ts, content=said)
 
     old = preference(NOON - 20)

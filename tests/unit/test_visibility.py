@@ -20,6 +20,7 @@ from relay.visibility import (
     Match,
     People,
     ReadRule,
+    Target,
     Viewer,
     everything_visible,
     is_known,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from relay.visibility import Row, Visibility
 
 RELAY = person("relay")
+ROBOT = robot.pubkey
 PEOPLE = People(frozenset({owner.pubkey}), frozenset({robot.pubkey}), relay=RELAY.pubkey)
 DEN = (
     Group("den", flags=frozenset({Flag.PRIVATE}))
@@ -202,6 +204,7 @@ def test_some_rows_are_given_only_to_a_filter_that_names_one_of_its_keys(
     assert not seen_by(rules, "owner").may_read(call, None)
 
 
+@pytest.mark.proves("A-20")
 def test_a_trusted_connection_reads_aman_memory_and_no_more(rules: tuple[ReadRule, ...]) -> None:
     """A-20."""
     indexer = visibility_for(Viewer(trusted=True), rules, PEOPLE, GROUPS)
@@ -296,6 +299,10 @@ AUTH, NO = Prefix.AUTH_REQUIRED, Prefix.RESTRICTED
         ("alice", {"kinds": [30078], "tag_d": ["snowclaw:config:"]}, NO),
         ("robot", {"kinds": [30078], "tag_d": ["snowclaw:config:"]}, None),
         ("alice", {"kinds": [30078]}, None),
+        # as its entry: who can read no entry can read nothing that is said of one
+        ("passer", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"]}, AUTH),
+        ("stranger", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"], "authors": [ROBOT]}, NO),
+        ("alice", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"], "authors": [ROBOT]}, None),
         # what nothing can match, and what is too much to look at closely
         ("passer", {"kinds": [1059], "ids": []}, None),
         ("passer", {"kinds": [1059, *range(30000, 30300)]}, None),
@@ -306,6 +313,24 @@ def test_a_query_that_can_give_nothing_is_closed(
 ) -> None:
     reject = seen_by(rules, name).gate([asked(**conditions)])
     assert (None if reject is None else reject.prefix) == word
+
+
+def test_a_query_stays_open_while_a_target_could_be_read() -> None:
+    like = ReadRule(
+        "like", Match(KindSet.of(7)), frozenset({Who.TARGET}), target=Target(frozenset({1}), "e")
+    )
+    shut = ReadRule("shut", Match(KindSet.of(1)), frozenset({Who.OWNER}))
+    reactions = asked(kinds=[7])
+    assert seen_by((like,), "passer").gate([reactions]) is None
+    assert seen_by((like, shut), "owner").gate([reactions]) is None
+    refused = seen_by((like, shut), "alice").gate([reactions])
+    assert refused is not None
+    assert refused.prefix is NO
+    # One that leads on is no way in.
+    around = ReadRule(
+        "around", Match(KindSet.of(1)), frozenset({Who.TARGET}), target=Target(frozenset({7}), "e")
+    )
+    assert seen_by((like, around), "owner").gate([reactions]) is not None
 
 
 @pytest.mark.parametrize("name", ["passer", "stranger", "alice"])

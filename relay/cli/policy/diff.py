@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,14 +19,13 @@ from relay.cli.policy.folder import (
     policy_folder,
     relay_key_of,
 )
+from relay.cli.progress import Amount, progress_bar
 from relay.errors import UserError
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from rich.progress import Progress
 
     from policies import PolicySet
     from policies.comparison import Finding
@@ -84,7 +82,7 @@ async def _compared(old: PolicySet, new: PolicySet, data: Path) -> Comparison:
         new = new.with_people(await people_here(folder, _with_relay(new, relay)))
         now = int(time.time())  # noqa: TID251 — a shell reads the clock
         compared = Comparison(old, new, groups, relay=relay, now=now)
-        with _progress() as progress:
+        with progress_bar(Amount.OF_TOTAL) as progress:
             # The head counts rows that are no more as well: at the end the bar takes a leap.
             task = progress.add_task("compare", total=head)
             async for rows in folder.events(Filter()):
@@ -149,20 +147,3 @@ def _finding_told(finding: Finding) -> Iterator[str]:
 
 def _counted(number: int) -> str:
     return f"{number:,} event{'' if number == 1 else 's'}"
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TimeRemainingColumn(), console=Console(stderr=True, markup=False, emoji=False),
-        disable=not sys.stderr.isatty(), transient=True,
-    )  # fmt: skip

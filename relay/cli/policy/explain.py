@@ -25,11 +25,11 @@ from relay.cli.policy.folder import (
 )
 from relay.errors import Invalid, Prefix, Refused, UserError
 from relay.groups.group import Groups
-from relay.nostr.event import Event, event_from, is_hex64, signed
+from relay.nostr.event import Event, event_from, event_from_raw, is_hex64, signed
 from relay.nostr.keys import is_signed, npub
 from relay.retention import Stored
 from relay.verdict import Reject, Who, spoken
-from relay.visibility import Viewer
+from relay.visibility import Viewer, points_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -310,6 +310,8 @@ async def _reading(
     found: PolicySet, store: Path | None, event: Event, reader: str
 ) -> _Reading:
     groups, people = Groups(), found.people
+    row = Stored(1, event, group_in(event))
+    beside: list[Stored] = []
     if store is not None:
         from relay.cli.serve import open_folder
 
@@ -317,9 +319,12 @@ async def _reading(
             relay_key = relay_key_of(store)
             groups = await groups_of(folder, relay_key)
             people = await people_here(folder, replace(people, relay=relay_key))
+            for target, value in points_to(found.read_rules, row, groups):
+                async for raws in folder.events(target.asked_for(value)):
+                    others = [event_from_raw(raw) for raw in raws]
+                    beside += [Stored(1, other, group_in(other)) for other in others]
     viewer = _viewer(reader, event, found)
-    row = Stored(1, event, group_in(event))
-    steps = found.with_people(people).explain_read(row, viewer, groups)
+    steps = found.with_people(people).explain_read(row, viewer, groups, beside)
     banned = bool((viewer.keys | {event.pubkey}) & people.banned)
     return _Reading(steps, row.group, store is not None, banned)
 
@@ -382,5 +387,8 @@ def _print_reading(asked: _Asked, reading: _Reading, *, as_json: bool) -> int:
         first = next(step for step in steps if not step.allowed)
         click.echo(f"not readable, by {first.place.name} ({where_told(first.place)})")
     if not reading.has_store:
-        click.echo("note: no store here: groups and bans are not known; nobody is in a group")
+        click.echo(
+            "note: no store here: groups, bans and what the event points to are not known; "
+            "nobody is in a group"
+        )
     return 0 if readable else 1

@@ -193,6 +193,9 @@ def _settings(found: PolicySet) -> Iterator[str]:
     yield f"searched: {kinds_told(found.searched)}"
     for system, mode in found.memory.schemas.items():
         yield f"records of {system.value} are checked: {mode.value}"
+    yield f"a memory of anamnesis has at most {found.memory.max_chars} characters" + (
+        f" and {found.memory.max_bytes} bytes" if found.memory.max_bytes else ""
+    )
 
 
 def _as_json(found: PolicySet) -> dict[str, object]:
@@ -217,6 +220,10 @@ def _as_json(found: PolicySet) -> dict[str, object]:
         "bans": {"stored": found.banned_rows.value},
         "search": kinds_told(found.searched),
         "schemas": {system.value: mode.value for system, mode in found.memory.schemas.items()},
+        "anamnesis": {
+            "max_chars": found.memory.max_chars, "max_bytes": found.memory.max_bytes,
+            "vouchers": found.memory.vouchers.value,
+        },
         "write_rules": [
             {
                 **_place(rule.place), "about": match_told(rule.match, rule.excepts),
@@ -231,6 +238,10 @@ def _as_json(found: PolicySet) -> dict[str, object]:
                 "read": _reading_words(sorted(word.value for word in rule.readers),
                                        rule.tag_readers),
                 "only_by": sorted(rule.only_by or ()),
+                "target": None if rule.target is None else {
+                    "kinds": sorted(rule.target.kinds), "tag": rule.target.tag,
+                    "d_prefix": rule.target.d_prefix,
+                },
             }
             for rule, place in zip(found.read_rules, found.read_places, strict=True)
         ],

@@ -12,6 +12,7 @@ import orjson
 from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes
+from relay.storage.sqlite.pointing import PointingReader, TagFunctions
 from relay.storage.sqlite.queries import QUERIES, script
 
 if TYPE_CHECKING:
@@ -127,10 +128,12 @@ def _migration(step: int) -> str:
     raise StoreVersion(f"no migration leads to schema {step}")
 
 
-def connection(path: Path) -> sqlite3.Connection:
+def connection(
+    path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
     db = sqlite3.connect(
         path, timeout=10, isolation_level=None, check_same_thread=False,
-        cached_statements=_STATEMENTS,
+        cached_statements=_STATEMENTS, factory=factory,
     )  # fmt: skip
     try:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -141,16 +144,28 @@ def connection(path: Path) -> sqlite3.Connection:
     return db
 
 
-def reader(path: Path) -> sqlite3.Connection:
-    db = connection(path)
-    db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
-    db.execute("PRAGMA query_only = ON")
-    return db
+class Readers:
+    """Makes the connections that read a store."""
 
+    def __init__(self, path: Path, hashes: Hashes, tail: TagTail) -> None:
+        self._path = path
+        self._hashes = hashes
+        self._tail = tail
 
-def surveyor(path: Path) -> sqlite3.Connection:
-    """A reader that goes through the whole file once: what it has passed is not kept in memory."""
-    db = connection(path)
-    db.execute(f"PRAGMA cache_size = -{_SURVEY_CACHE_KIB}")
-    db.execute("PRAGMA query_only = ON")
-    return db
+    def reader(self) -> sqlite3.Connection:
+        db = self._connection()
+        db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+        return db
+
+    def surveyor(self) -> sqlite3.Connection:
+        """A reader that goes through the whole file once: what it passed is not kept in memory."""
+        db = self._connection()
+        db.execute(f"PRAGMA cache_size = -{_SURVEY_CACHE_KIB}")
+        return db
+
+    def _connection(self) -> sqlite3.Connection:
+        db = connection(self._path, PointingReader)
+        assert isinstance(db, PointingReader)
+        db.follow(TagFunctions(self._hashes, self._tail))
+        db.execute("PRAGMA query_only = ON")
+        return db

@@ -6,6 +6,11 @@ FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_k
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
 
+-- :rows_by_name  [[kind, d]] -> columns of a row; index events_d
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM json_each(:names) AS j CROSS JOIN events AS e INDEXED BY events_d
+ON e.d = json_extract(j.value, '$[1]') AND e.d > '' AND e.kind = json_extract(j.value, '$[0]');
+
 -- :rows_by_seq  [seq] -> columns of a row, in the order given
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value ORDER BY j.key;

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.errors import StoreFault, TooWide
 from relay.forgetting import Amount
+from relay.groups.group import Groups
 from relay.management import Change, Register, management_of
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
@@ -31,12 +32,13 @@ from relay.storage.conditions import listed
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.sql import Compiler, Query
 from relay.storage.sql_sweep import SweepQueries
-from relay.storage.sqlite.opening import connection, gather, opened, reader, surveyor
+from relay.storage.sqlite.opening import Readers, connection, gather, opened
 from relay.storage.sqlite.queries import QUERIES, stored
 from relay.storage.sqlite.tail import GENERATION, TagTail
 from relay.storage.sqlite.text_index import index_path, opened_index
 from relay.storage.sqlite.writer import Writer
 from relay.usage import Size, Sized
+from relay.visibility import People, everything_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,6 +66,8 @@ _ROWS_AT_ONCE: Final = 100
 _ITEMS_AT_ONCE: Final = 10_000
 _SEARCH_S: Final = 2.0
 """How long a search may take; a word that every text has takes one in a million of them."""
+_NOTED: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
+_EVERYTHING: Final = everything_visible(People(), Groups())
 _CHECKPOINT_BYTES: Final = 128 << 20
 _STOP_AND_CHECKPOINT_BYTES: Final = 1 << 30
 
@@ -92,9 +96,10 @@ class SqliteStore:
         self._checkpointing = ThreadPoolExecutor(1, "store-checkpoint")
         self._indexing = ThreadPoolExecutor(1, "store-index")
         self._searching = ThreadPoolExecutor(1, "store-search")
-        self._near = reader(path)
-        self._far = reader(path)
-        self._seeker = _seeker(path)
+        self._readers = Readers(path, hashes, tail)
+        self._near = self._readers.reader()
+        self._far = self._readers.reader()
+        self._seeker = self._new_seeker()
         self._tidy = connection(path)
         self._checkpoint: asyncio.Future[None] | None = None
         self._closed = False
@@ -237,7 +242,7 @@ class SqliteStore:
         query = self._compiler.items(
             filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
         )
-        return await self._on(self._surveying, _items, self._path, query, at_most)
+        return await self._on(self._surveying, _items, self._readers, query, at_most)
 
     async def management(self) -> Management:
         self._check_open()
@@ -266,13 +271,24 @@ class SqliteStore:
         if seen is not None and isinstance(rule.cause, Amount):
             # Nothing can have become too much where nothing came.
             queries.insert(0, self._sweeping.changed(rule, spared, seen))
-        return await self._on(self._surveying, _surveyed, self._path, queries)
+        return await self._on(self._surveying, _surveyed, self._readers, queries)
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         self._check_open()
         query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)),))
         rows = await self._on(self._reading, _fetched, self._far, query)
         return [stored(row) for row in rows]
+
+    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+        self._check_open()
+        if filter_.impossible:
+            return []
+        query = self._compiler.page(
+            filter_, _EVERYTHING, columns=_NOTED, upto=self._writer.head, now=now, after=None,
+            size=limit,
+        )  # fmt: skip
+        rows = await self._read(query, _weighed)
+        return [stored((seq, raw, *noted)) for raw, seq, *noted in rows]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._check_open()
@@ -313,7 +329,7 @@ class SqliteStore:
         # The sqlite3 module takes an interrupted statement to be in use for ever, and would prepare
         # it anew at each later call: 90 us of 330. A new connection forgets it.
         self._near.close()
-        self._near = reader(self._path)
+        self._near = self._readers.reader()
         self._near.set_progress_handler(self._is_late, _BUDGET_STEPS)
         return None
 
@@ -376,8 +392,14 @@ class SqliteStore:
             if "interrupted" not in str(error):
                 raise
         self._seeker.close()  # as in `_read_now`
-        self._seeker = _seeker(self._path)
+        self._seeker = self._new_seeker()
         raise TooWide
+
+    def _new_seeker(self) -> sqlite3.Connection:
+        """A reader that has the index of texts beside the store."""
+        db = self._readers.reader()
+        db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
+        return db
 
     # -- both -----------------------------------------------------------------------------------
 
@@ -413,13 +435,6 @@ class SqliteStore:
             pool.shutdown()
 
 
-def _seeker(path: Path) -> sqlite3.Connection:
-    """A reader that has the index of texts beside the store."""
-    db = reader(path)
-    db.execute("ATTACH ? AS search", (str(index_path(path)),))
-    return db
-
-
 def _fetched(db: sqlite3.Connection, query: Query) -> list[Any]:
     return db.execute(query.sql, query.values).fetchall()
 
@@ -450,10 +465,10 @@ def _raws(db: sqlite3.Connection, query: Query) -> list[bytes]:
     return [raw for (raw,) in _weighed(db, query)]
 
 
-def _items(path: Path, query: Query, at_most: int) -> Items | None:
+def _items(readers: Readers, query: Query, at_most: int) -> Items | None:
     """On a connection of its own: it may read the whole file, and others should not wait for it."""
     timestamps, ids = array("Q"), bytearray()
-    with contextlib.closing(surveyor(path)) as db:
+    with contextlib.closing(readers.surveyor()) as db:
         cursor = db.execute(query.sql, query.values)
         while rows := cursor.fetchmany(_ITEMS_AT_ONCE):
             timestamps.extend(map(itemgetter(0), rows))
@@ -461,10 +476,10 @@ def _items(path: Path, query: Query, at_most: int) -> Items | None:
     return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
 
 
-def _surveyed(path: Path, queries: Sequence[Query]) -> array[int]:
+def _surveyed(readers: Readers, queries: Sequence[Query]) -> array[int]:
     """Numbers that the last query gives, if those before it find anything."""
     found = array("q")
-    with contextlib.closing(surveyor(path)) as db:
+    with contextlib.closing(readers.surveyor()) as db:
         for query in queries:
             found = array("q", map(itemgetter(0), db.execute(query.sql, query.values)))
             if not found:

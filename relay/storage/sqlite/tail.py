@@ -19,11 +19,24 @@ if TYPE_CHECKING:
 TagRow = tuple[int, int, int, int, int]
 """hash, created_at, id_key, seq, kind"""
 
+Recent = tuple[dict[int, list[int]], dict[int, list[int]]]
+"""hash → seqs, of each generation."""
+
 GENERATION: Final = 32_768
 """Tag rows of one generation; at most two of them are held, some 10 MB."""
 _PER_NEW_ROW: Final = 2
 _SLICE: Final = 512
 """A slice is at least so many tag rows, and as many as let a generation sink while one gathers."""
+
+
+def seqs_in(recent: Recent, hashes: Sequence[int]) -> list[int]:
+    """Rows with one of these tags, perhaps deleted since."""
+    out: list[int] = []
+    for seqs in recent:
+        if seqs:
+            for hash_ in hashes:
+                out += seqs.get(hash_, ())
+    return out
 
 
 class TagTail:
@@ -44,14 +57,12 @@ class TagTail:
 
     def seqs_of(self, hashes: Sequence[int]) -> list[int]:
         """Rows with one of these tags that the file may not know yet; perhaps deleted since."""
-        if not self._gathered_seqs and not self._sinking_seqs:
-            return []
-        out: list[int] = []
-        for seqs in (self._sinking_seqs, self._gathered_seqs):
-            if seqs:
-                for hash_ in hashes:
-                    out += seqs.get(hash_, ())
-        return out
+        return seqs_in(self.recent(), hashes)
+
+    def recent(self) -> Recent:
+        """What `seqs_of` asks, to be asked later: it still holds what sinks meanwhile."""
+        gathered = self._gathered_seqs  # first: a generation goes from here to there
+        return gathered, self._sinking_seqs
 
     # -- what goes to the file -------------------------------------------------------------------
 

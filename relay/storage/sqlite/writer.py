@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from relay.memory.naming import MOST_STEPS, Named, named_by
 from relay.nostr.event import event_from_raw
 from relay.retention import (
     Found,
@@ -191,12 +192,29 @@ class Writer:
             oldest = self._db.execute(*self._sweeping.earliest(kin)).fetchone()[0]
             if oldest is not None:
                 found.kin[kin] = oldest
+        self._find_named(wanted, found)
         for group in wanted.used_groups:
             h = self._hashes.tag("h", group)
             newest = orjson.dumps(self._tail.seqs_of([h])).decode()
             if self._db.execute(QUERIES["group_in_use"], {"h": h, "newest": newest}).fetchone():
                 found.used_groups.add(group)
         return found
+
+    def _find_named(self, wanted: Wanted, found: Found) -> None:
+        """One query a step along the chains, all of them together."""
+        step = wanted.named
+        for _ in range(MOST_STEPS):
+            if not step:
+                return
+            found.named.update((name, set()) for name in step)
+            names = orjson.dumps([list(name) for name in step]).decode()
+            further: set[Named] = set()
+            for row in self._rows("rows_by_name", {"names": names}):
+                event = row.event
+                found.named[Named(event.kind, event.d)].add(event.id)
+                found.rows.setdefault(event.id, row)
+                further |= named_by(event)
+            step = frozenset([name for name in further if name not in found.named])
 
     def _find_records(self, wanted: Wanted, found: Found) -> None:
         groups = set(wanted.recorded)

@@ -15,9 +15,11 @@ import pytest
 
 from relay.cli import run
 from relay.cli.serve import open_folder
+from relay.memory.anamnesis.checks import content_hash
 from relay.nostr.filters import Filter
 from relay.verdict import Origin
 from tests.cast import alice, bob, owner, robot, stranger
+from tests.unit.memory.anamnesis.making import told as told_by
 from tests.unit.policies.folders import written
 
 if TYPE_CHECKING:
@@ -222,6 +224,41 @@ def test_explain_says_when_there_is_no_store(
     assert "note: no store here: groups, bans" in capsys.readouterr().out
     assert run(["policy", "explain", path, "--data", str(home)]) == 0
     assert "no store here" not in capsys.readouterr().out
+
+
+@pytest.mark.proves("X-22")
+def test_explain_follows_an_event_to_what_it_points_to(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = "what is said of memory entries outside groups"
+    for number, text in enumerate(["of the group", "of nobody"]):
+        hashed = content_hash(text)
+        found = {"kind": 30078, "pubkey": robot.npub, "tags": [
+            ["d", f"anamnesis:vouch:{hashed}"], ["x", hashed],
+        ]}  # fmt: skip
+        path = saved(tmp_path, found)
+        if number == 0:
+            robots = [["h", "tea"], ["p", robot.pubkey]]
+            came, left = (owner.sign(kind, robots, "", NOW - 9) for kind in (9000, 9001))
+            entry = told_by(robot, text, at=NOW - 9, group="tea")
+            asyncio.run(_stored(home, [came, entry, left]))
+        for reader, readable in ((alice.npub, number == 0), (bob.npub, False), ("owner", True)):
+            code, told = answer(capsys, "explain", "--read", reader, path, "--data", str(home))
+            assert (code == 0) is told["readable"] is readable, (number, reader)
+            steps = {step["rule"]: step for step in told["steps"]}
+            assert steps[rule]["allowed"] is readable
+            assert steps[rule]["readers"] == "author, owner, target"
+
+
+def test_show_says_where_a_target_leads(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policy", "show", "--data", str(home)]) == 0
+    assert (
+        "its author, who may read app records (78) under d anamnesis:memory:… with the same x:"
+        " app data"
+    ) in capsys.readouterr().out
+    _, told = answer(capsys, "show", "--data", str(home))
+    [target] = [rule["target"] for rule in told["read_rules"] if rule["target"] is not None]
+    assert target == {"kinds": [78], "tag": "x", "d_prefix": "anamnesis:memory:"}
 
 
 def test_policies_beside_those_in_use_are_judged_by_themselves(

@@ -91,14 +91,18 @@ def test_show_names_people_and_rules(data: Path, capsys: pytest.CaptureFixture[s
         "rows of a group",
         "the latest version by ts",
         "30-people.toml",
+        "a memory of anamnesis has at most 10000 characters",
+        "the form of anamnesis, an author who wrote what it is about, or an owner",
     ):
         assert word in shown
     assert run(["policy", "show", "--data", str(data), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["owners"] == [owner.pubkey]
     assert told["limits"]["created_at_upper"] == 900
+    assert told["anamnesis"] == {"max_chars": 10_000, "max_bytes": 0, "vouchers": "agents"}
 
 
+@pytest.mark.proves("G-29")
 def test_explain_gives_the_relays_answer_and_the_rule(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

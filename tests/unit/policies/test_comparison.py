@@ -294,3 +294,44 @@ def test_rules_about_reading_and_keeping_count_too(sets: Sets) -> None:
         '[[retention]]\nname = "k"\nmatch = { kinds = [30023] }\nkeep = "all"\n'
     )
     assert rule_changes(before, after) == "changed: a, k"
+
+
+# -- what points to other rows --------------------------------------------------------------------
+
+LIKE_NOTES = (
+    '[[rule]]\nname = "like their notes"\nmatch = { kinds = [1111] }\nread = ["target"]\n'
+    'target = { kinds = [1], tag = "r" }\n'
+)
+
+
+def a_comment_on_a_note(*tags: list[str]) -> list[Event]:
+    note = alice.sign(1, [["r", "tea"], *tags], "tea", NOW - 5)
+    return [*a_group(alice.pubkey), note, alice.sign(1111, [["r", "tea"]], "yes", NOW)]
+
+
+def test_what_is_read_like_another_row_is_hidden_from_who_may_not_read_that(sets: Sets) -> None:
+    in_private = a_comment_on_a_note(["h", "tea"])
+    [finding] = findings(sets.of(""), sets.of(LIKE_NOTES), in_private)
+    assert (finding.effect, finding.rule) == (Effect.HIDDEN, "like their notes")
+    assert finding.events == 1
+    # Every owner reads the group; who wrote the note is in it.
+    assert set(finding.audiences) == {"strangers", "members of other groups", "agents"}
+    assert findings(sets.of(""), sets.of(LIKE_NOTES), a_comment_on_a_note()) == []
+
+
+def test_what_comes_before_its_target_is_read_by_nobody(sets: Sets) -> None:
+    *group, note, comment = a_comment_on_a_note()
+    [finding] = findings(sets.of(""), sets.of(LIKE_NOTES), [*group, comment, note])
+    assert "owners" in finding.audiences
+    [finding] = findings(sets.of(LIKE_NOTES), sets.of(""), [*group, comment])
+    assert finding.effect is Effect.SHOWN
+
+
+def test_what_agents_wrote_is_swept_and_nothing_of_others(sets: Sets) -> None:
+    new = sets.of('[[retention]]\nname = "agents"\nmatch = { kinds = [1], authors = ["agent"] }\n'
+                  "days = 3\n")  # fmt: skip
+    old = NOW - 4 * 86_400
+    events = [robot.sign(1, [], "a", old), robot.sign(1, [], "b", NOW), owner.sign(1, [], "c", old)]
+    [finding] = findings(sets.of(""), new, events)
+    assert (finding.effect, finding.rule, finding.events) == (Effect.SWEPT, "agents", 1)
+    assert finding.examples == [events[0].id]

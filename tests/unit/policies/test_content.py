@@ -59,6 +59,7 @@ def test_what_is_no_json_object_is_invalid(tmp_path: Path, content: str) -> None
     assert said(policy, note(content)) == "invalid: content is not a JSON object"
 
 
+@pytest.mark.proves("G-21")
 @pytest.mark.parametrize(
     "event",
     [
@@ -93,6 +94,7 @@ def test_with_write_the_words_of_the_admin_are_for_whom_it_keeps_out(tmp_path: P
     assert said(policy, note("x")) == "restricted: agents only"
 
 
+@pytest.mark.proves("G-21")
 @pytest.mark.parametrize("event", [note(BOX, ["enc", "x"]), note(NIP44), note(BOX, kind=1059)],
                          ids=["by tag", "by form", "by kind"])  # fmt: skip
 def test_ciphertext_is_not_searched(tmp_path: Path, event: Event) -> None:
@@ -176,6 +178,7 @@ def memory_policy(folder: Path) -> PolicySet:
     ))  # fmt: skip
 
 
+@pytest.mark.proves("M-31")
 @pytest.mark.parametrize(
     ("kind", "d"),
     [(30093, "a"), (1988, "a"), (30078, "nmem:pref:x"), (78, "nmem:obs:x"), (30090, "a")],
@@ -196,6 +199,7 @@ def test_what_is_no_memory_is_nobodys_secret(tmp_path: Path) -> None:
     assert memory_policy(tmp_path).judge(note(SECRET), NOBODY) is None
 
 
+@pytest.mark.proves("G-03")
 def test_whoever_may_not_write_learns_nothing_of_patterns(tmp_path: Path) -> None:
     """G-03."""
     event = event_by(alice, 30093, [["d", "a"]], SECRET)

@@ -53,7 +53,7 @@ def test_tags_are_counted(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.proves("N59-06")
+@pytest.mark.proves("N59-06", "G-14")
 def test_a_lower_limit_of_time_spares_memory_wraps_and_requests_to_vanish(tmp_path: Path) -> None:
     policy = loaded(tmp_path, a="[limits]\ncreated_at_lower = 60")
     long_ago = NOW - 61
@@ -75,6 +75,7 @@ def test_a_lower_limit_of_time_spares_memory_wraps_and_requests_to_vanish(tmp_pa
         assert policy.screen(late, NOW, Origin.IMPORT) is None
 
 
+@pytest.mark.proves("G-14")
 def test_the_upper_limit_of_time_spares_nobody(policy: PolicySet) -> None:
     for kind in (1, 62, 1059, 30095):
         event = event_by(robot, kind, [["p", bob.pubkey]], created_at=NOW + 901)
@@ -115,6 +116,7 @@ def test_a_request_to_vanish_needs_neither_work_nor_standing(tmp_path: Path) -> 
     assert policy.judge(request, NOBODY) is None
 
 
+@pytest.mark.proves("G-03")
 def test_who_may_not_write_learns_nothing_of_logins_or_forms(policy: PolicySet) -> None:
     bare = event_by(stranger, 30093, PROTECTED)
     assert said(policy.judge(bare, NOBODY)) == "restricted: only agents may write memory"
@@ -139,6 +141,7 @@ def test_an_import_of_envelopes_knows_no_logins(policy: PolicySet) -> None:
     )
 
 
+@pytest.mark.proves("G-14")
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(900, None), (901, "invalid: ts is in the future")],
@@ -153,6 +156,7 @@ def test_ts_is_bound_by_the_same_limit_as_created_at(
     assert policy.judge(event, replace(AGENT, origin=Origin.IMPORT)) is None
 
 
+@pytest.mark.proves("A-08")
 def test_ts_equals_created_at_where_an_admin_says_so(tmp_path: Path) -> None:
     policy = loaded(tmp_path, a='[memory.aman]\nts_rule = "equal"')
     tags = [["d", "u:preference"], ["k", "aman_preference"], ["hk", "u"], ["v", "1"], ["ts", "7"]]
@@ -160,6 +164,7 @@ def test_ts_equals_created_at_where_an_admin_says_so(tmp_path: Path) -> None:
     assert said(policy.judge(event, AGENT)) == "invalid: ts must equal created_at"
 
 
+@pytest.mark.proves("A-12")
 def test_a_hash_is_checked_where_an_admin_says_so(tmp_path: Path) -> None:
     policy = loaded(tmp_path, a="[memory.aman]\nverify_hash = true")
     content = '{"history_key":"hk","sender_id":null,"created_at":1700000003}'
@@ -176,6 +181,7 @@ BAD_RECORDS = json.loads((Path(__file__).parent / "bad_records.json").read_text(
 AUTHORS = {"agent": AGENT, "owner": OWNER, "member": KNOWN, "stranger": NOBODY}
 
 
+@pytest.mark.proves("G-04")
 @pytest.mark.parametrize("bad", BAD_RECORDS, ids=[bad["name"] for bad in BAD_RECORDS])
 def test_a_bad_record_is_refused_with_its_text(policy: PolicySet, bad: dict[str, str]) -> None:
     verdict = policy.judge(event_from(bad["event"]), AUTHORS[bad["by"]])

@@ -96,6 +96,7 @@ def test_tool_history_is_kept_for_14_days_and_its_first_version_as_before(tmp_pa
 def test_chats_and_pictures_go_by_age_number_and_size(tmp_path: Path) -> None:
     assert causes_of("Chats of a month, pictures of a week", "open", tmp_path) == [
         ("chat", "older than 30 days"),
+        ("what agents chat, for a week", "older than 7 days"),
         ("no group has more than 50,000 messages", "more than 50000 events per group"),
         ("files are for a week, and 1 GB at most", "older than 7 days"),
         ("files are for a week, and 1 GB at most", "more than 1000000000 bytes"),

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from policies.advice import warnings_of
+from policies.wording import match_told
 from relay.forgetting import Age, Amount, NeverBefore, Scope
+from relay.groups.group import Groups
 from relay.nostr.event import signed
 from relay.retention import Keep, Stored, UpTo
 from relay.visibility import KindSet, Match
-from tests.cast import robot
+from tests.cast import alice, bob, owner, robot, rover
 from tests.unit.policies.folders import faults_of, loaded
 
 BAD = tomllib.loads((Path(__file__).parent / "retention_faults.toml").read_text())["fault"]
@@ -64,11 +67,82 @@ def test_each_key_comes_to_a_rule_with_its_place(tmp_path: Path) -> None:
     assert [rule.place.rpartition("a.toml:")[2] for rule in found.rules] == ["4", "4", "10"]
 
 
+@pytest.mark.proves("A-18")
 def test_packaged_a_clear_never_goes_before_what_it_clears(tmp_path: Path) -> None:
     found = loaded(tmp_path, a="").sweeps
     before = NeverBefore(KindSet.of(30094, 30095), ("author", "hk"), UpTo.TS)
     assert found.waiting == ((Match(KindSet.of(30096)), before),)
     assert {rule.name for rule in found.rules} == {"nmem observations"}
+
+
+PEOPLE = f"""
+    [actors]
+    owners = ["{owner.npub}"]
+    agents = ["{robot.npub}"]
+    [[actors.household]]
+    name = "home"
+    owner = "{alice.npub}"
+    agents = ["{rover.npub}"]
+    """
+
+
+def test_words_for_authors_are_the_keys_of_the_files(tmp_path: Path) -> None:
+    rule = '[[retention]]\nname = "n"\nmatch = { kinds = [1], authors = [%s] }\ndays = 3\n'
+    agents, owners = {robot.pubkey, rover.pubkey}, {owner.pubkey, alice.pubkey}
+    for number, (words, keys) in enumerate([
+        ('"agent"', agents), ('"owner"', owners), ('"owner", "agent"', owners | agents),
+        (f'"agent", "{bob.npub}"', agents | {bob.pubkey}), (f'"{bob.npub}"', {bob.pubkey}),
+    ]):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        # Whichever file comes first.
+        found = loaded(folder, a=rule % words, b=PEOPLE)
+        [match] = [rule.match for rule in found.sweeps.rules if rule.name == "n"]
+        assert match.authors == keys
+        said = match_told(match)
+        assert said.startswith("notes (1) by ")
+        assert ("agent" in said, "owner" in said) == ("agent" in words, "owner" in words)
+        assert (bob.pubkey[:12] in said) is (bob.npub in words)
+
+
+def test_a_word_for_nobody_matches_nothing_and_is_told(tmp_path: Path) -> None:
+    rule = '[[retention]]\nname = "n"\nmatch = { kinds = [1], authors = ["agent"] }\ndays = 3\n'
+    found = loaded(tmp_path, a=rule)
+    [match] = [rule.match for rule in found.sweeps.rules if rule.name == "n"]
+    assert match.authors == frozenset()
+    note = signed(robot.pubkey, 1, 1, [], "", lambda _: "0" * 128)
+    assert not match.holds(Stored(1, note), Groups())
+    assert [warning.text for warning in warnings_of(found)] == [
+        '"n" can never match: [actors] agents is empty'
+    ]
+
+
+def test_every_part_of_a_rule_is_about_the_same_authors(tmp_path: Path) -> None:
+    found = loaded(tmp_path, a=PEOPLE, b="""
+        [[retention]]
+        name = "chatter"
+        match = { kinds = [30023], authors = ["agent"] }
+        keep = "first"
+        days = 3
+        never_before = { kinds = [1], same = ["author"] }
+        [[retention]]
+        name = "for good"
+        match = { kinds = [30023], authors = ["owner"] }
+        never = true
+        """)  # fmt: skip
+    agents = frozenset({robot.pubkey, rover.pubkey})
+    owners = frozenset({owner.pubkey, alice.pubkey})
+    [sweep] = [rule for rule in found.sweeps.rules if rule.name == "chatter"]
+    [waiting] = [match for match, _ in found.sweeps.waiting if match.kinds == KindSet.of(30023)]
+    [never] = found.sweeps.never
+    assert sweep.match.authors == waiting.authors == agents
+    assert never.authors == owners
+    by_agent, by_owner = [
+        signed(key, 1, 30023, [["d", "x"]], "", lambda _: "0" * 128)
+        for key in (rover.pubkey, owner.pubkey)
+    ]
+    assert found.keep.keep_of(by_agent) is Keep.FIRST
+    assert found.keep.keep_of(by_owner) is Keep.LATEST
 
 
 def test_a_rule_that_is_switched_off_lets_nothing_go(tmp_path: Path) -> None:

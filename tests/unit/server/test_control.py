@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
+from relay.memory.naming import RecordFacts
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.observe import Refusal
 from relay.server.control import (
@@ -40,6 +41,7 @@ DELETED = NOTES[1]
 FACTS = Facts(
     1_700_000_000, Origin.WIRE, frozenset({alice.pubkey}), frozenset({Who.MEMBER, Who.KNOWN}),
     frozenset(), wraps_for_known=False, deletes_own=True, replaces=False, has_group=True,
+    records=(RecordFacts("anamnesis:memory:x", alice.pubkey, 1_700_000_000, NOTES[0].id, None),),
 )  # fmt: skip
 REFUSED = [
     Refusal(number, 1_700_000_000, "a rule", "restricted", 1, alice.pubkey, NOTES[0].id, 7, "::1")

@@ -10,9 +10,9 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from relay.config import Config, RelayConfig
+from relay.config import Config, RelayConfig, StorageConfig
 from relay.groups.group import Groups
-from relay.management import Management
+from relay.management import Change, Management, Register
 from relay.projections import Realm
 from relay.server.http import client_address, information, is_within, page, wants_information
 from relay.storage import Features
@@ -58,6 +58,7 @@ def test_without_a_proxy_it_comes_from_its_peer(peer: str) -> None:
     assert address_of(peer) == peer
 
 
+@pytest.mark.proves("A-20")
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "x-forwarded-for"])
 @pytest.mark.parametrize("peer", ["203.0.113.9", "192.168.0.1", None])
 def test_what_a_stranger_says_of_where_it_comes_from_makes_it_nobody(
@@ -70,6 +71,7 @@ def test_what_a_stranger_says_of_where_it_comes_from_makes_it_nobody(
     assert not is_within(NOWHERE, [ip_network("0.0.0.0/0"), ip_network("::/0")])
 
 
+@pytest.mark.proves("A-20")
 @pytest.mark.parametrize(
     ("forwarded", "address"),
     [
@@ -135,9 +137,10 @@ def test_who_asks_for_the_document_names_its_type(accept: str, *, wanted: bool) 
 
 
 def document_of(
-    folder: Path, config: Config, features: Features = ReferenceStore.features, **policies: str
-) -> dict[str, Any]:
-    realm = Realm(loaded(folder, **policies), Groups())
+    folder: Path, config: Config, features: Features = ReferenceStore.features,
+    management: Management | None = None, **policies: str,
+) -> dict[str, Any]:  # fmt: skip
+    realm = Realm(loaded(folder, **policies), Groups(), management)
     return orjson.loads(information(config, realm, RELAY.pubkey, features))
 
 
@@ -170,6 +173,30 @@ def test_only_what_this_relay_does_is_announced(tmp_path: Path, *, search: bool)
     assert set(announced).isdisjoint(of_clients | not_built)
     assert {1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 62, 70} <= set(announced)
     assert (50 in announced) is search
+
+
+@pytest.mark.proves("G-25")
+def test_the_document_names_the_kinds_of_memory_and_what_filters_may_name(tmp_path: Path) -> None:
+    terms = StorageConfig(index_tags=frozenset({"hk", "x"}), prefix_d_kinds=frozenset({78}))
+    document = document_of(tmp_path, Config(storage=terms))
+    assert document["memory"] == {
+        "kinds": [
+            78, [1080, 1081], [1988, 1989], 30078, [30090, 30097], [31988, 31989], 31991,
+        ],
+        "index_tags": ["hk", "x"],
+        "prefix_d_kinds": [78],
+    }  # fmt: skip
+    refused = Management().after(Change(Register.REFUSED_KINDS, "30092", ""))
+    told = document_of(tmp_path, Config(), management=refused)["memory"]["kinds"]
+    assert told[4:6] == [[30090, 30091], [30093, 30097]]
+
+
+@pytest.mark.proves("G-25", "A-21")
+def test_long_messages_and_long_answers_are_for_memory_by_default(tmp_path: Path) -> None:
+    limitation = document_of(tmp_path, Config())["limitation"]
+    assert limitation["max_message_length"] == 524_288
+    assert limitation["default_limit"] >= 50_000
+    assert limitation["max_limit"] >= 50_000
 
 
 @pytest.mark.proves("N11-03")
@@ -301,6 +328,7 @@ async def test_any_age_is_announced_as_0_and_taken() -> None:
         assert await (await relay.visit()).publishes(ancient) == (True, "")
 
 
+@pytest.mark.proves("G-01")
 async def test_the_document_follows_a_reload(tmp_path: Path) -> None:
     """G-01: at once, and without a restart."""
     async with serving() as relay:

@@ -1,0 +1,91 @@
+"""Records that others name: all rows of a kind and `d`, and the chains behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.memory.naming import MOST_STEPS, Named, entries_of, named_by, supersessions_of
+from relay.nostr import kinds
+from relay.retention import Found, WritePlan
+from tests import cast
+from tests.contract.writing import NOTHING_WANTED, Batch, unsigned, write
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.storage import Store
+
+A, B, C, D = (letter * 64 for letter in "abcd")
+
+
+def entry(hashed: str, who: SecretKey = cast.robot, at: int = 1000) -> Event:
+    return unsigned(who, kinds.APP_RECORD, [["d", f"anamnesis:memory:{hashed}"]], at=at)
+
+
+def superseding(old: str, new: str, who: SecretKey = cast.robot) -> Event:
+    tags = [["d", f"anamnesis:superseded:{old}"], ["x", old]]
+    return unsigned(who, kinds.APP_DATA, tags, f'{{"superseded_by":"{new}"}}')
+
+
+async def found_by(store: Store, *named: Named) -> Found:
+    answers: list[Found] = []
+
+    def decide(found: Found) -> WritePlan:
+        answers.append(found)
+        return WritePlan()
+
+    await store.append(replace(NOTHING_WANTED, named=frozenset(named)), decide)
+    return answers[0]
+
+
+def ids(found: Found, named: Named) -> set[str]:
+    return {row.event.id for row in found.rows_named(named)}
+
+
+async def test_rows_are_found_by_their_kind_and_d_whoever_wrote_them(store: Store) -> None:
+    mine, theirs = entry(A), entry(A, cast.rover)
+    other = unsigned(cast.robot, kinds.APP_DATA, [["d", f"anamnesis:memory:{A}"]])
+    await write(store, mine, theirs, other, entry(B))
+    found = await found_by(store, entries_of(A), entries_of(C))
+    assert ids(found, entries_of(A)) == {mine.id, theirs.id} == found.rows.keys()
+    assert found.rows_named(entries_of(C)) == []
+    assert found.rows_named(entries_of(B)) == []
+
+
+async def test_what_they_name_in_turn_is_found_too(store: Store) -> None:
+    first, second, back = superseding(A, B), superseding(B, C), superseding(C, A)
+    entries = [entry(B), entry(C)]
+    await write(store, first, second, *entries, superseding(D, A), entry(D))
+    found = await found_by(store, supersessions_of(A))
+    assert found.rows.keys() == {first.id, second.id, *(each.id for each in entries)}
+    await write(store, back)
+    found = await found_by(store, supersessions_of(A))
+    assert ids(found, supersessions_of(C)) == {back.id}
+
+
+async def test_a_chain_is_followed_for_a_thousand_steps(store: Store) -> None:
+    hashes = [f"{number:064x}" for number in range(MOST_STEPS + 2)]
+    await write(store, *(superseding(*pair) for pair in pairwise(hashes)))
+    found = await found_by(store, supersessions_of(hashes[0]))
+    assert len(found.rows) == MOST_STEPS
+    assert supersessions_of(hashes[-2]) not in found.named
+
+
+async def test_what_the_batch_adds_and_takes_away_is_seen_by_the_next(store: Store) -> None:
+    old, mine = entry(A), entry(B)
+    await write(store, old)
+    batch = Batch(mine, unsigned(cast.robot, 5, [["e", old.id]], at=2000))
+    batch.wanted = replace(batch.wanted, named=frozenset({entries_of(A), entries_of(B)}))
+    await store.append(batch.wanted, batch.decide)
+    assert batch.found is not None
+    assert ids(batch.found, entries_of(A)) == set()
+    assert ids(batch.found, entries_of(B)) == {mine.id}
+
+
+@pytest.mark.parametrize("d", ["anamnesis:superseded:", "anamnesis:superseded:A", "nmem:pin:"])
+def test_what_names_no_hash_names_nothing(d: str) -> None:
+    assert named_by(unsigned(cast.robot, kinds.APP_DATA, [["d", d]], "{}")) == frozenset()
