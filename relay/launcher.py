@@ -7,12 +7,19 @@ its name, and only a module with a name of its own is left to say so.
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def main() -> None:
     """Hands over to `relay.__main__`, if that is ours."""
+    if sys.argv[1:2] == ["hook"] and _is_told():
+        return
+    from importlib.util import find_spec
+    from pathlib import Path
+
     try:
         spec = find_spec("relay")
     except (ImportError, ValueError):
@@ -29,8 +36,17 @@ def main() -> None:
     run()
 
 
+def _is_told() -> bool:
+    """Whether a hook of a coding agent is done, before anything is imported that takes time."""
+    try:
+        from relay.hook import is_done
+    except ImportError:
+        return False  # a foreign `relay`: it is named below
+    return is_done(sys.argv[2:])
+
+
 def _is_ours(folder: Path) -> bool:
-    return (folder / "launcher.py").is_file() and (folder / "cli" / "serve.py").is_file()
+    return (folder / "retention.py").is_file() and (folder / "cli" / "serve.py").is_file()
 
 
 def _owner() -> str:

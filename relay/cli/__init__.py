@@ -28,6 +28,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "sync": ("sync", "make a folder or relay and another relay alike"),
     "policy": ("policy", "check, show, explain and test who may do what"),
     "group": ("group", "create and manage NIP-29 groups"),
+    "memory": ("memory", "look after what agents know: get, set, list, search, forget"),
+    "config": ("config", "say how agents behave, in a group or everywhere"),
+    "context": ("context", "print what a model would be given, and why"),
+    "aman": ("aman", "look after the memory of an Aman agent"),
+    "anamnesis": ("anamnesis", "share memories, vouch for them, correct and recall them"),
+    "session": ("session", "keep the sessions of coding agents, and get them back"),
+    "mcp": ("mcp", "give a coding agent its memory: an MCP server"),
+    "nmem": ("nmem", "search and look after what coding agents did"),
+    "hook": ("hook", "remember what a coding agent does: called by its hooks"),
     "stats": ("stats", "show how much is stored, by kind, author and group"),
 }
 """command → (module in relay.cli, what it does). The module holds a click command of that name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from relay.client import Client, PublishRefused, QueryClosed, Unreachable
 from relay.client.settings import find_settings
@@ -14,11 +14,18 @@ from relay.errors import Prefix, UserError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from relay.client.settings import Actor
+    from relay.client.settings import Actor, ClientSettings
 
     Result = TypeVar("Result")
 
 _ABOUT_WHO: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
+
+
+class Server(NamedTuple):
+    """Which relay, and who signs: the options that commands take."""
+
+    relay: str | None
+    key_file: Path | None
 
 
 def with_client(
@@ -28,6 +35,16 @@ def with_client(
     work: Callable[[Client], Awaitable[Result]],
 ) -> Result:
     """What `work` returns, given a client that signs as the actor or as the user says."""
+    return with_settings(actor, relay, key_file, lambda client, settings: work(client))
+
+
+def with_settings(
+    actor: Actor,
+    relay: str | None,
+    key_file: Path | None,
+    work: Callable[[Client, ClientSettings], Awaitable[Result]],
+) -> Result:
+    """`with_client`, for work that wants to know whose key it is, or more of client.toml."""
     settings = find_settings(
         actor,
         relay=relay,
@@ -45,16 +62,17 @@ def with_client(
                     f"{settings.relay} refused the login of {settings.key.npub}:"
                     f" {client.login_refusal}; use the address that the relay has as [relay] url"
                 )
-            return await work(client)
+            return await work(client, settings)
 
     try:
         return asyncio.run(connected())
     except (PublishRefused, QueryClosed) as error:
         if error.prefix not in _ABOUT_WHO:
             raise UserError(f"{settings.relay} refused: {error}") from error
+        of_groups = "; its groups: `rookery group list`" if "not a member" in str(error) else ""
         raise UserError(
             f"{settings.relay} refused: {error}; that was {settings.key.npub}: another key is given"
-            " with --key-file or ROOKERY_KEY"
+            f" with --key-file or ROOKERY_KEY{of_groups}"
         ) from error
     except Unreachable as error:
         raise UserError(

@@ -26,6 +26,7 @@ import msgspec
 import orjson
 
 from relay.cli.options import json_option, print_json, printable
+from relay.cli.progress import Amount, progress_bar
 from relay.config import load_config
 from relay.errors import Invalid, Refused, StoreFault, UserError
 from relay.nostr.event import Event, event_from, is_hex64
@@ -36,8 +37,6 @@ from relay.verdict import Origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rich.progress import Progress
-
     from relay.nostr.filters import FilterTerms
     from relay.server.control import Folder
 
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
 MAX_LINE: Final = 4 * 2**20
 """Bytes of one line of an import."""
+_RATE: Final = "{task.fields[rate]}"
 _BATCH_EVENTS: Final = 512
 _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_LINES: Final = 4096
@@ -121,7 +121,7 @@ async def _export(
     async with open_folder(folder) as opened:
         # The head counts rows that are no more as well: at the end the bar takes a leap.
         total = await opened.head() if filter_ is None else None
-        with _progress(_Shows.EVENTS, is_shown=is_shown) as progress:
+        with progress_bar(Amount.OF_TOTAL, _RATE, is_shown=is_shown) as progress:
             task = progress.add_task("export", total=total, rate="")
             began = perf_counter()
 
@@ -311,7 +311,7 @@ async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Ori
     async with open_folder(folder) as opened:
         bookmark = None if path is None else Bookmark.of(folder, source, path, origin)
         place = bookmark.read() if bookmark is not None else Place()
-        with _progress(_Shows.BYTES, is_shown=sys.stderr.isatty()) as progress:
+        with progress_bar(Amount.BYTES, _RATE) as progress:
 
             def say(text: str) -> None:
                 progress.console.out(printable(text), highlight=False)
@@ -515,35 +515,3 @@ class Bookmark:
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
-
-
-# -- progress -------------------------------------------------------------------------------------
-
-
-class _Shows(Enum):
-    EVENTS = auto()
-    BYTES = auto()
-
-
-def _progress(shows: _Shows, *, is_shown: bool) -> Progress:
-    """A bar on stderr; its console also writes lines there when it is not shown."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn() if shows is _Shows.BYTES else MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True, markup=False, emoji=False),
-        disable=not is_shown,
-        transient=True,
-    )

@@ -232,7 +232,7 @@ def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> N
         return
     from rich.table import Table
 
-    table = Table("ID", "Name", "Flags", "Members", "Admins")
+    table = Table("ID", "Name", "Flags", "Members", "With a role")
     for card in cards:
         members = "–" if card.members is None else str(len(card.members))
         table.add_row(

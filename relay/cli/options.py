@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from relay.errors import Invalid
 from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console
 
@@ -55,9 +56,22 @@ class PublicKey(KeyType):
             self.fail(invalid.text, param, ctx)
 
 
+_OBEYED: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is and a terminal may obey: DEL, C1, directions and ends of lines."""
+
+
 def print_json(value: object) -> None:
     """One value on one line."""
-    click.echo(orjson.dumps(value).decode())
+    text = orjson.dumps(value).decode()
+    click.echo(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def print_counts(counts: Mapping[str, int], *, as_json: bool) -> None:
+    """`preferences 3, clears 1`, or one JSON document."""
+    if as_json:
+        print_json(counts)
+    else:
+        click.echo(", ".join(f"{name} {count}" for name, count in counts.items()))
 
 
 def printable(text: str) -> str:

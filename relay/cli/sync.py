@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from array import array
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
@@ -21,6 +20,7 @@ import msgspec
 
 from relay.cli.data import Ending, ending_of, filter_of, settled
 from relay.cli.options import json_option, print_json, printable
+from relay.cli.progress import progress_bar
 from relay.client import Client, ClientError, Pace
 from relay.client.connection import unix_now
 from relay.client.settings import named_key, relay_url
@@ -258,7 +258,7 @@ async def _synced(
     ours: Side, theirs: Client, filter_: Filter, direction: Direction | None
 ) -> Tally:
     """`direction`: None only compares."""
-    with _progress() as progress:
+    with progress_bar("{task.fields[amount]}") as progress:
         sync = Sync(ours, theirs, filter_, now=unix_now(), note=_bars(progress))
         try:
             await sync.compare()
@@ -337,22 +337,6 @@ def _as_json(tally: Tally, url: str, seconds: float) -> dict[str, object]:
         "bytes_compared_received": tally.received_bytes,
         "seconds": round(seconds, 3),
     }
-
-
-def _progress() -> Progress:
-    """Bars on stderr, when somebody looks."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True, markup=False, emoji=False),
-        disable=not sys.stderr.isatty(),
-        transient=True,
-    )
 
 
 def _bars(progress: Progress) -> Callable[[Tally], None]:

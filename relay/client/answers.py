@@ -17,7 +17,7 @@ from relay.client.errors import (
     split_reason,
 )
 from relay.errors import Invalid
-from relay.nostr.event import Event, event_from
+from relay.nostr.event import Event, event_from, event_in_frame
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.nostr.keys import are_signed
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_ANSWER: Final = 250_000
 """Events in one answer: five times what Rookery sends for one filter."""
-_CHECKED_AT_ONCE: Final = 512
+_CHECKED_AT_ONCE: Final = 256
 _WORTH_A_THREAD: Final = 8
 """Signatures: 25 µs each; a trip to a thread costs 65 µs and lets the loop go on (DESIGN §7)."""
 
@@ -44,8 +44,9 @@ def _filter_of(value: Mapping[str, object]) -> Filter:
         for key, given in value.items()
     }
     kinds = fields.get("kinds")
-    # Whether it indexes a tag and reads a `#d` ending in `:` as a prefix is the relay's to say.
+    # Whether it searches, indexes a tag, reads a `#d` ending in `:` as a prefix is the relay's say.
     terms = FilterTerms(
+        search=True,
         index_tags=frozenset(key[1:] for key in fields if key.startswith("#") and len(key) > 1),
         prefix_d_kinds=frozenset(
             kind for kind in (kinds if isinstance(kinds, list) else ()) if isinstance(kind, int)
@@ -60,7 +61,11 @@ def event_in(frame: list[object], filters: Sequence[Filter]) -> Event | None:
         event = event_from(frame[2] if len(frame) > 2 else None)
     except Invalid:
         return None
-    return event if any(filter_.matches(event) for filter_ in filters) else None
+    return event if _is_wanted(event, filters) else None
+
+
+def _is_wanted(event: Event, filters: Sequence[Filter]) -> bool:
+    return any(filter_.matches(event) for filter_ in filters)
 
 
 async def signed_among(events: list[Event]) -> list[Event]:
@@ -118,13 +123,19 @@ class StoredAnswer(_Ending):
 
     def take(self, verb: str, frame: list[object]) -> None:
         if verb == "EVENT":
-            event = event_in(frame, self._filters)
-            if event is not None and event.id not in self._ids:
-                self._add(event)
+            self._add(event_in(frame, self._filters))
         elif verb == "EOSE":
             self._done.set()
         elif verb == "CLOSED":
             self._take_closed(frame)
+
+    def take_text(self, text: str) -> None:
+        """An EVENT frame in the usual spelling."""
+        try:
+            event = event_in_frame(text)
+        except Invalid:
+            return
+        self._add(event if _is_wanted(event, self._filters) else None)
 
     async def events(self) -> list[Event]:
         """In the order of the relay, once `wait` has returned."""
@@ -136,7 +147,9 @@ class StoredAnswer(_Ending):
         ]
         return signed + await signed_among(self._unchecked)
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: Event | None) -> None:
+        if event is None or event.id in self._ids:
+            return
         if len(self._ids) >= self._most:
             self._fail(AnswerTooLong(self._most))
             return

@@ -7,8 +7,8 @@ event twice is publishing it once (`duplicate:`) and reading changes nothing.
 
 from __future__ import annotations
 
-import asyncio
 import time
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,12 +24,14 @@ from relay.client.errors import (
     Unanswered,
 )
 from relay.client.link import Pace, Reply
+from relay.client.publishing import Publishing, each
 from relay.client.reconciling import NEGENTROPY, Comparison
 from relay.client.subscription import Subscription
 from relay.errors import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import (
+        AsyncGenerator,
         AsyncIterable,
         AsyncIterator,
         Awaitable,
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from relay.nostr.nip77 import Items
 
     Asked = TypeVar("Asked")
-    Answer = TypeVar("Answer", StoredAnswer, CountAnswer)
     Question = Filter | Mapping[str, object]
     """A filter, or what NIP-01 writes for one: `{"kinds": [9], "#h": ["tea"]}`."""
 
@@ -86,9 +87,14 @@ class Client:
         *keys: SecretKey,
         pace: Pace = _DEFAULT_PACE,
         now: Callable[[], int] = unix_now,
+        may_be_away: bool = False,
     ) -> None:
-        """The first key signs; all of them log in. `now`: seconds since 1970. Raises UserError."""
+        """The first key signs; all of them log in. `now`: seconds since 1970. Raises UserError.
+
+        `may_be_away`: the block begins whether the relay is there or not; it is tried all the time.
+        """
         self._keys = keys
+        self._may_be_away = may_be_away
         self._dialer = Dialer(url, keys, pace, now)
 
     @property
@@ -99,6 +105,19 @@ class Client:
     def pubkey(self) -> str:
         """Who signs, 64 hex. Raises NoKey."""
         return self._signer(None).pubkey
+
+    @property
+    def is_connected(self) -> bool:
+        return self._dialer.link is not None
+
+    async def connected(self, *, deadline_s: float | None = None) -> None:
+        """Until there is a connection. Raises Unanswered."""
+        async with self._dialer.deadline(deadline_s, "a connection"):
+            await self._dialer.link_up()
+
+    def now(self) -> int:
+        """Seconds since 1970, by the clock that this client was given."""
+        return self._dialer.now()
 
     @property
     def logged_in(self) -> frozenset[str]:
@@ -119,7 +138,10 @@ class Client:
 
     async def __aenter__(self) -> Self:
         """Connect and log in. Raises Unreachable."""
-        await self._dialer.open()
+        if self._may_be_away:
+            self._dialer.open_anyway()
+        else:
+            await self._dialer.open()
         return self
 
     async def __aexit__(
@@ -151,13 +173,13 @@ class Client:
         await self.publish(event)
         return event
 
-    async def publish(self, event: Event, *, deadline_s: float | None = None) -> None:
+    async def publish(self, event: Event, *, deadline_s: float | None = None) -> Reply:
         """Until the relay has the event. Raises PublishRefused.
 
         On a lost connection it is sent again on the next one, until the deadline; `OK true
         "duplicate: …"` is success.
         """
-        await self._accepted(event, deadline_s)
+        return await self._accepted(event, deadline_s)
 
     async def publish_many(
         self,
@@ -170,27 +192,12 @@ class Client:
 
         The deadline is that of each event. Raises Unanswered; it is safe to begin again.
         """
-        slots = asyncio.Semaphore(window)
-        replies = {"stored": 0, "duplicates": 0}
-        refused: list[PublishRefused] = []
-
-        async def publish_one(event: Event) -> None:
-            try:
-                reply = await self._accepted(event, deadline_s)
-                replies["duplicates" if reply.is_duplicate else "stored"] += 1
-            except PublishRefused as refusal:
-                refused.append(refusal)
-            finally:
-                slots.release()
-
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                async for event in _each(events):
-                    await slots.acquire()
-                    tasks.create_task(publish_one(event))
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return PublishReport(**replies, refused=tuple(refused))
+        most_s = self._dialer.pace.deadline_s if deadline_s is None else deadline_s
+        publishing = Publishing(
+            lambda: self._dialer.link, lambda event: self._accepted(event, most_s), window, most_s
+        )
+        done = await publishing.all_of(each(events))
+        return PublishReport(done.stored, done.duplicates, tuple(done.refused))
 
     async def query(self, *filters: Question, deadline_s: float | None = None) -> list[Event]:
         """The stored events that match any of the filters, in the relay's order, each once.
@@ -200,8 +207,7 @@ class Client:
         """
         wanted = filters_of(filters)
         async with self._dialer.deadline(deadline_s, "EOSE"):
-            answer = await self._answer("REQ", wanted, lambda: StoredAnswer(wanted))
-            return await answer.events()
+            return await (await self._asked(lambda link: _stored(link, wanted))).events()
 
     async def query_all(
         self, *filters: Question, page: int = 5_000, deadline_s: float | None = None
@@ -212,23 +218,41 @@ class Client:
         of a page. A relay that serves less than `page` events at a time is asked more often; only
         more events in one second than it serves at a time cannot be had. A `search` is one page.
         """
+        async with aclosing(self.query_pages(*filters, page=page, deadline_s=deadline_s)) as pages:
+            async for events in pages:
+                for event in events:
+                    yield event
+
+    async def query_pages(
+        self,
+        *filters: Question,
+        page: int = 5_000,
+        served: int = 0,
+        deadline_s: float | None = None,
+    ) -> AsyncGenerator[list[Event], None]:
+        """`query_all`, page by page. `served`: events that the relay is known to send at a time if
+        it has them; an answer with less is then the last and is not asked after."""
         wanted = filters_of(filters)
         given: set[str] = set()
         for position, filter_ in enumerate(wanted):
             earlier = [other for other in wanted[:position] if _is_whole(other)]
-            async for event in self._pages(filter_, page, deadline_s):
-                if event.id in given or any(other.matches(event) for other in earlier):
-                    continue
-                if not _is_whole(filter_):
-                    # Bounded by the filter's limit, or by one answer to a search.
-                    given.add(event.id)
-                yield event
+            async with aclosing(self._pages(filter_, page, served, deadline_s)) as pages:
+                async for events in pages:
+                    fresh = events if position == 0 else [
+                        event for event in events
+                        if event.id not in given
+                        and not any(other.matches(event) for other in earlier)
+                    ]  # fmt: skip
+                    if len(wanted) > 1 and not _is_whole(filter_):
+                        # Bounded by the filter's limit, or by one answer to a search.
+                        given.update(event.id for event in fresh)
+                    yield fresh
 
     async def count(self, *filters: Question, deadline_s: float | None = None) -> int:
         """How many events match (NIP-45). Raises QueryClosed."""
         wanted = filters_of(filters)
         async with self._dialer.deadline(deadline_s, "the COUNT"):
-            return (await self._answer("COUNT", wanted, CountAnswer)).number
+            return (await self._asked(lambda link: _counted(link, wanted))).number
 
     async def reconcile(
         self,
@@ -303,17 +327,6 @@ class Client:
                 except ConnectionLost:
                     login_tried = False
 
-    async def _answer(
-        self, verb: str, filters: Sequence[Filter], new_answer: Callable[[], Answer]
-    ) -> Answer:
-        async def ask(link: Link) -> Answer:
-            answer = new_answer()
-            async with link.asking(verb, filters, answer):
-                await answer.wait()
-            return answer
-
-        return await self._asked(ask)
-
     async def _asked(self, ask: Callable[[Link], Awaitable[Asked]]) -> Asked:
         """What `ask` gives, logged in when the relay wants that, on as many links as it takes."""
         login_tried = False
@@ -342,25 +355,26 @@ class Client:
         return isinstance(listed, list) and nip in listed
 
     async def _pages(
-        self, filter_: Filter, page: int, deadline_s: float | None
-    ) -> AsyncIterator[Event]:
+        self, filter_: Filter, page: int, served: int, deadline_s: float | None
+    ) -> AsyncGenerator[list[Event], None]:
         until, left, longest = filter_.until, filter_.limit, 0
         edge: set[str] = set()
         """Ids dated `until` that were given already: the next page begins with them."""
+
         while left is None or left > 0:
             size = len(edge) + (page if left is None else min(page, left))
             answer = await self.query(
                 replace(filter_, until=until, limit=size), deadline_s=deadline_s
             )
             if filter_.search is not None:
-                for event in answer:
-                    yield event
+                yield answer
                 return
             longest = max(longest, len(answer))
             fresh = [event for event in answer if event.id not in edge]
             fresh = sorted(fresh, key=lambda event: (-event.created_at, event.id))[:left]
-            for event in fresh:
-                yield event
+            yield fresh
+            if len(answer) < min(size, served):
+                return
             if left is not None:
                 left -= len(fresh)
             if fresh:
@@ -375,15 +389,20 @@ class Client:
                 return
 
 
+async def _stored(link: Link, wanted: Sequence[Filter]) -> StoredAnswer:
+    answer = StoredAnswer(wanted)
+    async with link.asking("REQ", wanted, answer, answer.take_text):
+        await answer.wait()
+    return answer
+
+
+async def _counted(link: Link, wanted: Sequence[Filter]) -> CountAnswer:
+    answer = CountAnswer()
+    async with link.asking("COUNT", wanted, answer):
+        await answer.wait()
+    return answer
+
+
 def _is_whole(filter_: Filter) -> bool:
     """Whether `query_all` gives everything that the filter matches."""
     return filter_.limit is None and filter_.search is None
-
-
-async def _each(events: Iterable[Event] | AsyncIterable[Event]) -> AsyncIterator[Event]:
-    if hasattr(events, "__aiter__"):
-        async for event in events:
-            yield event
-    else:
-        for event in events:
-            yield event

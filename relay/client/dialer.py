@@ -61,13 +61,9 @@ class Dialer:
 
     async def open(self) -> None:
         """Connect and log in. Raises Unreachable."""
-        if self._session is not None:
-            raise ClientClosed("this client was used before; make another")
-        self._up = asyncio.get_running_loop().create_future()
-        self._session = aiohttp.ClientSession()
+        self._begin()
         try:
-            self._task = asyncio.create_task(self._stay_up(await self._first_socket()))
-            self._task.add_done_callback(self._ended)
+            self._stay_up_from(await self._first_socket())
             try:
                 async with self.deadline(None, "the relay to keep the connection"):
                     await self.link_up()
@@ -76,6 +72,11 @@ class Dialer:
         except BaseException:
             await self.close()
             raise
+
+    def open_anyway(self) -> None:
+        """Begin to connect, and go on trying."""
+        self._begin()
+        self._stay_up_from(None)
 
     async def close(self) -> None:
         try:
@@ -140,6 +141,16 @@ class Dialer:
             raise NotARelay(f"{self.url} gives no relay information document (NIP-11)")
         return document
 
+    def _begin(self) -> None:
+        if self._session is not None:
+            raise ClientClosed("this client was used before; make another")
+        self._up = asyncio.get_running_loop().create_future()
+        self._session = aiohttp.ClientSession()
+
+    def _stay_up_from(self, socket: aiohttp.ClientWebSocketResponse | None) -> None:
+        self._task = asyncio.create_task(self._stay_up(socket))
+        self._task.add_done_callback(self._ended)
+
     async def _first_socket(self) -> aiohttp.ClientWebSocketResponse:
         loop = asyncio.get_running_loop()
         patient_until, attempt = loop.time() + self.pace.patience_s, 0
@@ -153,10 +164,17 @@ class Dialer:
             await asyncio.sleep(wait)
             attempt += 1
 
-    async def _stay_up(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _stay_up(self, socket: aiohttp.ClientWebSocketResponse | None) -> None:
         loop = asyncio.get_running_loop()
         attempt = 0
         while True:
+            while socket is None:
+                try:
+                    socket = await self._socket()
+                except Unreachable as unreachable:
+                    self._why = unreachable.why
+                    await asyncio.sleep(self.wait_before(attempt))
+                    attempt += 1
             begun = loop.time()
             link = Link(socket, self.url, self._keys, self.pace, self.now, self.notices)
             try:
@@ -165,14 +183,8 @@ class Dialer:
                 self._went_down()
             self._why = f"the connection ended ({socket.close_code})"
             attempt = 0 if loop.time() - begun >= _STEADY_S else attempt
-            while True:
-                await asyncio.sleep(self.wait_before(attempt))
-                attempt += 1
-                try:
-                    socket = await self._socket()
-                    break
-                except Unreachable as unreachable:
-                    self._why = unreachable.why
+            await asyncio.sleep(self.wait_before(attempt))
+            attempt, socket = attempt + 1, None
 
     async def _socket(self) -> aiohttp.ClientWebSocketResponse:
         assert self._session is not None

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 _TOO_BIG: Final = 1009
+_EVENT: Final = '["EVENT","'
+"""How an EVENT frame begins that is written without spaces."""
 _HANG_UP_S: Final = 1.0
 
 
@@ -127,6 +129,8 @@ class Link:
         self._answered = 0
         self._replies: dict[str, list[asyncio.Future[Reply | None]]] = {}
         self._sinks: dict[str, Sink] = {}
+        self._texts: dict[str, Callable[[str], None]] = {}
+        """Subscription id → what takes its EVENT frames unparsed."""
         self._numbers = count(1)
         self._largest = (0, "")
 
@@ -150,9 +154,8 @@ class Link:
 
     async def publish(self, event_id: str, frame: bytes) -> Reply:
         """Send a frame that is answered by OK for this id. Raises ConnectionLost."""
-        reply = self._expected(event_id)
+        reply = await self.begin(event_id, frame)
         try:
-            await self.send(frame, event_id)
             answer = await reply
         finally:
             self._unexpected(event_id, reply)
@@ -160,15 +163,40 @@ class Link:
             raise ConnectionLost("the connection ended before the OK")
         return answer
 
+    async def begin(self, event_id: str, frame: bytes) -> asyncio.Future[Reply | None]:
+        """`publish`, without waiting for the answer; None: the connection ended before it.
+
+        Raises ConnectionLost.
+        """
+        reply = self._expected(event_id)
+        try:
+            await self.send(frame, event_id)
+        except BaseException:
+            self._unexpected(event_id, reply)
+            raise
+        return reply
+
     @asynccontextmanager
     async def asking(
-        self, verb: str, filters: Iterable[Filter], sink: Sink
+        self,
+        verb: str,
+        filters: Iterable[Filter],
+        sink: Sink,
+        take_text: Callable[[str], None] | None = None,
     ) -> AsyncIterator[None]:
-        """A REQ or COUNT for the time of the block; `sink` is told all. Raises ConnectionLost."""
+        """A REQ or COUNT for the time of the block; `sink` is told all. Raises ConnectionLost.
+
+        `take_text` is given, in its stead, the EVENT frames that are spelt without spaces.
+        """
         sub = f"{verb[0].lower()}{next(self._numbers)}"
         opening = orjson.dumps([verb, sub, *map(as_json, filters)])
-        async with self._told(sub, sink, opening, orjson.dumps(["CLOSE", sub])):
-            yield
+        if take_text is not None:
+            self._texts[sub] = take_text
+        try:
+            async with self._told(sub, sink, opening, orjson.dumps(["CLOSE", sub])):
+                yield
+        finally:
+            self._texts.pop(sub, None)
 
     @asynccontextmanager
     async def negotiating(
@@ -244,6 +272,11 @@ class Link:
         self._end()
 
     def _take(self, text: str) -> None:
+        if text.startswith(_EVENT):
+            take_text = self._texts.get(text[len(_EVENT) : text.find('"', len(_EVENT))])
+            if take_text is not None:
+                take_text(text)
+                return
         try:
             frame = orjson.loads(text)
         except (orjson.JSONDecodeError, RecursionError):

@@ -9,25 +9,36 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
+from relay.memory.snowclaw.config import GroupConfig, config_of
+from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
+from relay.memory.snowclaw.keys import KeyStyle
 from relay.nostr.keys import SecretKey, read_key_file
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
 FILE: Final = Path(".config/rookery/client.toml")
 """Below the home folder."""
 _KEYS: Final = ("relay", "key_file", "agent_key_file", "data")
 _TABLES: Final = ("snowclaw", "nmem", "anamnesis")
-"""Known here, read by those who use them."""
+"""Known here; those that are not checked here are read by those who use them."""
+_SNOWCLAW: Final = (
+    "respond_mode", "context_history", "key_style", "trim_order", "history_style",
+)  # fmt: skip
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "key_style": tuple(style.name.lower() for style in KeyStyle),
+    "trim_order": tuple(TrimOrder),
+    "history_style": tuple(HistoryStyle),
+}
 
 
 class Actor(StrEnum):
@@ -38,6 +49,16 @@ class Actor(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SnowclawSettings:
+    """[snowclaw]: the file level of the configuration (S-17), and how an agent writes."""
+
+    config: GroupConfig = field(default_factory=GroupConfig)
+    key_style: KeyStyle = KeyStyle.HEX
+    trim_order: TrimOrder = TrimOrder.NOTES_FIRST
+    history_style: HistoryStyle = HistoryStyle.HEADER
+
+
+@dataclass(frozen=True, slots=True)
 class ClientFile:
     """What client.toml says; None where it says nothing."""
 
@@ -45,8 +66,9 @@ class ClientFile:
     key_file: Path | None = None
     agent_key_file: Path | None = None
     data: Path | None = None
+    snowclaw: SnowclawSettings = field(default_factory=SnowclawSettings)
     tables: tuple[tuple[str, Mapping[str, object]], ...] = ()
-    """(name, content) of the tables that are here, unchecked."""
+    """(name, content) of the tables that are here, as they stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +135,10 @@ def read_client_file(home: Path) -> ClientFile:
         for key, value in content.items()
         if (fault := _fault_in(key, value))
     ]
+    faults += (
+        Fault(str(path), _line_of(key, text) or _line_of("snowclaw", text), fault)
+        for key, fault in _snowclaw_faults(content.get("snowclaw"))
+    )
     if faults:
         raise ConfigFaults(faults)
     return ClientFile(
@@ -120,6 +146,7 @@ def read_client_file(home: Path) -> ClientFile:
         key_file=_path_in(content, "key_file", home),
         agent_key_file=_path_in(content, "agent_key_file", home),
         data=_path_in(content, "data", home),
+        snowclaw=_snowclaw_in(content.get("snowclaw", {})),
         tables=tuple((name, content[name]) for name in _TABLES if name in content),
     )
 
@@ -191,15 +218,41 @@ def _fault_in(key: str, value: object) -> str:
         return "" if isinstance(value, dict) else f"{key}: must be a table, [{key}]"
     if key not in _KEYS:
         what = f"[{key}]" if isinstance(value, dict) else key
-        known = (*_KEYS, *_TABLES)
-        near = get_close_matches(key, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        return f"unknown key {what}; {hint}"
+        return f"unknown key {what}; {_nearest(key, (*_KEYS, *_TABLES))}"
     if not isinstance(value, str):
         return f"{key}: must be a string"
     if key == "relay" and not _is_relay_url(value):
         return "relay: must be a URL that begins with ws:// or wss://"
     return ""
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+
+
+def _snowclaw_faults(table: object) -> Iterator[tuple[str, str]]:
+    """(key, what is wrong with it) of [snowclaw]."""
+    for key, value in table.items() if isinstance(table, dict) else ():
+        if key not in _SNOWCLAW:
+            yield key, f"unknown key [snowclaw] {key}; {_nearest(key, _SNOWCLAW)}"
+        elif key in _CHOICES:
+            if value not in _CHOICES[key]:
+                yield key, f"[snowclaw] {key}: must be {' or '.join(_CHOICES[key])}"
+        else:
+            try:
+                config_of({key: value})
+            except Invalid as invalid:
+                yield key, f"[snowclaw] {invalid.text}"
+
+
+def _snowclaw_in(table: Mapping[str, str]) -> SnowclawSettings:
+    return SnowclawSettings(
+        config=config_of(table),
+        key_style=KeyStyle[table.get("key_style", "hex").upper()],
+        trim_order=TrimOrder(table.get("trim_order", "notes_first")),
+        history_style=HistoryStyle(table.get("history_style", "header")),
+    )
 
 
 def _path_in(content: Mapping[str, str], key: str, home: Path) -> Path | None:

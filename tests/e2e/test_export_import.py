@@ -125,6 +125,7 @@ async def test_the_golden_events_come_out_as_they_went_in(tmp_path: Path) -> Non
         assert await rookery.stop() == 0
 
 
+@pytest.mark.proves("G-28")
 async def test_an_export_is_imported_elsewhere_whole(tmp_path: Path) -> None:
     one, two = await make(tmp_path / "one"), await make(tmp_path / "two", "group")
     file = write(tmp_path / "golden.jsonl", golden_events())
@@ -220,6 +221,7 @@ def many(count: int) -> list[Event]:
     return [cast.robot.sign(1, [["t", f"{n % 7}"]], f"number {n}", now - n) for n in range(count)]
 
 
+@pytest.mark.proves("G-28")
 async def test_an_import_can_be_repeated(tmp_path: Path) -> None:
     rookery = await make(tmp_path / "data")
     file = write(tmp_path / "some.jsonl", many(700))

@@ -159,6 +159,7 @@ reject = "no notes today"
 """
 
 
+@pytest.mark.proves("G-01")
 @pytest.mark.parametrize("by", ["file", "SIGHUP"])
 async def test_policies_are_reloaded_within_two_seconds(rookery: Rookery, by: str) -> None:
     await rookery.start()
@@ -212,6 +213,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.proves("G-01")
 @pytest.mark.parametrize("fault", BROKEN)
 async def test_a_broken_policy_file_keeps_the_old_set_whole(rookery: Rookery, fault: str) -> None:
     await rookery.start()
@@ -282,6 +284,7 @@ async def _seen_by_the_reload(rookery: Rookery) -> None:
                 return
 
 
+@pytest.mark.proves("G-01")
 async def test_a_relay_with_broken_policies_does_not_start(rookery: Rookery) -> None:
     (rookery.folder / "policies" / "60-bad.toml").write_text("[[rule]]\nnmae = 'x'\n")
     code, text = await command("serve", "--data", str(rookery.folder), "--port", "0")

@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.client.settings import FILE, Actor, ClientSettings, find_settings, read_client_file
+from relay.client.settings import (
+    FILE,
+    Actor,
+    ClientSettings,
+    SnowclawSettings,
+    find_settings,
+    read_client_file,
+)
 from relay.errors import ConfigFaults, UserError
+from relay.memory.snowclaw.config import GroupConfig, RespondMode
+from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
+from relay.memory.snowclaw.keys import KeyStyle
 from tests.cast import alice, bob, carol, dave, owner, robot
 
 if TYPE_CHECKING:
@@ -111,6 +121,39 @@ def test_tables_of_the_memory_systems_are_kept_for_who_reads_them(tmp_path: Path
     assert dict(read_client_file(tmp_path).tables) == {
         "snowclaw": {"respond_mode": "all"}, "nmem": {}, "anamnesis": {},
     }  # fmt: skip
+
+
+def test_an_agent_s_own_settings_are_read(tmp_path: Path) -> None:
+    assert read_client_file(tmp_path).snowclaw == SnowclawSettings(
+        GroupConfig(), KeyStyle.HEX, TrimOrder.NOTES_FIRST, HistoryStyle.HEADER
+    )
+    write_file(
+        tmp_path,
+        '[snowclaw]\nrespond_mode = "Listen"\ncontext_history = 5\nkey_style = "npub"\n'
+        'trim_order = "history_first"\nhistory_style = "plain"\n',
+    )
+    assert read_client_file(tmp_path).snowclaw == SnowclawSettings(
+        GroupConfig(RespondMode.NONE, 5), KeyStyle.NPUB, TrimOrder.HISTORY_FIRST,
+        HistoryStyle.PLAIN,
+    )  # fmt: skip
+
+
+def test_every_fault_of_an_agent_s_settings_is_told(tmp_path: Path) -> None:
+    path = write_file(
+        tmp_path,
+        '[snowclaw]\nrespond_mode = "loud"\ncontext_history = 1001\nkey_style = 5\n'
+        'trim_order = "last"\nhistory_style = "Plain"\nhistory = 3\n',
+    )
+    with pytest.raises(ConfigFaults) as faults:
+        read_client_file(tmp_path)
+    assert str(faults.value).splitlines()[-6:] == [
+        f"{path}:2: [snowclaw] respond_mode must be all, mention, owner or none",
+        f"{path}:3: [snowclaw] context_history must be an integer from 0 to 1000",
+        f"{path}:4: [snowclaw] key_style: must be hex or npub",
+        f"{path}:5: [snowclaw] trim_order: must be notes_first or history_first",
+        f"{path}:6: [snowclaw] history_style: must be header or plain",
+        f"{path}:7: unknown key [snowclaw] history; did you mean history_style?",
+    ]
 
 
 def test_every_fault_of_the_file_is_told_at_once_with_line_and_nearest_word(

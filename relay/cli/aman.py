@@ -1,0 +1,294 @@
+"""`rookery aman`: the memory of an Aman agent, from a terminal. Signs as the agent (contract §2).
+
+MEMORY.md §2.8. The secretbox key, if the agent has one, is in NOSTR_SECRETBOX_KEY.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from relay.cli.connect import Server, with_settings
+from relay.cli.options import (
+    client_options,
+    console,
+    json_option,
+    print_counts,
+    print_json,
+    printable,
+)
+from relay.cli.progress import progress_bar
+from relay.client.aman import Aman
+from relay.client.settings import Actor
+from relay.client.writer import Outcome
+from relay.memory.aman.records import payload_of
+from relay.memory.aman.times import utc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from rich.console import Console
+
+    from relay.client import Client
+    from relay.client.settings import ClientSettings
+    from relay.client.writer import Written
+    from relay.memory.aman.fold import Snapshot
+    from relay.memory.reading import Unread
+
+    Result = TypeVar("Result")
+
+_COUNTED: Final = ("preferences", "summaries", "tools", "clears", "skipped")
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+
+any_author = click.option(
+    "--any-author", is_flag=True, help="What all authors wrote together, not this key alone."
+)
+
+
+@click.group("aman", epilog="Example: rookery aman show user-1")
+def aman() -> None:
+    """Look after the memory of an Aman agent: one set of records for each history key HK.
+
+    Signs as the agent. With NOSTR_SECRETBOX_KEY set, what is written is encrypted.
+    """
+
+
+@aman.command("set-preference", epilog="Example: rookery aman set-preference user-1 prefer_speed")
+@click.argument("hk", metavar="HK")
+@click.argument("text", metavar="TEXT")
+@client_options
+@json_option
+def set_preference(
+    hk: str, text: str, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Set the preference under a history key."""
+    _write(Server(relay, key_file), lambda memory: memory.set_preference(hk, text), as_json=as_json)
+
+
+@aman.command(
+    "set-summary", epilog="Example: rookery aman set-summary user-1 'likes tea' --count 12"
+)
+@click.argument("hk", metavar="HK")
+@click.argument("text", metavar="TEXT")
+@click.option("--count", type=click.IntRange(min=0), required=True, help="Messages summed up.")
+@client_options
+@json_option
+def set_summary(
+    hk: str, text: str, count: int, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Set the summary of the conversation."""
+    _write(
+        Server(relay, key_file), lambda memory: memory.set_summary(hk, text, count), as_json=as_json
+    )
+
+
+@aman.command(
+    "add-tool", epilog="Example: rookery aman add-tool user-1 weather --ok --content sunny"
+)
+@click.argument("hk", metavar="HK")
+@click.argument("name", metavar="NAME")
+@click.option("--ok/--failed", "success", default=None, help="How the tool ended.")
+@click.option("--content", required=True, metavar="T", help="What it gave; 2,000 characters.")
+@click.option("--sender", metavar="S", help="Who asked for it.")
+@click.option("--group", metavar="G", help="The group that it was asked for in.")
+@client_options
+@json_option
+def add_tool(
+    hk: str, name: str, content: str, sender: str | None, group: str | None,
+    relay: str | None, key_file: Path | None, *, success: bool | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Add an entry to the tool history."""
+    if success is None:
+        raise click.UsageError("say how the tool ended: --ok or --failed")
+
+    def add(memory: Aman) -> Awaitable[Written]:
+        return memory.add_tool(hk, name, success, content, sender, group)
+
+    _write(Server(relay, key_file), add, as_json=as_json)
+
+
+@aman.command("clear", epilog="Example: rookery aman clear user-1")
+@click.argument("hk", metavar="HK")
+@click.option("--sender", metavar="S", help="Who asked for it.")
+@client_options
+@json_option
+def clear(
+    hk: str, sender: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Clear the context: summary and tools so far are left out. Nothing is deleted."""
+    _write(Server(relay, key_file), lambda memory: memory.clear(hk, sender), as_json=as_json)
+
+
+@aman.command("subscribe", epilog="Example: rookery aman subscribe user-1 iran bitcoin")
+@click.argument("hk", metavar="HK")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@client_options
+@json_option
+def subscribe(
+    hk: str, topics: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Set the topics subscribed to, in place of those before."""
+    _write(
+        Server(relay, key_file), lambda memory: memory.set_subscriptions(hk, topics),
+        as_json=as_json,
+    )  # fmt: skip
+
+
+@aman.command("show", epilog="Example: rookery aman show user-1 --json")
+@click.argument("hk", metavar="HK")
+@any_author
+@client_options
+@json_option
+def show(
+    hk: str, relay: str | None, key_file: Path | None, *, any_author: bool, as_json: bool
+) -> int:
+    """Show what is remembered: preference, summary, tools newest first, clears."""
+
+    async def work(memory: Aman) -> Snapshot:
+        return await memory.snapshot(hk, any_author=any_author)
+
+    snapshot = _with_aman(Server(relay, key_file), work)
+    _tell_unread(snapshot.unread)
+    if as_json:
+        print_json(_as_json(snapshot))
+    elif snapshot.is_empty:
+        click.echo(f"nothing stored for {printable(hk)}")
+    else:
+        _draw(snapshot, console())
+    return 1 if snapshot.is_empty else 0
+
+
+@aman.command("rehydrate", epilog="Example: rookery aman rehydrate --db aman.db")
+@click.option("--db", type=_FILE, required=True, metavar="FILE", help="Made when it is not there.")
+@any_author
+@client_options
+@json_option
+def rehydrate(
+    db: Path, relay: str | None, key_file: Path | None, *, any_author: bool, as_json: bool
+) -> None:
+    """Write the memory at the relay into the tables of an SQLite file.
+
+    For each history key the rows of summaries, tools and clears are replaced; other rows stay.
+    """
+
+    async def work(memory: Aman) -> Mapping[str, int]:
+        with progress_bar("{task.completed:,.0f}") as progress:
+            task = progress.add_task("reading", total=None)
+            done = await memory.rehydrate(
+                db, any_author=any_author,
+                progress=lambda read: progress.update(task, completed=read),
+            )  # fmt: skip
+        _tell_unread(done.skipped)
+        return dict(zip(_COUNTED, (*done.rows, len(done.skipped)), strict=True))
+
+    print_counts(_with_aman(Server(relay, key_file), work), as_json=as_json)
+
+
+@aman.command("import-sqlite", epilog="Example: rookery aman import-sqlite ~/aman/aman.db")
+@click.argument("file", type=_FILE, metavar="FILE")
+@client_options
+@json_option
+def import_sqlite(file: Path, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """Send the memory in an Aman agent's database to the relay, with the times of its rows.
+
+    What is there already is not sent again. Rows that are no records, and what the relay refuses,
+    are counted as skipped; stderr says why.
+    """
+
+    async def work(memory: Aman) -> Mapping[str, int]:
+        with progress_bar("{task.completed:,.0f}") as progress:
+            task = progress.add_task("sending", total=None)
+            done = await memory.import_tables(
+                file,
+                progress=lambda sent, total: progress.update(task, completed=sent, total=total),
+            )
+        for reason, count in Counter(done.skipped).most_common():
+            click.echo(f"skipped {count}: {printable(reason)}", err=True)
+        return dict(zip(_COUNTED, (*done.rows, len(done.skipped)), strict=True))
+
+    print_counts(_with_aman(Server(relay, key_file), work), as_json=as_json)
+
+
+# -- on a relay -----------------------------------------------------------------------------------
+
+
+def _with_aman(server: Server, work: Callable[[Aman], Awaitable[Result]]) -> Result:
+    async def on(client: Client, settings: ClientSettings) -> Result:
+        async with Aman(client, settings.key) as memory:
+            result = await work(memory)
+            if memory.shortfall:
+                click.echo(printable(memory.shortfall), err=True)
+            return result
+
+    return with_settings(Actor.AGENT, server.relay, server.key_file, on)
+
+
+def _write(
+    server: Server, write: Callable[[Aman], Awaitable[Written]], *, as_json: bool
+) -> None:
+    async def work(memory: Aman) -> Written:
+        return await write(memory)
+
+    written = _with_aman(server, work)
+    event = written.event
+    if as_json:
+        said = {"outcome": written.outcome.value, "id": event.id, "kind": event.kind, "d": event.d}
+        print_json(said)
+    elif written.outcome is Outcome.DUPLICATE:
+        click.echo(f"duplicate {printable(event.d)}")
+    else:
+        click.echo(f"stored {event.id[:8]} {event.kind} {printable(event.d)}")
+
+
+# -- what is printed ------------------------------------------------------------------------------
+
+
+def _as_json(snapshot: Snapshot) -> dict[str, Any]:
+    preference, summary = snapshot.preference, snapshot.summary
+    topics = snapshot.subscriptions
+    return {
+        "history_key": snapshot.history_key,
+        "preference": None if preference is None else preference.record.preference,
+        "summary": None if summary is None else payload_of(summary.record),
+        "topics": None if topics is None else list(topics.record.topics),
+        "tool_history": [payload_of(row.record) for row in snapshot.tools],
+        "clears": [row.time for row in snapshot.clears],
+        "unread": [{"id": unread.event.id, "why": unread.why} for unread in snapshot.unread],
+    }
+
+
+def _draw(snapshot: Snapshot, out: Console) -> None:
+    from rich.table import Table
+
+    if snapshot.preference is not None:
+        row = snapshot.preference
+        out.print(f"preference ({utc(row.time)}): {printable(row.record.preference)}")
+    if snapshot.summary is not None:
+        said = snapshot.summary.record
+        out.print(f"summary of {said.message_count} messages ({utc(snapshot.summary.time)}):")
+        for line in said.summary.splitlines():
+            out.print(f"  {printable(line)}")
+    if snapshot.subscriptions is not None:
+        topics = ", ".join(map(printable, snapshot.subscriptions.record.topics))
+        out.print(f"topics ({utc(snapshot.subscriptions.time)}): {topics or 'none'}")
+    if snapshot.tools:
+        table = Table("Time", "Tool", "", "Content", title="tools", title_justify="left")
+        for call in snapshot.tools:
+            record = call.record
+            table.add_row(
+                utc(call.time), printable(record.tool_name), "ok" if record.success else "failed",
+                "\n".join(map(printable, record.content.splitlines())),
+            )  # fmt: skip
+        out.print(table)
+    for cleared in snapshot.clears:
+        sender = cleared.record.sender_id
+        by = "" if sender is None else f" by {printable(sender)}"
+        out.print(f"cleared {utc(cleared.time)}{by}")
+
+
+def _tell_unread(unread: Iterable[Unread]) -> None:
+    for one in unread:
+        click.echo(f"skipped {one.event.id[:8]} {printable(one.why)}", err=True)

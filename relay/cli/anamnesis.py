@@ -1,0 +1,398 @@
+"""`rookery anamnesis`: shared memories, from a terminal. Signs as the agent (contract §2).
+
+MEMORY.md §6.7. A memory is named by its hash, or by the first 8 or more characters of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import orjson
+
+from relay.cli.anamnesis_offline import bench, validate_file
+from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options
+from relay.cli.connect import Server, with_settings
+from relay.cli.options import (
+    PublicKey,
+    client_options,
+    console,
+    json_option,
+    print_counts,
+    print_json,
+    printable,
+)
+from relay.cli.progress import Amount, progress_bar
+from relay.client.anamnesis import Anamnesis, UnknownMemory, validate
+from relay.client.anamnesis.settings import anamnesis_settings
+from relay.client.settings import Actor
+from relay.client.writer import Outcome
+from relay.memory.anamnesis.checks import Attestation
+from relay.memory.anamnesis.drawing import dot_of, nodes_of, svg_of, tree_of
+from relay.memory.anamnesis.provenance import trace as traced
+from relay.memory.anamnesis.records import fields_of
+from relay.memory.fence import fenced
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from relay.client import Client
+    from relay.client.settings import ClientSettings
+    from relay.memory.anamnesis.archive import Archive
+    from relay.memory.anamnesis.recall import Hit
+
+    Result = TypeVar("Result")
+
+_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+_SHORT: Final = 12
+_LONGEST_LINE: Final = 200
+
+
+@click.group("anamnesis", epilog="Example: rookery anamnesis recall 'what do we know of trust'")
+def anamnesis() -> None:
+    """Share memories with other agents: each named by its hash H, with who vouches for it.
+
+    H is 64 hex characters, or the first 8 or more of them. Signs as the agent.
+    """
+
+
+@anamnesis.command(
+    "remember",
+    epilog="Example: rookery anamnesis remember 'The relay at noon had 12 groups.' --tag relay",
+)
+@click.argument("text", metavar="TEXT")
+@click.option("--parent", "parents", multiple=True, metavar="H", help="What it builds upon.")
+@entry_options
+@client_options
+@json_option
+def remember(
+    text: str, parents: tuple[str, ...], relay: str | None, key_file: Path | None, *,
+    author_id: str | None, author_name: str | None, as_json: bool, **fields: Any,
+) -> None:  # fmt: skip
+    """Store a memory and print its hash. The same text again is the same memory."""
+
+    async def work(memory: Anamnesis) -> None:
+        named = [await memory.full_hash(parent) for parent in parents]
+        entry = memory.entry(text, parents=named, **fields)
+        for warning in validate(fields_of(entry)).warnings:
+            click.echo(f"warning: {warning}", err=True)
+        written = await memory.add(entry)
+        if as_json:
+            outcome = written.outcome.value
+            print_json({"hash": entry.hash, "outcome": outcome, "id": written.event.id})
+            return
+        click.echo(entry.hash)
+        if written.outcome is Outcome.DUPLICATE:
+            click.echo("duplicate", err=True)
+
+    _with_memory(Server(relay, key_file), work, author_id, author_name)
+
+
+@anamnesis.command("get", epilog="Example: rookery anamnesis get d78e3a18 --json")
+@click.argument("hashed", metavar="H")
+@client_options
+@json_option
+def get(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """Print a memory in the form of its document, with who vouches and what supersedes it."""
+
+    async def work(memory: Anamnesis) -> Mapping[str, object]:
+        full = await memory.full_hash(hashed)
+        document = await memory.get(full)
+        if document is None:
+            raise UnknownMemory(full)
+        return document
+
+    document = _with_memory(Server(relay, key_file), work)
+    if as_json:
+        print_json(document)
+    else:
+        for line in orjson.dumps(document, option=orjson.OPT_INDENT_2).decode().split("\n"):
+            click.echo(printable(line))
+
+
+@anamnesis.command("vouch", epilog="Example: rookery anamnesis vouch d78e3a18 --confidence 0.9")
+@click.argument("hashed", metavar="H")
+@click.option("--confidence", type=SHARE, default=1.0, show_default=True, metavar="C")
+@click.option("--dispute", "attestation", flag_value=Attestation.DISPUTE.value,
+              help="Say that it is wrong.")  # fmt: skip
+@click.option("--partial", "attestation", flag_value=Attestation.PARTIAL.value,
+              help="Say that some of it is right; counts neither way.")  # fmt: skip
+@click.option("--name", metavar="N", help="Else author_name of client.toml.")
+@client_options
+@json_option
+def vouch(
+    hashed: str, confidence: float, attestation: str | None, name: str | None,
+    relay: str | None, key_file: Path | None, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Stand up for a memory, in place of what this key said of it before."""
+    said = Attestation(attestation or Attestation.CONFIRM)
+
+    async def work(memory: Anamnesis) -> tuple[str, str]:
+        full = await memory.full_hash(hashed)
+        return full, (await memory.vouch(full, confidence, said, name)).event.id
+
+    full, event_id = _with_memory(Server(relay, key_file), work)
+    if as_json:
+        print_json({
+            "hash": full, "attestation": said.value, "confidence": confidence, "id": event_id
+        })  # fmt: skip
+    else:
+        click.echo(f"{_DONE[said]} {full[:_SHORT]} {confidence:g}")
+
+
+_DONE: Final = {
+    Attestation.CONFIRM: "vouched",
+    Attestation.PARTIAL: "partly vouched",
+    Attestation.DISPUTE: "disputed",
+}
+
+
+@anamnesis.command("withdraw", epilog="Example: rookery anamnesis withdraw d78e3a18")
+@click.argument("hashed", metavar="H")
+@client_options
+@json_option
+def withdraw(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+    """Take back what this key said of a memory with `vouch`."""
+
+    async def work(memory: Anamnesis) -> tuple[str, bool]:
+        full = await memory.full_hash(hashed)
+        return full, await memory.withdraw(full) is not None
+
+    full, was_there = _with_memory(Server(relay, key_file), work)
+    if as_json:
+        print_json({"hash": full, "withdrawn": was_there})
+    elif was_there:
+        click.echo(f"withdrawn {full[:_SHORT]}")
+    else:
+        click.echo(f"this key does not vouch for {full[:_SHORT]}", err=True)
+    return 0 if was_there else 1
+
+
+@anamnesis.command(
+    "supersede", epilog="Example: rookery anamnesis supersede d78e3a18 'It had 13 groups.'"
+)
+@click.argument("hashed", metavar="H")
+@click.argument("text", metavar="TEXT")
+@entry_options
+@client_options
+@json_option
+def supersede(
+    hashed: str, text: str, relay: str | None, key_file: Path | None, *,
+    author_id: str | None, author_name: str | None, as_json: bool, **fields: Any,
+) -> None:  # fmt: skip
+    """Put a new memory in place of one's own and print its hash. The old one stays readable."""
+
+    async def work(memory: Anamnesis) -> tuple[str, str]:
+        old = await memory.full_hash(hashed)
+        return old, await memory.supersede(old, text, **fields)
+
+    old, new = _with_memory(Server(relay, key_file), work, author_id, author_name)
+    if as_json:
+        print_json({"hash": new, "supersedes": old})
+    else:
+        click.echo(new)
+
+
+@anamnesis.command("trace", epilog="Example: rookery anamnesis trace d78e3a18 --svg > trust.svg")
+@click.argument("hashed", metavar="H")
+@click.option("--dot", "form", flag_value="dot", help="For Graphviz.")
+@click.option("--svg", "form", flag_value="svg", help="A picture by itself.")
+@client_options
+@json_option
+def trace(
+    hashed: str, form: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> int:
+    """Show what a memory rests on, down to what nothing is known of."""
+
+    async def work(memory: Anamnesis) -> tuple[str, Archive]:
+        full = await memory.full_hash(hashed)
+        return full, await memory.ancestry(full)
+
+    full, archive = _with_memory(Server(relay, key_file), work)
+    found, nodes = traced(full, archive), nodes_of(full, archive)
+    if as_json:
+        print_json({
+            "hash": full, "order": found.order, "depth": found.depth, "missing": found.missing,
+            "truncated": found.truncated,
+        })  # fmt: skip
+    elif form is not None:
+        click.echo(dot_of(nodes) if form == "dot" else svg_of(nodes), nl=False)
+    else:
+        for line in tree_of(nodes):
+            click.echo(line)
+    if found.truncated:
+        click.echo("truncated: there is more than is shown", err=True)
+    return 0 if found.order else 1
+
+
+@anamnesis.command("trust", epilog="Example: rookery anamnesis trust d78e3a18")
+@click.argument("hashed", metavar="H")
+@client_options
+@json_option
+def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """Print how far a memory is to be trusted, and what that counts."""
+
+    async def work(memory: Anamnesis) -> None:
+        full = await memory.full_hash(hashed)
+        found = await memory.trust(full)
+        if found is None:
+            raise UnknownMemory(full)
+        if as_json:
+            print_json({
+                "hash": full, "score": found.score, "level": found.level.value,
+                "confirm": found.confirm, "disputes": found.disputes, "anchors": found.anchors,
+            })  # fmt: skip
+        else:
+            click.echo(str(found))
+
+    _with_memory(Server(relay, key_file), work)
+
+
+@anamnesis.command("recall", epilog="Example: rookery anamnesis recall 'attribution chain'")
+@click.argument("query", metavar="Q")
+@click.option("--topic", "topics", multiple=True, metavar="T", help="Any of these tags.")
+@click.option("--type", "memory_type", type=TYPE)
+@click.option("--min-trust", type=SHARE, default=0.0, metavar="N")
+@click.option("--min-confidence", type=SHARE, default=0.0, metavar="N")
+@click.option("--author", "authors", type=PublicKey(), multiple=True, metavar="KEY")
+@click.option("--include-superseded", is_flag=True, help="What has been corrected too.")
+@click.option("--as-of", type=Moment(), metavar="TIME", help="As it was known then.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N")
+@click.option("--format", "form", type=click.Choice(["context"]),
+              help="Fenced, as it goes into the context of a model.")  # fmt: skip
+@client_options
+@json_option
+def recall(
+    query: str, authors: tuple[str, ...], form: str | None, relay: str | None,
+    key_file: Path | None, *, as_json: bool, **wish: Any,
+) -> None:  # fmt: skip
+    """Find memories by their words; rank them by text, trust and age."""
+
+    async def work(memory: Anamnesis) -> Sequence[Hit]:
+        return await memory.recall(query, authors=authors or None, **wish)
+
+    hits = _with_memory(Server(relay, key_file), work)
+    if as_json:
+        print_json([_hit_as_json(rank, hit) for rank, hit in enumerate(hits, 1)])
+    elif form is not None:
+        for hit in hits:
+            source = f"anamnesis {hit.hash[:_SHORT]} {hit.trust.level}"
+            click.echo(fenced(_on_terminal(hit.memory.entry.content), source, hit.memory.author))
+    elif hits:
+        _draw_hits(hits)
+    else:
+        click.echo("nothing recalled", err=True)
+
+
+@anamnesis.command("import", epilog="Example: rookery anamnesis import entries.jsonl")
+@click.argument("file", type=_FILE, metavar="FILE")
+@click.option("--group", metavar="G", help="Only its members read them.")
+@client_options
+@json_option
+def import_(
+    file: Path, group: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> int:
+    """Send a file of entries, one a line, signed by this key. Again changes nothing."""
+
+    async def work(memory: Anamnesis) -> int:
+        with progress_bar(Amount.BYTES) as bar:
+            task = bar.add_task("sending", total=None)
+            done = await memory.import_entries(
+                file, group=group,
+                progress=lambda read, total: bar.update(task, completed=read, total=total),
+            )  # fmt: skip
+        for line in done.refused:
+            click.echo(printable(line), err=True)
+        if done.claims:
+            click.echo(
+                f"{done.claims} entries name vouchers or a successor; nobody signed that: left out",
+                err=True,
+            )
+        print_counts({
+            "stored": done.stored, "duplicates": done.duplicates, "refused": len(done.refused)
+        }, as_json=as_json)  # fmt: skip
+        return 1 if done.refused else 0
+
+    return _with_memory(Server(relay, key_file), work)
+
+
+@anamnesis.command("export", epilog="Example: rookery anamnesis export entries.jsonl")
+@click.argument("file", type=_FILE, metavar="FILE")
+@click.option("--group", metavar="G", help="Those of a group, instead of those of none.")
+@client_options
+@json_option
+def export(
+    file: Path, group: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Write the memories outside of groups as documents, one a line, oldest first."""
+
+    async def work(memory: Anamnesis) -> int:
+        return await memory.export(file, group=group)
+
+    print_counts({"exported": _with_memory(Server(relay, key_file), work)}, as_json=as_json)
+
+
+anamnesis.add_command(validate_file)
+anamnesis.add_command(bench)
+
+
+# -- on a relay -----------------------------------------------------------------------------------
+
+
+def _with_memory(
+    server: Server,
+    work: Callable[[Anamnesis], Awaitable[Result]],
+    author_id: str | None = None,
+    author_name: str | None = None,
+) -> Result:
+    async def on(client: Client, settings: ClientSettings) -> Result:
+        table = anamnesis_settings(settings.file, Path.home())
+        name = author_name or table.author_name
+        who = author_id or table.author_id
+        author = None
+        if who or name:
+            author = {"id": who or settings.key.pubkey, "name": name or who}
+        async with Anamnesis(
+            client, settings.key, author, reputations=table.reputations
+        ) as memory:
+            result = await work(memory)
+            if memory.shortfall:
+                click.echo(printable(memory.shortfall), err=True)
+            for unread in memory.unread.values():
+                click.echo(f"skipped {unread.event.id[:8]} {printable(unread.why)}", err=True)
+            return result
+
+    return with_settings(Actor.AGENT, server.relay, server.key_file, on)
+
+
+# -- what is printed ------------------------------------------------------------------------------
+
+
+def _hit_as_json(rank: int, hit: Hit) -> dict[str, object]:
+    return {
+        "rank": rank, "score": hit.score, "hash": hit.hash, "id": hit.memory.event.id,
+        "author": hit.memory.author, "trust": hit.trust.score, "level": hit.trust.level.value,
+        "why": hit.why, "entry": hit.document,
+    }  # fmt: skip
+
+
+def _draw_hits(hits: Sequence[Hit]) -> None:
+    from rich.table import Table
+
+    table = Table("#", "Score", "Trust", "Level", "Memory", "Text")
+    for rank, hit in enumerate(hits, 1):
+        table.add_row(
+            str(rank), f"{hit.score:.3f}", f"{hit.trust.score:g}", hit.trust.level.value,
+            hit.hash[:_SHORT], _one_line(hit.memory.entry.content),
+        )  # fmt: skip
+    console().print(table)
+
+
+def _one_line(text: str) -> str:
+    words = printable(" ".join(text.split()))
+    return words if len(words) <= _LONGEST_LINE else words[: _LONGEST_LINE - 1] + "…"
+
+
+def _on_terminal(text: str) -> str:
+    return "\n".join(map(printable, text.splitlines()))

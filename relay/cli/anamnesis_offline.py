@@ -1,0 +1,78 @@
+"""The commands of `rookery anamnesis` that need no relay. MEMORY.md X-20, X-21."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from relay.cli.options import console, json_option, print_json, printable
+from relay.client.anamnesis import validate
+from relay.memory.fields import NOT_AN_OBJECT, object_in
+
+if TYPE_CHECKING:
+    from relay.memory.anamnesis.bench import Report
+
+
+@click.command("validate", epilog="Example: rookery anamnesis validate entry.json")
+@click.argument("file", type=click.File("rb"), metavar="FILE")
+@json_option
+def validate_file(file: Any, *, as_json: bool) -> int:
+    """Check an entry's document, or a file of them, one a line; `-` reads stdin."""
+    errors, warnings = _faults_of(file.read().decode(errors="replace"))
+    if as_json:
+        print_json({"valid": not errors, "errors": errors, "warnings": warnings})
+    else:
+        for line in ["invalid", *errors] if errors else ["valid"]:
+            click.echo(printable(line))
+        for warning in warnings:
+            click.echo(f"warning: {warning}", err=True)
+    return 1 if errors else 0
+
+
+@click.command("bench", epilog="Example: rookery anamnesis bench --seed 7")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
+@json_option
+def bench(seed: int, *, as_json: bool) -> None:
+    """Measure recall, offline: what was told is asked for after sessions of other talk."""
+    from relay.memory.anamnesis.bench import report_of
+
+    report = report_of(seed)
+    if as_json:
+        print_json(report.fields())
+    else:
+        _draw_report(report)
+
+
+def _faults_of(text: str) -> tuple[list[str], list[str]]:
+    """(errors, warnings) of one document, or of one on each line."""
+    fields = object_in(text)
+    if fields is not None:
+        validity = validate(fields)
+        return list(validity.errors), list(validity.warnings)
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if len(lines) < 2 or object_in(lines[0][1]) is None:
+        return [NOT_AN_OBJECT], []
+    errors: list[str] = []
+    warnings: list[str] = []
+    for number, line in lines:
+        for told, found in zip((errors, warnings), _faults_of(line), strict=True):
+            told += [f"line {number}: {each}" for each in found]
+    return errors, warnings
+
+
+def _draw_report(report: Report) -> None:
+    from rich.table import Table
+
+    click.echo(
+        f"seed {report.seed}: {report.planted} things told, {report.never_told} never told"
+    )
+    table = Table("System", "K", "Exact", "Semantic", "Calibration", "False", "Decay")
+    for column in report.columns:
+        for marks, decay in zip(column.marks, column.decay, strict=True):
+            calibration = "–" if marks.calibration is None else f"{marks.calibration:.3f}"
+            table.add_row(
+                column.system, str(marks.sessions), f"{marks.exact:.3f}", f"{marks.semantic:.3f}",
+                calibration, str(marks.false_memories), f"{decay:.3f}",
+            )  # fmt: skip
+    console().print(table)

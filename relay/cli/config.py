@@ -1,0 +1,155 @@
+"""`rookery config`: how an agent behaves, said by its owner. Signs as the owner (contract §2).
+
+MEMORY.md 4.3, 4.9.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.connect import with_settings
+from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.owners import owner_option, owners_at
+from relay.client.settings import Actor
+from relay.client.snowclaw_records import SnowclawRecords
+from relay.errors import Invalid, UserError
+from relay.memory.snowclaw.config import HISTORY, MODE, config_of
+from relay.memory.snowclaw.keys import CONFIG, Everywhere, OfGroup, OfUser, is_key, scope_in
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.client import Client
+    from relay.client.settings import ClientSettings
+    from relay.client.writer import Written
+    from relay.memory.snowclaw.config import EffectiveConfig
+    from relay.memory.snowclaw.keys import Scope
+
+_NAMES: Final = (MODE, HISTORY)
+
+
+class ScopeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
+    """`global`, `group:<id>`, `npub:<key>`; an npub alone is `npub:<npub>`."""
+
+    name = "scope"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Scope:
+        if isinstance(value, (Everywhere, OfGroup, OfUser)):
+            return value
+        text = str(value)
+        if text.strip().lower().removeprefix("npub:").startswith("nsec1"):
+            self.fail("that is a secret key; give the public one (npub or hex)", param, ctx)
+        try:
+            return scope_in(f"npub:{text}" if text.startswith("npub1") else text)
+        except Invalid:
+            self.fail(
+                f"{printable(text)!r} is neither global, nor group:ID, nor npub:KEY with an npub or"
+                " 16, 32 or 64 hex", param, ctx,
+            )  # fmt: skip
+
+
+@click.group("config", epilog="Example: rookery config set group:techteam respond_mode=mention")
+def config() -> None:
+    """Read and change how agents behave: everywhere, in one group, with one user."""
+
+
+@config.command(
+    "set", epilog="Example: rookery config set group:techteam respond_mode=all context_history=30"
+)
+@click.argument("scope", type=ScopeType())
+@click.argument("values", metavar="NAME=VALUE...", nargs=-1, required=True)
+@owner_option
+@client_options
+@json_option
+def set_(
+    scope: Scope, values: tuple[str, ...], owners: tuple[str, ...], relay: str | None,
+    key_file: Path | None, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Set respond_mode (all, mention, owner, none) or context_history (0 to 1000).
+
+    SCOPE is global, group:ID or npub:KEY. What is not named keeps its value. Running agents obey
+    from the next message on.
+    """
+    changes = _changes(values)
+
+    async def work(client: Client, settings: ClientSettings) -> Written:
+        known = await owners_at(client, owners)
+        if known and settings.key.pubkey not in known:
+            raise UserError(
+                f"restricted: only an owner may write config; {settings.key.npub} is not the"
+                " owner's key: sign with it by --key-file or ROOKERY_KEY, or name another owner"
+                " with --owner"
+            )
+        async with SnowclawRecords(client, settings.key, known or {settings.key.pubkey}) as claw:
+            return await claw.set_config(scope, **changes)
+
+    event = with_settings(Actor.OWNER, relay, key_file, work).event
+    if as_json:
+        print_json({"id": event.id, "d": event.d, "content": event.content})
+    else:
+        click.echo(f"stored {event.id[:8]} {printable(event.d)}")
+
+
+@config.command("get", epilog="Example: rookery config get group:techteam --npub npub1…")
+@click.argument("scope", type=ScopeType())
+@click.option("--npub", "user", metavar="KEY", help="… for this user in the group.")
+@owner_option
+@client_options
+@json_option
+def get(
+    scope: Scope, user: str | None, owners: tuple[str, ...], relay: str | None,
+    key_file: Path | None, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what holds, and where each value comes from: npub, group, global, file or default.
+
+    The file is [snowclaw] of client.toml.
+    """
+    group = scope.id if isinstance(scope, OfGroup) else None
+    whose = scope.key if isinstance(scope, OfUser) else user
+    if whose is not None and not is_key(whose):
+        raise click.BadParameter("must be an npub, or 64, 32 or 16 hex", param_hint="--npub")
+
+    async def work(client: Client, settings: ClientSettings) -> EffectiveConfig:
+        known = await owners_at(client, owners)
+        async with SnowclawRecords(
+            client, settings.key, known or {settings.key.pubkey}, settings.file.snowclaw.config
+        ) as claw:
+            # Nothing else is asked for, so that who may not read it is told so.
+            has_prefixes = await claw.offers("prefix_d_kinds", kinds.APP_DATA)
+            await claw.load(at=[CONFIG] if has_prefixes else ())
+            return claw.config(group, whose)
+
+    holds = with_settings(Actor.OWNER, relay, key_file, work)
+    shown = (
+        (MODE, holds.respond_mode.value, holds.respond_mode_from),
+        (HISTORY, holds.context_history, holds.context_history_from),
+    )
+    if as_json:
+        print_json({name: {"value": value, "from": source} for name, value, source in shown})
+        return
+    for name, value, source in shown:
+        click.echo(f"{name}={value} ({source})")
+
+
+def _changes(values: tuple[str, ...]) -> dict[str, str]:
+    changes: dict[str, str] = {}
+    for text in values:
+        name, is_pair, value = text.partition("=")
+        if not is_pair:
+            raise click.UsageError(f"{printable(text)!r} is no NAME=VALUE")
+        if name not in _NAMES:
+            near = get_close_matches(name, _NAMES, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_NAMES)}"
+            raise click.UsageError(f"unknown name {printable(name)}; {hint}")
+        changes[name] = value
+    try:
+        config_of(changes)
+    except Invalid as invalid:
+        raise click.UsageError(invalid.text) from None
+    return changes

@@ -1,0 +1,163 @@
+"""`rookery context`: what a model would be given in a group, and why. Signs as the agent.
+
+MEMORY.md 4.7, contract §2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.connect import with_settings
+from relay.cli.options import (
+    PublicKey,
+    client_options,
+    console,
+    json_option,
+    print_json,
+    printable,
+)
+from relay.cli.owners import owner_option, owners_at
+from relay.client import Snowclaw
+from relay.client.settings import Actor
+from relay.errors import UserError
+from relay.memory.snowclaw.chat import KINDS
+from relay.nostr import kinds
+from relay.nostr.event import signed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.tree import Tree
+
+    from relay.client import Client
+    from relay.client.settings import ClientSettings
+    from relay.memory.snowclaw.context import Context
+    from relay.nostr.event import Event
+
+_BUDGET: Final = 4_000
+_BEGINNING: Final = 60
+"""Characters of a piece that are shown."""
+
+
+@click.command("context", epilog="Example: rookery context techteam --budget 2000")
+@click.argument("group", metavar="GROUP")
+@click.option(
+    "--budget", type=click.IntRange(min=0), default=_BUDGET, show_default=True, metavar="N",
+    help="Tokens; four characters are one.",
+)
+@click.option("--message", metavar="TEXT", help="To be answered. Not given: the newest one there.")
+@click.option("--sender", metavar="KEY", type=PublicKey(), help="Who says it. Not given: an owner.")
+@click.option("--system", "system", metavar="TEXT", default="", help="The system prompt.")
+@owner_option
+@client_options
+@json_option
+def context(
+    group: str, budget: int, message: str | None, sender: str | None, system: str,
+    owners: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Print what a model would be given to answer a message, and why each part is kept or not."""
+    if sender is not None and message is None:
+        raise click.UsageError("--sender says whose --message it is: give both")
+
+    async def work(client: Client, settings: ClientSettings) -> Context:
+        known = await owners_at(client, owners)
+        table = settings.file.snowclaw
+        async with Snowclaw(
+            client, settings.key, known, table.config, groups=[group],
+            key_style=table.key_style, trim_order=table.trim_order,
+            history_style=table.history_style,
+        ) as claw:  # fmt: skip
+            await claw.load()
+            await claw.backfill()
+            if message is None:
+                current = await _newest(client, group)
+            else:
+                by = sender or min(known, default=settings.key.pubkey)
+                current = _unsent(by, message, group, client.now())
+                await claw.learn_name(by)
+            return claw.assemble(current, system, budget)
+
+    made = with_settings(Actor.AGENT, relay, key_file, work)
+    if as_json:
+        print_json(_as_json(made))
+        return
+    click.echo("\n".join(map(printable, made.text.split("\n"))))
+    click.echo()
+    out = console()
+    if out.is_terminal:
+        out.print(_tree(made))
+        return
+    click.echo(_summary(made))
+    for piece in made.pieces:
+        click.echo(
+            f"{'kept' if piece.is_kept else 'trimmed':<8} {piece.tokens:>6}"
+            f"  {piece.section:<20}  {piece.why}: {_beginning(piece.text)}"
+        )
+
+
+async def _newest(client: Client, group: str) -> Event:
+    """Raises UserError."""
+    wanted = {"kinds": list(KINDS), "#h": [group], "limit": 1}
+    found = await client.query(wanted)
+    if not found:
+        raise UserError(
+            f"nobody has said anything in {group!r} that this key may read; say what is to be"
+            " answered with --message TEXT"
+        )
+    return found[0]
+
+
+def _unsent(pubkey: str, text: str, group: str, at: int) -> Event:
+    """A message as if it had come; nobody has signed it, and it goes nowhere."""
+    return signed(pubkey, at, kinds.CHAT, [["h", group]], text, lambda _: "0" * 128)
+
+
+def _summary(made: Context) -> str:
+    over = "; the fixed part alone is over the budget" if made.over_budget else ""
+    dropped = ", ".join(f"{count} {part}" for part, count in made.dropped.items() if count > 0)
+    return (
+        f"{made.tokens_used} of {made.budget} tokens, dropped: {dropped or 'nothing'}{over}"
+    )
+
+
+def _tree(made: Context) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    tree = Tree(_summary(made))
+    branches: dict[str, Tree] = {}
+    for piece in made.pieces:
+        if piece.section not in branches:
+            branches[piece.section] = tree.add(piece.section)
+        mark = ("✓", "green") if piece.is_kept else ("✗", "red")
+        why = (f" {piece.tokens:>5}  {piece.why}  ", "dim")
+        line = Text.assemble(mark, why, _beginning(piece.text))
+        branches[piece.section].add(line)
+    return tree
+
+
+def _beginning(text: str) -> str:
+    # Of a message what it says, and not the header, which only headers look like.
+    said = text.partition("\n")[2] if text.startswith("[nostr:") else text
+    line = " ".join(said.split())
+    return printable(line if len(line) <= _BEGINNING else f"{line[:_BEGINNING]}…")
+
+
+def _as_json(made: Context) -> dict[str, object]:
+    return {
+        "text": made.text,
+        "sections": {str(section): text for section, text in made.sections.items()},
+        "tokens_used": made.tokens_used,
+        "budget": made.budget,
+        "dropped": {str(part): count for part, count in made.dropped.items()},
+        "over_budget": made.over_budget,
+        "pieces": [
+            {
+                "section": piece.section, "part": piece.part, "kept": piece.is_kept,
+                "tokens": piece.tokens, "why": piece.why, "text": piece.text,
+            }
+            for piece in made.pieces
+        ],
+    }  # fmt: skip

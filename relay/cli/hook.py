@@ -1,0 +1,255 @@
+"""`rookery hook`: what a coding agent's hooks call, and putting it into the agent's settings.
+
+MEMORY.md M-13, M-22. `rookery hook EVENT` is seldom reached here: relay.hook answers first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import stat
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import orjson
+
+from relay.cli.options import json_option, print_json
+from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
+from relay.errors import UserError
+from relay.hook import is_done
+from relay.memory.nmem.capture import HookEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TIMEOUT_S: Final = 10
+"""After which an agent gives a hook up; it needs a fraction of a second."""
+_OURS: Final = re.compile(r"(?:\brookery['\"]?|-m relay) hook (?:" + "|".join(HookEvent) + r")\s*$")
+_OF_TOOLS: Final = (HookEvent.TOOL, HookEvent.TOOL_FAILURE)
+"""These name the tools that they are called for."""
+
+settings_option = click.option(
+    "--settings", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    default=lambda: Path.home() / ".claude/settings.json", show_default="~/.claude/settings.json",
+    help="The agent's settings.",
+)  # fmt: skip
+
+
+class HookCommands(click.Group):
+    """Whatever is no command of ours is the name of an event: a hook never fails."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is not None:
+            return super().resolve_command(ctx, args)
+        return "event", event, args
+
+
+@click.group(
+    "hook", cls=HookCommands, invoke_without_command=True,
+    context_settings={"ignore_unknown_options": True},
+    epilog="Example: rookery hook install",
+)  # fmt: skip
+@click.pass_context
+def hook(ctx: click.Context) -> None:
+    """Remember what a coding agent does: called by its hooks as `rookery hook EVENT`.
+
+    EVENT is SessionStart, UserPromptSubmit, PostToolUse, PostToolUseFailure or Stop; the hook's
+    JSON comes on stdin. Nothing is printed but, at SessionStart, what the agent should know.
+    """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(event)
+
+
+@click.command("event", context_settings={"ignore_unknown_options": True})
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def event(args: tuple[str, ...] = ()) -> None:
+    """Record one hook; done, whatever happens."""
+    if is_done(list(args)):
+        return
+    from relay.client.connection import unix_now
+    from relay.client.nmem.recording import take_alone
+
+    said = sys.stdin.buffer.read()
+    answer = take_alone(Path.home(), said, args[0] if args else "", unix_now())
+    sys.stdout.buffer.write(answer.encode(errors="replace"))
+    sys.stdout.buffer.flush()
+
+
+@hook.command("keep", hidden=True)
+def keep() -> None:
+    """Stay behind and record the hooks to come; started by the first one."""
+    from relay.client.connection import unix_now
+    from relay.client.nmem import keeper
+    from relay.client.nmem.recording import log
+
+    home = Path.home()
+    try:
+        asyncio.run(keeper.keep(home))
+    except Exception as error:  # noqa: BLE001  nobody sees what it prints
+        log(home, "keep", error, unix_now())
+
+
+@hook.command("install", epilog="Example: rookery hook install --settings ~/.claude/settings.json")
+@settings_option
+@json_option
+def install(settings: Path, *, as_json: bool) -> None:
+    """Have a coding agent's settings call `rookery hook`. What stands there stays."""
+    _edit(settings, _installed, "installed in", as_json=as_json)
+    if not as_json and not _hooks_find_a_key(Path.home()):
+        here = Path("data/keys/agent.nsec").resolve()
+        click.echo(
+            "hooks run in the folders of your projects, where they find no key yet, and what they"
+            f" record waits on this machine; write into ~/{FILE}:\n"
+            f'  relay = "{DEFAULT_RELAY}"\n'
+            f'  agent_key_file = "{here if here.exists() else "/path/to/agent.nsec"}"',
+            err=True,
+        )
+
+
+def _hooks_find_a_key(home: Path) -> bool:
+    """Wherever they run. Raises ConfigFaults for a client.toml that they could not use."""
+    if os.environ.get("ROOKERY_KEY"):
+        return True
+    file = read_client_file(home)
+    return file.key_file is not None or file.agent_key_file is not None
+
+
+@hook.command("uninstall", epilog="Example: rookery hook uninstall")
+@settings_option
+@json_option
+def uninstall(settings: Path, *, as_json: bool) -> None:
+    """Take out of the settings what `install` has put there, and nothing else."""
+    _edit(settings, _uninstalled, "removed from", as_json=as_json)
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+def _edit(
+    path: Path, edited: Callable[[dict[str, Any]], dict[str, Any]], done: str, *, as_json: bool
+) -> None:
+    path = path.expanduser().resolve()  # a link stays one
+    text = _text_of(path)
+    before = _settings_in(path, text)
+    after = edited(before)
+    backup = None
+    if after != before:
+        if text is not None:
+            backup = _backed_up(path, text)
+        _write(path, orjson.dumps(after, option=orjson.OPT_INDENT_2) + b"\n")
+    if as_json:
+        print_json(
+            {"settings": str(path), "changed": after != before,
+             "backup": None if backup is None else str(backup)}
+        )  # fmt: skip
+    elif after == before:
+        click.echo(f"nothing to change in {path}")
+    else:
+        click.echo(f"{done} {path}" + ("" if backup is None else f" (before: {backup})"))
+
+
+def _text_of(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _settings_in(path: Path, text: bytes | None) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text) if text is not None and text.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"{path} is not JSON, and was left as it was: {error}") from None
+    hooks = value.get("hooks", {}) if isinstance(value, dict) else None
+    if not isinstance(hooks, dict) or not all(isinstance(each, list) for each in hooks.values()):
+        raise UserError(
+            f"{path} has no hooks as claude-code writes them, and was left as it was: expected an"
+            ' object with "hooks", an object of lists'
+        )
+    assert isinstance(value, dict)
+    return value
+
+
+def _installed(settings: dict[str, Any]) -> dict[str, Any]:
+    after = _uninstalled(settings)
+    hooks = dict(after.get("hooks", {}))
+    for name in HookEvent:
+        entry: dict[str, Any] = {"matcher": "*"} if name in _OF_TOOLS else {}
+        command = f"{_program()} hook {name}"
+        entry["hooks"] = [{"type": "command", "command": command, "timeout": _TIMEOUT_S}]
+        hooks[name.value] = [*hooks.get(name.value, []), entry]
+    return {**after, "hooks": hooks}
+
+
+def _uninstalled(settings: dict[str, Any]) -> dict[str, Any]:
+    """What is empty without ours goes too."""
+    if "hooks" not in settings:
+        return settings
+    hooks = {}
+    for name, entries in settings["hooks"].items():
+        left = [kept for entry in entries if (kept := _without_ours(entry)) is not None]
+        if left or not entries:
+            hooks[name] = left
+    others = {name: value for name, value in settings.items() if name != "hooks"}
+    if not hooks and settings["hooks"]:
+        return others
+    return {name: hooks if name == "hooks" else value for name, value in settings.items()}
+
+
+def _without_ours(entry: Any) -> Any:
+    """None: nothing else was in it."""
+    commands = entry.get("hooks") if isinstance(entry, dict) else None
+    if not isinstance(commands, list):
+        return entry
+    left = [each for each in commands if not _is_ours(each)]
+    if len(left) == len(commands):
+        return entry
+    return {**entry, "hooks": left} if left else None
+
+
+def _is_ours(command: Any) -> bool:
+    text = command.get("command") if isinstance(command, dict) else None
+    return isinstance(text, str) and _OURS.search(text) is not None
+
+
+def _program() -> str:
+    """This very installation, also where the agent has another PATH."""
+    beside = Path(sys.executable).with_name("rookery")
+    if beside.exists():
+        return shlex.quote(str(beside))
+    return f"{shlex.quote(sys.executable)} -m relay"
+
+
+def _backed_up(path: Path, text: bytes) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    backup = path.with_name(f"{path.name}.{stamp}.bak")
+    _write_new(backup, text, _mode_of(path))
+    return backup
+
+
+def _write(path: Path, text: bytes) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    _write_new(aside, text, _mode_of(path))
+    aside.replace(path)
+
+
+def _write_new(path: Path, text: bytes, mode: int) -> None:
+    file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, mode)
+    with os.fdopen(file, "wb") as opened:
+        opened.write(text)
+
+
+def _mode_of(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return 0o600

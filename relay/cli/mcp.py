@@ -1,0 +1,98 @@
+"""`rookery mcp`: nmem's tools for a coding agent, over stdio or HTTP. MEMORY.md M-29."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from contextlib import AsyncExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.options import client_options
+from relay.client.connection import unix_now
+from relay.client.nmem import Nmem
+from relay.client.nmem.cipher import cache_key
+from relay.client.nmem.hooks import is_root
+from relay.client.nmem.settings import find_nmem_settings
+from relay.client.settings import Actor, find_settings
+from relay.errors import UserError
+from relay.memory.nmem.capture import project_at
+
+if TYPE_CHECKING:
+    from relay.client.nmem.settings import NmemSettings
+    from relay.client.settings import ClientSettings
+
+_PORT: Final = 7780
+
+
+@click.command("mcp", epilog="Example: claude mcp add rookery -- rookery mcp")
+@click.option(
+    "--http", "port", type=click.IntRange(0, 65_535), is_flag=False, flag_value=_PORT,
+    metavar="[PORT]",
+    help=f"Streamable HTTP on 127.0.0.1 (port {_PORT}; 0 picks one) in place of stdin and stdout."
+    " The token that a client needs is printed.",
+)  # fmt: skip
+@client_options
+def mcp(port: int | None, relay: str | None, key_file: Path | None) -> None:
+    """Give a coding agent its memory: an MCP server.
+
+    It searches what `rookery hook` recorded here and on the other machines of one owner, and
+    remembers what the agent wants kept. Works on while the relay is away.
+    """
+    _look_for_the_sdk()
+    settings = find_settings(
+        Actor.AGENT, relay=relay, key_file=key_file, environ=os.environ, home=Path.home(),
+        here=Path(),
+    )  # fmt: skip
+    _, of_nmem = find_nmem_settings(Path.home())
+    if port is None:
+        # A thread that waits for stdin outlives every way of ending in good order.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    asyncio.run(_serve(port, settings, of_nmem))
+
+
+def _look_for_the_sdk() -> None:
+    """Raises UserError when the extra is not installed."""
+    try:
+        import_module("relay.mcp.server")
+    except ImportError as error:
+        raise UserError(
+            f'an MCP server needs what is not installed ({error}): pip install "rookery[mcp]"'
+        ) from error
+
+
+async def _serve(port: int | None, settings: ClientSettings, of_nmem: NmemSettings) -> None:
+    from relay.mcp.server import serve_stdio, server_of
+    from relay.mcp.tools import Place, Toolbox
+
+    here = Path.cwd()
+    place = Place(here, project_at(str(here), str(Path.home()), is_root))
+    key = cache_key(os.environ, of_nmem.key_file, of_nmem.data / "nmem.key")
+    async with AsyncExitStack() as opened:
+        nmem = await opened.enter_async_context(
+            Nmem(
+                settings.relay, settings.key, of_nmem.db, key, secrets=of_nmem.secret_filter(),
+                group=of_nmem.group,
+            )
+        )  # fmt: skip
+        if nmem.database.warning:
+            _say(nmem.database.warning)
+        toolbox = await opened.enter_async_context(Toolbox(nmem, place, unix_now))
+        server = server_of(toolbox)
+        if port is None:
+            await serve_stdio(server)
+        else:
+            from relay.mcp.http import serve_http
+
+            await serve_http(server, port, secrets.token_urlsafe(32), _say)
+
+
+def _say(text: str) -> None:
+    """On stderr: stdout belongs to the protocol."""
+    click.echo(f"rookery mcp: {text}", file=sys.stderr)

@@ -1,0 +1,373 @@
+"""`rookery memory`: what agents know of users and groups, and what they keep for themselves.
+
+Signs as the agent (contract §2). MEMORY.md §4.9; `memory search` is in `memory_search`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from relay.cli.connect import with_client, with_settings
+from relay.cli.memory_search import search
+from relay.cli.memory_text import Shown, iso, lines_of, shown_in
+from relay.cli.options import client_options, console, json_option, print_json, printable
+from relay.cli.owners import owner_option, owners_at
+from relay.client import Client
+from relay.client.settings import Actor
+from relay.client.snowclaw_records import SnowclawRecords
+from relay.errors import Invalid, UserError
+from relay.memory.snowclaw.keys import (
+    AGENT,
+    COLLECTIVE,
+    CONFIG,
+    MEMORY,
+    OfUser,
+    agent_d,
+    category_and_key,
+    group_d,
+    hex_of,
+    is_key,
+    is_same_user,
+    memory_scope,
+    user_ds,
+)
+from relay.nostr import kinds
+from relay.nostr.keys import npub
+from relay.nostr.nip44 import conversation_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.client.settings import ClientSettings
+    from relay.client.writer import Written
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+ONLY_AGENTS: Final = "restricted: only agents may write memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a command was given to name a record."""
+
+    text: str
+    """As it was typed."""
+    user: str | None = None
+    """The key of a user, 64, 32 or 16 hex."""
+    group: str | None = None
+    plain: str | None = None
+    """`<category>:<key>` of an agent's own memory."""
+
+    @property
+    def ds(self) -> list[str]:
+        """Where its records may be; one that ends in `:` is a prefix (G-09)."""
+        if self.user is not None:
+            return user_ds(self.user) if len(self.user) == 64 else [
+                f"{MEMORY}npub:", f"{MEMORY}npub:{self.user}", f"{MEMORY}npub:{self.user[:16]}",
+            ]  # fmt: skip
+        if self.group is not None:
+            return [group_d(self.group)]
+        return [f"{AGENT}{self.plain}", f"{COLLECTIVE}{self.text.removeprefix(COLLECTIVE)}"]
+
+    def names(self, event: Event) -> bool:
+        """Whether a record is one of those."""
+        if self.user is None:
+            return event.d in self.ds
+        try:
+            scope = memory_scope(event.d)
+        except Invalid:
+            return False
+        return isinstance(scope, OfUser) and is_same_user(hex_of(scope.key), self.user)
+
+
+class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
+    """npub1…, 64, 32 or 16 hex, group:ID, a word, or a whole `d`."""
+
+    name = "key"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Key:
+        if isinstance(value, Key):
+            return value
+        text = str(value)
+        if text.strip().lower().startswith("nsec1"):
+            self.fail("that is a secret key; give the public one (npub or 64 hex)", param, ctx)
+        if text.startswith(CONFIG):
+            self.fail("that is configuration: see `rookery config`", param, ctx)
+        try:
+            return _key_in(text)
+        except Invalid as invalid:
+            self.fail(invalid.text, param, ctx)
+
+
+def _key_in(text: str) -> Key:
+    """Raises Invalid."""
+    if text.startswith(MEMORY):
+        scope = memory_scope(text)
+        if isinstance(scope, OfUser):
+            return Key(text, user=hex_of(scope.key))
+        return Key(text, group=scope.id)
+    if text.startswith("npub1") or is_key(text.lower()):
+        return Key(text, user=hex_of(text))
+    if text.startswith("group:") and text != "group:":
+        return Key(text, group=text.removeprefix("group:"))
+    if text.startswith(AGENT):
+        category, key = category_and_key(text)
+        return Key(text, plain=f"{category}:{key}")
+    agent_d("core", text)
+    return Key(text, plain=f"core:{text}")
+
+
+@click.group("memory", epilog="Example: rookery memory get npub1…")
+def memory() -> None:
+    """Look after what agents know.
+
+    KEY is a user (npub1… or hex), group:ID, a word of the agent's own, or a topic.
+    """
+
+
+memory.add_command(search)
+
+
+@memory.command("get", epilog="Example: rookery memory get group:techteam")
+@click.argument("key", type=KeyType())
+@owner_option
+@client_options
+@json_option
+def get(
+    key: Key, owners: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
+) -> int:
+    """Show what is known of a user or a group, or what is kept under a key."""
+
+    async def work(client: Client, settings: ClientSettings) -> list[Shown]:
+        events = await _events(client, key)
+        own = conversation_key(settings.key, settings.key.pubkey)
+        return shown_in(events, settings.key.pubkey, own, await owners_at(client, owners))
+
+    found = with_settings(Actor.AGENT, relay, key_file, work)
+    if not found:
+        click.echo(f"no memory for {printable(key.text)}", err=True)
+        return 1
+    if as_json:
+        first, *others = (one.as_json() for one in found)
+        print_json({**first, "others": others})
+        return 0
+    out = console()
+    for position, one in enumerate(found):
+        if position > 0:
+            click.echo()
+        rows = lines_of(one)
+        if not out.is_terminal:
+            for name, text in rows:
+                click.echo(f"{name:<13}{printable(text)}".rstrip())
+            continue
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 2))
+        for name, text in rows:
+            grid.add_row(name, printable(text))
+        out.print(grid)
+    return 0
+
+
+@memory.command("set", epilog="Example: rookery memory set npub1… --note 'Likes short answers'")
+@click.argument("key", type=KeyType())
+@click.argument("text", required=False)
+@click.option("--note", "notes", multiple=True, metavar="TEXT", help="Add a note.")
+@click.option("--preference", "preferences", multiple=True, metavar="K=V", help="Of a user.")
+@click.option("--purpose", metavar="TEXT", help="Of a group.")
+@click.option("--theme", "themes", multiple=True, metavar="TEXT", help="Add one, of a group.")
+@click.option("--decision", "decisions", multiple=True, metavar="TEXT", help="… of a group.")
+@click.option("--group", metavar="ID", help="Whose members read what is new about a user.")
+@click.option("--encrypted", is_flag=True, help="TEXT, for nobody but the agent.")
+@owner_option
+@client_options
+@json_option
+def set_(
+    key: Key, text: str | None, owners: tuple[str, ...], relay: str | None,
+    key_file: Path | None, *, as_json: bool, **given: Any,
+) -> None:  # fmt: skip
+    """Note something about a user or a group, or keep TEXT under a key of the agent's own.
+
+    What is known of a user is read by the agent and the owner, or by the members of --group.
+
+    An owner's note is written by the agent, marked as the owner's, when client.toml has its
+    agent_key_file; else under the owner's own key, on a relay with owner_annotations: the agent
+    reads it as a member of --group.
+    """
+    _check(key, text, given)
+
+    async def work(client: Client, settings: ClientSettings) -> Written | None:
+        known = await owners_at(client, owners)
+        signer, is_for_owner = _signer(settings, known)
+        if signer is settings.key:
+            return await _written(client, signer, known, is_for_owner=is_for_owner)
+        async with Client(client.url, signer) as agents:
+            return await _written(agents, signer, known, is_for_owner=is_for_owner)
+
+    async def _written(
+        client: Client, signer: SecretKey, known: frozenset[str], *, is_for_owner: bool
+    ) -> Written | None:
+        if signer.pubkey in known and not _is_only_notes(given):
+            raise UserError(
+                f"{ONLY_AGENTS}; that was an owner's key: name the agent's as agent_key_file in"
+                " client.toml, or give it with --key-file"
+            )
+        async with SnowclawRecords(client, signer, known) as claw:
+            if key.plain is not None:
+                category, _, name = key.plain.partition(":")
+                return await claw.store(name, text or "", category, encrypted=given["encrypted"])
+            await claw.load(at=key.ds)
+            _note(claw, key, given, is_for_owner=is_for_owner)
+            return next(iter(await claw.flush()), None)
+
+    written = with_settings(Actor.AGENT, relay, key_file, work)
+    if written is None:
+        click.echo(f"{printable(key.text)} is known to be so already", err=True)
+    elif as_json:
+        event = written.event
+        print_json({"id": event.id, "d": event.d, "author": event.pubkey})
+    else:
+        click.echo(f"stored {written.event.id[:8]} {printable(written.event.d)}")
+
+
+def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
+    fits = {"notes", "preferences", "group"} if key.user else (
+        {"notes", "purpose", "themes", "decisions"}
+    )  # fmt: skip
+    said = {name for name, value in given.items() if value}
+    if key.plain is not None:
+        if text is None or text == "" or said - {"encrypted"}:
+            raise click.UsageError(f"{printable(key.text)!r} takes a TEXT, and no more")
+        return
+    if text is not None or not said - {"group"} or said - fits:
+        options = "--note or --preference" if key.user else (
+            "--note, --purpose, --theme or --decision"
+        )  # fmt: skip
+        raise click.UsageError(f"{printable(key.text)!r} takes {options}")
+    for pair in given["preferences"]:
+        if not pair.partition("=")[0] or "=" not in pair:
+            raise click.UsageError(f"--preference {printable(pair)!r} is no K=V")
+
+
+def _is_only_notes(given: dict[str, Any]) -> bool:
+    return {name for name, value in given.items() if value} - {"group"} == {"notes"}
+
+
+def _signer(settings: ClientSettings, owners: frozenset[str]) -> tuple[SecretKey, bool]:
+    """Who signs, and whether in an owner's name: an owner has it written by the agent (S-23)."""
+    agent = settings.agent_key()
+    may_be_owner = not owners or settings.key.pubkey in owners
+    if agent is None or agent.pubkey == settings.key.pubkey or not may_be_owner:
+        return settings.key, False
+    return agent, True
+
+
+def _note(claw: SnowclawRecords, key: Key, given: dict[str, Any], *, is_for_owner: bool) -> None:
+    readers = given["group"]
+    for note in given["notes"]:
+        if key.user is not None:
+            note_user = claw.annotate_user if is_for_owner else claw.note_user
+            note_user(key.user, note, group=readers)
+        elif key.group is not None:
+            (claw.annotate_group if is_for_owner else claw.note_group)(key.group, note)
+    if key.user is not None:
+        for pair in given["preferences"]:
+            name, _, value = pair.partition("=")
+            claw.set_preference(key.user, name, value, group=readers)
+    if key.group is not None:
+        if given["purpose"] is not None:
+            claw.set_purpose(key.group, given["purpose"])
+        for theme in given["themes"]:
+            claw.add_theme(key.group, theme)
+        for decision in given["decisions"]:
+            claw.add_decision(key.group, decision)
+
+
+@memory.command("list", epilog="Example: rookery memory list --json")
+@client_options
+@json_option
+def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """All keys that this key may read, with the time of the last change and the author."""
+
+    async def work(client: Client) -> list[Event]:
+        wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "#d": [AGENT, COLLECTIVE]}
+        if not await has_prefixes(client):
+            click.echo(
+                f"{client.url} has no prefix queries: only what this key wrote is shown", err=True
+            )
+            wanted = {"kinds": [kinds.APP_DATA], "authors": [client.pubkey]}
+        return [event async for event in client.query_all(wanted)]
+
+    found = [
+        event for event in with_client(Actor.AGENT, relay, key_file, work)
+        if event.d.startswith((AGENT, COLLECTIVE)) and not event.d.startswith(CONFIG)
+    ]  # fmt: skip
+    found.sort(key=lambda event: (event.d, -event.created_at, event.id))
+    if as_json:
+        print_json([
+            {"d": e.d, "created_at": e.created_at, "author": e.pubkey, "id": e.id} for e in found
+        ])  # fmt: skip
+        return
+    out = console()
+    if not out.is_terminal:
+        for event in found:
+            click.echo(
+                f"{printable(event.d)}  {iso(event.created_at)}  {npub(event.pubkey)[:12]}"
+            )
+        return
+    from rich.table import Table
+
+    table = Table("Key", "Changed", "Author")
+    for event in found:
+        table.add_row(printable(event.d), iso(event.created_at), npub(event.pubkey)[:12])
+    out.print(table if found else "no memory yet; `rookery memory set KEY TEXT` makes some")
+
+
+@memory.command("forget", epilog="Example: rookery memory forget npub1…")
+@click.argument("key", type=KeyType())
+@client_options
+@json_option
+def forget(key: Key, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+    """Delete what the agent knows under a key, for good. Other agents' records stay."""
+
+    async def work(client: Client, settings: ClientSettings) -> list[str]:
+        events = await _events(client, key)
+        mine = {event.d for event in events if event.pubkey == settings.key.pubkey}
+        agent = settings.agent_key()
+        if mine or agent is None:
+            return await _forgotten(client, settings.key, mine)
+        theirs = {event.d for event in events if event.pubkey == agent.pubkey}
+        async with Client(client.url, agent) as agents:
+            return await _forgotten(agents, agent, theirs)
+
+    forgotten = with_settings(Actor.AGENT, relay, key_file, work)
+    if as_json:
+        print_json({"forgotten": forgotten})
+    for d in () if as_json else forgotten:
+        click.echo(f"forgot {printable(d)}")
+    if not forgotten:
+        click.echo(f"no memory for {printable(key.text)}", err=True)
+    return 0 if forgotten else 1
+
+
+async def _forgotten(client: Client, signer: SecretKey, ds: set[str]) -> list[str]:
+    async with SnowclawRecords(client, signer, ()) as claw:
+        await claw.load(at=ds)
+        return [d for d in sorted(ds) if await claw.forget(d) is not None]
+
+
+async def has_prefixes(client: Client) -> bool:
+    """Whether `#d` may be a prefix here (G-09, G-30)."""
+    said = (await client.information()).get("memory")
+    listed = said.get("prefix_d_kinds") if isinstance(said, dict) else None
+    return isinstance(listed, list) and kinds.APP_DATA in listed
+
+
+async def _events(client: Client, key: Key) -> list[Event]:
+    found = client.query_all({"kinds": [kinds.APP_DATA], "#d": key.ds})
+    return [event async for event in found if key.names(event)]

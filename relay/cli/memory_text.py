@@ -1,0 +1,176 @@
+"""How a record of memory is shown: as lines for people, as JSON for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.memory.reading import Unread
+from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_in
+from relay.memory.snowclaw.collective import CollectiveMemory, collective_in
+from relay.memory.snowclaw.groups import GroupMemory
+from relay.memory.snowclaw.keys import COLLECTIVE, MEMORY
+from relay.memory.snowclaw.records import (
+    GroupRecord,
+    UserRecord,
+    annotated_group,
+    annotated_user,
+    newest,
+    record_in,
+)
+from relay.memory.snowclaw.users import UserMemory
+from relay.nostr.keys import npub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from relay.nostr.event import Event
+
+    Known = UserMemory | GroupMemory | AgentMemory | CollectiveMemory | Unread
+
+_OWNER: Final = "owner: "
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One record and what is in it."""
+
+    event: Event
+    known: Known
+
+    def as_json(self) -> dict[str, object]:
+        about = {
+            "d": self.event.d, "author": self.event.pubkey, "id": self.event.id,
+            "created_at": self.event.created_at, "h": self.event.tag("h"),
+        }  # fmt: skip
+        match self.known:
+            case Unread() as unread:
+                return {**about, "unread": unread.why, "locked": unread.is_locked}
+            case AgentMemory() as memory:
+                return {
+                    **about, "category": memory.category, "key": memory.key,
+                    "session": memory.session, "content": memory.text,
+                }  # fmt: skip
+            case CollectiveMemory() as memory:
+                return {
+                    **about, "topic": memory.topic, "tier": memory.tier, "summary": memory.summary,
+                    "detail": memory.detail, "confidence": memory.confidence,
+                }  # fmt: skip
+            case memory:
+                return {**about, **memory.as_fields()}
+
+
+def shown_in(
+    events: Iterable[Event], reader: str, key: bytes, owners: frozenset[str]
+) -> list[Shown]:
+    """Of each author the newest record, the reader's own first, then the newest; what an owner
+    noted stands in each of them (S-22). `key`: see `relay.memory.snowclaw.encryption`."""
+    of_author: dict[tuple[str, bool], list[Event]] = {}
+    for event in events:
+        # The agents' own memory and what is told to all may have the same name.
+        of_author.setdefault((event.pubkey, event.d.startswith(COLLECTIVE)), []).append(event)
+    found = [
+        (event, record_in(event, key) if event.d.startswith(MEMORY) else _other_in(event, key))
+        for event in map(newest, of_author.values()) if event is not None
+    ]  # fmt: skip
+    by_owners = [
+        record for event, record in found
+        if event.pubkey in owners and isinstance(record, (UserRecord, GroupRecord))
+    ]  # fmt: skip
+    noted = {record.event.id for record in by_owners}
+    others = [(event, record) for event, record in found if event.id not in noted] or found
+    others.sort(key=lambda pair: (pair[0].pubkey != reader, -pair[0].created_at, pair[0].id))
+    of_users = [record.memory for record in by_owners if isinstance(record, UserRecord)]
+    of_groups = [record.memory for record in by_owners if isinstance(record, GroupRecord)]
+    shown = []
+    for event, record in others:
+        match record:
+            case UserRecord() if event.id not in noted:
+                shown.append(Shown(event, annotated_user(record.memory, of_users)))
+            case GroupRecord() if event.id not in noted:
+                shown.append(Shown(event, annotated_group(record.memory, of_groups)))
+            case UserRecord() | GroupRecord():
+                shown.append(Shown(event, record.memory))
+            case known:
+                shown.append(Shown(event, known))
+    return shown
+
+
+def _other_in(event: Event, key: bytes) -> AgentMemory | CollectiveMemory | Unread:
+    if event.d.startswith(COLLECTIVE):
+        return collective_in(event, key)
+    return agent_memory_in(event, key)
+
+
+def lines_of(shown: Shown) -> list[tuple[str, str]]:
+    """(what, text), one for each line; what is empty when a line goes on."""
+    event = shown.event
+    lines = [("key", event.d), *_lines_in(shown.known)]
+    if (group := event.tag("h")) is not None:
+        lines.append(("read by", f"group:{group}"))
+    lines.append(("version", f"{event.id[:8]} {iso(event.created_at)}"))
+    lines.append(("author", npub(event.pubkey)))
+    return lines
+
+
+def _lines_in(known: Known) -> Iterator[tuple[str, str]]:
+    match known:
+        case Unread():
+            yield "unreadable", known.why
+        case AgentMemory():
+            yield from _listed("text", known.text.splitlines())
+        case CollectiveMemory():
+            yield "tier", known.tier
+            yield "summary", known.summary
+            yield from _listed("detail", known.detail.splitlines())
+            yield "confidence", f"{known.confidence:g}"
+        case UserMemory():
+            yield from _of_user(known)
+        case GroupMemory():
+            yield from _of_group(known)
+        case _:
+            assert_never(known)
+
+
+def _of_user(memory: UserMemory) -> Iterator[tuple[str, str]]:
+    names = (f"{name} (since {iso(since)})" for name, since in reversed(memory.display_names))
+    yield from _listed("names", names)
+    if memory.is_owner:
+        yield "owner", "yes"
+    if memory.first_seen is not None:
+        where = "" if memory.first_seen_group is None else f" in group:{memory.first_seen_group}"
+        yield "first seen", f"{iso(memory.first_seen)}{where}"
+    if memory.last_interaction is not None:
+        yield "last seen", iso(memory.last_interaction)
+    pairs = (f"{name}={value}" for name, value in sorted(memory.preferences.items()))
+    yield from _listed("preferences", pairs)
+    yield from _notes(memory)
+
+
+def _of_group(memory: GroupMemory) -> Iterator[tuple[str, str]]:
+    if memory.purpose is not None:
+        yield "purpose", memory.purpose
+    yield from _listed("themes", memory.themes)
+    yield from _listed("decisions", (f"{text} ({iso(at)})" for text, at in memory.decisions))
+    yield from _listed("members", (f"{name} {key}".strip() for key, name in memory.members))
+    if memory.last_activity is not None:
+        yield "last active", iso(memory.last_activity)
+    yield from _notes(memory)
+
+
+def _notes(memory: UserMemory | GroupMemory) -> Iterator[tuple[str, str]]:
+    yield from _listed("notes", (*memory.notes, *(_OWNER + note for note in memory.owner_notes)))
+
+
+def _listed(what: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for position, text in enumerate(texts):
+        yield what if position == 0 else "", text
+
+
+def iso(at: int) -> str:
+    """`2026-02-18T00:00:00Z`; the bare number when it is beyond the year 9999."""
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(at)

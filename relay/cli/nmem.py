@@ -1,0 +1,403 @@
+"""`rookery nmem`: the memory of coding agents, from a terminal. MEMORY.md 5.8.
+
+What only reads the cache needs neither a relay nor a key. The others sign as the agent; what they
+write waits in the cache while the relay is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from relay.cli.options import (
+    client_options,
+    json_option,
+    print_counts,
+    print_json,
+    printable,
+)
+from relay.cli.progress import progress_bar
+from relay.client.connection import unix_now
+from relay.client.nmem import reading
+from relay.client.nmem.cipher import cache_key
+from relay.client.nmem.database import Database
+from relay.client.nmem.hooks import is_root
+from relay.client.nmem.memory import Nmem, NotFound
+from relay.client.nmem.reading import Order, Scope
+from relay.client.nmem.settings import find_nmem_settings
+from relay.client.settings import Actor, find_settings
+from relay.errors import UserError
+from relay.mcp.rows import hit
+from relay.memory.aman.times import utc
+from relay.memory.nmem.capture import project_at
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from relay.client.nmem.cipher import CacheKey
+    from relay.client.nmem.settings import NmemSettings
+    from relay.client.nmem.taking import Progress
+    from relay.memory.nmem.records import Session
+
+    Result = TypeVar("Result")
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+project_option = click.option("--project", metavar="P", help="Only what belongs to this project.")
+
+
+@click.group("nmem", epilog="Example: rookery nmem search 'dedupe relay'")
+def nmem() -> None:
+    """Search and look after what coding agents did (see `rookery hook`)."""
+
+
+# -- asked of the cache ---------------------------------------------------------------------------
+
+
+@nmem.command("search", epilog="Example: rookery nmem search 'schema migration' --project rook")
+@click.argument("query", metavar="Q")
+@project_option
+@click.option("--type", "obs_type", metavar="T", help="As file_edit, git_commit, marker.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option("--full", is_flag=True, help="Whole rows, not their beginnings.")
+@click.option("--ids", is_flag=True, help="Numbers only, one a line.")
+@click.option(
+    "--order-by", type=click.Choice([order.value for order in Order]), show_default=True,
+    default=Order.RELEVANCE.value,
+    help="blended: also the newer, and edits before reads.",
+)  # fmt: skip
+@json_option
+def search(
+    query: str, project: str | None, obs_type: str | None, limit: int, order_by: str, *,
+    full: bool, ids: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Find observations by their words. Prints JSON."""
+    if full and ids:
+        raise click.UsageError("--full and --ids exclude each other")
+    scope = Scope(project, obs_type)
+    with _reading() as (db, _):
+        found = reading.search(db, query, scope, Order(order_by), unix_now(), limit, 0)
+    if ids and not as_json:
+        for each in found:
+            click.echo(each.id)
+    elif ids:
+        print_json([each.id for each in found])
+    else:
+        print_json([asdict(each) if full else hit(each) for each in found])
+
+
+@nmem.command("status", epilog="Example: rookery nmem status --json")
+@json_option
+def status(*, as_json: bool) -> None:
+    """Show the cache: its file, how much is in it, and what waits for the relay."""
+    with _reading() as (db, database):
+        counted = asdict(reading.counts(db))
+        last = reading.last_session(db)
+        refused = reading.refused(db)
+    told: dict[str, object] = {
+        "file": str(database.path), "bytes": database.path.stat().st_size,
+        "encrypted": database.is_encrypted, **counted,
+        "last_session": None if last is None else _of_session(last),
+        "refusals": [{"d": d, "reason": reason} for d, reason in refused],
+    }  # fmt: skip
+    if as_json:
+        print_json(told)
+        return
+    told["last_session"] = "none" if last is None else (
+        f"{last.id} ({last.project}, {utc(last.started_at)} UTC)"
+    )  # fmt: skip
+    for name, value in told.items():
+        if name != "refusals":
+            click.echo(f"{name.replace('_', ' ')}: {printable(str(value))}")
+    for d, reason in refused:
+        click.echo(f"refused: {printable(d)}: {printable(reason)}")
+
+
+def _of_session(session: Session) -> dict[str, object]:
+    return {
+        "id": session.id, "project": session.project, "started_at": session.started_at,
+        "ended_at": session.ended_at,
+    }  # fmt: skip
+
+
+@nmem.command("context", epilog="Example: rookery nmem context --project rook")
+@click.option("--project", metavar="P", help="By default the project of the current folder.")
+@json_option
+def context(project: str | None, *, as_json: bool) -> None:
+    """Print what an agent on the project is told when it starts."""
+    name = _here() if project is None else project
+    with _reading() as (db, _):
+        text = reading.context_of(db, name, unix_now())
+    if as_json:
+        print_json({"project": name, "context": text})
+    elif text:
+        click.echo(text, nl=False)
+    else:
+        click.echo(f'No context available for project "{printable(name)}".')
+
+
+# -- recorded -------------------------------------------------------------------------------------
+
+
+@nmem.command("pin", epilog="Example: rookery nmem pin 42")
+@click.argument("number", metavar="ID", type=int)
+@client_options
+@json_option
+def pin(number: int, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+    """Keep an observation for good."""
+    return _pin(number, relay, key_file, is_pinned=True, as_json=as_json)
+
+
+@nmem.command("unpin", epilog="Example: rookery nmem unpin 42")
+@click.argument("number", metavar="ID", type=int)
+@client_options
+@json_option
+def unpin(number: int, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+    """Let an observation go when its time has come."""
+    return _pin(number, relay, key_file, is_pinned=False, as_json=as_json)
+
+
+def _pin(
+    number: int, relay: str | None, key_file: Path | None, *, is_pinned: bool, as_json: bool
+) -> int:
+    async def work(memory: Nmem) -> bool:
+        try:
+            await (memory.pin(number) if is_pinned else memory.unpin(number))
+        except NotFound as missing:
+            click.echo(str(missing), err=True)
+            return False
+        return True
+
+    if not _with_nmem(relay, key_file, work):
+        return 1
+    if as_json:
+        print_json({"id": number, "pinned": is_pinned})
+    else:
+        click.echo(f"{'pinned' if is_pinned else 'unpinned'} {number}")
+    return 0
+
+
+@nmem.command("mark", epilog="Example: rookery nmem mark 'the migration is irreversible'")
+@click.argument("text", metavar="TEXT")
+@click.option("--project", metavar="P", help="By default the project of the current folder.")
+@client_options
+@json_option
+def mark(
+    text: str, project: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Remember a text for good."""
+    name = _here() if project is None else project
+    if not text.strip():
+        raise click.UsageError("there is nothing to remember in an empty text")
+    number = _with_nmem(relay, key_file, lambda memory: memory.mark(text, name))
+    if as_json:
+        print_json({"id": number})
+    else:
+        click.echo(number)
+
+
+# -- forgotten ------------------------------------------------------------------------------------
+
+
+@nmem.command("purge", epilog="Example: rookery nmem purge --project old --confirm")
+@click.option("--before", metavar="TIME", help="ISO date or time (UTC), or Unix seconds.")
+@click.option("--older-than", metavar="AGE", help="As 90d, 12h, 30m.")
+@project_option
+@click.option("--session", metavar="S", help="Only of this session.")
+@click.option("--id", "number", type=int, metavar="ID", help="This observation.")
+@click.option("--type", "obs_type", metavar="T", help="As file_read.")
+@click.option("--search", metavar="Q", help="With these words.")
+@click.option("--confirm", is_flag=True, help="Delete; without it they are only counted.")
+@client_options
+@json_option
+def purge(
+    before: str | None, older_than: str | None, project: str | None, session: str | None,
+    number: int | None, obs_type: str | None, search: str | None, relay: str | None,
+    key_file: Path | None, *, confirm: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Delete what you recorded, here and at the relay: what all options hold for."""
+    until = None if before is None else _time(before)
+    age = None if older_than is None else _age(older_than)
+
+    async def work(memory: Nmem) -> dict[str, object]:
+        removed = await memory.purge(
+            before=until, older_than=age, project=project, session=session, id=number,
+            obs_type=obs_type, search=search, confirm=confirm,
+        )  # fmt: skip
+        return {**asdict(removed), "deleted": confirm}
+
+    told = _with_nmem(relay, key_file, work)
+    if as_json:
+        print_json(told)
+        return
+    verb = "deleted" if confirm else "would delete"
+    click.echo(
+        f"{verb} {told['observations']} observations, {told['prompts']} prompts,"
+        f" {told['sessions']} sessions" + ("" if confirm else "; add --confirm to do it")
+    )
+
+
+@nmem.command("maintain", epilog="Example: rookery nmem maintain --sweep")
+@click.option("--sweep", is_flag=True, help="Old rows leave the cache; done when nothing is named.")
+@click.option("--rebuild-fts", is_flag=True, help="Make the full-text index anew.")
+@click.option("--session", metavar="S", help="Close this session and have it summed up.")
+@client_options
+@json_option
+def maintain(
+    session: str | None, relay: str | None, key_file: Path | None, *, sweep: bool,
+    rebuild_fts: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Look after the cache. What leaves it stays at the relay."""
+
+    async def work(memory: Nmem, settings: NmemSettings) -> dict[str, int] | str:
+        told: dict[str, int] = {}
+        if rebuild_fts:
+            await memory.rebuild_index()
+            told["indexed"] = (await memory.counts()).observations
+        if session is not None:
+            try:
+                await memory.end_session(session)
+            except NotFound as missing:
+                return str(missing)
+            from relay.client.nmem.summaries import sum_up_one
+
+            told["summarised"] = await sum_up_one(memory.database, settings, session)
+        if sweep or not told:
+            told |= asdict(await memory.sweep())
+        return told
+
+    told = _with_settings(relay, key_file, work)
+    if isinstance(told, str):
+        click.echo(told, err=True)
+        return 1
+    print_counts(told, as_json=as_json)
+    return 0
+
+
+# -- kept alike -----------------------------------------------------------------------------------
+
+
+@nmem.command("sync", epilog="Example: rookery nmem sync --relay wss://relay.example")
+@client_options
+@json_option
+def sync(relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+    """Send what waits, and fetch what other machines wrote."""
+    with _progress("records") as progress:
+        synced = _with_nmem(relay, key_file, lambda memory: memory.sync(progress))
+    print_counts(asdict(synced), as_json=as_json)
+    return 1 if synced.refused or synced.waiting else 0
+
+
+@nmem.command("rebuild", epilog="Example: rookery nmem rebuild")
+@client_options
+@json_option
+def rebuild(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """Make the cache anew from the relay."""
+    with _progress("records") as progress:
+        number = _with_nmem(relay, key_file, lambda memory: memory.rebuild(progress))
+    print_counts({"records": number}, as_json=as_json)
+
+
+@nmem.command("import", epilog="Example: rookery nmem import ~/.nmem/nmem.db")
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@client_options
+@json_option
+def import_(file: Path, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """Take in a database of nmem itself; NMEM_KEY opens one that is encrypted."""
+
+    async def work(memory: Nmem) -> dict[str, int]:
+        with _progress("rows") as progress:
+            imported = await memory.import_file(file, _cache_key(), progress)
+        return asdict(imported)
+
+    print_counts(_with_nmem(relay, key_file, work), as_json=as_json)
+
+
+# -- inside ---------------------------------------------------------------------------------------
+
+
+def _cache_key() -> CacheKey | None:
+    _, settings = find_nmem_settings(Path.home())
+    return cache_key(os.environ, settings.key_file, settings.data / "nmem.key")
+
+
+@contextmanager
+def _reading() -> Iterator[tuple[Any, Database]]:
+    _, settings = find_nmem_settings(Path.home())
+    database = Database(settings.db, _cache_key())
+    _warn(database)
+    try:
+        with database.reading() as db:
+            yield db, database
+    finally:
+        database.close()
+
+
+def _with_nmem(
+    relay: str | None, key_file: Path | None, work: Callable[[Nmem], Awaitable[Result]]
+) -> Result:
+    return _with_settings(relay, key_file, lambda memory, _: work(memory))
+
+
+def _with_settings(
+    relay: str | None, key_file: Path | None,
+    work: Callable[[Nmem, NmemSettings], Awaitable[Result]],
+) -> Result:  # fmt: skip
+    home = Path.home()
+    _, settings = find_nmem_settings(home)
+    found = find_settings(
+        Actor.AGENT, relay=relay, key_file=key_file, environ=os.environ, home=home, here=Path()
+    )
+
+    async def opened() -> Result:
+        memory = Nmem(
+            found.relay, found.key, settings.db, _cache_key(),
+            secrets=settings.secret_filter(), group=settings.group,
+        )  # fmt: skip
+        async with memory:
+            _warn(memory.database)
+            return await work(memory, settings)
+
+    return asyncio.run(opened())
+
+
+def _warn(database: Database) -> None:
+    if database.warning:
+        click.echo(f"warning: {database.warning}", err=True)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Progress]:
+    with progress_bar("{task.completed:,.0f}") as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done: bar.advance(task, done)
+
+
+def _here() -> str:
+    return project_at(os.getcwd(), str(Path.home()), is_root)
+
+
+def _time(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"--before: {text!r} is no date, no time and no number", code=2) from None
+    return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
+
+
+def _age(text: str) -> int:
+    """Seconds."""
+    found = re.fullmatch(r"(\d{1,9})([smhdw])", text)
+    if found is None:
+        raise UserError(f"--older-than: {text!r} is no age such as 90d, 12h, 30m", code=2)
+    return int(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,101 @@
+"""A conversation as a terminal shows it: who said what, and what tools did, folded to a line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from rich.text import Text
+
+from relay.cli.options import printable
+from relay.memory.aman.times import utc
+from relay.memory.fields import compact
+from relay.memory.transcripts.showing import (
+    Permission,
+    Role,
+    Said,
+    ToolUse,
+    entries,
+    mode_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from relay.memory.transcripts.showing import Entry, Note
+
+_STYLES: Final = {
+    Role.USER: "bold green",
+    Role.ASSISTANT: "bold cyan",
+    Role.TOOL_CALL: "yellow",
+    Role.TOOL_RESULT: "yellow",
+    Role.PERMISSION_REQUEST: "bold magenta",
+}
+_FOLDED: Final = 100
+"""Characters of a line that something is folded to."""
+
+
+def drawn(notes: Iterable[Note], *, is_full: bool) -> Iterator[Text]:
+    """One block for each entry: time, role, content."""
+    for entry in entries(notes):
+        yield from _drawn(entry, is_full=is_full)
+
+
+def _drawn(entry: Entry, *, is_full: bool) -> Iterator[Text]:
+    match entry:
+        case Said(note):
+            if is_full or not note.is_quiet:
+                yield _block(note, _said(note), is_full=is_full)
+        case ToolUse(call, output):
+            if call is None:
+                lines = [entry.name]
+            else:
+                lines = [call.content if is_full else _folded(call.content)]
+            if output is not None:
+                lines.append(_output(output.summary, output.text, is_full=is_full))
+            first = call or (output.note if output is not None else None)
+            if first is not None:
+                yield _block(first, "\n".join(lines), is_full=is_full)
+        case Permission(request, tool_name, tool_input, decision):
+            said = f"may {tool_name} run? {_folded(compact(dict(tool_input)))}"
+            if decision is None:
+                said += "\n→ no answer"
+            else:
+                said += "\n→ allowed" if decision.is_allowed else "\n→ denied"
+                said += f": {decision.message}" if decision.message else ""
+            yield _block(request, said, is_full=is_full)
+        case _:
+            assert_never(entry)
+
+
+def _said(note: Note) -> str:
+    if note.role is Role.SET_PERMISSION_MODE:
+        return f"permission mode: {mode_of(note) or 'unknown'}"
+    return note.content
+
+
+def _output(summary: str, text: str, *, is_full: bool) -> str:
+    if is_full:
+        return "\n".join(f"→ {part}" for part in (summary, text) if part) or "→ nothing"
+    lines = text.count("\n") + 1 if text else 0
+    said = summary or text
+    more = f" (+{lines - 1} lines)" if lines > 1 and not summary else ""
+    return f"→ {_folded(said)}{more}"
+
+
+def _block(note: Note, content: str, *, is_full: bool) -> Text:
+    text = Text()
+    text.append(f"{utc(note.ms // 1000)} ", style="dim")
+    text.append(note.role.value, style=_STYLES.get(note.role, "dim"))
+    if note.model is not None and is_full:
+        text.append(f" {printable(note.model)}", style="dim")
+    for line in content.splitlines():
+        text.append(f"\n  {printable(line)}")
+    if note.is_cut:
+        text.append("\n  (cut: `rookery session export` has all of it)", style="dim")
+    text.append("\n")
+    return text
+
+
+def _folded(text: str) -> str:
+    line = next(iter(text.splitlines()), "")
+    return line if len(line) <= _FOLDED else f"{line[: _FOLDED - 1]}…"

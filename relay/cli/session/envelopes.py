@@ -1,0 +1,75 @@
+"""`rookery session pns …`: envelopes by hand. Asks no relay. MEMORY.md D-29."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import orjson
+
+from relay.client.connection import unix_now
+from relay.client.settings import Actor, find_settings
+from relay.errors import Invalid, UserError
+from relay.nostr import pns as envelopes
+from relay.nostr.event import event_from
+from relay.nostr.keys import read_key_file
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.pns import Channel
+
+key_option = click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the nsec or 64 hex of the device.",
+)
+
+
+@click.group("pns", epilog="Example: rookery session pns derive < data/keys/agent.nsec")
+def pns() -> None:
+    """Make and open envelopes (kind 1080) of a device's derived key."""
+
+
+@pns.command("derive", epilog="Example: rookery session pns derive < data/keys/agent.nsec")
+def derive() -> None:
+    """Print the public key that signs the envelopes of a device, whose key is read from stdin."""
+    key = read_key_file(sys.stdin.read(), "stdin")
+    click.echo(envelopes.derive(key).pubkey)
+
+
+@pns.command("wrap", epilog="Example: rookery session pns wrap < note.json > envelope.json")
+@key_option
+def wrap(key_file: Path | None) -> None:
+    """Put a signed event, read from stdin, into an envelope."""
+    envelope = envelopes.wrap(
+        _channel(key_file), _event_on_stdin(), unix_now(), secrets.token_bytes(32)
+    )
+    click.echo(envelope.raw)
+
+
+@pns.command("unwrap", epilog="Example: rookery session pns unwrap < envelope.json")
+@key_option
+def unwrap(key_file: Path | None) -> None:
+    """Print the event inside an envelope, which is read from stdin."""
+    click.echo(envelopes.unwrap(_channel(key_file), _event_on_stdin()).raw)
+
+
+def _channel(key_file: Path | None) -> Channel:
+    settings = find_settings(
+        Actor.AGENT, relay=None, key_file=key_file, environ=os.environ, home=Path.home(),
+        here=Path(),
+    )  # fmt: skip
+    return envelopes.derive(settings.key)
+
+
+def _event_on_stdin() -> Event:
+    try:
+        return event_from(orjson.loads(sys.stdin.buffer.read()))
+    except orjson.JSONDecodeError:
+        raise UserError("stdin holds no JSON: give one event, as `nostr` tools print it") from None
+    except Invalid as fault:
+        raise UserError(f"stdin holds no event: {fault.text}") from None

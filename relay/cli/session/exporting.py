@@ -1,0 +1,166 @@
+"""`rookery session export|verify|resume`: the file again."""
+
+from __future__ import annotations
+
+import os
+import re
+from hashlib import sha256
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.session.sharing import PATH, Server, author_option, on_relay
+from relay.client.transcripts import Incomplete, NoSession
+from relay.client.transcripts.files import session_file
+from relay.errors import UserError
+from relay.memory.transcripts.paths import Directory
+
+if TYPE_CHECKING:
+    from relay.client.transcripts import Transcripts
+    from relay.memory.transcripts.assembly import Assembly
+
+directory_option = click.option(
+    "--cwd", metavar="DIR", help="Where it shall seem to have run.  [default: where it ran]"
+)
+
+
+@click.command("export", epilog="Example: rookery session export 5b0f6a1e… -o session.jsonl")
+@click.argument("session", metavar="S")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Instead of stdout.")
+@directory_option
+@click.option("--git-branch", metavar="B", help="Put this branch into every line that names one.")
+@click.option("--allow-gaps", is_flag=True, help="Write what is there, and say what is not.")
+@author_option
+@client_options
+def export_command(
+    session: str, output: Path | None, cwd: str | None, git_branch: str | None,
+    author: str | None, relay: str | None, key_file: Path | None, *, allow_gaps: bool,
+) -> None:  # fmt: skip
+    """Write the session's file, byte for byte as it was imported.
+
+    Parts that are missing are named on stderr, and nothing is written (but see --allow-gaps).
+    """
+
+    async def work(transcripts: Transcripts) -> tuple[Assembly, str | None]:
+        assembly = await _whole(transcripts, session, author, allow_gaps=allow_gaps)
+        return assembly, cwd or await transcripts.directory_of(session)
+
+    assembly, where = on_relay(Server(relay, key_file), work)
+    if where is None and (assembly.relative or any(line.has_tokens for line in assembly.lines)):
+        where = os.path.realpath(Path.cwd())
+        click.echo(f"nobody said where the session ran: {where} is filled in (--cwd)", err=True)
+    directory = None if where is None else Directory(where)
+    data = b"".join(assembly.file(directory, git_branch))
+    if output is None or output == Path("-"):
+        click.echo(data, nl=False)
+    else:
+        output.write_bytes(data)
+    for fault in assembly.faults:
+        click.echo(printable(fault), err=True)
+    for unread in assembly.unread:
+        click.echo(f"skipped {unread.event.id[:8]} {printable(unread.why)}", err=True)
+    for part, count in sorted(assembly.stripped.items()):
+        click.echo(
+            f"{count} lines were stripped of {printable(part)} before they were sent: this is not"
+            " the file to the byte",
+            err=True,
+        )
+    if assembly.relative:
+        click.echo(
+            f"{assembly.relative} lines have relative paths, which nobody can restore", err=True
+        )
+    click.echo(_summary(assembly, data), err=True)
+
+
+@click.command("verify", epilog="Example: rookery session verify 5b0f6a1e… session.jsonl")
+@click.argument("session", metavar="S")
+@click.argument("file", type=PATH, metavar="FILE")
+@author_option
+@client_options
+@json_option
+def verify_command(
+    session: str, file: Path, author: str | None, relay: str | None, key_file: Path | None,
+    *, as_json: bool,
+) -> int:  # fmt: skip
+    """Compare a file with what the relay has of the session, byte for byte."""
+    base = session_file(file).opening.base
+
+    async def work(transcripts: Transcripts) -> Assembly:
+        return await _whole(transcripts, session, author, allow_gaps=True)
+
+    assembly = on_relay(Server(relay, key_file), work)
+    differing = None
+    with file.open("rb") as ours:
+        theirs = assembly.file(Directory(base or "/"))
+        for number, (here, there) in enumerate(zip_longest(ours, theirs), 1):
+            if here != there:
+                differing = number
+                break
+    if as_json:
+        print_json({"identical": differing is None, "line": differing})
+    elif differing is None:
+        click.echo("identical")
+    else:
+        click.echo(f"line {differing} differs")
+    for fault in assembly.faults:
+        click.echo(printable(fault), err=True)
+    return 0 if differing is None else 1
+
+
+@click.command("resume", epilog="Example: rookery session resume 5b0f6a1e… --cwd ~/rook")
+@click.argument("session", metavar="S")
+@click.option("--cwd", metavar="DIR", help="Where to go on.  [default: the current folder]")
+@author_option
+@client_options
+def resume_command(
+    session: str, cwd: str | None, author: str | None, relay: str | None, key_file: Path | None
+) -> None:
+    """Write the session where claude-code looks for it, and print the command that goes on."""
+    if re.fullmatch(r"[A-Za-z0-9._-]+", session) is None or session.startswith("."):
+        raise UserError(f"{printable(session)} is no session id that claude-code can resume")
+    here = os.path.realpath(Path.cwd() if cwd is None else Path(cwd).expanduser())
+
+    async def work(transcripts: Transcripts) -> bytes:
+        assembly = await _whole(transcripts, session, author, allow_gaps=False)
+        return b"".join(assembly.file(Directory(here)))
+
+    data = on_relay(Server(relay, key_file), work)
+    config = os.environ.get("CLAUDE_CONFIG_DIR")
+    home = Path(config) if config else Path.home() / ".claude"
+    path = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", here) / f"{session}.jsonl"
+    if path.exists() and not path.read_bytes().startswith(data):
+        raise UserError(
+            f"{path} is there and says something else: move it away, or resume it as it is"
+        )
+    if path.exists():
+        click.echo(f"{path} is there and goes on from it; in {here} run:", err=True)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(made, "wb") as opened:
+            opened.write(data)
+        click.echo(f"wrote {path}; in {here} run:", err=True)
+    click.echo(f"claude --resume {session}")
+
+
+async def _whole(
+    transcripts: Transcripts, session: str, author: str | None, *, allow_gaps: bool
+) -> Assembly:
+    try:
+        assembly = await transcripts.assembly(session, author)
+        if not assembly.lines:
+            raise NoSession(session, "archive of session")
+    except NoSession as error:
+        raise UserError(f"{error}; `rookery session list` shows what there is") from error
+    if assembly.faults and not allow_gaps:
+        for fault in assembly.faults:
+            click.echo(printable(fault), err=True)
+        raise Incomplete(session, assembly)
+    return assembly
+
+
+def _summary(assembly: Assembly, data: bytes) -> str:
+    return f"{len(assembly.lines)} lines, {len(data)} bytes, sha256 {sha256(data).hexdigest()}"

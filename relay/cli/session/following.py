@@ -1,0 +1,81 @@
+"""`rookery session follow FILE|DIR`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.options import client_options, printable
+from relay.cli.session.sharing import PATH, Server, plan_of, plan_options, with_spool
+from relay.client.transcripts.following import Follower
+from relay.client.transcripts.tailing import Turn
+from relay.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.client.transcripts import Transcripts
+    from relay.client.transcripts.following import Step
+
+_PATIENCE_S: Final = 30.0
+
+
+@click.command("follow", epilog="Example: rookery session follow ~/.claude/projects")
+@click.argument("path", type=PATH, metavar="FILE|DIR")
+@click.option("--once", is_flag=True, help="Send what is new, and end.")
+@plan_options
+@client_options
+def follow_command(
+    path: Path, session_id: str | None, group: str | None, max_inner: int | None,
+    parts: tuple[str, ...], relay: str | None, key_file: Path | None, *, once: bool, sealed: bool,
+    raw_paths: bool,
+) -> None:  # fmt: skip
+    """Send a running session line by line; of a folder, all that run below it.
+
+    Goes on behind the last line that was sent, also when it is started anew. While the relay is
+    away lines wait on disk. Ctrl-C ends it.
+    """
+    if not path.exists():
+        raise UserError(f"there is no file {path}")
+    if session_id is not None and path.is_dir():
+        raise click.UsageError("--session names one session: give one file with it")
+    plan = plan_of(session_id, group, parts, raw_paths=raw_paths)
+
+    async def work(transcripts: Transcripts, folder: Path) -> None:
+        if not transcripts.is_online:
+            click.echo(f"{transcripts.url} is away: lines wait in {folder}", err=True)
+        for refused in await transcripts.refused():
+            click.echo(f"refused, of an earlier run: {printable(refused.reason)}", err=True)
+        await transcripts.drop_refused()
+        fitted = await transcripts.fitted(plan, max_inner)
+        follower = Follower(transcripts, path, fitted, folder / "follow", _tell)
+        if once:
+            await follower.look()
+            await transcripts.settled(_PATIENCE_S)
+        else:
+            await follower.run()
+
+    with_spool(Server(relay, key_file, sealed), work)
+
+
+def _tell(step: Step) -> None:
+    session = printable(step.session)
+    match step.turn:
+        case Turn.REWRITTEN:
+            click.echo(
+                f"{printable(str(step.path))} was written anew: it is sent from its start; lines"
+                f" that changed are in session {session} twice",
+                err=True,
+            )
+        case Turn.GONE:
+            click.echo(f"{printable(str(step.path))} is gone; waiting for it", err=True)
+        case _ if step.sent is not None:
+            sent = step.sent
+            waiting = f", {sent.queued} waiting" if sent.queued else ""
+            click.echo(
+                f"{session}: {step.lines} lines, {sent.stored} stored,"
+                f" {sent.duplicates} duplicates{waiting}"
+            )
+            for refusal in sent.refused:
+                click.echo(f"  refused: {printable(str(refusal))}", err=True)

@@ -1,0 +1,117 @@
+"""`rookery session import FILE|DIR…`"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.progress import Amount, progress_bar
+from relay.cli.session.sharing import PATH, Server, on_relay, plan_of, plan_options
+from relay.client.transcripts.files import files_in, session_file, session_ids
+from relay.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from relay.client.transcripts import ImportResult, Transcripts
+    from relay.client.transcripts.files import SessionFile
+
+
+@click.command(
+    "import", epilog="Example: rookery session import ~/.claude/projects/-home-me-rook --group tea"
+)
+@click.argument("paths", type=PATH, nargs=-1, required=True, metavar="FILE|DIR...")
+@plan_options
+@client_options
+@json_option
+def import_command(
+    paths: tuple[Path, ...], session_id: str | None, group: str | None, max_inner: int | None,
+    parts: tuple[str, ...], relay: str | None, key_file: Path | None, *, sealed: bool,
+    raw_paths: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Send session files to the relay: every line as it is, and notes to be read.
+
+    Of a folder, every .jsonl file below it. What the relay has already is not sent again, so an
+    import that was broken off is begun again with the same command.
+    """
+    files = _files(paths)
+    if session_id is not None and len(files) > 1:
+        raise click.UsageError(f"--session names one session, and there are {len(files)} files")
+    plan = plan_of(session_id, group, parts, raw_paths=raw_paths)
+
+    async def work(transcripts: Transcripts) -> bool:
+        fitted = await transcripts.fitted(plan, max_inner)
+        all_taken = True
+        with _progress(sum(file.size for file in files.values())) as advance:
+            before = 0
+            for id_, file in files.items():
+                is_own = session_id is not None or id_ == file.session
+                own = fitted if is_own else replace(fitted, session=id_)
+                result = await transcripts.import_session(file, own, partial(advance, before))
+                before += file.size
+                _tell(result, file, is_renamed=not is_own, as_json=as_json)
+                all_taken = all_taken and not result.refused
+        return all_taken
+
+    return 0 if on_relay(Server(relay, key_file, sealed), work) else 1
+
+
+def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
+    """Session id → file, of all that was named. Raises UserError."""
+    found: dict[Path, SessionFile] = {}
+    for path in paths:
+        inside = files_in(path)
+        if not inside:
+            raise UserError(f"{path} holds no session file: no .jsonl below it")
+        for file in inside:
+            try:
+                found[file] = session_file(file)
+            except UserError as fault:
+                if file == path:
+                    raise
+                click.echo(f"skipped: {printable(str(fault))}", err=True)
+    if not found:
+        raise UserError("there is no line in any of these files")
+    ids = session_ids(found.values())
+    return {ids[path]: file for path, file in found.items()}
+
+
+def _tell(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_json: bool) -> None:
+    if as_json:
+        refused = [str(refusal) for refusal in result.refused]
+        print_json({**asdict(replace(result, refused=())), "file": str(file.path),
+                    "refused": refused})  # fmt: skip
+    else:
+        click.echo(
+            f"{printable(result.session)}: {result.lines} lines, {result.notes} notes,"
+            f" {result.archive} source events, {result.stored} stored,"
+            f" {result.duplicates} duplicates"
+        )
+    if is_renamed:
+        click.echo(
+            f"  {printable(file.path.name)} names session {printable(file.session)}, which another"
+            " file is",
+            err=True,
+        )
+    for reason, count in Counter(map(str, result.refused)).items():
+        click.echo(f"  refused {count}: {printable(reason)}", err=True)
+    if result.others:
+        click.echo(
+            f"  the relay has {result.others} other events of this session: the file was written"
+            " anew since, or another file was sent under its id (see --session)",
+            err=True,
+        )
+
+
+@contextmanager
+def _progress(size: int) -> Iterator[Callable[[int, int], None]]:
+    with progress_bar(Amount.BYTES, Amount.SPEED) as progress:
+        task = progress.add_task("", total=size)
+        yield lambda before, read: progress.update(task, completed=before + read)

@@ -1,0 +1,160 @@
+"""`rookery session list|show|search`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.options import client_options, console, json_option, print_json, printable
+from relay.cli.session.chat import drawn
+from relay.cli.session.sharing import Server, on_relay
+from relay.errors import UserError
+from relay.memory.aman.times import utc
+from relay.memory.fence import fenced
+from relay.nostr.keys import npub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from relay.client.transcripts import Listed, Transcripts
+    from relay.memory.transcripts.showing import Note
+
+_WIDE_ENOUGH: Final = 120
+"""Columns; in fewer a table would cut the ids, which the other commands ask for."""
+
+@click.command("list", epilog="Example: rookery session list --json")
+@click.option("--all", "include_deleted", is_flag=True, help="Deleted ones too.")
+@client_options
+@json_option
+def list_command(
+    relay: str | None, key_file: Path | None, *, include_deleted: bool, as_json: bool
+) -> None:
+    """List the sessions that this key may read, newest first."""
+
+    async def work(transcripts: Transcripts) -> list[Listed]:
+        return await transcripts.sessions(include_deleted=include_deleted)
+
+    rows = on_relay(Server(relay, key_file), work)
+    if as_json:
+        print_json([_as_json(row) for row in rows])
+        return
+    from rich.table import Table
+
+    out = console()
+    if out.width < _WIDE_ENOUGH:
+        for row in rows:
+            last = (row.status, f"{row.notes} notes", _time(row.last_ms))
+            click.echo("  ".join((printable(row.session), *filter(None, last))))
+            click.echo(f"  {printable(row.title)}")
+        return
+    table = Table("Session", "Title", "Status", "Notes", "Last")
+    for row in rows:
+        table.add_row(
+            printable(row.session), printable(row.title), row.status or "", str(row.notes),
+            _time(row.last_ms),
+        )  # fmt: skip
+    out.print(table)
+
+
+@click.command("show", epilog="Example: rookery session show 5b0f6a1e… --full")
+@click.argument("session", metavar="S")
+@click.option("--full", is_flag=True, help="What tools were given and gave, unfolded.")
+@client_options
+@json_option
+def show_command(
+    session: str, relay: str | None, key_file: Path | None, *, full: bool, as_json: bool
+) -> None:
+    """Show a session as the conversation it was, tool calls folded."""
+
+    async def work(transcripts: Transcripts) -> list[Note]:
+        return await transcripts.messages(session)
+
+    notes = on_relay(Server(relay, key_file), work)
+    if not notes:
+        raise UserError(
+            f"there is no session {printable(session)} that this key may read;"
+            " `rookery session list` shows what there is"
+        )
+    if as_json:
+        print_json([_note_as_json(note) for note in notes])
+        return
+    out = console()
+    for text in drawn(notes, is_full=full):
+        out.print(text)
+
+
+@click.command("search", epilog="Example: rookery session search 'migration failed' --limit 5")
+@click.argument("query", metavar="Q")
+@click.option("--session", "session_id", metavar="S", help="In this session alone.")
+@click.option("--group", metavar="G", help="In the sessions of this group.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "context"]), default="text",
+    help="context: fenced, to be put before a model.",
+)  # fmt: skip
+@client_options
+@json_option
+def search_command(
+    query: str, session_id: str | None, group: str | None, limit: int, form: str,
+    relay: str | None, key_file: Path | None, *, as_json: bool,
+) -> int:  # fmt: skip
+    """Find notes with these words in all sessions, best first."""
+
+    async def work(transcripts: Transcripts) -> list[Note]:
+        if not await transcripts.searches():
+            click.echo(
+                f"{transcripts.url} has no search: notes are looked through word by word", err=True
+            )
+        return await transcripts.search(query, session_id, group, limit)
+
+    notes = on_relay(Server(relay, key_file), work)
+    if as_json:
+        print_json([_note_as_json(note) for note in notes])
+    elif form == "context":
+        for note in notes:
+            source = f"transcripts session {note.session} {note.role} {_time(note.ms)}"
+            text = "\n".join(map(printable, note.content.splitlines()))
+            click.echo(fenced(text, printable(source), npub(note.author)))
+    else:
+        _print_hits(notes)
+    return 0 if notes else 1
+
+
+def _print_hits(notes: Iterable[Note]) -> None:
+    for note in notes:
+        click.echo(f"{printable(note.session)}  {_time(note.ms)}  {note.role}  {note.id[:8]}")
+        for line in note.content.splitlines()[:3]:
+            click.echo(f"  {printable(line)[:160]}")
+
+
+def _as_json(row: Listed) -> dict[str, object]:
+    return {
+        "session": row.session,
+        "title": row.title,
+        "status": row.status,
+        "notes": row.notes,
+        "last": row.last_ms // 1000,
+        "author": row.author,
+        "cwd": row.cwd,
+    }
+
+
+def _note_as_json(note: Note) -> dict[str, object]:
+    return {
+        "id": note.id,
+        "author": note.author,
+        "session": note.session,
+        "ms": note.ms,
+        "role": note.role,
+        "content": note.content,
+        "tool_id": note.tool_id,
+        "tool_name": note.tool_name,
+        "model": note.model,
+        "truncated": note.is_cut,
+    }
+
+
+def _time(ms: int) -> str:
+    return utc(ms // 1000)  # whatever a note says of itself

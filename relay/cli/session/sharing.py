@@ -1,0 +1,118 @@
+"""What the commands of `rookery session` share: the relay, the plan, how errors are said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from relay.cli.connect import with_settings
+from relay.cli.options import PublicKey
+from relay.client.settings import Actor, find_settings
+from relay.client.transcripts import Transcripts
+from relay.errors import UserError
+from relay.memory.transcripts.plan import Paths, Plan
+from relay.memory.transcripts.stripping import Part, Stripping
+from relay.nostr.pns import derive
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from relay.client import Client
+    from relay.client.settings import ClientSettings
+
+    Result = TypeVar("Result")
+
+PATH: Final = click.Path(path_type=Path)
+
+
+class Server(NamedTuple):
+    """Which relay, and who signs: the options that most commands take."""
+
+    relay: str | None
+    key_file: Path | None
+    is_sealed: bool = False
+    """Whether what is written goes into envelopes."""
+
+
+def author_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--author", type=PublicKey(), metavar="KEY", help="Whose lines, when several keys wrote."
+    )(command)
+
+
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How files become events."""
+    for option in (
+        click.option(
+            "--strip", "parts", multiple=True, type=click.Choice([part.value for part in Part]),
+            help="Leave this out; the export says that it is missing. May be given again.",
+        ),
+        click.option("--raw-paths", is_flag=True, help="Leave paths as they are."),
+        click.option(
+            "--max-inner", type=click.IntRange(min=2_000), metavar="N",
+            help="Bytes of an event inside an envelope.  [default: 65535]",
+        ),
+        click.option("--pns", "sealed", is_flag=True, help="Send envelopes of a derived key."),
+        click.option("--group", metavar="G", help="Share it with this group."),
+        click.option("--session", "session_id", metavar="S", help="Keep it under this id."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def plan_of(
+    session: str | None, group: str | None, parts: Iterable[str], *, raw_paths: bool
+) -> Plan:
+    return Plan(
+        session=session,
+        group=group,
+        paths=Paths.RAW if raw_paths else Paths.TOKENS,
+        stripping=_stripping({Part(part) for part in parts}),
+    )
+
+
+def on_relay(server: Server, work: Callable[[Transcripts], Awaitable[Result]]) -> Result:
+    """What `work` returns; the relay must be there."""
+
+    async def on(client: Client, settings: ClientSettings) -> Result:
+        channel = derive(settings.key) if server.is_sealed else None
+        async with Transcripts(client, settings.key, channel) as transcripts:
+            return await work(transcripts)
+
+    return with_settings(Actor.AGENT, server.relay, server.key_file, on)
+
+
+def with_spool(
+    server: Server, work: Callable[[Transcripts, Path], Awaitable[Result]]
+) -> Result:
+    """What `work` returns, given the client's folder too; the relay may be away."""
+    settings = find_settings(
+        Actor.AGENT, relay=server.relay, key_file=server.key_file, environ=os.environ,
+        home=Path.home(), here=Path(),
+    )  # fmt: skip
+
+    async def run() -> Result:
+        channel = derive(settings.key) if server.is_sealed else None
+        folder = settings.data
+        async with Transcripts(
+            settings.relay, settings.key, channel, folder=folder
+        ) as transcripts:
+            return await work(transcripts, folder)
+
+    return asyncio.run(run())
+
+
+def _stripping(parts: set[Part]) -> Stripping:
+    if Part.SECRETS not in parts:
+        return Stripping(frozenset(parts))
+    try:
+        from relay.memory.nmem.secrets import SecretFilter, Sensitivity
+    except ImportError:
+        raise UserError("--strip secrets needs RE2: pip install google-re2") from None
+    # Known forms only: ids of tools and messages look drawn by lot, because they are.
+    secrets = SecretFilter(Sensitivity.RELAXED)
+    return Stripping(frozenset(parts), lambda text: secrets.filtered(text).text)

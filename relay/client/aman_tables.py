@@ -1,0 +1,241 @@
+"""The tables of an Aman agent: its memory as SQLite has it, written from the relay and read for it.
+
+MEMORY.md A-17. Tables that are there already may have columns of their own; those that say where a
+row came from are added. Times are `YYYY-MM-DD HH:MM:SS`, UTC.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from relay.client.errors import ClientError
+from relay.memory.aman.checks import FIELDS, VERSION, content_fault
+from relay.memory.aman.records import Clear, Preference, Summary, ToolCall
+from relay.memory.aman.times import utc
+from relay.memory.fields import Need, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from relay.memory.aman.fold import Row, Snapshot
+
+    Kept = Preference | Summary | ToolCall | Clear
+
+TABLES: Final[Mapping[str, type[Kept]]] = {
+    "preferences": Preference,
+    "conversation_summaries": Summary,
+    "tool_history": ToolCall,
+    "clear_context_events": Clear,
+}
+_NOSTR: Final = ("nostr_event_id", "nostr_created_at", "nostr_relay", "nostr_schema_version")
+_TIMES: Final = ("updated_at", "created_at")
+SCHEMA_VERSION: Final = int(VERSION)
+_MOST: Final = 2**63 - 1
+_AT_ONCE: Final = 500
+"""Rows that are read before any is given out."""
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS preferences (
+    history_key TEXT PRIMARY KEY, preference TEXT NOT NULL, updated_at TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS conversation_summaries (
+    history_key TEXT PRIMARY KEY, summary TEXT NOT NULL, message_count INTEGER NOT NULL,
+    updated_at TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS tool_history (
+    history_key TEXT NOT NULL, tool_name TEXT NOT NULL, success INTEGER NOT NULL,
+    content TEXT NOT NULL, sender_id TEXT, group_id TEXT, created_at TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS clear_context_events (
+    history_key TEXT NOT NULL, sender_id TEXT, created_at TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS tool_history_of ON tool_history (history_key, created_at);
+CREATE INDEX IF NOT EXISTS clear_context_events_of ON clear_context_events (history_key, created_at)
+"""
+
+
+class TablesUnusable(ClientError):
+    """The file is no SQLite database, or its tables are not Aman's."""
+
+
+class Replaced(NamedTuple):
+    """Rows written."""
+
+    preferences: int
+    summaries: int
+    tools: int
+    clears: int
+
+
+class Unusable(NamedTuple):
+    """A row of a table that is no record."""
+
+    table: str
+    row: int
+    """SQLite's rowid."""
+    why: str
+
+
+def replace_rows(path: Path, snapshots: Iterable[Snapshot], relay: str) -> Replaced:
+    """The tables say what the snapshots do, under their history keys; whole or not at all.
+
+    A row whose event is there but cannot be read now stays. Raises TablesUnusable.
+    """
+    with _opened(path, must_exist=False) as file, file:
+        file.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA.split(";"):
+            file.execute(statement)
+        for table in TABLES:
+            _add_columns(file, table)
+        counts = dict.fromkeys(TABLES, 0)
+        for snapshot in snapshots:
+            for table, rows in _tables_of(snapshot).items():
+                if rows or table != "preferences":
+                    _replace(file, table, snapshot, rows, relay)
+                counts[table] += len(rows)
+        return Replaced(*counts.values())
+
+
+def rows_in(path: Path) -> Iterator[Kept | Unusable]:
+    """Every row, table by table in the order of `TABLES`; a table that is missing has none.
+
+    Between two rows the file is not locked: the agent whose it is may go on writing.
+    Raises TablesUnusable.
+    """
+    with _opened(path, must_exist=True) as file:
+        found = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+        if not found & TABLES.keys():
+            raise TablesUnusable(f"{path} has none of Aman's tables ({', '.join(TABLES)})")
+        for table, record in TABLES.items():
+            if table in found:
+                yield from _records(file, path, table, record)
+
+
+def number_of_rows(path: Path) -> int:
+    """In all tables together. Raises TablesUnusable."""
+    with _opened(path, must_exist=True) as file:
+        found = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+        return sum(
+            file.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in TABLES
+            if table in found
+        )
+
+
+@contextmanager
+def _opened(path: Path, *, must_exist: bool) -> Iterator[sqlite3.Connection]:
+    if must_exist and not path.is_file():
+        raise TablesUnusable(f"there is no file {path}")
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as file:
+            yield file
+    except sqlite3.Error as error:
+        raise TablesUnusable(f"{path}: {error}") from error
+
+
+def _columns(record: type[Kept]) -> tuple[str, ...]:
+    return tuple(name for name, _, _ in FIELDS[record.kind])
+
+
+def _add_columns(file: sqlite3.Connection, table: str) -> None:
+    there = {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
+    for name in _NOSTR:
+        if name not in there:
+            kind = "INTEGER" if name == "nostr_schema_version" else "TEXT"
+            file.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+
+
+def _tables_of(snapshot: Snapshot) -> dict[str, Sequence[Row[Any]]]:
+    preference, summary = snapshot.preference, snapshot.summary
+    return {
+        "preferences": [] if preference is None else [preference],
+        "conversation_summaries": [] if summary is None else [summary],
+        # Oldest first, as the agent itself would have written them.
+        "tool_history": snapshot.tools[::-1],
+        "clear_context_events": snapshot.clears[::-1],
+    }
+
+
+def _replace(
+    file: sqlite3.Connection, table: str, snapshot: Snapshot, rows: Sequence[Row[Any]], relay: str
+) -> None:
+    locked = orjson.dumps([unread.event.id for unread in snapshot.unread]).decode()
+    file.execute(
+        f"DELETE FROM {table} WHERE history_key = ?"
+        " AND ifnull(nostr_event_id, '') NOT IN (SELECT value FROM json_each(?))",
+        (snapshot.history_key, locked),
+    )
+    columns = _columns(TABLES[table])
+    names = (*columns, *_NOSTR)
+    file.executemany(
+        f"INSERT OR REPLACE INTO {table} ({', '.join(names)})"
+        f" VALUES ({', '.join('?' * len(names))})",
+        [
+            (
+                *(
+                    utc(row.time) if name in _TIMES else _storable(getattr(row.record, name))
+                    for name in columns
+                ),
+                row.id, utc(row.created_at), relay, SCHEMA_VERSION,
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def _storable(value: object) -> object:
+    """SQLite takes no integers over 64 bits, and JSON has them."""
+    return min(value, _MOST) if isinstance(value, int) else value
+
+
+def _records(
+    file: sqlite3.Connection, path: Path, table: str, record: type[Kept]
+) -> Iterator[Kept | Unusable]:
+    columns = _columns(record)
+    optional = {name for name, _, need in FIELDS[record.kind] if need is Need.OPTIONAL}
+    there = {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
+    if missing := [name for name in columns if name not in there and name not in optional]:
+        raise TablesUnusable(f"{path}: table {table} has no column {missing[0]}")
+    wanted = ", ".join(name if name in there else f"NULL AS {name}" for name in columns)
+    for rowid, *values in _rows(file, table, wanted):
+        payload: dict[str, object] = dict(zip(columns, values, strict=True))
+        for name in _TIMES:
+            if name in payload:
+                payload[name] = _seconds(payload[name])
+        if payload.get("success") in (0, 1):
+            payload["success"] = bool(payload["success"])
+        hk = payload["history_key"]
+        fault = content_fault(record.kind, payload, hk if isinstance(hk, str) else "")
+        if fault is not None:
+            yield Unusable(table, rowid, fault.removeprefix("content."))
+        else:
+            yield record(**payload)  # type: ignore[arg-type]
+
+
+def _rows(file: sqlite3.Connection, table: str, columns: str) -> Iterator[Sequence[Any]]:
+    """The rowid and these columns of every row."""
+    last = -_MOST - 1
+    while rows := file.execute(
+        f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?",
+        (last, _AT_ONCE),
+    ).fetchall():
+        yield from rows
+        last = rows[-1][0]
+
+
+def _seconds(value: object) -> object:
+    """Unix seconds of a time as text or number; the value itself when it is no time."""
+    if not isinstance(value, str):
+        return value
+    if (number := whole_number(value)) is not None:
+        return number  # as a text column keeps it
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp())

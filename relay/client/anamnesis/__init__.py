@@ -1,0 +1,17 @@
+"""Anamnesis on a connection: its reading half, its writing half, matching of words, entry files."""
+
+from relay.client.anamnesis.anamnesis import Anamnesis, Imported
+from relay.client.anamnesis.reading import Ambiguous, UnknownMemory
+from relay.memory.anamnesis.checks import content_hash
+from relay.memory.anamnesis.records import validated as validate
+from relay.memory.anamnesis.trust import trust_score
+
+__all__ = [
+    "Ambiguous",
+    "Anamnesis",
+    "Imported",
+    "UnknownMemory",
+    "content_hash",
+    "trust_score",
+    "validate",
+]

@@ -1,0 +1,329 @@
+"""Anamnesis: shared memories, each named by the hash of what it says, and who stands up for them.
+
+    async with Anamnesis("ws://127.0.0.1:7777", key, {"id": "babel-1", "name": "Babel"}) as memory:
+        hashed = await memory.remember("The relay at noon had 12 groups.", tags=["relay"])
+        for hit in await memory.recall("how many groups"):
+            print(hit.score, hit.memory.entry.content)
+
+MEMORY.md §6. An entry never changes: who vouches for it, corrects or amends it signs an event of
+their own, and reading puts them together. Hashes are 64 lowercase hex.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from relay.client.anamnesis.files import BEFORE_1970, Unusable, entries_in, write_lines
+from relay.client.anamnesis.reading import AnamnesisReader, UnknownMemory, check_hash, member_of
+from relay.client.errors import ClientError, PublishRefused
+from relay.client.writer import Outcome, Written
+from relay.errors import Invalid
+from relay.memory.anamnesis.checks import (
+    VOUCH,
+    Attestation,
+    MemoryType,
+    content_hash,
+    entry_faults,
+    patch_faults,
+    vouch_faults,
+)
+from relay.memory.anamnesis.records import (
+    Entry,
+    entry_draft,
+    fields_of,
+    patch_draft,
+    supersession_draft,
+    timestamp_of,
+    vouch_draft,
+)
+from relay.memory.fields import compact, object_in
+from relay.memory.naming import PATCH, SUPERSEDED
+from relay.memory.terms import MAX_CHARS
+from relay.nostr import kinds
+from relay.nostr.filters import Filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from relay.client.connection import Client
+    from relay.memory.anamnesis.trust import Reputations
+    from relay.memory.draft import Draft
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+
+_FRAME_BYTES: Final = len('["EVENT",]')
+
+
+class Imported(NamedTuple):
+    """What became of a file's entries."""
+
+    stored: int
+    duplicates: int
+    refused: tuple[str, ...]
+    """`line 3: …`, in the order of the file."""
+    claims: int
+    """Entries that named vouchers or a successor: left out, since nobody signed them (X-06)."""
+
+
+class Anamnesis(AnamnesisReader):
+    """Writing methods return when the relay has the record (or it is on disk: see `folder`); they
+    raise PublishRefused, and Invalid for what no relay would take. What cannot be read is in
+    `unread`, and in nobody's way.
+    """
+
+    def __init__(
+        self,
+        relay: Client | str,
+        signer: SecretKey,
+        author: Mapping[str, object] | None = None,
+        *,
+        owners: Iterable[str] = (),
+        reputations: Reputations | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """`author`: `{"id", "name", "platform"?}` of the entries to come; None: the signer's key.
+        `owners`: public keys that may correct whatever is here, beside the one of NIP-11.
+
+        Raises Invalid for an author that is none.
+        """
+        super().__init__(relay, signer, owners=owners, reputations=reputations, folder=folder)
+        self._is_named = author is not None
+        self._author = {"id": self.pubkey, "name": self.pubkey} if author is None else dict(author)
+        for name in ("id", "name"):
+            if not isinstance(self._author.get(name), str):
+                raise Invalid(f"author.{name} must be a string")
+
+    async def remember(
+        self,
+        content: str,
+        memory_type: str = MemoryType.EPISODIC,
+        parents: Iterable[str] = (),
+        confidence: float = 0.5,
+        tags: Iterable[str] = (),
+        context: Mapping[str, object] | None = None,
+        anchors: Iterable[str] = (),
+        group: str | None = None,
+    ) -> str:
+        """The hash of what is stored now; doing it again changes nothing."""
+        entry = self.entry(
+            content, memory_type, parents, confidence, tags, context, anchors, group
+        )
+        await self.add(entry)
+        return entry.hash
+
+    def entry(
+        self,
+        content: str,
+        memory_type: str = MemoryType.EPISODIC,
+        parents: Iterable[str] = (),
+        confidence: float = 0.5,
+        tags: Iterable[str] = (),
+        context: Mapping[str, object] | None = None,
+        anchors: Iterable[str] = (),
+        group: str | None = None,
+    ) -> Entry:
+        """What `remember` would store, dated now. Raises Invalid."""
+        more = {name: value for name, value in self._author.items() if name not in ("id", "name")}
+        return Entry(
+            content=content,
+            author_id=str(self._author["id"]),
+            author_name=str(self._author["name"]),
+            timestamp=timestamp_of(self._client.now()),
+            memory_type=member_of(MemoryType, memory_type, "memory_type"),
+            parents=tuple(dict.fromkeys(parents)),
+            confidence=confidence,
+            tags=tuple(dict.fromkeys(tags)),
+            context=context,
+            more_of_author=more,
+            anchors=tuple(dict.fromkeys(anchors)),
+            group=group,
+        )
+
+    async def add(self, entry: Entry) -> Written:
+        """One entry as it is, with its own time and author; DUPLICATE when this key has told the
+        same before."""
+        draft = _faultless(entry)
+        if not (await self._standing()).guards:
+            own = Filter(
+                kinds=frozenset({kinds.APP_RECORD}), authors=frozenset({self.pubkey}),
+                tags=(("d", frozenset({draft.d})),),
+            )  # fmt: skip
+            for stored in await self.read(own):
+                return Written(stored, Outcome.DUPLICATE)
+        return await self.publish(draft)
+
+    async def vouch(
+        self,
+        hashed: str,
+        confidence: float = 1.0,
+        attestation: str = Attestation.CONFIRM,
+        name: str | None = None,
+    ) -> Written:
+        """In place of what this key said of the memory before, which need not be stored yet."""
+        check_hash(hashed)
+        said = member_of(Attestation, attestation, "attestation")
+        if name is None and self._is_named:
+            name = str(self._author["name"])
+
+        def dated(at: int) -> Draft:
+            draft = vouch_draft(
+                hashed, self.pubkey, name=name, created_at=at, confidence=confidence,
+                attestation=said,
+            )  # fmt: skip
+            _raise_first(vouch_faults(_fields(draft)))
+            return draft
+
+        return await self.write(kinds.APP_DATA, VOUCH + hashed, dated)
+
+    async def withdraw(self, hashed: str) -> Written | None:
+        """Delete this key's vouch (X-12); None when there is none."""
+        check_hash(hashed)
+        own = Filter(
+            kinds=frozenset({kinds.APP_DATA}), authors=frozenset({self.pubkey}),
+            tags=(("d", frozenset({VOUCH + hashed})),),
+        )  # fmt: skip
+        vouches = await self.read(own)
+        return await self.delete(vouches) if vouches else None
+
+    async def supersede(self, old: str, content: str, **fields: Any) -> str:
+        """Put a new memory in place of an old one, and give its hash; the old one stays as it is.
+
+        `fields`: as of `remember`; without `group` it is the old one's. What another wrote already
+        can take the place too, also by an owner, who writes no entries. Raises UnknownMemory; when
+        the relay refuses the correction, the new memory is taken back.
+        """
+        check_hash(old)
+        new = _hash_of(content)
+        if new == old:
+            raise Invalid("a memory cannot supersede itself")
+        archive = self._archive(await self._about([old, new]), await self._standing())
+        replaced = archive.original(old)
+        if replaced is None:
+            raise UnknownMemory(old)
+        fields["parents"] = (old, *fields.get("parents", ()))
+        if fields.get("group") is None:
+            fields["group"] = replaced.entry.group
+        added: Written | None = None
+        try:
+            added = await self.add(self.entry(content, **fields))
+        except PublishRefused:
+            if archive.original(new) is None:
+                raise
+
+        def dated(at: int) -> Draft:
+            return supersession_draft(old, new, created_at=at)
+
+        try:
+            await self.write(kinds.APP_DATA, SUPERSEDED + old, dated)
+        except PublishRefused:
+            if added is not None and added.outcome is Outcome.STORED:
+                with suppress(ClientError):
+                    await self.delete([added.event])
+            raise
+        return new
+
+    async def amend(self, hashed: str, **fields: Any) -> Written:
+        """New metadata: `memory_type`, `confidence`, `tags`, `context` (X-07).
+
+        They take the place of what was amended before; without any, the entry's own hold again.
+        """
+        check_hash(hashed)
+        written = object_in(compact(fields)) or {}
+        _raise_first(patch_faults(written))
+
+        def dated(at: int) -> Draft:
+            return patch_draft(hashed, written, created_at=at)
+
+        return await self.write(kinds.APP_DATA, PATCH + hashed, dated)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    async def export(self, path: Path, *, group: str | None = None) -> int:
+        """Write a file of documents, one a line, oldest first; how many.
+
+        Those of a group, or those outside of all groups: what is read back goes to one of them.
+        """
+        archive = await self._everything(await self._standing())
+        originals = [memory for hashed in archive.memories if (memory := archive.original(hashed))]
+        originals.sort(key=lambda memory: (memory.event.created_at, memory.event.id))
+        lines = []
+        for memory in originals:
+            if memory.entry.group == group:
+                document = archive.document(memory.hash)
+                assert document is not None
+                document.pop("claimed", None)
+                lines.append(compact(document))
+        await asyncio.to_thread(write_lines, path, lines)
+        return len(lines)
+
+    async def import_entries(
+        self,
+        path: Path,
+        *,
+        group: str | None = None,
+        progress: Callable[[int, int], None] = lambda read, total: None,
+    ) -> Imported:
+        """Send the entries of a file, one a line, as they are, signed by this key.
+
+        Doing it twice is doing it once. `progress` is called with the bytes read and their number.
+        Raises OSError.
+        """
+        most = (await self._standing()).most_bytes - _FRAME_BYTES
+        refused: dict[int, str] = {}
+        lines: dict[str, int] = {}
+        claims = 0
+
+        def events() -> Iterator[Event]:
+            nonlocal claims
+            for line in entries_in(path, progress):
+                if isinstance(line, Unusable):
+                    refused[line.number] = line.why
+                    continue
+                claims += line.has_claims
+                event = self.signed(entry_draft(replace(line.entry, group=group)))
+                if len(event.raw) > most:  # to such a frame there is no answer
+                    refused[line.number] = f"as an event it is over {most} bytes"
+                    continue
+                lines.setdefault(event.id, line.number)
+                yield event
+
+        report = await self._client.publish_many(events())
+        refused |= {lines[refusal.event.id]: str(refusal) for refusal in report.refused}
+        told = tuple(f"line {number}: {why}" for number, why in sorted(refused.items()))
+        return Imported(report.stored, report.duplicates, told, claims)
+
+
+def _hash_of(content: str) -> str:
+    try:
+        return content_hash(content)
+    except UnicodeEncodeError:
+        raise Invalid("content holds half of a surrogate pair: it has no hash") from None
+
+
+def _faultless(entry: Entry) -> Draft:
+    """Raises Invalid. How long a memory may be is the relay's to say."""
+    _hash_of(entry.content)
+    try:
+        draft = entry_draft(entry)
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+    if draft.created_at < 0:
+        raise Invalid(BEFORE_1970)
+    _raise_first(entry_faults(fields_of(entry), max(MAX_CHARS, len(entry.content))))
+    return draft
+
+
+def _fields(draft: Draft) -> dict[str, object]:
+    fields = object_in(draft.content)
+    assert fields is not None
+    return fields
+
+
+def _raise_first(faults: Iterable[str]) -> None:
+    for fault in faults:
+        raise Invalid(fault)

@@ -1,0 +1,87 @@
+"""Files of Anamnesis entries: the documents as they are, one a line. MEMORY.md §6.7.
+
+Blocks; whoever imports reads line by line, so that a file may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from relay.memory.anamnesis.checks import entry_faults, time_in
+from relay.memory.anamnesis.records import entry_in
+from relay.memory.fields import object_to_keep
+from relay.memory.terms import MAX_CHARS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from relay.memory.anamnesis.records import Entry
+
+BEFORE_1970: Final = "timestamp is before 1970: no event can be that old"
+_LONGEST: Final = 1 << 20
+"""Bytes of a line; no relay of ours takes half of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int
+    entry: Entry
+    has_claims: bool
+    """It named vouchers, or what supersedes it; neither is in `entry`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    number: int
+    why: str
+
+
+def entries_in(path: Path, progress: Callable[[int, int], None]) -> Iterator[Line | Unusable]:
+    """The lines of a file, numbered from 1; empty ones are passed over. Raises OSError.
+
+    `progress` is called with the bytes read and those of the file.
+    """
+    with path.open("rb") as file:
+        total, number = os.fstat(file.fileno()).st_size, 0
+        while raw := file.readline(_LONGEST + 1):
+            number += 1
+            is_whole = len(raw) <= _LONGEST
+            while not raw.endswith(b"\n") and (rest := file.readline(_LONGEST)):
+                raw = rest
+            progress(file.tell(), total)
+            if not is_whole:
+                yield Unusable(number, f"over {_LONGEST >> 20} MiB")
+            elif raw.strip():
+                yield _read(number, raw)
+
+
+def _read(number: int, raw: bytes) -> Line | Unusable:
+    try:
+        fields = object_to_keep(raw.decode())
+    except UnicodeDecodeError:
+        fields = None
+    if fields is None:
+        return Unusable(number, "is not a JSON object")
+    content = fields.get("content")
+    length = len(content) if isinstance(content, str) else 0
+    faults = list(entry_faults(fields, max(MAX_CHARS, length)))
+    if faults:
+        return Unusable(number, "; ".join(faults))
+    entry = entry_in(fields)
+    if (time_in(entry.timestamp) or 0) < 0:
+        return Unusable(number, BEFORE_1970)
+    return Line(number, entry, bool(fields.get("vouchers")) or "superseded_by" in fields)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Whole or not at all. Raises OSError."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,370 @@
+"""What is at the relay, put together: memories, who vouches, what corrects and what builds on what.
+
+The reading half of Anamnesis. MEMORY.md §6.2 to §6.5.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+
+from relay.client.anamnesis.matching import Question, text_scores
+from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered, Unreachable
+from relay.client.memory import MemoryClient
+from relay.errors import Invalid
+from relay.memory.anamnesis import correction, provenance, recall
+from relay.memory.anamnesis.archive import Archive, archive_of
+from relay.memory.anamnesis.checks import Attestation, MemoryType
+from relay.memory.anamnesis.records import Memory, Supersession, record_in
+from relay.memory.anamnesis.trust import Reputations, trust_in
+from relay.memory.naming import ENTRY, PATCH
+from relay.memory.reading import Unread
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.filters import Filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from relay.client.connection import Client
+    from relay.memory.anamnesis.correction import Resolution
+    from relay.memory.anamnesis.provenance import Credit, Trace
+    from relay.memory.anamnesis.recall import Hit
+    from relay.memory.anamnesis.records import Record
+    from relay.memory.anamnesis.trust import Trust
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+_Option = TypeVar("_Option", MemoryType, Attestation)
+
+_PREFIX: Final = "anamnesis:"
+_PREFIXES: Final = {kinds.APP_RECORD: ENTRY, kinds.APP_DATA: PATCH}
+_SEARCH_NIP: Final = 50
+_AT_ONCE: Final = 500
+"""Hashes in one filter: 34 kB of a frame."""
+_MOST_FOUND: Final = 500
+"""What one search may bring; the best come first."""
+_LEAST_FOUND: Final = 50
+"""… when a question needs several searches."""
+_MOST_UNREAD: Final = 1_000
+_BEGINNING: Final = re.compile(r"[0-9a-f]{8,63}")
+_LINE_CHARS: Final = 60
+
+
+class UnknownMemory(ClientError):
+    """The relay has no memory of this hash, or not for this reader."""
+
+    def __init__(self, hashed: str) -> None:
+        super().__init__(f"unknown memory {hashed[:12]}")
+
+
+class Ambiguous(ClientError):
+    """Several memories have a hash that begins so."""
+
+    def __init__(self, prefix: str, found: Mapping[str, str]) -> None:
+        """`found`: hash → what the memory says."""
+        lines = [f"  {hashed[:16]} {_line(text)}" for hashed, text in sorted(found.items())]
+        super().__init__("\n".join([f"{prefix} begins {len(found)} hashes:", *lines]))
+        self.hashes = tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Relay:
+    """What the relay says of itself (NIP-11)."""
+
+    owners: frozenset[str] = frozenset()
+    guards: bool = False
+    """It asks who may correct, and keeps one entry of each author and hash (X-05, X-16)."""
+    searches: bool = False
+    most_bytes: int = 1 << 19
+    """Of a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was said of a memory since it was written."""
+
+    vouchers: Sequence[Mapping[str, object]]
+    """As its document lists them (X-13)."""
+    supersedes: tuple[str, ...]
+    """Hashes of those whose place it took."""
+    superseded_by: str | None
+
+
+class AnamnesisReader(MemoryClient):
+    """Base of Anamnesis. Hashes are 64 lowercase hex; any other is Invalid."""
+
+    NAME: ClassVar[str] = "anamnesis"
+
+    def __init__(
+        self,
+        relay: Client | str,
+        signer: SecretKey,
+        *,
+        owners: Iterable[str] = (),
+        reputations: Reputations | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """`owners`: public keys that may correct whatever is here, beside the one of NIP-11."""
+        super().__init__(relay, signer, folder=folder)
+        self._owners = frozenset(owners)
+        self._reputations = Reputations() if reputations is None else reputations
+        self._relay: _Relay | None = None
+        self.shortfall = ""
+        """What this relay cannot do and is done without; empty when it does all (G-30)."""
+        self.unread: dict[str, Unread] = {}
+        """Records met that could not be read, by the id of their event; the last thousand."""
+
+    async def get(self, hashed: str) -> dict[str, object] | None:
+        """A memory in the form of its document: vouchers merged, `superseded_by` shown, what the
+        entry claims of itself under `claimed`. None: the relay has none, or not for this key."""
+        return (await self._archive_about(hashed)).document(hashed)
+
+    async def said_of(self, hashes: Iterable[str]) -> dict[str, Said]:
+        """By hash; asked for all of them together."""
+        wanted = frozenset(hashes)
+        for each in wanted:
+            check_hash(each)
+        if not wanted:
+            return {}
+        leading_here = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", wanted),))
+        corrections = self._records(await self.read(leading_here))
+        olds = {record.old for record in corrections if isinstance(record, Supersession)}
+        archive = self._archive(await self._about(wanted | olds), await self._standing())
+        after = {old: archive.successor(old) for old in wanted | olds}
+        return {
+            hashed: Said(
+                archive.vouchers(hashed),
+                tuple(sorted(old for old, by in after.items() if by and by.new == hashed)),
+                None if (by := after[hashed]) is None else by.new,
+            )
+            for hashed in wanted
+        }
+
+    async def trust(self, hashed: str) -> Trust | None:
+        """None: no such memory."""
+        return trust_in(hashed, await self._archive_about(hashed), self._reputations)
+
+    async def resolve(self, hashed: str) -> Resolution:
+        """The way from a memory to the one that holds now."""
+
+        def onward(record: Record) -> Iterable[str]:
+            return [record.new] if isinstance(record, Supersession) else []
+
+        return correction.resolve(hashed, await self._walked(hashed, onward))
+
+    async def trace(self, hashed: str) -> Trace:
+        """What a memory rests on."""
+        return provenance.trace(hashed, await self.ancestry(hashed))
+
+    async def credit(self, hashed: str) -> Sequence[Credit]:
+        """Whose work a memory and its ancestry are."""
+        return provenance.credit(hashed, await self.ancestry(hashed))
+
+    async def ancestry(self, hashed: str) -> Archive:
+        """A memory with all that it rests on."""
+
+        def onward(record: Record) -> Iterable[str]:
+            return record.entry.parents if isinstance(record, Memory) else []
+
+        return await self._walked(hashed, onward)
+
+    async def children(self, hashed: str) -> Sequence[Memory]:
+        """What builds upon a memory directly, oldest first."""
+        check_hash(hashed)
+        naming = Filter(
+            kinds=frozenset({kinds.APP_RECORD}), tags=(("X", frozenset({hashed})),)
+        )  # fmt: skip
+        found = self._memories(await self.read(naming))
+        records = await self._about({memory.hash for memory in found})
+        return provenance.children(hashed, self._archive(records, await self._standing()))
+
+    async def recall(
+        self,
+        query: str,
+        topics: Iterable[str] = (),
+        memory_type: str | None = None,
+        min_trust: float = 0.0,
+        min_confidence: float = 0.0,
+        authors: Iterable[str] | None = None,
+        include_superseded: bool = False,  # noqa: FBT001, FBT002  the order of the statement
+        as_of: int | None = None,
+        limit: int = 10,
+    ) -> Sequence[Hit]:
+        """Memories with all words of the query, or with any when none has all, best first (X-18).
+
+        `topics`: any of these tags. `authors`: public keys. `as_of`: Unix seconds.
+        """
+        wish = recall.Wish(
+            topics=tuple(topics),
+            memory_type=None if memory_type is None else member_of(
+                MemoryType, memory_type, "memory_type"
+            ),
+            min_trust=min_trust,
+            min_confidence=min_confidence,
+            authors=None if authors is None else frozenset(authors),
+            include_superseded=include_superseded,
+            as_of=as_of,
+            limit=limit,
+            reputations=self._reputations,
+        )  # fmt: skip
+        asked = Question.of(query)
+        standing = await self._standing()
+        is_searched = standing.searches and self.is_online
+        archive = Archive()
+        if not is_searched:
+            if self.is_online:
+                self.shortfall = f"{self.url} has no search: every memory is looked through here"
+            archive = await self._everything(standing)
+        for question in (asked, *asked.loosened()):
+            if is_searched:
+                archive = await self._searched(question, standing)
+            scores = text_scores(question, archive, is_searched=is_searched)
+            hits = recall.recalled(scores, archive, wish, self._client.now())
+            if hits:
+                return hits
+        return []
+
+    async def full_hash(self, beginning: str) -> str:
+        """The hash that begins so: at least 8 hex characters. A whole one need not be known.
+
+        Raises Invalid, UnknownMemory, Ambiguous.
+        """
+        if is_hex64(beginning):
+            return beginning
+        if _BEGINNING.fullmatch(beginning) is None:
+            raise Invalid(
+                f"{beginning[:80]!r} is no hash: give 64 lowercase hex characters, or the first 8"
+                " or more"
+            )
+        entries = await self.read(await self._every_entry())
+        alike = [event for event in entries if event.d.startswith(ENTRY + beginning)]
+        found = {memory.hash: memory.entry.content for memory in self._memories(alike)}
+        if not found:
+            raise UnknownMemory(beginning)
+        if len(found) > 1:
+            raise Ambiguous(beginning, found)
+        return next(iter(found))
+
+    # -- what is at the relay ---------------------------------------------------------------------
+
+    async def _standing(self) -> _Relay:
+        """Nothing of it is known while the relay is away."""
+        if self._relay is None:
+            if self._folder is not None and not self.is_online:
+                return _Relay(self._owners)
+            try:
+                said = await self._client.information()
+            except (Unreachable, Unanswered, NotARelay):
+                return _Relay(self._owners)
+            owner, nips = said.get("pubkey"), said.get("supported_nips")
+            limits = said.get("limitation")
+            most = limits.get("max_message_length") if isinstance(limits, dict) else None
+            self._relay = _Relay(
+                self._owners | ({owner} if isinstance(owner, str) else set()),
+                guards=isinstance(said.get("memory"), dict),
+                searches=isinstance(nips, list) and _SEARCH_NIP in nips,
+                most_bytes=most if isinstance(most, int) else _Relay().most_bytes,
+            )
+        return self._relay
+
+    def _archive(self, records: Iterable[Record], standing: _Relay) -> Archive:
+        return archive_of(records, standing.owners, is_guarded=standing.guards)
+
+    async def _archive_about(self, hashed: str) -> Archive:
+        check_hash(hashed)
+        return self._archive(await self._about([hashed]), await self._standing())
+
+    async def _about(self, hashes: Iterable[str]) -> list[Record]:
+        """The entries of these hashes, and all that was said of them."""
+        records: list[Record] = []
+        ordered = sorted(hashes)
+        for start in range(0, len(ordered), _AT_ONCE):
+            some = frozenset(ordered[start : start + _AT_ONCE])
+            wanted = Filter(
+                kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("x", some),)
+            )
+            records += self._records(await self.read(wanted))
+        return records
+
+    async def _walked(self, hashed: str, onward: Callable[[Record], Iterable[str]]) -> Archive:
+        """All about a memory and about those that what is found leads to, step by step."""
+        check_hash(hashed)
+        records: list[Record] = []
+        asked: set[str] = set()
+        ahead = {hashed}
+        while ahead and len(asked) <= provenance.MOST_NODES:
+            asked |= ahead
+            found = await self._about(ahead)
+            records += found
+            ahead = {each for record in found for each in onward(record)} - asked
+        return self._archive(records, await self._standing())
+
+    async def _searched(self, question: Question, standing: _Relay) -> Archive:
+        """What the relay's search gives, by the words of entries or by the tags of patches."""
+        every = await self._every_entry(kinds.APP_RECORD, kinds.APP_DATA)
+        queries = question.queries()
+        found: list[Event] = []
+        for query in queries:
+            most = max(_MOST_FOUND // len(queries), _LEAST_FOUND)
+            try:
+                found += await self.read(replace(every, search=query, limit=most))
+            except QueryClosed as closed:
+                if not question.is_loose:
+                    raise
+                self.shortfall = f"{self.url} does not search for {query!r}: {closed}"
+        hashes = {event.tag("x") or "" for event in found if event.d.startswith((ENTRY, PATCH))}
+        return self._archive(await self._about(hashes), standing)
+
+    async def _everything(self, standing: _Relay) -> Archive:
+        entries = self._memories(await self.read(await self._every_entry()))
+        records = await self._about({memory.hash for memory in entries})
+        return self._archive(records, standing)
+
+    async def _every_entry(self, *of_kinds: int) -> Filter:
+        """… and with kind 30078 what amends them, where the relay finds records by prefix."""
+        wanted = frozenset(of_kinds or (kinds.APP_RECORD,))
+        if all([await self.offers("prefix_d_kinds", kind) for kind in sorted(wanted)]):
+            prefixes = tuple([_PREFIXES[kind] for kind in sorted(wanted)])
+            return Filter(
+                kinds=wanted, tags=(("d", frozenset(prefixes)),), d_prefixes=prefixes
+            )
+        if wanted == {kinds.APP_RECORD}:
+            return Filter(kinds=wanted, tags=(("t", frozenset({"anamnesis"})),))
+        return Filter(kinds=wanted)
+
+    def _records(self, events: Iterable[Event]) -> list[Record]:
+        records: list[Record] = []
+        for event in events:
+            if event.d.startswith(_PREFIX):
+                record = record_in(event)
+                if isinstance(record, Unread):
+                    self.unread[event.id] = record
+                    if len(self.unread) > _MOST_UNREAD:
+                        del self.unread[next(iter(self.unread))]
+                else:
+                    records.append(record)
+        return records
+
+    def _memories(self, events: Iterable[Event]) -> list[Memory]:
+        return [record for record in self._records(events) if isinstance(record, Memory)]
+
+
+def check_hash(hashed: str) -> None:
+    if not is_hex64(hashed):
+        raise Invalid("a memory is named by 64 lowercase hex characters")
+
+
+def member_of(options: type[_Option], value: str, field: str) -> _Option:
+    try:
+        return options(value)
+    except ValueError:
+        raise Invalid(f"{field} must be one of {', '.join(options)}") from None
+
+
+def _line(text: str) -> str:
+    """For a terminal: one line, and nothing in it that a terminal obeys."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return words if len(words) <= _LINE_CHARS else words[: _LINE_CHARS - 1] + "…"

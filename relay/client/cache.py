@@ -1,0 +1,129 @@
+"""Cache: what the relay gave last, on disk, for the time when it is away.
+
+Only ever a copy. A file that is damaged, half written, of another version or of another relay or
+key is thrown away and begun anew; everything comes back from the relay.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import orjson
+
+from relay.client.local_file import Damaged, LocalFile, kept_event
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+
+    Result = TypeVar("Result")
+
+_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE about (copy_of TEXT NOT NULL);
+CREATE TABLE events (
+    id     TEXT PRIMARY KEY,
+    pubkey TEXT NOT NULL,
+    kind   INTEGER NOT NULL,
+    raw    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX by_kind ON events (kind, pubkey)
+"""
+
+
+class Cache:
+    """One file. Its methods block for a moment (call them in a thread), and may raise OSError."""
+
+    def __init__(self, path: Path, copy_of: str) -> None:
+        """`copy_of`: which relay was asked by whom."""
+        self._path = path
+        self._copy_of = copy_of
+        self._file = self._opened()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def matching(self, *filters: Filter) -> list[Event]:
+        """Events that match any of the filters, newest first, ties lowest id first."""
+
+        def read(file: sqlite3.Connection) -> dict[str, Event]:
+            found: dict[str, Event] = {}
+            for filter_ in filters:
+                of_filter = [e for e in _narrowed(file, filter_) if filter_.matches(e)]
+                of_filter.sort(key=newest_first)
+                found.update((event.id, event) for event in of_filter[: filter_.limit])
+            return found
+
+        return sorted(self._done(read).values(), key=newest_first)
+
+    def change(self, add: Iterable[Event], drop: Iterable[str]) -> None:
+        """Whole or not at all. `drop`: ids."""
+        gone = [(event_id,) for event_id in drop]
+        rows = [(event.id, event.pubkey, event.kind, event.raw) for event in add]
+
+        def write(file: sqlite3.Connection) -> None:
+            file.executemany("DELETE FROM events WHERE id = ?", gone)
+            file.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)", rows)
+
+        self._done(write)
+
+    def _done(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        try:
+            with self._file.transaction() as file:
+                return work(file)
+        except Damaged:
+            self._file.close()
+            self._file = self._begun_anew()
+            with self._file.transaction() as file:
+                return work(file)
+
+    def _opened(self) -> LocalFile:
+        try:
+            return _opened(self._path, self._copy_of)
+        except Damaged:
+            return self._begun_anew()
+
+    def _begun_anew(self) -> LocalFile:
+        for end in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                self._path.with_name(self._path.name + end).unlink()
+        return _opened(self._path, self._copy_of)
+
+
+def newest_first(event: Event) -> tuple[int, str]:
+    """Sorts events as a relay does (NIP-01)."""
+    return -event.created_at, event.id
+
+
+def _narrowed(file: sqlite3.Connection, filter_: Filter) -> Iterator[Event]:
+    rows = file.execute(
+        "SELECT raw FROM events WHERE (?1 IS NULL OR kind IN (SELECT value FROM json_each(?1)))"
+        " AND (?2 IS NULL OR pubkey IN (SELECT value FROM json_each(?2)))",
+        (_listed(filter_.kinds), _listed(filter_.authors)),
+    )
+    for (raw,) in rows:
+        yield kept_event(raw)
+
+
+def _listed(values: frozenset[int] | frozenset[str] | None) -> str | None:
+    return None if values is None else orjson.dumps(list(values)).decode()
+
+
+def _opened(path: Path, copy_of: str) -> LocalFile:
+    file = LocalFile(path, _SCHEMA, _VERSION, may_lag=True)
+    try:
+        with file.transaction() as connection:
+            about = connection.execute("SELECT copy_of FROM about").fetchall()
+            if not about:
+                connection.execute("INSERT INTO about VALUES (?)", (copy_of,))
+            elif about != [(copy_of,)]:
+                raise Damaged("it is a copy of something else")
+    except BaseException:
+        file.close()
+        raise
+    return file

@@ -1,0 +1,330 @@
+"""What is asked of the cache. MEMORY.md M-26…M-29. Each function takes an open connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from relay.client.nmem.cipher import database_errors
+from relay.client.nmem.writing import session_of
+from relay.memory.nmem import context, finding
+from relay.memory.nmem.finding import Row
+from relay.memory.nmem.summary import EMPTY_SESSION
+from relay.memory.question import any_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from relay.memory.nmem.records import Session
+
+_DAY: Final = 86_400
+_RECENT: Final = 5_000
+"""Newest rows among which the best are looked for: what is older weighs next to nothing."""
+_SHOWN_SESSIONS: Final = 20
+
+
+class Order(StrEnum):
+    """Which hit comes first."""
+
+    RELEVANCE = "relevance"
+    BLENDED = "blended"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which rows a question is about; None: all. Times are Unix seconds."""
+
+    project: str | None = None
+    obs_type: str | None = None
+    before: int | None = None
+    """Older than this."""
+    after: int | None = None
+    """As old as this, or newer."""
+
+    @property
+    def names(self) -> dict[str, object]:
+        return {
+            "project": self.project, "obs_type": self.obs_type,
+            "before": self.before, "after": self.after,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An observation as the cache has it."""
+
+    id: int
+    session_id: str
+    prompt_id: int | None
+    timestamp: int
+    """Unix seconds."""
+    obs_type: str
+    source_event: str
+    tool_name: str | None
+    file_path: str | None
+    content: str
+    metadata: dict[str, object] | None
+    is_pinned: bool
+    project: str
+    event_id: str | None
+    """None: not signed yet."""
+
+    @property
+    def row(self) -> Row:
+        return Row(
+            self.id, self.timestamp, self.obs_type, self.content, self.project, self.file_path,
+            self.is_pinned,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrompt:
+    id: int
+    session_id: str
+    timestamp: int
+    source: str
+    content: str
+
+
+_COLUMNS: Final = """
+SELECT o.id, o.session_id, o.prompt_id, o.timestamp, o.obs_type, o.source_event, o.tool_name,
+       o.file_path, o.content, o.metadata, o.is_pinned, s.project, k.event_id
+FROM observations o JOIN sessions s ON s.id = o.session_id
+     LEFT JOIN _rk_observations k ON k.observation_id = o.id
+"""
+_SCOPED: Final = """
+    (:project IS NULL OR s.project = :project) AND (:obs_type IS NULL OR o.obs_type = :obs_type)
+    AND (:before IS NULL OR o.timestamp < :before) AND (:after IS NULL OR o.timestamp >= :after)
+"""
+_MATCHES: Final = (
+    "SELECT o.id, o.timestamp, o.obs_type, f.rank"
+    " FROM observations_fts f JOIN observations o ON o.id = f.rowid"
+    " JOIN sessions s ON s.id = o.session_id"
+    " WHERE observations_fts MATCH :query AND" + _SCOPED
+)
+_MATCHES_ANYWHERE: Final = (
+    "SELECT rowid FROM observations_fts WHERE observations_fts MATCH :query"
+    " ORDER BY rank LIMIT :limit OFFSET :offset"
+)
+
+
+def _found(row: Sequence[Any]) -> Found:
+    metadata = None if row[9] is None else orjson.loads(row[9])
+    return Found(
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], metadata,
+        bool(row[10]), row[11], row[12],
+    )
+
+
+def search(
+    db: Any, text: str, scope: Scope, order: Order, now: int, limit: int, offset: int
+) -> list[Found]:
+    """The observations that the words of `text` are found in (M-26).
+
+    Where nothing has all of them, as is so with a question in a sentence, those that have any.
+    """
+    query = finding.safe_query(text)
+    if query is None:
+        return []
+    found = _matching(db, query, scope, order, now, limit, offset)
+    if found or not finding.is_plain(text):
+        return found
+    if offset > 0 and _matching(db, query, scope, order, now, 1, 0):
+        return []  # behind the last page
+    loose = any_of(text)
+    return _matching(db, loose, scope, order, now, limit, offset) if loose else []
+
+
+def _matching(
+    db: Any, query: str, scope: Scope, order: Order, now: int, limit: int, offset: int
+) -> list[Found]:
+    """`query`: in the syntax of FTS5."""
+    page = {"limit": limit, "offset": offset}
+    try:
+        if order is Order.RELEVANCE and scope == Scope():
+            hits = db.execute(_MATCHES_ANYWHERE, {"query": query} | page)
+            return get(db, [number for (number,) in hits])
+        if order is Order.RELEVANCE:
+            sql = _MATCHES + " ORDER BY f.rank, o.id LIMIT :limit OFFSET :offset"
+            hits = db.execute(sql, {"query": query} | scope.names | page)
+            return get(db, [number for number, *_ in hits])
+        matches = db.execute(_MATCHES, {"query": query} | scope.names).fetchall()
+    except database_errors() as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_ERROR:
+            return []  # words that FTS5 cannot look for, as NEAR of a phrase
+        raise
+    ranked = [(Row(id_, at, kind, "", ""), rank) for id_, at, kind, rank in matches]
+    best = finding.blended(ranked, now)[offset : offset + limit]
+    return get(db, [row.id for row in best])
+
+
+def get(db: Any, numbers: Iterable[int]) -> list[Found]:
+    """In the order asked for; numbers that nothing has are left out."""
+    found = []
+    for number in numbers:
+        row = db.execute(_COLUMNS + " WHERE o.id = ?", (number,)).fetchone()
+        if row is not None:
+            found.append(_found(row))
+    return found
+
+
+def timeline(db: Any, anchor: int, before: int, after: int) -> list[Found] | None:
+    """What came before an observation, itself, and what came after; None: it is not there."""
+    middle = get(db, [anchor])
+    if not middle:
+        return None
+    at = (middle[0].timestamp, anchor)
+    # Numbers alone: an index has all that is asked for.
+    older = db.execute(
+        "SELECT id FROM observations WHERE (timestamp, id) < (?, ?)"
+        " ORDER BY timestamp DESC, id DESC LIMIT ?", (*at, before),
+    ).fetchall()  # fmt: skip
+    newer = db.execute(
+        "SELECT id FROM observations WHERE (timestamp, id) > (?, ?)"
+        " ORDER BY timestamp, id LIMIT ?", (*at, after),
+    ).fetchall()  # fmt: skip
+    return get(db, [number for (number,) in [*older[::-1], (anchor,), *newer]])
+
+
+def summaries(db: Any, scope: Scope, limit: int) -> list[Session]:
+    """Sessions that came to something, the newest first."""
+    rows = db.execute(
+        "SELECT * FROM sessions WHERE summary IS NOT NULL"
+        " AND (:project IS NULL OR project = :project)"
+        " AND (:before IS NULL OR started_at < :before)"
+        " AND (:after IS NULL OR started_at >= :after) ORDER BY started_at DESC, id",
+        scope.names,
+    )
+    told: list[Session] = []
+    for row in rows:
+        session = session_of(row)
+        if session.summary != EMPTY_SESSION:
+            told.append(session)
+            if len(told) == limit:
+                break
+    return told
+
+
+def recent(db: Any, scope: Scope, now: int, limit: int) -> list[Found]:
+    """What is worth most to who works on the scope's project, or on none in particular (M-27)."""
+    rows = db.execute(
+        _COLUMNS + " WHERE (:obs_type IS NULL OR o.obs_type = :obs_type)"
+        " AND (:before IS NULL OR o.timestamp < :before)"
+        " AND (:after IS NULL OR o.timestamp >= :after)"
+        " ORDER BY o.id DESC LIMIT :limit", scope.names | {"limit": _RECENT},
+    )  # fmt: skip
+    found = {row[0]: _found(row) for row in rows}
+    best = finding.recent((each.row for each in found.values()), now, scope.project)
+    return [found[row.id] for row in best[:limit]]
+
+
+def trace(
+    db: Any, session_id: str, scope: Scope
+) -> tuple[Session, list[FoundPrompt], list[Found]] | None:
+    """A session with what was said and done in it, in order; None: it is not there."""
+    row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    if row is None:
+        return None
+    names = scope.names | {"session": session_id}
+    said = db.execute(
+        "SELECT id, session_id, timestamp, source, content FROM prompts"
+        " WHERE session_id = :session AND (:before IS NULL OR timestamp < :before)"
+        " AND (:after IS NULL OR timestamp >= :after) ORDER BY timestamp, id", names,
+    )  # fmt: skip
+    prompts = [FoundPrompt(*each) for each in said]
+    done = db.execute(
+        _COLUMNS + " WHERE o.session_id = :session AND" + _SCOPED + " ORDER BY o.timestamp, o.id",
+        names,
+    )
+    return session_of(row), prompts, [_found(each) for each in done]
+
+
+def file_history(db: Any, file_path: str, scope: Scope, limit: int) -> list[Found]:
+    """What was done to a file, the newest first."""
+    rows = db.execute(
+        _COLUMNS + " WHERE o.file_path = :path AND" + _SCOPED
+        + " ORDER BY o.timestamp DESC, o.id DESC LIMIT :limit",
+        scope.names | {"path": file_path, "limit": limit},
+    )  # fmt: skip
+    return [_found(row) for row in rows]
+
+
+def commits_of(db: Any, file_path: str, limit: int) -> list[Found]:
+    """Commits of sessions that had changed the file before, the newest first."""
+    rows = db.execute(
+        _COLUMNS + " WHERE o.obs_type IN ('git_commit', 'git_push') AND EXISTS ("
+        "SELECT 1 FROM observations e WHERE e.session_id = o.session_id AND e.file_path = ?"
+        " AND e.obs_type IN ('file_edit', 'file_write') AND e.timestamp <= o.timestamp)"
+        " ORDER BY o.timestamp DESC, o.id DESC LIMIT ?", (file_path, limit),
+    )  # fmt: skip
+    return [_found(row) for row in rows]
+
+
+def context_of(
+    db: Any, project: str, now: int, before: int | None = None, source: str = ""
+) -> str:
+    """What an agent on the project is told (M-28). `before`: as it would have been told then."""
+    now = now if before is None else min(now, before)
+    told = summaries(db, Scope(project=project, before=before), _SHOWN_SESSIONS)
+    pinned = db.execute(
+        _COLUMNS + " WHERE o.is_pinned AND (:before IS NULL OR o.timestamp < :before)"
+        " AND o.id IN (SELECT n.observation_id FROM _rk_pins p"
+        " CROSS JOIN _rk_observations n ON n.event_id = p.target)", {"before": before},
+    )  # fmt: skip
+    rows = {row[0]: _found(row).row for row in pinned}
+    fresh = db.execute(
+        _COLUMNS + " WHERE s.project = :project AND o.timestamp >= :since"
+        " AND o.obs_type IN ('file_edit', 'file_write', 'git_commit', 'git_push')"
+        " AND (:before IS NULL OR o.timestamp < :before)",
+        {"project": project, "since": now - _DAY, "before": before},
+    )
+    rows |= {row[0]: _found(row).row for row in fresh}
+    return context.context(project, told, rows.values(), now, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much there is."""
+
+    sessions: int
+    prompts: int
+    observations: int
+    pinned: int
+    waiting: int
+    """Records that the relay was not told yet."""
+    refused: int
+
+
+def counts(db: Any) -> Counts:
+    return Counts(
+        *db.execute(
+            "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM prompts),"
+            " (SELECT count(*) FROM observations),"
+            " (SELECT count(*) FROM observations WHERE is_pinned),"
+            " (SELECT count(*) FROM _rk_outbox WHERE refusal IS NULL),"
+            " (SELECT count(*) FROM _rk_outbox WHERE refusal IS NOT NULL)"
+        ).fetchone()
+    )
+
+
+def refused(db: Any) -> list[tuple[str, str]]:
+    """(`d`, the relay's reason) of what it does not take, in the order of its recording."""
+    rows = db.execute(
+        "SELECT d, refusal FROM _rk_outbox WHERE refusal IS NOT NULL ORDER BY position"
+    )
+    return list(rows.fetchall())
+
+
+def authors(db: Any) -> list[str]:
+    """Whose observations there are: 64 hex each, or ONESELF."""
+    rows = db.execute("SELECT DISTINCT author FROM _rk_observations")
+    return [author for (author,) in rows.fetchall()]
+
+
+def last_session(db: Any) -> Session | None:
+    row = db.execute("SELECT * FROM sessions ORDER BY started_at DESC, id LIMIT 1").fetchone()
+    return None if row is None else session_of(row)

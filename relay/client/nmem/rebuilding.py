@@ -1,0 +1,148 @@
+"""The cache is made anew from the relay's events. MEMORY.md M-10."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from relay.client.errors import ClientError
+from relay.client.nmem.database import Database, beside
+from relay.client.nmem.taking import pin_again, put_all
+from relay.client.nmem.writing import (
+    ONESELF,
+    Origin,
+    put_observation,
+    put_prompt,
+    put_session,
+    session_in,
+    session_of,
+)
+from relay.memory.nmem.records import Observation, Prompt, Source, hash_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from relay.client.nmem.cipher import CacheKey
+    from relay.client.nmem.taking import Progress
+    from relay.nostr.event import Event
+
+
+def rebuild(
+    database: Database, key: CacheKey | None, events: Sequence[Event], own: str,
+    owners: frozenset[str], progress: Progress | None = None,
+) -> int:
+    """The cache as if it had been empty and taken in these events (M-10); the number of rows.
+
+    It is made beside the old one, which serves until then. What the relay has not been told, and
+    how far transcripts were read, is taken over.
+    """
+    path = beside(database.path, ".new")
+    with _alone(beside(database.path, ".rebuilding")):
+        _remove(path)
+        new = Database(path, key)
+        try:
+            with _indexed_at_the_end(new):
+                number = put_all(
+                    new, events, own, owners, at_once=len(events) + 1, progress=progress
+                )
+            with database.replacing() as old:
+                with new.transaction() as db:
+                    _take_over(db, old)
+                new.close()
+                database.take_from(path)
+        finally:
+            new.close()
+            _remove(path)
+    return number
+
+
+@contextmanager
+def _indexed_at_the_end(new: Database) -> Iterator[None]:
+    """Nothing is indexed inside: all at once takes half the time."""
+    with new.transaction() as db:
+        db.execute("PRAGMA cache_size = -64000")
+        upkeep = db.execute(
+            "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'index')"
+            " AND tbl_name IN ('observations', 'prompts') AND sql IS NOT NULL"
+        ).fetchall()
+        for kind, name, _ in upkeep:
+            db.execute(f"DROP {kind} {name}")
+    yield
+    with new.transaction() as db:
+        for _, _, sql in upkeep:
+            db.execute(sql)
+        db.execute("INSERT INTO observations_fts(observations_fts) VALUES ('rebuild')")
+        db.execute("INSERT INTO prompts_fts(prompts_fts) VALUES ('rebuild')")
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClientError("the cache is being rebuilt already") from None
+        yield
+    finally:
+        os.close(file)
+
+
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm", ".lock"):
+        beside(path, end).unlink(missing_ok=True)
+
+
+def _take_over(db: Any, old: Any) -> None:
+    """What only the old cache knows: rows that wait for the relay, and how far it has read."""
+    for row in old.execute(
+        "SELECT s.*, k.created_at FROM sessions s JOIN _rk_sessions k ON k.session_id = s.id"
+        " WHERE k.author = '' AND k.event_id IS NULL"
+    ).fetchall():
+        put_session(db, session_of(row[:-1]), Origin(ONESELF, None, row[-1]))
+    for *row, d, at in old.execute(
+        "SELECT p.session_id, p.timestamp, p.source, p.content, k.d, k.created_at"
+        " FROM prompts p JOIN _rk_prompts k ON k.prompt_id = p.id WHERE k.event_id IS NULL"
+    ).fetchall():
+        _know_session(db, old, row[0])
+        put_prompt(db, Prompt(row[0], row[1], Source(row[2]), row[3]), d, Origin(ONESELF, None, at))
+    for *row, metadata, prompt, d, at in old.execute(
+        "SELECT o.session_id, o.timestamp, o.obs_type, o.source_event, o.content, o.tool_name,"
+        " o.file_path, o.metadata, p.d, k.d, k.created_at"
+        " FROM observations o JOIN _rk_observations k ON k.observation_id = o.id"
+        " LEFT JOIN _rk_prompts p ON p.prompt_id = o.prompt_id WHERE k.event_id IS NULL"
+    ).fetchall():
+        _know_session(db, old, row[0])
+        observation = Observation(
+            row[0], row[1], row[2], row[3], row[4], row[5], row[6],
+            None if metadata is None else orjson.loads(metadata),
+            None if prompt is None else hash_in(prompt),
+        )  # fmt: skip
+        put_observation(db, observation, d, Origin(ONESELF, None, at))
+    db.executemany(
+        "INSERT OR REPLACE INTO _rk_pins VALUES (?, ?, ?, ?, ?)",
+        old.execute("SELECT * FROM _rk_pins WHERE event_id IS NULL").fetchall(),
+    )
+    for read, write in _TAKEN_OVER:
+        db.executemany(write, old.execute(read).fetchall())
+    pin_again(db)
+
+
+def _know_session(db: Any, old: Any, session_id: str) -> None:
+    if session_in(db, session_id) is None:
+        row = old.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+_TAKEN_OVER: Final = (
+    ("SELECT * FROM _rk_about", "INSERT OR IGNORE INTO _rk_about VALUES (?, ?)"),
+    ("SELECT * FROM _rk_outbox", "INSERT INTO _rk_outbox VALUES (?, ?, ?, ?, ?, ?, ?)"),
+    ("SELECT * FROM _rk_tasks", "INSERT INTO _rk_tasks VALUES (?, ?, ?, ?, ?, ?)"),
+    ("SELECT * FROM _rk_read_to", "INSERT INTO _rk_read_to VALUES (?, ?)"),
+    ("SELECT * FROM _cursor", "INSERT INTO _cursor VALUES (?, ?)"),
+)

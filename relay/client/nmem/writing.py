@@ -1,0 +1,293 @@
+"""What goes into the cache's tables, and into its outbox. MEMORY.md 5.1, M-11.
+
+Each function takes the connection of a transaction. What this program records is a row and a draft
+that waits; the sender signs it, so that a hook needs no key. What came from a relay is a row only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from relay.memory.draft import Draft
+from relay.memory.fields import compact
+from relay.memory.nmem.records import (
+    Observation,
+    Prompt,
+    Session,
+    closed,
+    hash_in,
+    observation_draft,
+    pin_draft,
+    prompt_draft,
+    session_draft,
+)
+from relay.memory.nmem.records import Pin as PinRecord
+from relay.memory.nmem.summary import summary_from
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from relay.memory.nmem.summary import Summary
+
+ONESELF: Final = ""
+"""As the author of a row."""
+_DELETED_AT_ONCE: Final = 500
+"""Events that one kind 5 names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which event a row is."""
+
+    author: str
+    """64 hex, or ONESELF."""
+    event_id: str | None
+    created_at: int
+
+
+# -- recorded here --------------------------------------------------------------------------------
+
+
+def begin_session(db: Any, session: Session, group: str | None) -> bool:
+    """Record a session unless it is known; whether it was new."""
+    if session_in(db, session.id) is not None:
+        return False
+    _record_session(db, session, group)
+    return True
+
+
+def end_session(
+    db: Any, session_id: str, at: int, group: str | None, summary: Summary | None = None
+) -> Session | None:
+    """Close it with what it holds (M-04, M-06); None: it is not known."""
+    session = session_in(db, session_id)
+    if session is None:
+        return None
+    types = db.execute("SELECT obs_type FROM observations WHERE session_id = ?", (session_id,))
+    ended = closed(session, at, [name for (name,) in types])
+    if summary is not None:
+        ended = _summarised(ended, summary)
+    _record_session(db, ended, group)
+    return ended
+
+
+def summarise(db: Any, session_id: str, summary: Summary, group: str | None) -> None:
+    """Write what a model said of a session that ended; of one that goes on again, nothing."""
+    session = session_in(db, session_id)
+    if session is not None and session.ended_at is not None:
+        _record_session(db, _summarised(session, summary), group)
+
+
+def _summarised(session: Session, summary: Summary) -> Session:
+    return Session(
+        session.id, session.project, session.started_at, session.ended_at, session.signature,
+        summary,
+    )  # fmt: skip
+
+
+def _record_session(db: Any, session: Session, group: str | None) -> None:
+    last = db.execute(
+        "SELECT created_at FROM _rk_sessions WHERE session_id = ? AND author = ?",
+        (session.id, ONESELF),
+    ).fetchone()
+    draft = session_draft(session, None if last is None else last[0], group)
+    put_session(db, session, Origin(ONESELF, None, draft.created_at))
+    queue(db, draft)
+
+
+def record_prompt(db: Any, prompt: Prompt, group: str | None) -> int | None:
+    """Its number; None: it was there."""
+    draft = prompt_draft(prompt, group)
+    number = put_prompt(db, prompt, draft.d, Origin(ONESELF, None, draft.created_at))
+    if number is not None:
+        queue(db, draft)
+    return number
+
+
+def record_observation(
+    db: Any, observation: Observation, project: str, group: str | None
+) -> int | None:
+    """Its number; None: it was there."""
+    draft = observation_draft(observation, project, group)
+    origin = Origin(ONESELF, None, draft.created_at)
+    number = put_observation(db, observation, draft.d, origin)
+    if number is not None:
+        queue(db, draft)
+    return number
+
+
+def record_pin(
+    db: Any, number: int, target: str, at: int, group: str | None, *, is_pinned: bool
+) -> None:
+    """`target`: the id of the event that the observation of this number is."""
+    last = db.execute(
+        "SELECT created_at FROM _rk_pins WHERE target = ? AND author = ?", (target, ONESELF)
+    ).fetchone()
+    pin = PinRecord(target, is_pinned, at)
+    draft = pin_draft(pin, None if last is None else last[0], group)
+    db.execute(
+        "INSERT OR REPLACE INTO _rk_pins VALUES (?, ?, NULL, ?, ?)",
+        (target, ONESELF, is_pinned, draft.created_at),
+    )
+    db.execute("UPDATE observations SET is_pinned = ? WHERE id = ?", (is_pinned, number))
+    queue(db, draft)
+
+
+def queue(db: Any, draft: Draft) -> None:
+    """It waits for the relay; in place of an older version of its address that still waits."""
+    db.execute(
+        "INSERT OR REPLACE INTO _rk_outbox (kind, d, tags, content, created_at)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (draft.kind, draft.d, compact(draft.tags), draft.content, draft.created_at),
+    )
+
+
+def queue_deletion(db: Any, events: Sequence[tuple[str, int]], at: int) -> None:
+    """Ask for the removal of events: (id, kind) of each (NIP-09)."""
+    for start in range(0, len(events), _DELETED_AT_ONCE):
+        part = events[start : start + _DELETED_AT_ONCE]
+        tags = [["e", event_id] for event_id, _ in part]
+        tags += [["k", str(kind)] for kind in sorted({kind for _, kind in part})]
+        queue(db, Draft(kinds.DELETION, tags, "", at))
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def session_in(db: Any, session_id: str) -> Session | None:
+    row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    return None if row is None else session_of(row)
+
+
+def session_of(row: Sequence[Any]) -> Session:
+    """Of the columns of `sessions`."""
+    id_, project, started, ended, signature, summary = row
+    return Session(
+        id_, project, started, ended,
+        None if signature is None else tuple([(n, c) for n, c in orjson.loads(signature)]),
+        None if summary is None else summary_from(orjson.loads(summary)),
+    )  # fmt: skip
+
+
+def put_session(db: Any, session: Session, origin: Origin) -> None:
+    """One's own version stands before that of others, theirs in the order of their keys."""
+    known = db.execute(
+        "SELECT min(author) FROM _rk_sessions WHERE session_id = ?", (session.id,)
+    ).fetchone()[0]
+    db.execute(
+        "INSERT OR REPLACE INTO _rk_sessions VALUES (?, ?, ?, ?)",
+        (session.id, origin.author, origin.event_id, origin.created_at),
+    )
+    if known is not None and known < origin.author:
+        return
+    summary = session.summary
+    db.execute(
+        "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+        " project = excluded.project, started_at = excluded.started_at,"
+        " ended_at = excluded.ended_at, signature = excluded.signature, summary = excluded.summary",
+        (
+            session.id, session.project, session.started_at, session.ended_at,
+            None if session.signature is None else compact(session.signature),
+            None if summary is None else compact(summary.fields()),
+        ),
+    )  # fmt: skip
+
+
+def put_prompt(db: Any, prompt: Prompt, d: str, origin: Origin) -> int | None:
+    """Its number; None: it was there. Its session is known."""
+    if db.execute("SELECT 1 FROM _rk_prompts WHERE d = ?", (d,)).fetchone():
+        return None
+    number: int = db.execute(
+        "INSERT INTO prompts (session_id, timestamp, source, content) VALUES (?, ?, ?, ?)",
+        (prompt.session, prompt.timestamp, prompt.source.value, prompt.content),
+    ).lastrowid
+    db.execute("INSERT INTO _rk_prompts VALUES (?, ?, ?, ?, ?)", (number, d, *_told(origin)))
+    return number
+
+
+def put_observation(db: Any, observation: Observation, d: str, origin: Origin) -> int | None:
+    """Its number; None: it was there. Its session is known."""
+    if db.execute("SELECT 1 FROM _rk_observations WHERE d = ?", (d,)).fetchone():
+        return None
+    metadata = observation.metadata
+    number: int = db.execute(
+        "INSERT INTO observations (session_id, prompt_id, timestamp, obs_type, source_event,"
+        " tool_name, file_path, content, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            observation.session, _number_of_prompt(db, observation), observation.timestamp,
+            str(observation.obs_type), str(observation.source_event), observation.tool_name,
+            observation.file_path, observation.content,
+            None if metadata is None else compact(metadata),
+        ),
+    ).lastrowid  # fmt: skip
+    db.execute("INSERT INTO _rk_observations VALUES (?, ?, ?, ?, ?)", (number, d, *_told(origin)))
+    return number
+
+
+def _told(origin: Origin) -> tuple[str, str | None, int]:
+    return origin.author, origin.event_id, origin.created_at
+
+
+def _number_of_prompt(db: Any, observation: Observation) -> int | None:
+    if observation.prompt is None:
+        return None
+    d = f"nmem:prompt:{observation.session}:{observation.prompt}"
+    found = db.execute("SELECT prompt_id FROM _rk_prompts WHERE d = ?", (d,)).fetchone()
+    return None if found is None else int(found[0])
+
+
+def newest_prompt(db: Any, session_id: str) -> str | None:
+    """The hash of the prompt that what happens now follows from."""
+    found = db.execute(
+        "SELECT d FROM prompts JOIN _rk_prompts ON prompt_id = id WHERE session_id = ?"
+        " ORDER BY id DESC LIMIT 1",
+        (session_id,),
+    ).fetchone()
+    return None if found is None else hash_in(found[0])
+
+
+# -- taken out ------------------------------------------------------------------------------------
+
+
+def drop_observations(db: Any, numbers: Iterable[int]) -> None:
+    rows = [(number,) for number in numbers]
+    db.executemany("DELETE FROM observations WHERE id = ?", rows)
+    db.executemany("DELETE FROM _rk_observations WHERE observation_id = ?", rows)
+
+
+def drop_prompts(db: Any, numbers: Iterable[int]) -> None:
+    """No observation follows from them any more."""
+    rows = [(number,) for number in numbers]
+    db.executemany("UPDATE observations SET prompt_id = NULL WHERE prompt_id = ?", rows)
+    db.executemany("DELETE FROM prompts WHERE id = ?", rows)
+    db.executemany("DELETE FROM _rk_prompts WHERE prompt_id = ?", rows)
+
+
+def drop_sessions(db: Any, ids: Iterable[str]) -> None:
+    """Nothing is in them any more."""
+    for session_id in ids:
+        db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+        db.execute("DELETE FROM _rk_sessions WHERE session_id = ?", (session_id,))
+        db.execute("DELETE FROM _cursor WHERE session_id = ?", (session_id,))
+        db.execute("DELETE FROM _rk_read_to WHERE session_id = ?", (session_id,))
+
+
+def pass_over(db: Any, events: Iterable[tuple[str | None, int]]) -> None:
+    """These, (id, created_at) each, are not fetched again."""
+    db.executemany(
+        "INSERT OR IGNORE INTO _rk_passed_over VALUES (?, ?)",
+        [event for event in events if event[0] is not None],
+    )
+
+
+def about(db: Any, name: str) -> str | None:
+    found = db.execute("SELECT value FROM _rk_about WHERE name = ?", (name,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def set_about(db: Any, told: Mapping[str, str]) -> None:
+    db.executemany("INSERT OR REPLACE INTO _rk_about VALUES (?, ?)", list(told.items()))

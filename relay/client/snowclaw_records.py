@@ -1,0 +1,384 @@
+"""SnowclawRecords: what an agent knows and publishes, without listening to anybody.
+
+The part of `Snowclaw` that needs no chat: loaded once, changed in memory, published soon after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from relay.client.debounce import Debounce
+from relay.client.errors import ClientError, PublishRefused, Unanswered
+from relay.client.memory import MemoryClient
+from relay.errors import Invalid, UserError
+from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
+from relay.memory.snowclaw.config import GroupConfig, config_draft, config_of
+from relay.memory.snowclaw.encryption import encrypted as encrypted_draft
+from relay.memory.snowclaw.keys import (
+    AGENT,
+    KeyStyle,
+    OfGroup,
+    OfUser,
+    agent_d,
+    config_d,
+    hex_of,
+    key_of,
+    scope_in,
+)
+from relay.memory.snowclaw.notebook import Notebook
+from relay.nostr import kinds
+from relay.nostr.keys import public_key
+from relay.nostr.nip44 import conversation_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from relay.client.connection import Client
+    from relay.client.debounce import Later
+    from relay.client.writer import Written
+    from relay.memory.draft import Draft
+    from relay.memory.reading import Unread
+    from relay.memory.snowclaw.config import EffectiveConfig, RespondMode
+    from relay.memory.snowclaw.groups import GroupMemory
+    from relay.memory.snowclaw.keys import Scope
+    from relay.memory.snowclaw.notebook import Subject
+    from relay.memory.snowclaw.users import UserMemory
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+FLUSH_AFTER_S: Final = 300.0
+FLUSH_AT: Final = 20
+"""Unsaved changes."""
+
+
+class SnowclawRecords(MemoryClient):
+    """What is not awaited is read from memory, or noted there (S-31)."""
+
+    NAME: ClassVar[str] = "snowclaw"
+
+    def __init__(
+        self,
+        relay: Client | str,
+        signer: SecretKey,
+        owner: str | Iterable[str],
+        file_config: GroupConfig | Mapping[str, object] | None = None,
+        *,
+        folder: Path | None = None,
+        agents: Iterable[str] = (),
+        key_style: KeyStyle = KeyStyle.HEX,
+        later: Later | None = None,
+    ) -> None:
+        """`owner`: the key of an owner (npub or 64 hex), or several. `file_config`: what holds when
+        no owner says otherwise (S-17). `agents`: others whose records are read where there is none
+        of one's own. `later`: as `call_later` of the loop. Raises Invalid.
+        """
+        super().__init__(relay, signer, folder=folder)
+        owners = [owner] if isinstance(owner, str) else owner
+        file = file_config if isinstance(file_config, GroupConfig) else config_of(file_config or {})
+        self._own_key = conversation_key(signer, signer.pubkey)
+        self._notebook = Notebook(
+            signer.pubkey, map(public_key, owners), map(public_key, agents),
+            key=self._own_key, style=key_style, file=file,
+        )  # fmt: skip
+        self._is_loaded = False
+        self._one_at_a_time = asyncio.Lock()
+        self._saving = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
+        self.flush_failure: Exception | None = None
+        """Why the last flush that nobody called did not work; it is tried again."""
+        self.shortfall = ""
+        """What this relay cannot do and is done without; empty when it does all (G-30)."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._saving.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Flushes first: raises what `flush` raises, unless the block ends with an error."""
+        try:
+            await self._saving.stop()
+            if self.unsaved > 0:
+                await self.flush()
+        except (ClientError, OSError):
+            if error is None:
+                raise
+        finally:
+            await super().__aexit__(kind, error, trace)
+
+    async def load(self, at: Iterable[str] = ()) -> None:
+        """Read it all once, without following it; `at`: of these `d` alone. Raises as `read`."""
+        wanted = await self._wanted()
+        if addresses := list(at):
+            wanted["#d"] = addresses
+        for event in await self.read(wanted):
+            self._take(event)
+        self._is_loaded = True
+
+    async def _wanted(self) -> dict[str, object]:
+        """A filter for every record that counts here (S-28)."""
+        wanted: dict[str, object] = {
+            "kinds": [kinds.APP_DATA], "authors": sorted(self._notebook.authors),
+        }  # fmt: skip
+        if await self.offers("prefix_d_kinds", kinds.APP_DATA):
+            self.shortfall = ""
+            return wanted | {"#d": [AGENT]}
+        if self.is_online:
+            self.shortfall = (
+                f"{self.url} has no prefix queries: every record of kind 30078 is read at the start"
+            )
+        return wanted
+
+    def _take(self, event: Event) -> bool:
+        """Whether anything is new."""
+        return self._notebook.take(event)
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    def user(self, key: str) -> UserMemory | None:
+        """What is known of a user, with the owner's notes. `key`: npub, or 64, 32 or 16 hex.
+
+        Raises Invalid for what is no key.
+        """
+        return self._notebook.user(key)
+
+    def users(self) -> dict[str, UserMemory]:
+        """By the first 32 hex of the key."""
+        return self._notebook.users()
+
+    def group(self, group: str) -> GroupMemory | None:
+        """By id, with the owner's notes."""
+        return self._notebook.group(group)
+
+    def groups(self) -> dict[str, GroupMemory]:
+        """By id."""
+        return self._notebook.groups()
+
+    def unread(self) -> tuple[Unread, ...]:
+        """Records that cannot be read: encrypted with another key, or not as they must be."""
+        return tuple(self._notebook.unread())
+
+    @property
+    def unsaved(self) -> int:
+        """Changes that are not published yet."""
+        return self._notebook.unsaved
+
+    # -- what is noted: every method raises Invalid for a key that is none, and UserError when the
+    #    record that is stored cannot be read, since the next version would be without it ----------
+
+    def note_user(self, key: str, text: str, *, group: str | None = None) -> None:
+        """`group`: whose members read the record, if there is none yet; None: only the owner does.
+        What is for one group enters no other one's context (S-33)."""
+        self._edit_user(key, lambda memory: memory.noted(text), group)
+
+    def annotate_user(self, key: str, text: str, *, group: str | None = None) -> None:
+        """A note in the owner's name: an agent marks it so, an owner has an own record (S-22),
+        which agents read as members of `group`."""
+        if self.pubkey in self._notebook.owners:
+            self.note_user(key, text, group=group)
+        else:
+            self._edit_user(key, lambda memory: memory.annotated(text), group)
+
+    def set_preference(
+        self, key: str, name: str, value: str, *, group: str | None = None
+    ) -> None:
+        self._edit_user(key, lambda memory: memory.preferring(name, value), group)
+
+    def note_group(self, group: str, text: str) -> None:
+        self._edit_group(group, lambda memory: memory.noted(text))
+
+    def annotate_group(self, group: str, text: str) -> None:
+        """As `annotate_user`."""
+        if self.pubkey in self._notebook.owners:
+            self.note_group(group, text)
+        else:
+            self._edit_group(group, lambda memory: memory.annotated(text))
+
+    def set_purpose(self, group: str, text: str) -> None:
+        self._edit_group(group, lambda memory: replace(memory, purpose=text))
+
+    def add_theme(self, group: str, text: str) -> None:
+        self._edit_group(group, lambda memory: memory.with_theme(text))
+
+    def add_decision(self, group: str, text: str, at: int | None = None) -> None:
+        """`at`: Unix seconds; None: now."""
+        when = self._client.now() if at is None else at
+        self._edit_group(group, lambda memory: memory.with_decision(text, when))
+
+    def _edit_user(
+        self, key: str, edit: Callable[[UserMemory], UserMemory], readers: str | None
+    ) -> None:
+        subject = self._notebook.subject_of(key)
+        self._refuse_unreadable(subject)
+        self._notebook.edit_user(subject, edit, readers)
+        self._noted()
+
+    def _edit_group(self, group: str, edit: Callable[[GroupMemory], GroupMemory]) -> None:
+        if group == "":
+            raise Invalid("a group has an id")
+        self._refuse_unreadable(OfGroup(group))
+        self._notebook.edit_group(OfGroup(group), edit)
+        self._noted()
+
+    def _refuse_unreadable(self, subject: Subject) -> None:
+        unread = self._notebook.cannot_write(subject)
+        if unread is not None:
+            raise UserError(
+                f"event {unread.event.id[:12]}… at {unread.event.d} would be lost: {unread.why}"
+            )
+
+    # -- publishing -------------------------------------------------------------------------------
+
+    def _noted(self) -> None:
+        if self.unsaved >= FLUSH_AT and self.flush_failure is None:
+            self._saving.now()
+        elif self.unsaved > 0:
+            self._saving.soon()
+
+    async def _save_quietly(self) -> None:
+        try:
+            await self.flush()
+        except (ClientError, OSError) as failure:
+            self.flush_failure = failure
+            self._saving.soon()
+
+    async def flush(self) -> tuple[Written, ...]:
+        """Publish one event for each record that changed; what was published.
+
+        What the relay does not take stays for the next time, and all else is published. Raises
+        PublishRefused; Unanswered (without a folder); SpoolFull, SpoolDamaged, OSError.
+        """
+        async with self._one_at_a_time:
+            self._saving.settle()
+            if self._spool is None and not self.is_online:
+                raise Unanswered(f"{self.url} is away; {self.unsaved} changes are not saved")
+            if not self._is_loaded:
+                await self.load()  # or the stored versions would be lost
+            written: list[Written] = []
+            refusal: PublishRefused | None = None
+            for subject in self._notebook.changed():
+                try:
+                    written.append(await self._save(subject))
+                except PublishRefused as refused:
+                    refusal = refused
+            if self._cache is not None and self.is_online and written:
+                await self.read(await self._wanted())  # so that the copy on disk is as new
+            if refusal is not None:
+                raise refusal
+            self.flush_failure = None
+            return tuple(written)
+
+    async def _save(self, subject: Subject) -> Written:
+        def version(at: int) -> Draft:
+            draft = self._notebook.next_version(subject, at)
+            return self._sealed(draft) if self._notebook.is_encrypted(subject) else draft
+
+        written = await self.write(kinds.APP_DATA, self._notebook.d_of(subject), version)
+        self._notebook.saved(subject, written.event)
+        return written
+
+    def _sealed(self, draft: Draft) -> Draft:
+        return encrypted_draft(draft, self._own_key, secrets.token_bytes(32))
+
+    async def forget(self, d: str) -> Written | None:
+        """Delete one's own record at an address, and what was noted since (S-25).
+
+        None: there was none. Raises as `write`.
+        """
+        if not self._is_loaded:
+            await self.load()
+        for subject in self._notebook.changed():
+            if self._notebook.d_of(subject) == d:
+                self._notebook.drop(subject)
+        event = self._notebook.own(d)
+        if event is None:
+            return None
+        written = await self.delete([event])
+        self._take(written.event)
+        return written
+
+    # -- configuration ----------------------------------------------------------------------------
+
+    def config(self, group: str | None = None, npub: str | None = None) -> EffectiveConfig:
+        """What holds in a group for a user, and where it comes from (S-17). Raises Invalid."""
+        return self._notebook.config.effective(group, None if npub is None else hex_of(npub))
+
+    def respond_mode(self, group: str | None = None, npub: str | None = None) -> RespondMode:
+        return self.config(group, npub).respond_mode
+
+    async def set_config(
+        self,
+        scope: str | Scope,
+        *,
+        respond_mode: str | None = None,
+        context_history: int | str | None = None,
+    ) -> Written:
+        """`scope`: `global`, `group:<id>` or `npub:<key>`. What is not named keeps its value.
+
+        Raises UserError before anything is sent when this is no owner's key (S-20); Invalid; as
+        `write`.
+        """
+        if self.pubkey not in self._notebook.owners:
+            raise UserError(
+                f"restricted: only an owner may write config; {self._signer.npub} is not the"
+                " owner's key"
+            )
+        changes = config_of({"respond_mode": respond_mode, "context_history": context_history})
+        at_scope = scope_in(scope) if isinstance(scope, str) else scope
+        if not self._is_loaded:
+            await self.load()
+        if isinstance(at_scope, OfUser):
+            key = hex_of(at_scope.key)
+            stored = self._notebook.config.of_user(key)
+            at_scope = OfUser(key_of(key) if len(key) == 64 else key)
+        else:
+            stored = self._notebook.config.at(at_scope)
+
+        def version(at: int) -> Draft:
+            newer = at if stored is None else max(at, stored.event.created_at + 1)
+            return config_draft(at_scope, changes, stored, newer)
+
+        written = await self.write(kinds.APP_DATA, config_d(at_scope), version)
+        self._take(written.event)
+        return written
+
+    # -- one's own memory -------------------------------------------------------------------------
+
+    async def store(
+        self,
+        key: str,
+        text: str,
+        category: str = "core",
+        session: str | None = None,
+        encrypted: bool = False,  # noqa: FBT001, FBT002  the order of the statement
+    ) -> Written:
+        """Published at once. Raises Invalid for a category that is none; as `write`."""
+        memory = AgentMemory(key, text, category, session)
+
+        def version(at: int) -> Draft:
+            draft = agent_memory_draft(memory, at)
+            return self._sealed(draft) if encrypted else draft
+
+        written = await self.write(kinds.APP_DATA, agent_d(category, key), version)
+        self._take(written.event)
+        return written
+
+    def get(self, key: str, category: str = "core") -> AgentMemory | None:
+        """None for what is not there or cannot be read: see `unread`. Raises Invalid."""
+        event = self._notebook.own(agent_d(category, key))
+        found = None if event is None else self._notebook.read(event)
+        return found if isinstance(found, AgentMemory) else None
+
+    def list(self, prefix: str = "") -> tuple[AgentMemory, ...]:
+        """Those whose key, or `<category>:<key>`, begins so, newest first."""
+        return tuple(memory for _, memory in self._notebook.memories(prefix))

@@ -1,0 +1,67 @@
+"""Envelopes (1080): the events of one device inside events of its derived key. MEMORY.md D-29."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Invalid
+from relay.nostr import kinds, pns
+from relay.nostr.filters import Filter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from relay.nostr.event import Event
+    from relay.nostr.pns import Channel
+
+MAX_INNER: Final = 65_535
+"""Bytes of an event inside: the most that other programs' NIP-44 takes (D-30)."""
+_NONCE_BYTES: Final = 32
+
+
+class Envelopes:
+    """One channel: what it holds, opened once each."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._inside: dict[str, Event | None] = {}
+        """Envelope id → the event inside; None: it cannot be opened."""
+
+    @property
+    def wanted(self) -> Filter:
+        """All of them. A relay gives them to who names the author alone (D-32)."""
+        return Filter(
+            kinds=frozenset({kinds.ENVELOPE}), authors=frozenset({self._channel.pubkey})
+        )
+
+    def sealed(self, inner: Event, now: int) -> Event:
+        """Never twice the same, whatever is inside."""
+        return pns.wrap(self._channel, inner, now, secrets.token_bytes(_NONCE_BYTES))
+
+    async def opened(self, envelopes: Sequence[Event]) -> list[Event]:
+        """The events inside, each once, newest first; what cannot be opened is left out."""
+        new = [envelope for envelope in envelopes if envelope.id not in self._inside]
+        if new:
+            self._inside.update(await asyncio.to_thread(self._opened, new))
+        inside = (self._inside[envelope.id] for envelope in envelopes)
+        unique = {event.id: event for event in inside if event is not None}
+        return sorted(unique.values(), key=lambda event: (-event.created_at, event.id))
+
+    def _opened(self, envelopes: Iterable[Event]) -> dict[str, Event | None]:
+        return {envelope.id: self._inner(envelope) for envelope in envelopes}
+
+    def _inner(self, envelope: Event) -> Event | None:
+        try:
+            return pns.unwrap(self._channel, envelope)
+        except Invalid:
+            return None
+
+
+def room_inside(message_bytes: int) -> int:
+    """Bytes of an event whose envelope a relay takes that takes messages of so many bytes.
+
+    NIP-44 pads by up to an eighth; base64 makes four bytes of three.
+    """
+    return max((message_bytes - 600) * 3 // 4 * 8 // 9 - 100, 0)

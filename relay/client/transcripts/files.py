@@ -1,0 +1,101 @@
+"""Session files on disk: what they are, line by line, and which session each one holds.
+
+Everything here blocks; call it in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import UserError
+from relay.memory.transcripts.lines import opening
+from relay.memory.transcripts.transcript import Transcript
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from relay.memory.transcripts.lines import Opening
+    from relay.memory.transcripts.plan import Plan
+
+SUFFIX: Final = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFile:
+    """One file as it was when it was looked at: what grows afterwards is not part of it."""
+
+    path: Path
+    size: int
+    """Bytes."""
+    changed_ms: int
+    """When it was written last, since 1970."""
+    opening: Opening
+
+    @property
+    def session(self) -> str:
+        """The session id that it names, or else its own name (D-11)."""
+        return self.opening.session or self.path.stem
+
+    def script(self, author: str, plan: Plan) -> Transcript:
+        """What tells it, from its first line on. author: who will sign, 64 hex."""
+        return Transcript(
+            author, self.opening, stem=self.path.stem, now_ms=self.changed_ms, plan=plan
+        )
+
+    def lines(self) -> Iterator[bytes]:
+        """Each with its end; one at a time in memory."""
+        with self.path.open("rb") as file:
+            yield from lines_of(file, self.size)
+
+
+def session_file(path: Path) -> SessionFile:
+    """Raises UserError when there is no such file, it is a folder or it holds no line; OSError."""
+    try:
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            if not about.st_size:
+                raise UserError(f"{path} holds no line")
+            found = opening(lines_of(file, about.st_size))
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, not a session file") from None
+    return SessionFile(path, about.st_size, about.st_mtime_ns // 1_000_000, found)
+
+
+def lines_of(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """The lines of the next `size` bytes."""
+    while size > 0 and (raw := file.readline(size)):
+        size -= len(raw)
+        yield raw
+
+
+def files_in(path: Path) -> list[Path]:
+    """A file itself; of a folder, every session file below it, by name."""
+    if not path.is_dir():
+        return [path]
+    return sorted(found for found in path.rglob(f"*{SUFFIX}") if found.is_file())
+
+
+def session_ids(
+    files: Iterable[SessionFile], taken: Iterable[str] = ()
+) -> Mapping[Path, str]:
+    """Under which id each file of a tree is kept; none of those that are taken.
+
+    Several files may name one session: what its sub-agents did stands in files of their own. As
+    lines are numbered by file, the session is that of the file which bears its name, else of the
+    first; the others go by their own names.
+    """
+    ids: dict[Path, str] = {}
+    used = set(taken)
+    ordered = sorted(files, key=lambda file: (file.session != file.path.stem, file.path))
+    for file in ordered:
+        wanted = (file.session, file.path.stem, f"{file.path.parent.name}/{file.path.stem}")
+        free = (name for name in wanted if name not in used)
+        ids[file.path] = name = next(free, str(file.path))
+        used.add(name)
+    return ids

@@ -1,0 +1,220 @@
+"""Reading sessions: files, conversations, lists, searches; plain, and out of envelopes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from relay.client.answers import filters_of
+from relay.client.memory import MemoryClient
+from relay.client.transcripts.envelopes import Envelopes
+from relay.client.transcripts.results import (
+    Incomplete,
+    Listed,
+    NoSession,
+    Row,
+    SeveralAuthors,
+    is_listed,
+)
+from relay.memory.transcripts.assembly import assembled
+from relay.memory.transcripts.order import order_of
+from relay.memory.transcripts.paths import Directory
+from relay.memory.transcripts.records import SessionState, state_of
+from relay.memory.transcripts.showing import note_of, notes_in_order
+from relay.memory.transcripts.tokens_used import usage_in
+from relay.nostr import kinds
+from relay.nostr.pns import derive
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from pathlib import Path
+
+    from relay.client.connection import Client
+    from relay.memory.transcripts.assembly import Assembly
+    from relay.memory.transcripts.showing import Note
+    from relay.memory.transcripts.tokens_used import Usage
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.nostr.pns import Channel
+
+_SEARCH: Final = 50
+"""The NIP."""
+_LAST_NOTES: Final = 64
+"""Looked at to see whether the last of them has its line."""
+
+
+class Reading(MemoryClient):
+    """The half of Transcripts that changes nothing. Raises QueryClosed, Unanswered; what cannot be
+    read is left out."""
+
+    NAME: ClassVar[str] = "transcripts"
+
+    def __init__(
+        self,
+        relay: Client | str,
+        signer: SecretKey,
+        pns: Channel | None = None,
+        *,
+        folder: Path | None = None,
+    ) -> None:
+        """`pns`: the channel that is written to, as `relay.nostr.pns.derive` makes it. What is read
+        is looked for in it too, or else in that of `signer`."""
+        super().__init__(relay, signer, folder=folder)
+        self._is_sealed = pns is not None
+        self._envelopes = Envelopes(derive(signer) if pns is None else pns)
+
+    async def assembly(self, session: str, author: str | None = None) -> Assembly:
+        """All that is stored of a session's file. `author`: 64 hex; None: one's own lines, else
+        those of the only key that wrote any. Raises NoSession, SeveralAuthors."""
+        for read in (self.read, self._inside):
+            events = await read({"kinds": [kinds.SOURCE_DATA], "#d": [session]})
+            notes: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
+            if events:
+                notes["limit"] = _LAST_NOTES
+            events += await read(notes)
+            if events:
+                chosen = self._of_one(session, events, author)
+                return await asyncio.to_thread(assembled, chosen)
+        raise NoSession(session)
+
+    async def export(
+        self,
+        session: str,
+        cwd: Path | str | None = None,
+        git_branch: str | None = None,
+        *,
+        allow_gaps: bool = False,
+        author: str | None = None,
+    ) -> bytes:
+        """The file. `cwd`: where it shall seem to have run; None: where it ran.
+
+        Raises Incomplete, NoSession, SeveralAuthors; UserError without a directory to fill in.
+        """
+        assembly = await self.assembly(session, author)
+        if not assembly.lines:
+            raise NoSession(session, "archive of session")
+        if assembly.faults and not allow_gaps:
+            raise Incomplete(session, assembly)
+        where = await self.directory_of(session) if cwd is None else str(cwd)
+        lines = assembly.file(None if where is None else Directory(where), git_branch)
+        return await asyncio.to_thread(b"".join, lines)
+
+    async def directory_of(self, session: str) -> str | None:
+        """Where a session ran, as far as anybody said."""
+        wanted = {"kinds": [kinds.SESSION_STATE], "#d": [session]}
+        said = map(state_of, await self._in_either(wanted))
+        known = (state.cwd for state in said if isinstance(state, SessionState) and state.cwd)
+        return next(known, None)
+
+    async def messages(
+        self, session: str, since_order: tuple[int, int, str] | None = None
+    ) -> list[Note]:
+        """The conversation in its order (D-25). `since_order`: only what comes behind it, as
+        `order_of` tells."""
+        events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
+        if since_order is not None:
+            events = [event for event in events if order_of(event) > since_order]
+        return notes_in_order(events)
+
+    async def sessions(self, *, include_deleted: bool = False) -> list[Listed]:
+        """Newest first. Looks through the notes of all sessions that this key may read."""
+        wanted = {"kinds": [kinds.SESSION_STATE, kinds.CONVERSATION_NOTE]}
+        rows: dict[tuple[str, str], Row] = {}
+
+        def add(events: Iterable[Event]) -> None:
+            for event in events:
+                rows.setdefault((event.d, event.pubkey), Row()).add(event)
+
+        if self._folder is None:
+            # Not all of them at once in memory.
+            async with aclosing(self._client.query_all(wanted)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    add([event])
+        else:
+            add(await self.read(wanted))
+        add(await self._inside(wanted))
+        listed = [row.listed(*key) for key, row in rows.items()]
+        return sorted(
+            (row for row in listed if include_deleted or is_listed(row)),
+            key=lambda row: (-row.last_ms, row.session, row.author),
+        )
+
+    async def follow(self, session: str) -> AsyncIterator[Note]:
+        """The notes of a session in order, then each new one as it comes."""
+        wanted: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
+        sealed = replace(self._envelopes.wanted, limit=0)
+        async with self._client.subscribe({**wanted, "limit": 0}, sealed) as events:
+            seen = set()
+            for note in await self.messages(session):
+                seen.add(note.id)
+                yield note
+            async for event in events:
+                is_sealed = event.kind == kinds.ENVELOPE
+                for inner in await self._envelopes.opened([event]) if is_sealed else [event]:
+                    is_note = inner.kind == kinds.CONVERSATION_NOTE and inner.d == session
+                    if is_note and inner.id not in seen:
+                        seen.add(inner.id)
+                        yield note_of(inner)
+
+    async def usage(self, session: str) -> Usage | None:
+        """Tokens, by the session's own last account (D-28). Raises NoSession, SeveralAuthors."""
+        return usage_in((await self.assembly(session)).lines)
+
+    async def search(
+        self, query: str, session: str | None = None, group: str | None = None, limit: int = 50
+    ) -> list[Note]:
+        """Notes with these words, best first.
+
+        What a relay cannot search is searched here, word by word: envelopes (D-34), and everything
+        of a relay without NIP-50 (`searches`).
+        """
+        wanted: dict[str, Any] = {"kinds": [kinds.CONVERSATION_NOTE]}
+        if session is not None:
+            wanted["#d"] = [session]
+        if group is not None:
+            wanted["#h"] = [group]
+        words = [word.strip('"').casefold() for word in query.split()]
+
+        def matching(events: Iterable[Event]) -> list[Event]:
+            return [
+                event for event in events
+                if all(word in event.content.casefold() for word in words)
+            ]  # fmt: skip
+
+        if await self.searches():
+            found = await self._client.query({**wanted, "search": query, "limit": limit})
+        else:
+            found = matching(await self.read(wanted))
+        found += matching(await self._inside(wanted))
+        return [note_of(event) for event in found[:limit]]
+
+    async def searches(self) -> bool:
+        """Whether the relay offers NIP-50 (G-30)."""
+        listed = (await self._information()).get("supported_nips")
+        return isinstance(listed, list) and 50 in listed
+
+    async def _inside(self, wanted: Mapping[str, object]) -> list[Event]:
+        """What is in the envelopes, newest first."""
+        (filter_,) = filters_of((wanted,))
+        inside = await self._envelopes.opened(await self.read(self._envelopes.wanted))
+        return [event for event in inside if filter_.matches(event)][: filter_.limit]
+
+    async def _in_either(self, wanted: Mapping[str, object]) -> list[Event]:
+        """In the envelopes, which all have to be fetched for that, only what is not there plain."""
+        return await self.read(wanted) or await self._inside(wanted)
+
+    def _of_one(self, session: str, events: list[Event], author: str | None) -> list[Event]:
+        """What one key wrote."""
+        writers = {
+            event.pubkey for event in events
+            if event.kind == kinds.SOURCE_DATA or event.has_tag("source-data")
+        }  # fmt: skip
+        if author is None and self.pubkey in writers:
+            author = self.pubkey
+        if author is None and len(writers) > 1:
+            raise SeveralAuthors(session, writers)
+        if author is None:
+            author = next(iter(writers), events[0].pubkey)
+        return [event for event in events if event.pubkey == author]

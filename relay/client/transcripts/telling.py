@@ -1,0 +1,126 @@
+"""Telling: one session file on its way to a relay, as signed events, and what is known of it.
+
+Blocks; what is asked of it is asked in a thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from relay.client.sync import items_of
+from relay.nostr import kinds
+from relay.nostr.event import id_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from relay.client.transcripts.files import SessionFile
+    from relay.memory.draft import Draft
+    from relay.memory.transcripts.plan import Plan
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.nostr.nip77 import Items
+
+_TITLE: Final = 80
+"""Characters."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was told so far."""
+
+    lines: int = 0
+    read: int = 0
+    """Bytes."""
+    notes: int = 0
+    archive: int = 0
+    title: str = ""
+    """The first words of a user; empty before there are any."""
+
+    def add(self, raw: bytes, drafts: Iterable[Draft]) -> None:
+        self.lines += 1
+        self.read += len(raw)
+        for draft in drafts:
+            if draft.kind == kinds.SOURCE_DATA:
+                self.archive += 1
+                continue
+            self.notes += 1
+            if not self.title and ["role", "user"] in draft.tags:
+                self.title = title_of(draft.content)
+
+
+def title_of(content: str) -> str:
+    """The first line with words in it, cut. What a program puts before them stands in `<…>`."""
+    lines = (" ".join(line.split()) for line in content.splitlines())
+    line = next((line for line in lines if line and not line.startswith("<")), "")
+    return line if len(line) <= _TITLE else f"{line[: _TITLE - 1].rstrip()}…"
+
+
+@dataclass(slots=True)
+class Told:
+    """A file as ids: all that a comparison with a relay needs."""
+
+    sessions: set[str] = field(default_factory=set)
+    """The values of `d`: a line may name another session than its file."""
+    times: array[int] = field(default_factory=lambda: array("Q"))
+    ids: bytearray = field(default_factory=bytearray)
+    """32 bytes each."""
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def items(self) -> Items:
+        return items_of(self.times, self.ids)
+
+
+def pieces_of(ids: bytes | bytearray) -> Iterator[bytes]:
+    return (bytes(ids[at : at + 32]) for at in range(0, len(ids), 32))
+
+
+class Telling:
+    """One file, author and plan."""
+
+    def __init__(self, file: SessionFile, signer: SecretKey, plan: Plan) -> None:
+        self._signer = signer
+        self._file = file
+        self._plan = plan
+        self.tally = Tally()
+        """Of the last pass."""
+
+    def ids(self) -> Told:
+        """A pass in which nothing is signed."""
+        told = Told()
+        for draft in self._drafts():
+            told.sessions.add(draft.d)
+            told.times.append(draft.created_at)
+            told.ids += self._id(draft)
+        return told
+
+    def events(self, wanted: Collection[bytes] | None) -> Iterator[Event]:
+        """A pass that signs what is wanted; None: everything."""
+        for draft in self._drafts():
+            if wanted is None or self._id(draft) in wanted:
+                yield self._signer.sign(*draft)
+
+    def _drafts(self) -> Iterator[Draft]:
+        self.tally = Tally()
+        script = self._file.script(self._signer.pubkey, self._plan)
+        for raw in self._file.lines():
+            drafts = script.drafts(raw)
+            self.tally.add(raw, drafts)
+            yield from drafts
+
+    def _id(self, draft: Draft) -> bytes:
+        data = id_bytes(
+            self._signer.pubkey, draft.created_at, draft.kind, draft.tags, draft.content
+        )
+        return sha256(data).digest()
+
+
+def some(events: Iterator[Event], number: int) -> list[Event]:
+    """The next ones; empty at the end."""
+    return list(islice(events, number))

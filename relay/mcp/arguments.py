@@ -1,0 +1,135 @@
+"""Arguments of a tool: what is published about them, and what is read out of a call.
+
+A model may leave out or null what is not required, and may ask for more than there is: a number
+over its maximum is taken as the maximum, as nmem does (M-29). Whatever else is wrong is a fault
+that names the argument, for the model to put right.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from relay.errors import RookeryError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LARGEST: Final = 2**63 - 1
+"""What the cache can hold as a number."""
+_CAPITAL: Final = re.compile(r"[A-Z]")
+
+
+class ToolFault(RookeryError):
+    """A call that gets no answer; the text is for the model that made it."""
+
+
+class Kind(Enum):
+    """What an argument must be: JSON Schema's word, and ours."""
+
+    TEXT = "string", "a string"
+    INTEGER = "integer", "an integer"
+    NUMBER = "number", "a number"
+    FLAG = "boolean", "a boolean"
+    IDS = "array", "an array of integers"
+
+    def __init__(self, json_type: str, words: str) -> None:
+        self.json_type = json_type
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a tool."""
+
+    name: str
+    """As the wire spells it; the keyword is the same in snake_case."""
+    kind: Kind
+    about: str
+    is_required: bool = False
+    default: float | str | None = None
+    least: int | None = None
+    """Less is a fault."""
+    most: int | None = None
+    """More is taken as this."""
+    choices: tuple[str, ...] = ()
+    """What is published; the tool says what is wrong with another."""
+
+    @property
+    def keyword(self) -> str:
+        return _CAPITAL.sub(lambda found: f"_{found[0].lower()}", self.name)
+
+    def schema(self) -> dict[str, Any]:
+        """In JSON Schema. No `maximum`: more is no fault."""
+        said: dict[str, Any] = {"type": self.kind.json_type, "description": self.about}
+        if self.kind is Kind.IDS:
+            said["items"] = {"type": "integer"}
+        if self.choices:
+            said["enum"] = list(self.choices)
+        if self.default is not None:
+            said["default"] = self.default
+        if self.least is not None:
+            said["minimum"] = self.least
+        return said
+
+
+def input_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {each.name: each.schema() for each in parameters},
+        "required": [each.name for each in parameters if each.is_required],
+        "additionalProperties": False,
+    }
+
+
+def arguments_in(parameters: Sequence[Parameter], given: Mapping[str, object]) -> dict[str, Any]:
+    """A value for each parameter, by its keyword. Raises ToolFault."""
+    names = [each.name for each in parameters]
+    for name in given:
+        if name not in names:
+            near = get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+            raise ToolFault(f"unknown argument {name[:40]!r}; {hint}")
+    return {each.keyword: _value(each, given.get(each.name)) for each in parameters}
+
+
+def _value(parameter: Parameter, value: object) -> object:
+    if value is None:
+        if parameter.is_required:
+            raise ToolFault(f"{parameter.name} is missing: {parameter.about}")
+        return parameter.default
+    if not _fits(parameter.kind, value):
+        raise ToolFault(f"{parameter.name} must be {parameter.kind.words}")
+    if parameter.kind is Kind.INTEGER:
+        value = int(value)  # type: ignore[call-overload]  # it fits
+    if parameter.least is not None and value < parameter.least:  # type: ignore[operator]
+        raise ToolFault(f"{parameter.name} must be at least {parameter.least}")
+    if parameter.most is not None and value > parameter.most:  # type: ignore[operator]
+        return parameter.most
+    return value
+
+
+def _fits(kind: Kind, value: object) -> bool:
+    match kind:
+        case Kind.TEXT:
+            return isinstance(value, str) and "\0" not in value
+        case Kind.INTEGER:
+            return _is_whole(value)
+        case Kind.NUMBER:
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case Kind.FLAG:
+            return isinstance(value, bool)
+        case Kind.IDS:
+            return isinstance(value, list) and all(_is_whole(each) for each in value)
+        case _:
+            assert_never(kind)
+
+
+def _is_whole(value: object) -> bool:
+    """JSON does not tell 5 from 5.0, and `true` is neither."""
+    if isinstance(value, float):
+        return value.is_integer() and abs(value) < LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST

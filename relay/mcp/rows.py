@@ -1,0 +1,103 @@
+"""What a tool shows of an observation: little of many, all of few. M-29."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.client.nmem.reading import Found, FoundPrompt
+    from relay.memory.nmem.records import Session
+
+_PREVIEW: Final = 120
+"""Characters."""
+_SAID: Final = 500
+"""Characters of a prompt."""
+_TRACED: Final = 400
+"""Prompts and observations of one trace."""
+
+
+def hit(found: Found) -> dict[str, Any]:
+    """A row of a list: enough to choose by."""
+    return {
+        "id": found.id, "timestamp": found.timestamp, "obs_type": found.obs_type,
+        "content_preview": found.content[:_PREVIEW], "file_path": found.file_path,
+        "session_id": found.session_id, "is_pinned": found.is_pinned, "event_id": found.event_id,
+    }  # fmt: skip
+
+
+def hits(found: Sequence[Found]) -> list[dict[str, Any]]:
+    return [hit(each) for each in found]
+
+
+def whole(found: Found) -> dict[str, Any]:
+    """All that is known of one."""
+    return {
+        "id": found.id, "timestamp": found.timestamp, "session_id": found.session_id,
+        "project": found.project, "prompt_id": found.prompt_id, "obs_type": found.obs_type,
+        "source_event": found.source_event, "tool_name": found.tool_name,
+        "file_path": found.file_path, "content": found.content, "metadata": found.metadata,
+        "is_pinned": found.is_pinned, "event_id": found.event_id,
+    }  # fmt: skip
+
+
+def summarised(session: Session) -> dict[str, Any]:
+    return {
+        "session_id": session.id, "project": session.project, "started_at": session.started_at,
+        "ended_at": session.ended_at,
+        "summary": None if session.summary is None else session.summary.fields(),
+    }  # fmt: skip
+
+
+def traced(
+    session: Session, prompts: Sequence[FoundPrompt], observations: Sequence[Found]
+) -> dict[str, Any]:
+    """A session step by step: its prompts in order, each with what followed from it. What followed
+    from none stands under `system`. `more_after`: when the trace goes on, if it is cut."""
+    steps = sorted([(each.timestamp, 0, each.id) for each in prompts]
+                   + [(each.timestamp, 1, each.id) for each in observations])  # fmt: skip
+    kept = set(steps[:_TRACED])
+    shown = {
+        each.id: _prompt(each.id, each.timestamp, each.source, _cut(each.content))
+        for each in prompts
+        if (each.timestamp, 0, each.id) in kept
+    }
+    apart: list[dict[str, Any]] = []
+    for each in observations:
+        if (each.timestamp, 1, each.id) not in kept:
+            continue
+        if each.prompt_id is not None and each.prompt_id in shown:
+            shown[each.prompt_id]["observations"].append(hit(each))
+        else:
+            if not apart:
+                apart.append(_prompt(None, each.timestamp, "system", None))
+            apart[0]["observations"].append(hit(each))
+    told = sorted([*shown.values(), *apart], key=lambda prompt: prompt["timestamp"])
+    for prompt in told:
+        prompt["observation_count"] = len(prompt["observations"])
+    trace = summarised(session) | {"prompts": told}
+    return trace if len(steps) <= _TRACED else trace | {"more_after": steps[_TRACED][0]}
+
+
+def _prompt(number: int | None, timestamp: int, source: str, content: str | None) -> dict[str, Any]:
+    return {
+        "prompt_id": number, "timestamp": timestamp, "source": source, "content": content,
+        "observation_count": 0, "observations": [],
+    }  # fmt: skip
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SAID else f"{text[:_SAID]}…"
+
+
+def by_session(found: Sequence[Found]) -> list[dict[str, Any]]:
+    """What was done to a file, session by session, in the order given."""
+    sessions: dict[str, dict[str, Any]] = {}
+    for each in found:
+        session = sessions.setdefault(
+            each.session_id,
+            {"session_id": each.session_id, "project": each.project, "touches": []},
+        )
+        session["touches"].append(hit(each))
+    return list(sessions.values())

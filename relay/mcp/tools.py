@@ -1,0 +1,347 @@
+"""nmem's tools, under their names. M-29.
+
+Each answers with a value that becomes JSON. Lists show previews; `get_observations` has all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
+
+from relay.client.nmem.reading import Order
+from relay.mcp import git
+from relay.mcp.arguments import LARGEST, Kind, Parameter, ToolFault
+from relay.mcp.freshness import Freshness
+from relay.mcp.rows import by_session, hit, hits, summarised, traced, whole
+from relay.mcp.schedule import time_of
+from relay.memory.fence import fenced
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from relay.client.nmem import Nmem
+
+_MOST_IDS: Final = 50
+
+
+class Place(NamedTuple):
+    """Where the agent works."""
+
+    folder: Path
+    project: str
+
+
+class Toolbox:
+    """The memory that the tools answer from; used as `async with`, inside that of `nmem`."""
+
+    def __init__(self, nmem: Nmem, place: Place, now: Callable[[], int]) -> None:
+        """`now`: Unix seconds."""
+        self._nmem = nmem
+        self._place = place
+        self._now = now
+        self._freshness = Freshness(nmem.url, self._look)
+
+    async def __aenter__(self) -> Self:
+        await self._freshness.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._freshness.__aexit__(kind, error, trace)
+
+    async def answer(self, tool: ToolInfo, arguments: dict[str, Any]) -> tuple[object, str]:
+        """What the tool says, and what to know about that, if anything. `arguments` by keyword.
+
+        Raises RookeryError, OSError.
+        """
+        match tool.effect:
+            case Effect.RECALLS:
+                remark = await self._freshness.remark()
+                return await tool.answer(self, **arguments), remark
+            case Effect.RECORDS:
+                said = await tool.answer(self, **arguments)
+                return said, await self._freshness.remark()
+            case Effect.NOTES | Effect.KNOWS:
+                return await tool.answer(self, **arguments), ""
+            case _:
+                assert_never(tool.effect)
+
+    async def _look(self) -> str:
+        synced = await self._nmem.sync()
+        if not synced.refused:
+            return ""
+        reason = (await self._nmem.refused())[-1][1]
+        return f"the relay refused {synced.refused} records of this machine: {reason}"
+
+    # -- in three steps ---------------------------------------------------------------------------
+
+    async def search(
+        self, query: str, project: str | None, obs_type: str | None, limit: int, offset: int,
+        order_by: str, before: int | None, after: int | None,
+    ) -> object:  # fmt: skip
+        try:
+            order = Order(order_by)
+        except ValueError:
+            raise ToolFault(
+                f'invalid orderBy: "{order_by}" (expected "relevance" or "blended")'
+            ) from None
+        found = await self._nmem.search(
+            query, project=project, obs_type=obs_type, limit=limit, offset=offset,
+            order_by=order, before=before, after=after,
+        )  # fmt: skip
+        return hits(found)
+
+    async def timeline(self, anchor: int, before: int, after: int) -> object:
+        around = await self._nmem.timeline(anchor, before, after)
+        at = next(number for number, found in enumerate(around) if found.id == anchor)
+        return {
+            "anchor": whole(around[at]), "before": hits(around[:at]),
+            "after": hits(around[at + 1 :]),
+        }  # fmt: skip
+
+    async def get_observations(self, ids: list[int]) -> object:
+        if not ids:
+            raise ToolFault("ids array must not be empty")
+        if len(ids) > _MOST_IDS:
+            raise ToolFault(f"ids array must not exceed {_MOST_IDS} elements")
+        return [whole(found) for found in await self._nmem.get(int(each) for each in ids)]
+
+    # -- what was it about ------------------------------------------------------------------------
+
+    async def session_summaries(
+        self, project: str | None, limit: int, before: int | None, after: int | None
+    ) -> object:
+        found = await self._nmem.summaries(project, limit, before=before, after=after)
+        return [summarised(session) for session in found]
+
+    async def session_trace(self, session_id: str, before: int | None, after: int | None) -> object:
+        return traced(*await self._nmem.trace(session_id, before=before, after=after))
+
+    async def recent_context(
+        self, project: str | None, limit: int, before: int | None, after: int | None
+    ) -> object:
+        return hits(await self._nmem.recent(project, limit, before=before, after=after))
+
+    async def regenerate_context(self, project: str, before: int | None) -> object:
+        text = await self._nmem.context(project, before)
+        if not text:
+            return {"context": "", "message": f'No context available for project "{project}".'}
+        return {"context": fenced(text, "nmem", ", ".join(await self._nmem.authors()))}
+
+    async def current_stance(self, session_id: str | None, alpha: float) -> object:
+        # A stance is what classifiers make of a session, and there are none.
+        return {"error": "no classifier"}
+
+    # -- files ------------------------------------------------------------------------------------
+
+    async def file_history(
+        self, file_path: str, limit: int, before: int | None, after: int | None
+    ) -> object:
+        found = await self._nmem.file_history(file_path, limit, before=before, after=after)
+        return {"file_path": file_path, "sessions": by_session(found)}
+
+    async def git_file_summary(self, file_path: str, max_commits: int, *, full: bool) -> object:
+        """Of the repository that the agent works in; what is remembered of a file elsewhere."""
+        try:
+            path, commits = await git.commits_in(self._place.folder, file_path, max_commits)
+        except git.NotInGit as fault:
+            found = await self._nmem.commits_of(file_path, max_commits)
+            if not found:
+                raise
+            return {"source": "memory", "why": str(fault), "commits": hits(found)}
+        summary = git.summary_of(path, commits, self._now())
+        told: dict[str, object] = {"source": "git", "summary": summary}
+        return told | git.history_of(path, commits) if full else told
+
+    # -- written ----------------------------------------------------------------------------------
+
+    async def queue_task(
+        self, prompt: str, project: str | None, cwd: str | None, after: str | None
+    ) -> object:
+        if not prompt.strip():
+            raise ToolFault("prompt must not be empty")
+        not_before = None if after is None else time_of(after, self._now())
+        project = self._place.project if project is None else project
+        folder = str(self._place.folder) if cwd is None else cwd
+        number = await self._nmem.queue_task(prompt, project, folder, not_before)
+        return {
+            "task_id": number, "status": "pending", "project": project, "cwd": folder,
+            "not_before": not_before,
+        }  # fmt: skip
+
+    async def create_marker(self, text: str, project: str | None) -> object:
+        if not text.strip():
+            raise ToolFault("text must not be empty")
+        number = await self._nmem.mark(text, self._place.project if project is None else project)
+        await self._freshness.after_a_write()
+        (found,) = await self._nmem.get([number])
+        return hit(found) | {"project": found.project, "is_sent": found.event_id is not None}
+
+
+class Effect(Enum):
+    """What a call touches."""
+
+    RECALLS = "reads the memory, which is brought up to date for it"
+    KNOWS = "reads nothing"
+    RECORDS = "adds to the memory, at the relay too"
+    NOTES = "adds on this machine only"
+
+    @property
+    def is_reading(self) -> bool:
+        return self in (Effect.RECALLS, Effect.KNOWS)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInfo:
+    name: str
+    answer: Callable[..., Awaitable[object]]
+    """A method of the box; takes the parameters by their keywords."""
+    about: str
+    parameters: tuple[Parameter, ...]
+    effect: Effect = Effect.RECALLS
+
+
+_PROJECT: Final = Parameter("project", Kind.TEXT, "Only of this project; all when left out.")
+_BEFORE: Final = Parameter(
+    "before", Kind.INTEGER, "Only what is older than this, in Unix seconds.", least=0, most=LARGEST
+)
+_AFTER: Final = Parameter(
+    "after", Kind.INTEGER, "Only what is as old as this or newer, in Unix seconds.", least=0,
+    most=LARGEST,
+)  # fmt: skip
+_PATH: Final = Parameter("file_path", Kind.TEXT, "The file, as it was named.", is_required=True)
+_HERE: Final = Parameter(
+    "project", Kind.TEXT, "The project that it belongs to; the one here when left out."
+)
+
+
+def _limit(default: int, most: int) -> Parameter:
+    about = f"How many at most; no more than {most}."
+    return Parameter("limit", Kind.INTEGER, about, default=default, least=1, most=most)
+
+
+def _number(name: str, about: str, default: int, most: int, least: int = 0) -> Parameter:
+    about = f"{about}; no more than {most}."
+    return Parameter(name, Kind.INTEGER, about, default=default, least=least, most=most)
+
+
+TOOLS: Final = (
+    ToolInfo(
+        "search", Toolbox.search,
+        "Find observations of earlier sessions by their words. Gives ids and previews, best first;"
+        " look around a hit with timeline, read it with get_observations.",
+        (
+            Parameter(
+                "query", Kind.TEXT, 'Words; AND, OR, NOT, "a phrase" and prefix* are understood.',
+                is_required=True,
+            ),
+            _PROJECT,
+            Parameter("obs_type", Kind.TEXT, "Only of this type: file_edit, command, marker, …"),
+            _limit(20, 100),
+            Parameter(
+                "offset", Kind.INTEGER, "How many hits to leave out.", default=0, least=0,
+                most=LARGEST,
+            ),
+            Parameter(
+                "orderBy", Kind.TEXT,
+                "relevance: by the words alone; blended: also by age and type.",
+                default="relevance", choices=("relevance", "blended"),
+            ),
+            _BEFORE, _AFTER,
+        ),
+    ),
+    ToolInfo(
+        "get_observations", Toolbox.get_observations,
+        "Read observations in full, in the order of their ids as given.",
+        (Parameter("ids", Kind.IDS, f"Ids, {_MOST_IDS} at most.", is_required=True),),
+    ),
+    ToolInfo(
+        "timeline", Toolbox.timeline,
+        "What happened before and after an observation, the oldest first, as previews.",
+        (
+            Parameter("anchor", Kind.INTEGER, "The id of the observation.", is_required=True),
+            _number("before", "How many earlier ones", 5, 50),
+            _number("after", "How many later ones", 5, 50),
+        ),
+    ),
+    ToolInfo(
+        "session_summaries", Toolbox.session_summaries,
+        "What earlier sessions were about: intent, what was learned and done, next steps. Newest"
+        " first; times are those of a session's start.",
+        (_PROJECT, _limit(10, 50), _BEFORE, _AFTER),
+    ),
+    ToolInfo(
+        "regenerate_context", Toolbox.regenerate_context,
+        "What an agent on the project is told at the start of a session, as of now or of a past"
+        " time.",
+        (Parameter("project", Kind.TEXT, "The project.", is_required=True), _BEFORE),
+    ),
+    ToolInfo(
+        "recent_context", Toolbox.recent_context,
+        "The observations that are worth most now, by age, type and project, as previews; of each"
+        " file only the best.",
+        (_PROJECT, _limit(30, 100), _BEFORE, _AFTER),
+    ),
+    ToolInfo(
+        "session_trace", Toolbox.session_trace,
+        "One session step by step: its prompts, each with the observations that followed from it."
+        " Of a long one the first part; go on with `after` = `more_after`.",
+        (
+            Parameter("session_id", Kind.TEXT, "The session's id.", is_required=True),
+            _BEFORE, _AFTER,
+        ),
+    ),
+    ToolInfo(
+        "file_history", Toolbox.file_history,
+        "What was done to a file, session by session, the newest first.",
+        (_PATH, _BEFORE, _AFTER, _limit(10, 50)),
+    ),
+    ToolInfo(
+        "git_file_summary", Toolbox.git_file_summary,
+        "A file's git history in a few sentences: commits, churn, what changes together with it."
+        " `full`: also commit by commit.",
+        (
+            _PATH,
+            _number("max_commits", "How many commits to look at", 50, 500, least=1),
+            Parameter("full", Kind.FLAG, "Every commit, not only the summary.", default=False),
+        ),
+    ),
+    ToolInfo(
+        "queue_task", Toolbox.queue_task,
+        "Note a task to be done later, on this machine. Gives its number; nothing is run.",
+        (
+            Parameter("prompt", Kind.TEXT, "What is to be done.", is_required=True),
+            _HERE,
+            Parameter("cwd", Kind.TEXT, "The folder to do it in; the one here when left out."),
+            Parameter("after", Kind.TEXT, "Not before: 5m, 2h, 1d, tomorrow, tonight or ISO."),
+        ),
+        Effect.NOTES,
+    ),
+    ToolInfo(
+        "create_marker", Toolbox.create_marker,
+        "Remember a decision or a conclusion for good. It is signed, and found by later sessions.",
+        (Parameter("text", Kind.TEXT, "What to remember.", is_required=True), _HERE),
+        Effect.RECORDS,
+    ),
+    ToolInfo(
+        "current_stance", Toolbox.current_stance,
+        "How a session goes about its work, as classifiers see it. There are none here.",
+        (
+            Parameter("session_id", Kind.TEXT, "The session; the current one when left out."),
+            Parameter(
+                "alpha", Kind.NUMBER, "Weight of the newest observation, 0 to 1.", default=0.08,
+                least=0, most=1,
+            ),
+        ),
+        Effect.KNOWS,
+    ),
+)  # fmt: skip
+"""In the order of M-29."""

@@ -1,0 +1,196 @@
+"""A coding agent's hooks: what they record on one machine is found on another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import cast
+from tests.e2e.machines import machine
+from tests.e2e.rookery import Rookery, until
+from tests.unit.client.fake_relay import FakeRelay
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.e2e.machines import Machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+GROUP = '[nmem]\ngroup = "den"\n'
+NOWHERE = "ws://127.0.0.1:1"
+
+
+@contextlib.asynccontextmanager
+async def den(folder: Path) -> AsyncIterator[Rookery]:
+    """A relay of one owner with two agents, both in the group `den`."""
+    async with Rookery(folder) as rookery:
+        await rookery.init(
+            "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--agent",
+            cast.rover.pubkey,
+        )  # fmt: skip
+        await rookery.start()
+        async with machine(cast.owner, rookery.url) as owner:
+            for args in (("create", "den"), ("add", "den", cast.robot.npub, cast.rover.npub)):
+                code, _, err = await owner.run("group", *args)
+                assert code == 0, err
+        yield rookery
+
+
+async def a_session(agent: Machine) -> None:
+    """What an agent does in one, told by its hooks."""
+    transcript = agent.home / "transcript.jsonl"
+    thought = {"type": "assistant", "message": {
+        "content": [{"type": "thinking", "thinking": " the first row wins "}]}}  # fmt: skip
+    transcript.write_text("not JSON\n" + json.dumps(thought) + "\n")
+    where = {"transcript_path": str(transcript)}
+    assert await agent.hook("SessionStart", source="startup") == ""
+    await agent.keeper_there()
+    await agent.hook("UserPromptSubmit", prompt="please add dedupe to the relay", **where)
+    await agent.hook("PostToolUse", tool_name="Read", tool_input={"file_path": "/w/store.py"})
+    await agent.hook("PostToolUse", tool_name="Edit", tool_input={"file_path": "/w/store.py"})
+    await agent.hook(
+        "PostToolUse", tool_name="Bash", tool_input={"command": "git commit -m dedupe"},
+        tool_response="[main abc1234] dedupe\n 1 file changed, 3 insertions(+)\n",
+    )  # fmt: skip
+    await agent.hook(
+        "PostToolUseFailure", tool_name="Bash",
+        tool_input={"command": "curl -H 'Authorization: Bearer abcdefghijklmnopqrstuvwxyz'"},
+        tool_response="password = hunter2 failed",
+    )  # fmt: skip
+    await agent.hook("Stop", **where)
+
+
+@pytest.mark.proves("M-11", "M-13", "M-14", "M-15", "M-16", "M-18", "M-19", "M-20")
+async def test_what_an_agent_did_on_one_machine_is_found_on_another(tmp_path: Path) -> None:
+    async with (
+        den(tmp_path / "relay") as rookery,
+        machine(cast.robot, rookery.url) as here,
+        machine(cast.rover, rookery.url) as there,
+        machine(cast.stranger, rookery.url) as elsewhere,
+    ):
+        for each in (here, there, elsewhere):
+            each.set_up(GROUP)
+        await a_session(here)
+        await here.all_sent()
+        status = await here.told("status")
+        assert (status["sessions"], status["prompts"], status["observations"]) == (1, 2, 4)
+        assert (status["refused"], here.log()) == (0, "")
+
+        assert (await there.told("sync"))["fetched"] == 7
+        (found,) = await there.told("search", "dedupe")
+        assert (found["obs_type"], found["content_preview"]) == (
+            "git_commit", "git commit -m dedupe"
+        )  # fmt: skip
+        (whole,) = await there.told("search", "dedupe", "--full")
+        assert whole["metadata"] == {
+            "branch": "main", "commit_hash": "abc1234", "commit_message": "dedupe",
+            "files_changed": 1, "insertions": 3,
+        }  # fmt: skip
+        assert "git_commit git commit -m dedupe" in (await there.told("context"))["context"]
+        assert "git_commit git commit -m dedupe" in await there.hook("SessionStart", source="clear")
+        everything = json.dumps(await there.told("search", "curl OR Bearer", "--full"))
+        assert "[REDACTED]" in everything
+        assert "hunter2" not in everything
+        assert "abcdefghij" not in everything
+
+        assert (await elsewhere.told("sync"))["fetched"] == 0
+        assert await elsewhere.told("search", "dedupe") == []
+        assert (await elsewhere.told("rebuild"))["records"] == 0
+
+
+@pytest.mark.proves("M-11", "M-13")
+async def test_a_session_while_the_relay_is_away_is_all_there_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with den(tmp_path / "relay") as rookery, machine(cast.robot, rookery.url) as agent:
+        agent.set_up(GROUP)
+        await rookery.stop()
+        await a_session(agent)
+        assert (await agent.told("status"))["waiting"] == 7
+        assert "cannot reach" in agent.log()
+        code, _, err = await agent.run("nmem", "sync")
+        assert code == 1
+        assert "does not answer" in err
+        await agent.keeper_ended()
+
+        await rookery.start("--port", rookery.url.rpartition(":")[2])
+        assert await agent.told("sync") == {
+            "sent": 7, "refused": 0, "waiting": 0, "fetched": 0, "deleted": 0,
+        }  # fmt: skip
+        before = await agent.told("search", "dedupe", "--full")
+        assert (await agent.told("rebuild"))["records"] == 7
+        (after,), (known,) = await agent.told("search", "dedupe", "--full"), before
+        assert after | {"id": 0, "prompt_id": 0} == known | {"id": 0, "prompt_id": 0}
+
+
+async def test_the_keeper_sends_when_the_relay_is_back(tmp_path: Path) -> None:
+    async with den(tmp_path / "relay") as rookery, machine(cast.robot, rookery.url) as agent:
+        agent.set_up(GROUP)
+        await rookery.stop()
+        await a_session(agent)
+        await rookery.start("--port", rookery.url.rpartition(":")[2])
+        await agent.all_sent()
+
+
+@pytest.mark.proves("M-13")
+@pytest.mark.parametrize(
+    "said", [b"", b"garbage", b"[]", b"{}", b"\xff\x00\xfe", b'{"session_id": 5}', b"x" * 3_000_000]
+)
+async def test_garbage_is_a_line_in_the_log_and_no_fault(said: bytes) -> None:
+    async with machine(cast.robot, NOWHERE) as agent:
+        assert await agent.run("hook", "Stop", stdin=said) == (0, b"", "")
+        assert "Stop Invalid" in agent.log()
+        assert len(agent.log().splitlines()) == 1
+
+
+@pytest.mark.proves("M-13")
+async def test_a_hook_that_nobody_knows_is_no_fault_either() -> None:
+    async with machine(cast.robot, NOWHERE) as agent:
+        for args in (["Notification"], ["--what"], ["--what", "Stop"], []):
+            assert await agent.run("hook", *args, stdin=b'{"session_id": "s"}') == (0, b"", "")
+        assert len(agent.log().splitlines()) == 4
+
+
+async def test_without_a_key_hooks_record_and_nothing_is_sent() -> None:
+    async with machine(None, NOWHERE) as agent:
+        await a_session(agent)
+        assert (await agent.told("status"))["waiting"] == 7
+        async with until(20, "the keeper says what it lacks") as tries:
+            async for _ in tries:
+                if "no key to sign with" in agent.log():
+                    return
+
+
+@pytest.mark.proves("M-30")
+async def test_other_settings_hold_from_the_next_hook_on() -> None:
+    async with machine(cast.robot, NOWHERE) as agent:
+        await agent.hook("SessionStart", source="startup")
+        await agent.keeper_there()
+        agent.set_up('[nmem]\npatterns = ["plum-[0-9]+"]\n')
+        await agent.hook("UserPromptSubmit", prompt="open plum-42 for me")
+        await agent.hook("PostToolUse", tool_name="Grep", tool_input={"pattern": "plum-43"})
+        (found,) = await agent.told("search", "REDACTED", "--full")
+        assert found["content"] == "[REDACTED]"
+
+
+async def test_settings_that_cannot_be_used_are_told_in_the_log_and_stop_nothing() -> None:
+    async with machine(cast.robot, NOWHERE) as agent:
+        agent.set_up('[nmem]\nsensitivty = "strict"\n')
+        assert await agent.hook("SessionStart", source="startup") == ""
+        assert "sensitivty: unknown key; did you mean sensitivity?" in agent.log()
+
+
+@pytest.mark.proves("M-13")
+async def test_a_hook_waits_for_no_relay_that_says_nothing() -> None:
+    async with FakeRelay() as silent, machine(cast.robot, silent.url) as agent:
+        begun = time.monotonic()
+        await agent.hook("SessionStart", source="startup")
+        await agent.hook("Stop")
+        assert time.monotonic() - begun < 10
+        assert (await agent.told("status"))["sessions"] == 1

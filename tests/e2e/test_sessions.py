@@ -1,0 +1,202 @@
+"""Sessions of coding agents through processes: in, read, followed and out again to the byte."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.client import Client
+from tests import cast
+from tests.e2e.rookery import Rookery, outputs
+from tests.golden import HERE
+from tests.unit.memory.transcripts.telling import SESSION, line
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.nostr.keys import SecretKey
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+GOLDEN = HERE / "memory" / "conversation"
+FILES = sorted(GOLDEN.glob("*.jsonl"))
+MB = 1_000_000
+
+
+@pytest.fixture
+async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
+    async with Rookery(tmp_path / "data") as relay:
+        await relay.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
+        await relay.start()
+        yield relay
+
+
+class Person:
+    """The command line of one person, with a home of their own."""
+
+    def __init__(self, key: SecretKey, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        home.mkdir()
+        self._key = key
+        self._home = home
+        self._monkeypatch = monkeypatch
+
+    def dress(self, url: str) -> None:
+        for name, value in (
+            ("HOME", str(self._home)), ("ROOKERY_RELAY", url), ("ROOKERY_KEY", self._key.nsec),
+        ):  # fmt: skip
+            self._monkeypatch.setenv(name, value)
+
+    async def says(self, url: str, *args: str) -> tuple[int, bytes, str]:
+        self.dress(url)
+        return await outputs("session", *args)
+
+
+@pytest.fixture
+def robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Person:
+    return Person(cast.robot, tmp_path / "robot", monkeypatch)
+
+
+def put(path: Path, *lines: bytes) -> Path:
+    with path.open("ab") as file:
+        file.write(b"".join(lines))
+    return path
+
+
+@pytest.mark.proves("D-06", "D-18")
+async def test_golden_files_go_in_and_come_out_for_their_author_and_the_owner_alone(
+    rookery: Rookery, robot: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = await robot.says(rookery.url, "import", str(GOLDEN))
+    assert (code, err) == (0, "")
+    sessions = [said.split(":")[0] for said in out.decode().splitlines()]
+    assert len(sessions) == len(FILES)
+    owner = Person(cast.owner, tmp_path / "owner", monkeypatch)
+    outsider = Person(cast.stranger, tmp_path / "outsider", monkeypatch)
+    for session, path in zip(sessions, FILES, strict=True):
+        code, out, err = await robot.says(rookery.url, "export", session)
+        assert (code, out) == (0, path.read_bytes()), err
+        code, out, err = await owner.says(rookery.url, "export", session)
+        assert (code, out) == (0, path.read_bytes()), err
+        code, out, err = await outsider.says(rookery.url, "export", session)
+        assert (code, out) == (1, b"")
+        assert "restricted: you may not read this" in err
+    assert (await outsider.says(rookery.url, "search", "please"))[:2] == (1, b"")
+    code, out, _ = await robot.says(rookery.url, "search", "please", "--session", sessions[0])
+    assert code == 0
+    assert b"and please stop there" in out
+
+
+@pytest.mark.proves("D-29", "D-31", "D-32")
+async def test_in_envelopes_a_session_is_its_authors_alone(
+    rookery: Rookery, robot: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = FILES[-1]
+    code, out, err = await robot.says(rookery.url, "import", "--pns", str(path), "--session", "s")
+    assert (code, err) == (0, "")
+    assert out.startswith(b"s: ")
+    assert (await robot.says(rookery.url, "export", "s"))[:2] == (0, path.read_bytes())
+    owner = Person(cast.owner, tmp_path / "owner", monkeypatch)
+    assert (await owner.says(rookery.url, "export", "s"))[0] == 1
+
+
+@pytest.mark.proves("D-15", "D-17")
+async def test_lines_that_are_no_json_and_a_line_of_50_mb_are_kept_to_the_byte(
+    rookery: Rookery, robot: Person, tmp_path: Path
+) -> None:
+    path = put(
+        tmp_path / "odd.jsonl",
+        line(),
+        b"no json\r\n",
+        b'{"cut off": "in the mid\n',
+        b"\xff\xfe\n",
+        b" \t\n",
+        line(message="x" * 50 * MB),
+        line(message="the last, without an end").removesuffix(b"\n"),
+    )
+    code, out, err = await robot.says(rookery.url, "import", str(path))
+    assert (code, err) == (0, "")
+    assert out.decode().startswith(f"{SESSION}: 7 lines, 3 notes, ")
+    assert (await robot.says(rookery.url, "verify", SESSION, str(path)))[:2] == (
+        0, b"identical\n",
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def followed(path: Path) -> AsyncIterator[asyncio.StreamReader]:
+    """`rookery session follow`, for as long as the block; what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-m", "relay", "session", "follow", str(path),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT, env={**os.environ},
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(process.wait(), 30) == 130
+
+
+async def next_line(said: asyncio.StreamReader) -> str:
+    return (await asyncio.wait_for(said.readline(), 60)).decode().rstrip()
+
+
+async def test_a_running_session_is_followed_through_restarts_and_a_relay_that_is_away(
+    rookery: Rookery, robot: Person, tmp_path: Path
+) -> None:
+    port = rookery.url.rpartition(":")[2]
+    path = put(tmp_path / "live.jsonl", line(message="one"), line(message="two"))
+    robot.dress(rookery.url)
+    async with followed(path) as said:
+        assert await next_line(said) == f"{SESSION}: 2 lines, 4 stored, 0 duplicates"
+        put(path, line(message="three"))
+        assert await next_line(said) == f"{SESSION}: 1 lines, 2 stored, 0 duplicates"
+    put(path, line(message="while nobody looked"))
+    async with followed(path) as said:
+        assert await next_line(said) == f"{SESSION}: 1 lines, 2 stored, 0 duplicates"
+        assert await rookery.stop() == 0
+        put(path, line(message="while the relay is away"))
+        assert (await next_line(said)).endswith("1 lines, 0 stored, 0 duplicates, 2 waiting")
+    await rookery.start("--port", port)
+    code, out, err = await robot.says(rookery.url, "follow", str(path), "--once")
+    assert (code, out, err) == (0, b"", "")
+    assert (await robot.says(rookery.url, "verify", SESSION, str(path)))[:2] == (
+        0, b"identical\n",
+    )  # fmt: skip
+
+
+@pytest.mark.proves("D-03", "D-14")
+async def test_an_import_that_is_killed_is_begun_again(
+    rookery: Rookery, robot: Person, tmp_path: Path
+) -> None:
+    path = put(
+        tmp_path / "long.jsonl",
+        *(line(message=f"{number} {'x' * 500}") for number in range(5_000)),
+    )
+    robot.dress(rookery.url)
+    async with Client(rookery.url, cast.robot) as client:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "relay", "session", "import", str(path),
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        while await client.count({"kinds": [1988]}) < 100:
+            assert process.returncode is None
+        process.kill()
+        await process.wait()
+    code, out, err = await robot.says(rookery.url, "import", str(path))
+    assert code == 0, err
+    stored, duplicates = (int(out.split()[at]) for at in (-4, -2))
+    assert (stored + duplicates, min(stored, duplicates) > 0) == (10_000, True)
+    async with Client(rookery.url, cast.robot) as client:
+        wanted = {"kinds": [1988, 1989], "#d": [SESSION], "limit": 10_000}
+        assert len(await client.query(wanted)) == 10_000, "in one answer"
+    assert (await robot.says(rookery.url, "verify", SESSION, str(path)))[:2] == (
+        0, b"identical\n",
+    )  # fmt: skip

@@ -1,0 +1,280 @@
+"""Snowclaw, `rookery memory`, `config` and `context` on a real relay: what one says the other
+hears, nothing is lost when the relay dies, and nobody is given what is not theirs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, Snowclaw
+from relay.client.writer import Outcome
+from relay.nostr.keys import SecretKey
+from tests import cast
+from tests.e2e.rookery import Rookery, outputs, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    Session = Callable[..., Coroutine[Any, Any, str]]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "golden/memory/snowclaw.json").read_text("utf-8")
+)
+ALICE = f"snowclaw:memory:npub:{cast.alice.pubkey[:32]}"
+TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, owner: SecretKey = cast.owner, agent: SecretKey = cast.robot
+) -> AsyncIterator[Rookery]:
+    rookery = Rookery(folder)
+    await rookery.init("--owner", owner.pubkey, "--agent", agent.pubkey)
+    async with rookery:
+        await rookery.start()
+        yield rookery
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Session:
+    """`await session(rookery, key, "memory", "list")`: what one finished command printed."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    async def ran(rookery: Rookery, key: SecretKey, *args: str, code: int = 0) -> str:
+        monkeypatch.setenv("ROOKERY_RELAY", rookery.url)
+        monkeypatch.setenv("ROOKERY_KEY", key.nsec)
+        ended, out, err = await outputs(*args)
+        assert ended == code, (args, out, err)
+        return out.decode() if code == 0 else err
+
+    return ran
+
+
+async def with_groups(
+    rookery: Rookery, session: Session, members: dict[str, list[SecretKey]],
+    owner: SecretKey = cast.owner,
+) -> None:  # fmt: skip
+    for group, keys in members.items():
+        await session(rookery, owner, "group", "create", group)
+        await session(rookery, owner, "group", "add", group, *(key.npub for key in keys))
+
+
+async def restart(rookery: Rookery) -> None:
+    """Where it was before: its programs are still looking for it."""
+    await rookery.start("--port", rookery.url.rsplit(":", 1)[1].rstrip("/"))
+
+
+def delete_files(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
+@pytest.mark.proves("S-20", "S-23", "S-25", "G-26")
+async def test_a_session_at_a_terminal(tmp_path: Path, session: Session) -> None:
+    alice, robot, owner = cast.alice, cast.robot, cast.owner
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"techteam": [robot, alice]})
+
+        async def agent(*args: str, code: int = 0) -> str:
+            return await session(rookery, robot, *args, code=code)
+
+        assert await agent("memory", "get", alice.npub, code=1) == f"no memory for {alice.npub}\n"
+        out = await agent("memory", "set", alice.npub, "--note", "Likes tea",
+                          "--preference", "language=en")  # fmt: skip
+        assert re.fullmatch(rf"stored [0-9a-f]{{8}} {ALICE}\n", out)
+        out = await agent("memory", "set", "group:techteam", "--purpose", "To build")
+        assert re.fullmatch(r"stored [0-9a-f]{8} snowclaw:memory:group:techteam\n", out)
+        await agent("memory", "set", "city", "Lisbon")
+        shown = await agent("memory", "get", alice.pubkey)
+        assert "preferences  language=en\nnotes        Likes tea\n" in shown
+        listed = (await agent("memory", "list")).splitlines()
+        for line, key in zip(
+            listed, ["snowclaw:core:city", "snowclaw:memory:group:techteam", ALICE], strict=True
+        ):
+            assert re.fullmatch(rf"{key}  {TIME}  {robot.npub[:12]}", line)
+
+        args = ("config", "set", "group:techteam", "respond_mode=all", "context_history=30")
+        said = await agent(*args, code=1)
+        assert "restricted: only an owner may write config" in said
+        out = await session(rookery, owner, *args)
+        assert re.fullmatch(r"stored [0-9a-f]{8} snowclaw:config:group:techteam\n", out)
+        await session(rookery, owner, "config", "set", "group:techteam", "respond_mode=mention")
+        for reader in (owner, robot):
+            assert await session(rookery, reader, "config", "get", "group:techteam") == (
+                "respond_mode=mention (group)\ncontext_history=30 (group)\n"
+            )
+
+        for other in (alice, cast.stranger):
+            said = await session(rookery, other, "config", "get", "group:techteam", code=1)
+            assert "refused: restricted: " in said
+
+        said = await session(
+            rookery, owner, "memory", "set", alice.npub, "--note", "VIP", code=1
+        )
+        assert "restricted: only agents may write memory" in said
+        hit = json.loads(await agent("memory", "search", "liked teas", "--json"))
+        assert [(row["system"], row["d"]) for row in hit] == [("S", ALICE)]
+        made = await agent("context", "techteam", "--message", "Hi", "--sender", alice.npub)
+        assert made.startswith("# GROUP MEMORY SUMMARY\nPurpose: To build\n\n# SENDER CONTEXT\n")
+
+        # A member reads what is the group's, an outsider nothing.
+        assert "group:techteam" in await session(rookery, alice, "memory", "list")
+        assert await session(rookery, cast.stranger, "memory", "list") == ""
+
+        assert await agent("memory", "forget", alice.npub) == f"forgot {ALICE}\n"
+        assert await agent("memory", "forget", "city") == "forgot snowclaw:core:city\n"
+        (line,) = (await agent("memory", "list")).splitlines()
+        assert line.startswith("snowclaw:memory:group:techteam")
+
+
+@pytest.mark.proves("S-22", "S-23")
+async def test_an_owner_s_note_by_the_agent_s_key_and_by_the_owner_s_own(
+    tmp_path: Path, session: Session
+) -> None:
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"tea": [cast.robot]})
+        async with Snowclaw(rookery.url, cast.robot, cast.owner.npub) as claw:
+            await claw.start()
+            toml = tmp_path / ".config/rookery/client.toml"
+            toml.parent.mkdir(parents=True)
+            (tmp_path / "bot").write_text(cast.robot.nsec)
+            toml.write_text('agent_key_file = "~/bot"\n')
+            args = ("memory", "set", cast.alice.npub, "--group", "tea", "--note")
+            await session(rookery, cast.owner, *args, "by the agent")
+            toml.unlink()
+
+            policy = rookery.folder / "policies/50-notes.toml"
+            policy.write_text("[memory]\nowner_annotations = true\n")
+            async with until(10, "the owner may write") as tries:
+                async for _ in tries:
+                    code, _, _ = await outputs(*args, "by the owner")
+                    if code == 0:
+                        break
+            async with until(10, "the agent knows both") as tries:
+                async for _ in tries:
+                    memory = claw.user(cast.alice.npub)
+                    if memory is not None and len(memory.owner_notes) == 2:
+                        break
+            assert memory is not None
+            assert memory.owner_notes == ("by the agent", "by the owner")
+        shown = await session(rookery, cast.robot, "memory", "get", cast.alice.npub)
+        assert "notes        owner: by the agent\n             owner: by the owner\n" in shown
+
+
+@pytest.mark.proves("S-18", "S-28", "S-31", "S-32")
+async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_relay(
+    tmp_path: Path, session: Session
+) -> None:
+    robot, alice = cast.robot, cast.alice
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"tea": [robot, alice]})
+        async with (
+            Client(rookery.url, alice) as phone,
+            Snowclaw(
+                rookery.url, robot, cast.owner.npub, folder=tmp_path / "agent", names=["robot"]
+            ) as claw,
+        ):
+            await claw.start()
+            assert claw.shortfall == ""
+            messages = claw.messages()
+            hello = anext(messages)
+            await phone.send(0, '{"name":"alice"}')
+            await phone.send(9, "hello", [["h", "tea"]])
+            assert not claw.should_respond(await hello)
+            await session(
+                rookery, cast.owner, "config", "set", "group:tea", "respond_mode=all",
+                "context_history=1",
+            )  # fmt: skip
+            async with until(10, "the configuration is there") as tries:
+                async for _ in tries:
+                    if claw.respond_mode("tea") == "all":
+                        break
+            later = phone.now() + 1  # of one second the lowest id would be the newest
+            await phone.publish(
+                phone.sign(9, "are you there?", [["h", "tea"]], created_at=later)
+            )
+            question = await anext(messages)
+            assert claw.should_respond(question)
+            assert [message.content for message in claw.history("tea")] == ["are you there?"]
+            assert claw.history("tea")[0].sender == "alice"
+
+            claw.note_user(alice.npub, "asks a lot")
+            await claw.flush()
+            await rookery.stop(signal.SIGKILL)
+            async with until(10, "it knows that the relay is away") as tries:
+                async for _ in tries:
+                    if not claw.is_online:
+                        break
+            claw.note_user(alice.npub, "noted while it was away")
+            (written,) = await claw.flush()
+            assert written.outcome is Outcome.QUEUED
+            await restart(rookery)
+            async with until(20, "what waited is stored") as tries:
+                async for _ in tries:
+                    if await claw.waiting() == 0 and claw.is_online:
+                        break
+            await messages.aclose()
+            known = claw.users(), claw.groups()
+            assert known[0][alice.pubkey[:32]].notes == ("asks a lot", "noted while it was away")
+        delete_files(tmp_path / "agent")
+        async with Snowclaw(rookery.url, robot, cast.owner.npub, folder=tmp_path / "agent") as claw:
+            await claw.start()
+            assert (claw.users(), claw.groups()) == known
+            await claw.backfill()
+            assert [message.content for message in claw.history("tea")] == ["are you there?"]
+
+
+@pytest.mark.proves("S-26", "S-33")
+async def test_nothing_is_given_to_who_has_no_business_with_it(
+    tmp_path: Path, session: Session
+) -> None:
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(
+            rookery, session, {"tea": [cast.robot, cast.alice], "coffee": [cast.robot, cast.bob]}
+        )
+        await session(rookery, cast.owner, "config", "set", "group:tea", "respond_mode=all")
+        async with Snowclaw(rookery.url, cast.robot, cast.owner.npub) as claw:
+            await claw.start()
+            claw.set_purpose("tea", "to drink leaves")
+            claw.set_purpose("coffee", "to drink beans")
+            claw.note_user(cast.alice.npub, "private")
+            await claw.flush()
+            await claw.store("pin", "4711")
+            assert await claw.verify_isolation([cast.alice, cast.bob]) == []
+            found = await claw.recall("drinking", group="tea")
+            assert [hit.event.d for hit in found] == ["snowclaw:memory:group:tea"]
+
+
+async def test_the_golden_events_are_read_from_the_terminal(
+    tmp_path: Path, session: Session
+) -> None:
+    keys = {name: SecretKey.parse(pair["nsec"]) for name, pair in GOLDEN["keys"].items()}
+    owner, agent, member = (keys[name] for name in ("owner", "agent", "member"))
+    async with served(tmp_path / "relay", owner, agent) as rookery:
+        groups = {"inner-circle": [agent], "techteam": [agent, member], "tie": [agent]}
+        await with_groups(rookery, session, groups, owner)
+        file = tmp_path / "events.jsonl"
+        file.write_text("".join(f"{json.dumps(event)}\n" for event in GOLDEN["events"].values()))
+        code, out, err = await outputs("import", str(file), "--data", str(rookery.folder))
+        assert code == 0, (out, err)
+
+        shown = json.loads(
+            await session(rookery, agent, "memory", "get", "group:techteam", "--json")
+        )
+        assert shown["h"] == "techteam"
+        assert shown["purpose"]
+        listed = await session(rookery, member, "memory", "list")
+        assert "snowclaw:memory:group:techteam" in listed
+        async with Snowclaw(rookery.url, agent, owner.pubkey) as claw:
+            await claw.start()
+            assert claw.unread() == ()
+            assert "techteam" in claw.groups()
+            assert claw.users()

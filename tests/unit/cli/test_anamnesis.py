@@ -1,0 +1,449 @@
+"""`rookery anamnesis`, against a fake relay: what it prints, and with which exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from relay.cli import run
+from relay.memory.anamnesis.checks import content_hash
+from tests.cast import alice, robot, rover
+from tests.unit.client.fake_relay import FakeRelay
+from tests.unit.memory.anamnesis.making import NOON, superseded, told, vouched
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    from tests.unit.client.fake_relay import Visitor
+
+    Rookery = Callable[..., Coroutine[Any, Any, int]]
+    Capture = pytest.CaptureFixture[str]
+
+A, B, C = (content_hash(text) for text in ("a", "b", "c"))
+DOCUMENT = {
+    "content": "a", "author": {"id": "x", "name": "X"}, "timestamp": "2026-02-02T16:00:00Z",
+    "content_hash": A, "memory_type": "insight", "confidence": 0.7, "tags": ["t"],
+}  # fmt: skip
+
+
+@pytest.fixture
+async def relay() -> AsyncIterator[FakeRelay]:
+    async with FakeRelay() as relay:
+        relay.challenges_at_once = True
+        yield relay
+
+
+@pytest.fixture
+def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rookery:
+    """`await rookery("get", "…")` runs the command as the agent; its exit code."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROOKERY_RELAY", relay.url)
+    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
+    monkeypatch.chdir(tmp_path)
+
+    async def command(*args: str) -> int:
+        return await asyncio.to_thread(run, ["anamnesis", *args])
+
+    return command
+
+
+def write_settings(folder: Path, text: str) -> None:
+    path = folder / ".config/rookery/client.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[anamnesis]\n{text}\n")
+
+
+# -- telling --------------------------------------------------------------------------------------
+
+
+async def test_remember_prints_the_hash_and_says_what_is_a_duplicate(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    await relay.publish(told(rover, "b"))
+    options = (
+        "--type", "insight", "--parent", B[:8], "--parent", C, "--tag", "t", "--tag", "u",
+        "--confidence", "0.7", "--anchor", "https://a.example", "--group", "den",
+        "--author-id", "r2", "--author-name", "R2",
+    )  # fmt: skip
+    assert await rookery("remember", "a", *options) == 0
+    assert capsys.readouterr() == (f"{A}\n", "")
+    event = relay.events[-1]
+    document = json.loads(event.content)
+    assert document["author"] == {"id": "r2", "name": "R2"}
+    assert document["parent_refs"] == [B, C]
+    assert (document["memory_type"], document["confidence"]) == ("insight", 0.7)
+    assert document["tags"] == ["t", "u"]
+    assert (event.tag("r"), event.tag("h")) == ("https://a.example", "den")
+    assert await rookery("remember", "a") == 0
+    assert capsys.readouterr() == (f"{A}\n", "duplicate\n")
+    assert await rookery("remember", "a", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "hash": A, "outcome": "duplicate", "id": event.id
+    }  # fmt: skip
+
+
+@pytest.mark.proves("X-03")
+async def test_what_is_over_ten_kilobytes_is_warned_about(
+    rookery: Rookery, capsys: Capture
+) -> None:
+    text = "é" * 5_120
+    assert await rookery("remember", text) == 0
+    assert capsys.readouterr().err == ""
+    assert await rookery("remember", text + "a") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{content_hash(text + 'a')}\n"
+    assert err == "warning: content is over 10 KB\n"
+
+
+async def test_the_author_is_who_client_toml_says(
+    rookery: Rookery, relay: FakeRelay, tmp_path: Path
+) -> None:
+    write_settings(tmp_path, 'author_id = "r2"\nauthor_name = "Robot 2"')
+    await rookery("remember", "a")
+    await rookery("vouch", B)
+    assert json.loads(relay.events[0].content)["author"] == {"id": "r2", "name": "Robot 2"}
+    assert json.loads(relay.events[1].content)["name"] == "Robot 2"
+
+
+async def test_a_table_with_faults_is_told(
+    rookery: Rookery, capsys: Capture, tmp_path: Path
+) -> None:
+    write_settings(tmp_path, "autor_id = 5\nauthor_name = 5")
+    assert await rookery("remember", "a") == 1
+    err = capsys.readouterr().err
+    assert "unknown key autor_id; did you mean author_id?" in err
+    assert "author_name: must be a string" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "attestation"),
+    [
+        ((), "vouched {} 1", None),
+        (("--confidence", "0.9"), "vouched {} 0.9", None),
+        (("--dispute",), "disputed {} 1", "dispute"),
+        (("--partial", "--name", "N"), "partly vouched {} 1", "partial"),
+    ],
+)
+async def test_a_vouch_says_what_was_said(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture, options: tuple[str, ...], said: str,
+    attestation: str | None,
+) -> None:  # fmt: skip
+    assert await rookery("vouch", A, *options) == 0
+    assert capsys.readouterr() == (said.format(A[:12]) + "\n", "")
+    assert json.loads(relay.events[0].content).get("attestation") == attestation
+    assert await rookery("vouch", A, *options, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["attestation"] == (attestation or "confirm")
+
+
+async def test_a_word_is_withdrawn_if_there_is_one(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    assert await rookery("withdraw", A) == 1
+    assert capsys.readouterr() == ("", f"this key does not vouch for {A[:12]}\n")
+    await relay.publish(vouched(rover, A))
+    assert await rookery("withdraw", A, "--json") == 1
+    assert json.loads(capsys.readouterr().out) == {"hash": A, "withdrawn": False}
+    await rookery("vouch", A)
+    capsys.readouterr()
+    assert await rookery("withdraw", A) == 0
+    assert capsys.readouterr() == (f"withdrawn {A[:12]}\n", "")
+
+
+async def test_supersede_prints_the_new_hash(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    await relay.publish(told(robot, "a"))
+    assert await rookery("supersede", A[:8], "b", "--tag", "t", "--type", "semantic") == 0
+    assert capsys.readouterr() == (f"{B}\n", "")
+    document = json.loads(relay.events[1].content)
+    assert (document["tags"], document["memory_type"]) == (["t"], "semantic")
+    assert await rookery("supersede", B, "c", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"hash": C, "supersedes": B}
+    assert await rookery("supersede", "0" * 64, "c") == 1
+    assert capsys.readouterr().err == "rookery: unknown memory 000000000000\n"
+
+
+async def test_a_refusal_is_said_with_the_key_it_was_about(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
+
+    relay.on["EVENT"] = refuse
+    for command in (("remember", "a"), ("vouch", A)):
+        assert await rookery(*command) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "restricted: only agents may write memory" in err
+        assert robot.npub in err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("remember",),
+        ("remember", "a", "--type", "rumour"),
+        ("remember", "a", "--confidence", "1.5"),
+        ("vouch", A, "--confidence", "-1"),
+        ("supersede", A),
+        ("recall", "a", "--limit", "0"),
+        ("recall", "a", "--author", robot.nsec),
+        ("recall", "a", "--as-of", "yesterday"),
+        ("bench", "--seed", "x"),
+        ("validate", "missing.json"),
+    ],
+)
+async def test_bad_usage_is_said(
+    rookery: Rookery, capsys: Capture, args: tuple[str, ...]
+) -> None:
+    assert await rookery(*args) == 2
+    err = capsys.readouterr().err
+    assert "--help" in err
+    assert robot.nsec not in err
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+async def test_get_prints_the_document(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    nasty = "a\x1b[2J\u009b31m"
+    hashed = content_hash(nasty)
+    for event in (
+        told(robot, nasty, tags=("t",)), vouched(alice, hashed, confidence=0.9),
+        superseded(robot, hashed, B, at=NOON + 5), rover.sign(78, [["d", f"anamnesis:memory:{A}"],
+                                                       ["x", hashed]], "{}", NOON),
+    ):  # fmt: skip
+        await relay.publish(event)
+    assert await rookery("get", hashed[:9], "--json") == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert (document["content"], document["tags"]) == (nasty, ["t"])
+    assert [each["id"] for each in document["vouchers"]] == [alice.pubkey]
+    assert document["superseded_by"] == B
+    assert err.startswith(f"skipped {relay.events[-1].id[:8]} ")
+    assert await rookery("get", hashed) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\u009b" not in out
+    assert '"content_hash": ' in out
+    assert await rookery("get", "0" * 8) == 1
+    assert capsys.readouterr().err.startswith("rookery: unknown memory 00000000\n")
+    assert await rookery("get", B) == 1
+    assert capsys.readouterr().err.startswith(f"rookery: unknown memory {B[:12]}\n")
+    assert await rookery("get", "abc") == 1
+    assert "'abc' is no hash" in capsys.readouterr().err
+
+
+async def test_a_beginning_of_several_hashes_lists_them(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    # Found by trying: both hashes begin with the same eight characters.
+    one, two = _alike()
+    for text in (one, two):
+        await relay.publish(told(robot, text))
+    assert await rookery("trust", content_hash(one)[:8]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    for text in (one, two):
+        assert f"  {content_hash(text)[:16]} {text}\n" in err
+
+
+def _alike() -> tuple[str, str]:
+    seen: dict[str, str] = {}
+    number = 0
+    while True:
+        text = f"memory {number}"
+        beginning = content_hash(text)[:8]
+        if beginning in seen:
+            return seen[beginning], text
+        seen[beginning] = text
+        number += 1
+
+
+async def tell_a_story(relay: FakeRelay) -> None:
+    """c rests on a and b, b on a and on what nobody has."""
+    gone = content_hash("gone")
+    for event in (
+        told(robot, "a"), told(robot, "b", parents=(A, gone)), told(robot, "c", parents=(A, B)),
+    ):  # fmt: skip
+        await relay.publish(event)
+
+
+async def test_trace_draws_what_a_memory_rests_on(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    await tell_a_story(relay)
+    gone = content_hash("gone")[:12]
+    assert await rookery("trace", C) == 0
+    assert capsys.readouterr() == (
+        f"{C[:12]} c\n├─ {A[:12]} a\n└─ {B[:12]} b\n   ├─ {A[:12]} a\n   └─ {gone} missing\n", ""
+    )  # fmt: skip
+    assert await rookery("trace", C, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "hash": C, "order": [A, B, C], "depth": 2, "missing": [content_hash("gone")],
+        "truncated": False,
+    }  # fmt: skip
+    assert await rookery("trace", C, "--dot") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("digraph provenance {\n")
+    assert f'"{C}" -> "{B}";' in out
+    assert await rookery("trace", C, "--svg") == 0
+    root = ET.fromstring(capsys.readouterr().out)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(root.findall("{*}rect")) == len(root.findall("{*}line")) == 4
+    assert await rookery("trace", "0" * 64) == 1
+    assert capsys.readouterr().out == "000000000000 missing\n"
+
+
+async def test_trust_says_what_it_counts(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture, tmp_path: Path
+) -> None:
+    for event in (told(robot, "a", anchors=("u",)), vouched(alice, A), vouched(rover, A)):
+        await relay.publish(event)
+    write_settings(
+        tmp_path,
+        f'households = [["{robot.npub}", "{rover.npub}"]]\nreputation = {{ "{robot.npub}" = 0 }}',
+    )
+    assert await rookery("trust", A) == 0
+    assert capsys.readouterr() == ("0.6 attested (confirm 1, disputes 0, anchors 1)\n", "")
+    assert await rookery("trust", A, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "hash": A, "score": 0.6, "level": "attested", "confirm": 1, "disputes": 0, "anchors": 1,
+    }  # fmt: skip
+    assert await rookery("trust", B) == 1
+
+
+async def test_recall_ranks_and_says_when_the_relay_cannot_search(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    far = "rain, in a long text that says many other things beside it"
+    for event in (
+        told(rover, far, at=NOON - 9_000_000), told(robot, "the rain\n\x1b[2J", at=NOON),
+        told(robot, "the sun", at=NOON),
+    ):  # fmt: skip
+        await relay.publish(event)
+    first = content_hash("the rain\n\x1b[2J")
+    assert await rookery("recall", "rain") == 0
+    out, err = capsys.readouterr()
+    assert err == f"{relay.url} has no search: every memory is looked through here\n"
+    assert out.index(first[:12]) < out.index(content_hash(far)[:12])
+    assert "unverified" in out
+    assert "\x1b" not in out
+    assert "sun" not in out
+    assert await rookery("recall", "rain", "--json", "--author", robot.npub) == 0
+    (hit,) = json.loads(capsys.readouterr().out)
+    assert (hit["rank"], hit["hash"], hit["level"]) == (1, first, "unverified")
+    assert (hit["id"], hit["author"]) == (relay.events[1].id, robot.pubkey)
+    assert hit["why"].startswith("text 1.00, trust 0.30 (unverified), recency ")
+    assert hit["entry"]["content_hash"] == first
+    assert await rookery("recall", "rain", "--format", "context", "--limit", "1") == 0
+    assert capsys.readouterr().out == (
+        f'<memory source="anamnesis {first[:12]} unverified" author="{robot.pubkey}">\n'
+        "the rain\n�[2J\n</memory>\n"
+    )
+    past = ("--as-of", "2026-01-01T00:00:00Z", "--include-superseded", "--topic", "t")
+    assert await rookery("recall", "rain", *past) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("nothing recalled\n")
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+async def test_import_and_export_count(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture, tmp_path: Path
+) -> None:
+    said = {"id": "v", "timestamp": "2026-02-02T16:00:00Z"}
+    (tmp_path / "in.jsonl").write_text(
+        json.dumps(DOCUMENT | {"vouchers": [said]}) + "\nnot \x1b JSON\n"
+    )
+    for counts in ("stored 1, duplicates 0", "stored 0, duplicates 1"):
+        assert await rookery("import", "in.jsonl") == 1
+        out, err = capsys.readouterr()
+        assert out == f"{counts}, refused 1\n"
+        assert err.splitlines() == [
+            "line 2: is not a JSON object",
+            "1 entries name vouchers or a successor; nobody signed that: left out",
+        ]
+    assert await rookery("export", "out.jsonl") == 0
+    assert capsys.readouterr() == ("exported 1\n", "")
+    (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert json.loads(line) == DOCUMENT | {"parent_refs": [], "vouchers": []}
+    assert await rookery("import", "out.jsonl", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "stored": 0, "duplicates": 1, "refused": 0
+    }  # fmt: skip
+    assert await rookery("export", "none.jsonl", "--group", "den", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"exported": 0}
+    assert await rookery("import", "missing.jsonl") == 1
+    assert "missing.jsonl" in capsys.readouterr().err
+
+
+# -- without a relay ------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("X-20")
+async def test_validate_says_every_error_and_warns(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    good, bad = json.dumps(DOCUMENT, indent=1), {"content": "a", "content_hash": B, "no\x1b": 1}
+    (tmp_path / "good.json").write_text(good)
+    (tmp_path / "bad.json").write_text(json.dumps(bad))
+    assert await rookery("validate", "good.json") == 0
+    assert capsys.readouterr() == ("valid\n", "")
+    errors = [
+        "unknown field no�", "content.author must be an object",
+        "content.timestamp must be an ISO 8601 date-time with zone",
+        "content_hash does not match content",
+    ]  # fmt: skip
+    warnings = [f"{name} is missing" for name in ("memory_type", "tags", "confidence")]
+    assert await rookery("validate", "bad.json") == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["invalid", *errors]
+    assert err.splitlines() == [f"warning: {warning}" for warning in warnings]
+    assert await rookery("validate", "bad.json", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["valid"], len(found["errors"]), found["warnings"]) == (False, 4, warnings)
+
+    for text, code, said in (
+        (good, 0, "valid\n"),
+        ("", 1, "invalid\ncontent is not a JSON object\n"),
+        ("[1]", 1, "invalid\ncontent is not a JSON object\n"),
+        ("\n".join([json.dumps(DOCUMENT)] * 2), 0, "valid\n"),
+        (json.dumps(DOCUMENT) + "\n\nx", 1, "invalid\nline 3: content is not a JSON object\n"),
+    ):
+        stdin = io.TextIOWrapper(io.BytesIO(text.encode()))
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert await rookery("validate", "-") == code
+        assert capsys.readouterr().out == said
+    assert relay.visits == 0
+
+
+@pytest.mark.proves("X-21")
+async def test_the_benchmark_needs_no_relay_and_repeats_itself(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    reports = []
+    for seed in ("3", "3", "4"):
+        assert await rookery("bench", "--seed", seed, "--json") == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    assert reports[0] == reports[1] != reports[2]
+    assert reports[0]["systems"].keys() == {"anamnesis", "plain file", "no memory"}
+    silent = reports[0]["systems"]["no memory"]
+    assert [each["k"] for each in silent["sessions"]] == [1, 5, 10, 50]
+    assert silent["sessions"][0]["calibration"] is None
+    assert await rookery("bench") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("seed 1: 20 things told, 5 never told\n")
+    assert "plain file" in out
+    assert relay.visits == 0

@@ -1,0 +1,179 @@
+"""`rookery hook install` and `uninstall`: an agent's settings, and nothing else in them."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.cli import run
+from relay.memory.nmem.capture import HookEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Ask = Callable[..., dict[str, Any]]
+
+THEIRS = {
+    "model": "large",
+    "hooks": {
+        "PostToolUse": [
+            {"matcher": "Edit", "hooks": [{"type": "command", "command": "make lint"}]},
+        ],
+        "Notification": [{"hooks": [{"type": "command", "command": "say 'rookery hook Stop'!"}]}],
+        "PreCompact": [],
+    },
+    "permissions": {"allow": ["Bash(ls)"], "é": None},
+}
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    def ask(*args: str) -> dict[str, Any]:
+        assert run(["hook", *args, "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        answer = json.loads(out)
+        assert isinstance(answer, dict)
+        return answer
+
+    return ask
+
+
+def settings_in(folder: Path, text: str | None = None) -> Path:
+    path = folder / "settings.json"
+    if text is not None:
+        path.write_text(text)
+    return path
+
+
+def commands(path: Path) -> dict[str, list[str]]:
+    hooks = json.loads(path.read_text())["hooks"]
+    return {
+        name: [each["command"] for entry in entries for each in entry["hooks"]]
+        for name, entries in hooks.items()
+    }
+
+
+@pytest.mark.proves("M-22")
+def test_all_hooks_are_put_where_there_were_none(tmp_path: Path, ask: Ask) -> None:
+    path = settings_in(tmp_path / "made")
+    told = ask("install", "--settings", str(path))
+    assert told == {"settings": str(path), "changed": True, "backup": None}
+    program = Path(sys.executable).with_name("rookery")
+    assert commands(path) == {name: [f"{program} hook {name}"] for name in HookEvent}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.proves("M-22")
+def test_what_stands_there_stays_and_is_all_that_is_left_after(tmp_path: Path, ask: Ask) -> None:
+    path = settings_in(tmp_path, json.dumps(THEIRS, indent=4))
+    path.chmod(0o640)
+    text = path.read_bytes()
+    backup = Path(ask("install", "--settings", str(path))["backup"])
+    assert backup.read_bytes() == text
+    assert stat.S_IMODE(backup.stat().st_mode) == stat.S_IMODE(path.stat().st_mode) == 0o640
+    both = commands(path)
+    assert both["PostToolUse"][0] == "make lint"
+    assert both["PostToolUse"][1].endswith(" hook PostToolUse")
+    assert both["Notification"] == ["say 'rookery hook Stop'!"]
+    assert json.loads(path.read_text())["permissions"] == THEIRS["permissions"]
+    ask("uninstall", "--settings", str(path))
+    assert json.loads(path.read_text()) == THEIRS
+    assert list(json.loads(path.read_text())) == list(THEIRS)
+    backup.replace(path)
+    assert path.read_bytes() == text
+
+
+@pytest.mark.proves("M-22")
+def test_put_twice_it_stands_there_once(tmp_path: Path, ask: Ask) -> None:
+    path = settings_in(tmp_path, "{}")
+    ask("install", "--settings", str(path))
+    before = path.read_bytes()
+    assert ask("install", "--settings", str(path)) == {
+        "settings": str(path), "changed": False, "backup": None,
+    }  # fmt: skip
+    assert path.read_bytes() == before
+    ask("uninstall", "--settings", str(path))
+    assert json.loads(path.read_text()) == {}
+    assert ask("uninstall", "--settings", str(path))["changed"] is False
+
+
+@pytest.mark.proves("M-22")
+def test_the_hooks_of_an_older_installation_are_replaced(tmp_path: Path, ask: Ask) -> None:
+    old = [
+        "/old place/bin/rookery hook Stop", "'/old place/bin/rookery' hook Stop",
+        "/old/python -m relay hook Stop", "rookery hook Stop ",
+    ]  # fmt: skip
+    hooks = [{"hooks": [{"type": "command", "command": each}]} for each in old]
+    shared = {"hooks": [{"type": "command", "command": each} for each in ("bell", old[0])]}
+    path = settings_in(tmp_path, json.dumps({"hooks": {"Stop": [*hooks, shared]}}))
+    ask("install", "--settings", str(path))
+    program = Path(sys.executable).with_name("rookery")
+    assert commands(path)["Stop"] == ["bell", f"{program} hook Stop"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path, ask: Ask) -> None:
+    path = settings_in(tmp_path, "{}")
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    ask("install", "--settings", str(link))
+    assert link.is_symlink()
+    assert "SessionStart" in commands(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "5", '{"hooks": []}', '{"hooks": {"Stop": {}}}', "// a comment\n{}"],
+)
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_settings_that_are_not_understood_are_left_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, verb: str
+) -> None:
+    path = settings_in(tmp_path, text)
+    assert run(["hook", verb, "--settings", str(path)]) == 1
+    assert "left as it was" in capsys.readouterr().err
+    assert path.read_text() == text
+    assert [each.name for each in tmp_path.iterdir()] == ["settings.json"]
+
+
+def test_odd_entries_of_others_are_kept(tmp_path: Path, ask: Ask) -> None:
+    odd = {"hooks": {"Stop": ["text", {"hooks": "none"}, {"hooks": [5, {"command": 5}]}, {}]}}
+    path = settings_in(tmp_path, json.dumps(odd))
+    ask("install", "--settings", str(path))
+    assert json.loads(path.read_text())["hooks"]["Stop"][:4] == odd["hooks"]["Stop"]
+    ask("uninstall", "--settings", str(path))
+    assert json.loads(path.read_text()) == odd
+
+
+def test_it_says_in_words_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = settings_in(tmp_path, "{}")
+    for verb, words in (
+        ("install", "installed in"), ("install", "nothing to change"), ("uninstall", "removed from")
+    ):
+        assert run(["hook", verb, "--settings", str(path)]) == 0
+        assert words in capsys.readouterr().out
+
+
+def test_who_has_a_key_in_this_folder_alone_is_told_that_hooks_will_not_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("ROOKERY_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    key = tmp_path / "data/keys/agent.nsec"
+    key.parent.mkdir(parents=True)
+    key.write_text("")
+    assert run(["hook", "install"]) == 0
+    told = capsys.readouterr().err
+    assert f'agent_key_file = "{key}"' in told
+    file = tmp_path / ".config/rookery/client.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("\n".join(told.splitlines()[1:]))
+    assert run(["hook", "install"]) == 0
+    assert capsys.readouterr().err == ""
+    assert run(["hook", "uninstall"]) == 0

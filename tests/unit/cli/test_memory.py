@@ -1,0 +1,690 @@
+"""`rookery memory`, `config` and `context`, against a fake relay: what they print, and with which
+exit code. What a real one makes of it is in tests/e2e/test_snowclaw.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.cli import run
+from relay.memory.anamnesis.records import (
+    Entry,
+    entry_draft,
+    supersession_draft,
+    vouch_draft,
+)
+from relay.nostr.event import event_from
+from tests.cast import alice, bob, owner, robot, rover
+from tests.unit.client.fake_relay import FakeRelay
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from tests.unit.client.fake_relay import Visitor
+
+    Rookery = Callable[..., Coroutine[Any, Any, int]]
+
+AT = 1_771_372_800
+DAY = "2026-02-18T00:00:00Z"
+ALICE = f"snowclaw:memory:npub:{alice.pubkey[:32]}"
+TEA = "snowclaw:memory:group:tea"
+
+
+@pytest.fixture
+async def relay() -> AsyncIterator[FakeRelay]:
+    async with FakeRelay() as relay:
+        relay.information = {
+            "pubkey": owner.pubkey, "memory": {"prefix_d_kinds": [78, 30078]},
+            "supported_nips": [1],
+        }  # fmt: skip
+        relay.challenges_at_once = True
+        yield relay
+
+
+@pytest.fixture
+def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rookery:
+    """`await rookery("memory", "list", by=robot)` runs the command; its exit code."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROOKERY_RELAY", relay.url)
+    monkeypatch.chdir(tmp_path)
+
+    async def command(*args: str, by: SecretKey = robot) -> int:
+        monkeypatch.setenv("ROOKERY_KEY", by.nsec)
+        return await asyncio.to_thread(run, list(args))
+
+    return command
+
+
+def record(
+    d: str, fields: object, *tags: list[str], by: SecretKey = robot, at: int = AT
+) -> Event:
+    content = fields if isinstance(fields, str) else json.dumps(fields)
+    return by.sign(30078, [["d", d], *tags], content, at)
+
+
+def client_toml(home: Path, text: str) -> None:
+    folder = home / ".config/rookery"
+    folder.mkdir(parents=True)
+    (folder / "client.toml").write_text(text)
+
+
+async def refused(visitor: Visitor, frame: list[Any]) -> None:
+    await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
+
+
+def sent(relay: FakeRelay) -> list[Event]:
+    return [event_from(frame[1]) for frame in relay.verbs("EVENT")]
+
+
+# -- memory get --------------------------------------------------------------------------------
+
+
+async def test_a_user_is_shown_with_the_owner_s_notes_marked(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = {
+        "display_names": [["ali", AT - 86_400], ["alice", AT]], "first_seen": AT,
+        "first_seen_group": "tea", "last_interaction": AT, "notes": ["likes tea", "is kind"],
+        "preferences": {"tone": "short", "language": "en"}, "owner_notes": ["VIP"],
+        "is_owner": True,
+    }  # fmt: skip
+    mine = record(ALICE, memory, ["h", "tea"])
+    relay.events = [mine, record(ALICE, {"notes": ["of the owner"]}, by=owner)]
+    assert await rookery("memory", "get", alice.npub) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"key          {ALICE}",
+        f"names        alice (since {DAY})",
+        "             ali (since 2026-02-17T00:00:00Z)",
+        "owner        yes",
+        f"first seen   {DAY} in group:tea",
+        f"last seen    {DAY}",
+        "preferences  language=en",
+        "             tone=short",
+        "notes        likes tea",
+        "             is kind",
+        "             owner: VIP",
+        "             owner: of the owner",
+        "read by      group:tea",
+        f"version      {mine.id[:8]} {DAY}",
+        f"author       {robot.npub}",
+    ]
+
+
+async def test_an_owner_sees_their_notes_in_the_agent_s_record_too(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_owner = record(ALICE, {"notes": ["VIP"]}, by=owner)
+    relay.events = [record(ALICE, {"notes": ["likes tea"]}), by_owner]
+    assert await rookery("memory", "get", alice.npub, by=owner) == 0
+    out = capsys.readouterr().out
+    assert "notes        likes tea\n             owner: VIP\n" in out
+    assert out.count("version") == 1
+    relay.events = [by_owner]
+    assert await rookery("memory", "get", alice.npub, by=robot) == 0
+    out = capsys.readouterr().out
+    assert "notes        VIP\n" in out
+    assert f"author       {owner.npub}" in out
+
+
+async def test_a_group_is_shown_and_as_json_in_the_document_s_form(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory = {
+        "purpose": "to drink", "members": [[alice.npub, "alice"]], "themes": ["green", "black"],
+        "decisions": [["no milk", AT]], "notes": ["quiet"], "last_activity": AT, "mood": 1,
+    }  # fmt: skip
+    relay.events = [record(TEA, memory), record(TEA, {"purpose": "theirs"}, by=rover, at=AT + 5)]
+    assert await rookery("memory", "get", "group:tea") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:8] == [
+        "purpose      to drink", "themes       green", "             black",
+        f"decisions    no milk ({DAY})", f"members      alice {alice.npub}",
+        f"last active  {DAY}", "notes        quiet",
+    ]  # fmt: skip
+    assert "purpose      theirs" in lines[9:]
+    assert await rookery("memory", "get", "group:tea", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {name: shown[name] for name in memory} == memory
+    assert (shown["d"], shown["author"], shown["created_at"]) == (TEA, robot.pubkey, AT)
+    assert [other["purpose"] for other in shown["others"]] == ["theirs"]
+
+
+@pytest.mark.parametrize("form", ["npub", "pubkey", "32", "16"])
+async def test_a_user_is_found_under_every_form(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    forms = {"npub": alice.npub, "pubkey": alice.pubkey, "32": alice.pubkey[:32],
+             "16": alice.pubkey[:16]}  # fmt: skip
+    relay.events = [
+        record(f"snowclaw:memory:npub:{forms[form]}", {"notes": ["this one"]}),
+        record(f"snowclaw:memory:npub:{bob.pubkey[:32]}", {"notes": ["another"]}),
+    ]
+    for asked in forms.values():
+        assert await rookery("memory", "get", asked) == 0
+        out = capsys.readouterr().out
+        assert "this one" in out
+        assert "another" not in out
+
+
+async def test_words_of_the_agent_and_topics_are_shown(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = [["snow:tier", "public"], ["snow:model", "m"], ["snow:confidence", "0.5"],
+             ["snow:source", robot.pubkey], ["snow:version", "1"]]  # fmt: skip
+    relay.events = [
+        record("snowclaw:core:tea", "green\nhot\x1b[31m"),
+        record("snow:memory:tea", {"summary": "in short", "detail": "at length"}, *topic),
+        record("snowclaw:daily:log", "today"),
+    ]
+    assert await rookery("memory", "get", "tea") == 0
+    out = capsys.readouterr().out
+    assert "text         green\n             hot�[31m\n" in out
+    assert "summary      in short" in out
+    assert await rookery("memory", "get", "snowclaw:daily:log") == 0
+    assert "text         today" in capsys.readouterr().out
+    assert await rookery("memory", "get", "snow:memory:tea", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["summary"] == "in short"
+
+
+async def test_what_is_locked_is_told_and_its_ciphertext_is_not_shown(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = [record("snowclaw:core:x", "AkY2V", ["encrypted", "nip44"], by=rover)]
+    assert await rookery("memory", "get", "x") == 0
+    out = capsys.readouterr().out
+    assert "unreadable   encrypted, and not with the key at hand" in out
+    assert "AkY2V" not in out
+
+
+async def test_of_whom_nothing_is_known_it_is_said(
+    rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("memory", "get", alice.npub) == 1
+    assert capsys.readouterr().err == f"no memory for {alice.npub}\n"
+    assert await rookery("memory", "forget", "group:tea", "--json") == 1
+    captured = capsys.readouterr()
+    assert (json.loads(captured.out), captured.err) == (
+        {"forgotten": []}, "no memory for group:tea\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (alice.nsec, "that is a secret key"),
+        ("snowclaw:config:global", "that is configuration"),
+        ("snowclaw:memory:npub:x", "d must end with an npub"),
+        ("snowclaw:memory:x:y", "d must be snowclaw:memory:npub:<key>"),
+        ("snowclaw:core", "d must be snowclaw:<category>:<key>"),
+        (alice.npub[:-1], "d must end with an npub"),
+        ("", "d must be snowclaw:<category>:<key>"),
+    ],
+)
+async def test_a_key_that_is_none_is_bad_usage(
+    rookery: Rookery, capsys: pytest.CaptureFixture[str], key: str, why: str
+) -> None:
+    assert await rookery("memory", "get", key) == 2
+    err = capsys.readouterr().err
+    assert why in err
+    assert alice.nsec not in err
+
+
+# -- memory set, list, forget ------------------------------------------------------------------
+
+
+async def test_what_is_set_is_told_with_its_id_and_address(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = [record(ALICE, {"notes": ["old"], "mood": 1})]
+    assert await rookery(
+        "memory", "set", alice.npub, "--note", "one", "--note", "two", "--preference", "a=b=c"
+    ) == 0  # fmt: skip
+    (event,) = sent(relay)
+    assert capsys.readouterr().out == f"stored {event.id[:8]} {ALICE}\n"
+    fields = json.loads(event.content)
+    assert (fields["notes"], fields["preferences"]) == (["old", "one", "two"], {"a": "b=c"})
+    assert fields["mood"] == 1
+    args = ("--purpose", "to drink", "--theme", "x", "--decision", "y", "--note", "z", "--json")
+    assert await rookery("memory", "set", "group:tea", *args) == 0
+    (_, event) = sent(relay)
+    shown = {"id": event.id, "d": TEA, "author": robot.pubkey}
+    assert json.loads(capsys.readouterr().out) == shown
+    assert await rookery("memory", "set", "city", "Lisbon") == 0
+    assert sent(relay)[-1].content == "Lisbon"
+    assert sent(relay)[-1].d == "snowclaw:core:city"
+    assert await rookery("memory", "set", "snowclaw:daily:pin", "4711", "--encrypted") == 0
+    assert "4711" not in sent(relay)[-1].content
+
+
+async def test_what_is_known_to_be_so_is_not_written_again(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = [record(TEA, {"themes": ["green"]})]
+    assert await rookery("memory", "set", "group:tea", "--theme", "green") == 0
+    assert "is known to be so already" in capsys.readouterr().err
+    assert sent(relay) == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (alice.npub,), (alice.npub, "text"), (alice.npub, "--purpose", "x"),
+        (alice.npub, "--preference", "x"), (alice.npub, "--preference", "=x"),
+        ("group:tea", "--preference", "a=b"), ("group:tea", "--encrypted"), ("city",),
+        ("city", ""), ("city", "x", "--note", "y"),
+    ],
+)  # fmt: skip
+async def test_what_does_not_fit_the_key_is_bad_usage(
+    relay: FakeRelay, rookery: Rookery, args: tuple[str, ...]
+) -> None:
+    assert await rookery("memory", "set", *args) == 2
+    assert sent(relay) == []
+
+
+@pytest.mark.proves("S-23")
+async def test_an_owner_s_note_is_handed_to_the_agent(
+    relay: FakeRelay, rookery: Rookery, tmp_path: Path
+) -> None:
+    (tmp_path / "bot").write_text(robot.nsec)
+    client_toml(tmp_path, 'agent_key_file = "~/bot"\n')
+    assert await rookery("memory", "set", alice.npub, "--note", "VIP", by=owner) == 0
+    (event,) = sent(relay)
+    fields = json.loads(event.content)
+    assert (event.pubkey, fields["owner_notes"]) == (robot.pubkey, ["VIP"])
+    assert fields["notes"] == []
+    assert await rookery("memory", "set", "group:tea", "--note", "quiet", by=owner) == 0
+    assert json.loads(sent(relay)[-1].content)["owner_notes"] == ["quiet"]
+    # Not so somebody else's, who is no owner.
+    assert await rookery("memory", "set", bob.npub, "--note", "x", by=rover) == 0
+    assert sent(relay)[-1].pubkey == rover.pubkey
+
+
+@pytest.mark.proves("S-23")
+async def test_without_an_agent_s_key_an_owner_is_told_so(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.on["EVENT"] = refused
+    assert await rookery("memory", "set", alice.npub, "--note", "VIP", by=owner) == 1
+    assert "restricted: only agents may write memory" in capsys.readouterr().err
+    relay.seen.clear()
+    for args in ((alice.npub, "--preference", "a=b"), ("city", "Lisbon")):
+        assert await rookery("memory", "set", *args, by=owner) == 1
+        assert "restricted: only agents may write memory" in capsys.readouterr().err
+    assert sent(relay) == []
+
+
+async def test_one_key_a_line_sorted_with_time_and_author(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = [
+        record("snowclaw:memory:group:techteam", {}), record("snowclaw:core:city", "x", by=rover),
+        record("snowclaw:config:global", {}, by=owner), record("some-app", "x"),
+    ]  # fmt: skip
+    assert await rookery("memory", "list") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"snowclaw:core:city  {DAY}  {rover.npub[:12]}",
+        f"snowclaw:memory:group:techteam  {DAY}  {robot.npub[:12]}",
+    ]
+    assert await rookery("memory", "list", "--json") == 0
+    first, _ = json.loads(capsys.readouterr().out)
+    assert first == {
+        "d": "snowclaw:core:city", "created_at": AT, "author": rover.pubkey,
+        "id": relay.events[1].id,
+    }  # fmt: skip
+
+
+@pytest.mark.proves("G-30")
+async def test_on_another_relay_one_s_own_are_listed_and_that_is_said(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.information = {}
+    relay.events = [record("snowclaw:core:a", "x"), record("snowclaw:core:b", "x", by=rover)]
+    assert await rookery("memory", "list") == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("snowclaw:core:a  ")
+    assert len(captured.out.splitlines()) == 1
+    assert "no prefix queries" in captured.err
+
+
+@pytest.mark.proves("S-25")
+async def test_what_is_forgotten_is_told_under_every_form_of_a_key(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forms = [record(f"snowclaw:memory:npub:{key}", {}) for key in (alice.npub, alice.pubkey[:32])]
+    relay.events = [*forms, record(ALICE, {}, by=rover)]
+    assert await rookery("memory", "forget", alice.npub) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == sorted(f"forgot {event.d}" for event in forms)
+    named = {id_ for event in sent(relay) for id_ in event.tag_values("e")}
+    assert named == {event.id for event in forms}
+    assert {event.kind for event in sent(relay)} == {5}
+
+
+async def test_an_owner_forgets_in_the_agent_s_name(
+    relay: FakeRelay, rookery: Rookery, tmp_path: Path
+) -> None:
+    (tmp_path / "bot").write_text(robot.nsec)
+    client_toml(tmp_path, 'agent_key_file = "~/bot"\n')
+    relay.events = [record(TEA, {})]
+    assert await rookery("memory", "forget", "group:tea", by=owner) == 0
+    (event,) = sent(relay)
+    assert (event.kind, event.pubkey) == (5, robot.pubkey)
+
+
+# -- memory search -----------------------------------------------------------------------------
+
+
+def hits() -> list[Event]:
+    return [
+        record("snowclaw:core:a", "green tea\nis hot"),
+        record("snowclaw:config:global", {"tea": "green tea"}, by=owner),
+        robot.sign(1988, [["d", "s"], ["h", "tea"]], "tea for \x1b two </memory>", AT + 5),
+        rover.sign(30093, [["d", "k:preference"], ["hk", "k"]],
+                   '{"preference":"tea, no milk"}', AT),
+        record("nmem:session:s", {"summary": {"intent": "tea"}}),
+        robot.sign(78, [["d", f"anamnesis:memory:{'0' * 64}"]],
+                   '{"content":"tea is old","tags":[]}', AT),
+        rover.sign(0, [], '{"name":"Rover"}', AT),
+    ]  # fmt: skip
+
+
+@pytest.mark.proves("G-26", "G-30")
+async def test_all_five_systems_are_searched_best_first(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = hits()
+    assert await rookery("memory", "search", "TEA") == 0
+    captured = capsys.readouterr()
+    assert "no search (NIP-50)" in captured.err
+    rows = [line.split("  ") for line in captured.out.splitlines()]
+    assert {(row[0], row[1]) for row in rows} == {
+        ("S", "30078"), ("D", "1988"), ("A", "30093"), ("M", "30078"), ("X", "78"),
+    }  # fmt: skip
+    of_aman = next(row for row in rows if row[0] == "A")
+    assert of_aman == ["A", "30093", "Rover", DAY, relay.events[3].id, "tea, no milk"]
+    of_dave = next(row for row in rows if row[0] == "D")
+    assert of_dave[5] == "tea for � two </memory>"
+
+
+@pytest.mark.proves("G-26")
+@pytest.mark.parametrize(
+    ("args", "systems"),
+    [
+        (("--system", "s"), ["S"]),
+        (("--system", "A", "--system", "X"), ["A", "X"]),
+        (("--kind", "1988"), ["D"]),
+        (("--kind", "9"), []),
+        (("--group", "tea"), ["D"]),
+        (("--limit", "1"), ["D"]),
+    ],
+)
+async def test_a_search_is_narrowed(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str],
+    args: tuple[str, ...], systems: list[str],
+) -> None:  # fmt: skip
+    relay.events = hits()
+    assert await rookery("memory", "search", "tea", "--json", *args) == 0
+    assert sorted(hit["system"] for hit in json.loads(capsys.readouterr().out)) == systems
+
+
+@pytest.mark.proves("G-26")
+async def test_a_question_in_a_sentence_finds_what_has_its_words_when_nothing_has_all(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(relay.information, dict)
+    relay.information["supported_nips"] = [1, 50]
+    asked: list[str] = []
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        words = frame[2].pop("search", "").split()
+        if words:
+            asked.append(" ".join(words))
+            relay.events = [each for each in hits() if all(w in each.content for w in words)]
+        await relay.answer(visitor, frame)
+
+    relay.on["REQ"] = answer
+    assert await rookery("memory", "search", "what is the tea with milk?", "--system", "A") == 0
+    assert asked == ["what is the tea with milk?", "tea", "milk"]
+    assert "tea, no milk" in capsys.readouterr().out
+    for exact in ('"the milk tea"', "tea -milk"):  # who says just what is meant gets just that
+        asked.clear()
+        assert await rookery("memory", "search", exact, "--system", "A") == 0
+        assert len(asked) == 1
+
+
+@pytest.mark.proves("G-26")
+async def test_a_claim_is_quoted_with_who_vouches_and_what_took_the_place_of_what(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["tea is old", "tea is very old", "tea is new"]
+    entries = [Entry(text, robot.pubkey, "Robot", DAY) for text in texts]
+    hashes = [entry.hash for entry in entries]
+    vouch = vouch_draft(hashes[1], rover.pubkey, name="Rover", created_at=AT)
+    drafts = [
+        *((robot, entry_draft(entry)) for entry in entries), (rover, vouch),
+        (robot, supersession_draft(hashes[0], hashes[1], created_at=AT)),
+        (robot, supersession_draft(hashes[1], hashes[2], created_at=AT)),
+    ]  # fmt: skip
+    relay.events = [who.sign(d.kind, d.tags, d.content, d.created_at) for who, d in drafts]
+    assert await rookery("memory", "search", "very", "--json") == 0
+    (hit,) = json.loads(capsys.readouterr().out)
+    assert (hit["supersedes"], hit["superseded_by"]) == ([hashes[0]], hashes[2])
+    assert [voucher["name"] for voucher in hit["vouchers"]] == ["Rover"]
+    assert await rookery("memory", "search", "very") == 0
+    said = f"vouched by Rover; supersedes {hashes[0][:12]}; superseded by {hashes[2][:12]}"
+    assert capsys.readouterr().out.rstrip().endswith(said)
+
+
+@pytest.mark.proves("G-26")
+async def test_each_system_is_asked_once_by_the_relay_s_own_search(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(relay.information, dict)
+    relay.information["supported_nips"] = [1, 50]
+    asked: list[dict[str, Any]] = []
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        if "search" in frame[2]:
+            asked.append(dict(frame[2]))
+            del frame[2]["search"]
+        await relay.answer(visitor, frame)
+
+    relay.on["REQ"] = answer
+    relay.events = hits()
+    assert await rookery("memory", "search", "tea") == 0
+    assert [(filter_["search"], filter_["limit"]) for filter_ in asked] == [("tea", 20)] * 5
+    captured = capsys.readouterr()
+    assert (len(captured.out.splitlines()), captured.err) == (5, "")  # no configuration among them
+
+
+@pytest.mark.proves("G-23")
+async def test_for_a_model_what_is_found_stands_in_a_fence(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = hits()
+    args = ("memory", "search", "two", "--format", "context")
+    assert await rookery(*args) == 0
+    assert capsys.readouterr().out == (
+        f'<memory source="transcripts 1988 s" author="{robot.npub}">\n'
+        "tea for � two &lt;/memory>\n</memory>\n"
+    )
+
+
+# -- config ------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("S-20")
+async def test_config_is_set_by_the_owner_and_what_is_not_named_stays(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("config", "set", "group:tea", "respond_mode=all", by=owner) == 0
+    assert await rookery("config", "set", "group:tea", "context_history=30", by=owner) == 0
+    _, event = sent(relay)
+    assert capsys.readouterr().out.splitlines()[1] == (
+        f"stored {event.id[:8]} snowclaw:config:group:tea"
+    )
+    assert (event.tag("respond_mode"), event.tag("context_history")) == ("all", "30")
+    assert await rookery("config", "set", alice.npub, "respond_mode=NONE", "--json", by=owner) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["d"] == f"snowclaw:config:npub:{alice.pubkey[:32]}"
+
+
+@pytest.mark.proves("S-20")
+async def test_config_by_another_key_fails_before_it_is_sent(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("config", "set", "global", "respond_mode=all")
+    assert await rookery(*args, by=robot) == 1
+    err = capsys.readouterr().err
+    assert "restricted: only an owner may write config" in err
+    assert "name another owner with --owner" in err
+    assert await rookery(*args, "--owner", alice.npub, by=owner) == 1
+    assert sent(relay) == []
+    # The relay names one owner; there may be another, who says so.
+    assert await rookery(*args, "--owner", alice.npub, by=alice) == 0
+
+
+async def test_where_nobody_says_who_the_owner_is_the_relay_decides(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.information = {}
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "restricted: only an owner may write config")
+
+    relay.on["EVENT"] = refuse
+    assert await rookery("config", "set", "global", "respond_mode=all", by=robot) == 1
+    assert "restricted: only an owner may write config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("global", "respond_mode=loud"), "respond_mode must be all, mention, owner or none"),
+        (("global", "context_history=-1"), "context_history must be an integer from 0 to 1000"),
+        (("global", "respond_mod=all"), "did you mean respond_mode?"),
+        (("global", "respond_mode"), "is no NAME=VALUE"),
+        (("global",), "Missing argument"),
+        (("globe", "respond_mode=all"), "'globe' is neither global, nor group:ID, nor npub:KEY"),
+        (("group:", "respond_mode=all"), "'group:' is neither global, nor group:ID, nor npub:KEY"),
+        (("npub:x", "respond_mode=all"), "npub:KEY with an npub or 16, 32 or 64 hex"),
+    ],
+)
+async def test_bad_configuration_is_bad_usage(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str],
+    args: tuple[str, ...], why: str,
+) -> None:  # fmt: skip
+    assert await rookery("config", "set", *args, by=owner) == 2
+    assert why in capsys.readouterr().err
+    assert sent(relay) == []
+
+
+@pytest.mark.proves("S-17")
+async def test_each_value_is_told_with_where_it_comes_from(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    relay.events = [
+        record("snowclaw:config:group:tea", {"respond_mode": "mention"}, by=owner),
+        record("snowclaw:config:global", {"respond_mode": "all"}, by=owner),
+        record("snowclaw:config:global", {"context_history": 5}, by=robot, at=AT + 5),
+        record(f"snowclaw:config:npub:{alice.npub}", {"respond_mode": "none"}, by=owner),
+    ]
+    assert await rookery("config", "get", "group:tea", by=owner) == 0
+    assert capsys.readouterr().out == "respond_mode=mention (group)\ncontext_history=20 (default)\n"
+    client_toml(tmp_path, "[snowclaw]\ncontext_history = 7\n")
+    expected = "respond_mode=none (npub)\ncontext_history=7 (file)\n"
+    for args in (("group:tea", "--npub", alice.pubkey), (f"npub:{alice.pubkey[:16]}",)):
+        assert await rookery("config", "get", *args, by=robot) == 0
+        assert capsys.readouterr().out == expected
+    assert await rookery("config", "get", "global", "--json", by=owner) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "respond_mode": {"value": "all", "from": "global"},
+        "context_history": {"value": 7, "from": "file"},
+    }
+
+
+async def test_a_user_s_key_is_never_a_secret_one(
+    rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("config", "get", "group:tea", "--npub", alice.nsec, by=owner) == 2
+    err = capsys.readouterr().err
+    assert "must be an npub" in err
+    assert alice.nsec not in err
+    for scope in (alice.nsec, f"npub:{alice.nsec}", f"npub:{alice.nsec.upper()}"):
+        assert await rookery("config", "get", scope, by=owner) == 2
+        assert await rookery("config", "set", scope, "respond_mode=all", by=owner) == 2
+        err = capsys.readouterr().err
+        assert "that is a secret key" in err
+        assert alice.nsec not in err.lower()
+
+
+# -- context -----------------------------------------------------------------------------------
+
+
+def of_tea() -> list[Event]:
+    chat = [
+        alice.sign(9, [["h", "tea"]], text, AT + n) for n, text in enumerate(("one", "two"))
+    ]
+    return [
+        *chat, owner.sign(9, [["h", "tea"]], f"and now? {bob.nsec}", AT + 9),
+        alice.sign(0, [], '{"name":"alice"}', AT), record(TEA, {"purpose": "to drink"}),
+        record(ALICE, {"notes": ["likes tea"]}),
+    ]  # fmt: skip
+
+
+async def test_the_text_for_the_model_comes_first_and_then_why(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = of_tea()
+    assert await rookery("context", "tea", "--budget", "75", "--system", "Be kind.") == 0
+    text, why = capsys.readouterr().out.split(" of 75 tokens, dropped: ")
+    assert text.startswith("# SYSTEM PROMPT\nBe kind.\n\n# SENDER CONTEXT\n")
+    assert "[nostr:group=#tea from=" in text
+    assert "owner=true]\nand now? [REDACTED nsec" in text
+    assert bob.nsec not in text
+    first, *rows = why.splitlines()
+    assert first.startswith("2 history, 1 group")
+    assert rows[0].split() == ["kept", "7", "SYSTEM", "PROMPT", "always", "in:", "Be", "kind."]
+    assert sum(row.startswith("trimmed") for row in rows) == 3
+
+
+async def test_a_context_as_json_has_every_piece(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = of_tea()
+    args = ("--message", "tea?", "--sender", alice.npub, "--json")
+    assert await rookery("context", "tea", *args) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert "Sender: alice (" in made["sections"]["SENDER CONTEXT"]
+    assert "- likes tea" in made["text"]
+    assert made["text"].endswith("\ntea?")
+    assert (made["budget"], made["over_budget"]) == (4000, False)
+    assert made["dropped"] == {"history": 0, "group": 0, "notes": 0}
+    assert made["tokens_used"] == sum(piece["tokens"] for piece in made["pieces"])
+    assert len([piece for piece in made["pieces"] if piece["part"] == "history"]) == 3
+
+
+async def test_the_file_says_how_a_context_looks(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    relay.events = of_tea()
+    client_toml(tmp_path, '[snowclaw]\nhistory_style = "plain"\ncontext_history = 2\n')
+    assert await rookery("context", "tea", "--message", "x") == 0
+    out = capsys.readouterr().out
+    assert "[alice]: two" in out
+    assert "[alice]: one" not in out
+
+
+async def test_a_group_in_which_nobody_spoke_wants_a_message(
+    rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("context", "tea") == 1
+    assert "--message TEXT" in capsys.readouterr().err
+    assert await rookery("context", "tea", "--sender", alice.npub) == 2
+    assert "--message" in capsys.readouterr().err

@@ -1,0 +1,238 @@
+"""`rookery nmem`: the table of MEMORY.md 5.8, on a cache of this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.cli import run
+from relay.client.nmem.cipher import cache_key
+from relay.client.nmem.settings import find_nmem_settings
+from relay.client.nmem.writing import begin_session
+from relay.client.settings import FILE
+from relay.memory.nmem.records import Session
+from tests.cast import robot
+from tests.unit.client.nmem_cache import NOW, a_session, cache, told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from relay.client.nmem.database import Database
+
+    Said = tuple[int, str, str]
+    Nmem = Callable[..., Said]
+
+NOWHERE = "ws://127.0.0.1:1"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
+    monkeypatch.setenv("ROOKERY_RELAY", NOWHERE)
+    monkeypatch.delenv("NMEM_KEY", raising=False)
+    (tmp_path / "work/rook/.git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work/rook")
+    return tmp_path
+
+
+@pytest.fixture
+def here(home: Path) -> Iterator[Database]:
+    """Two sessions: one of three edits, one of a search for herons."""
+    _, settings = find_nmem_settings(home)
+    with cache(settings.db, cache_key({}, None, settings.data / "nmem.key")) as database:
+        a_session(database)
+        told(
+            database, "PostToolUse", NOW + 50, "t", tool_name="Grep",
+            tool_input={"pattern": "heron"},
+        )  # fmt: skip
+        yield database
+
+
+@pytest.fixture
+def nmem(home: Path, capsys: pytest.CaptureFixture[str]) -> Nmem:
+    def nmem(*args: str) -> Said:
+        code = run(["nmem", *args])
+        return code, *capsys.readouterr()
+
+    return nmem
+
+
+def as_json(said: Said) -> Any:
+    code, out, err = said
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_a_session_that_begins_beyond_all_calendars_is_told_by_its_number(
+    here: Database, nmem: Nmem
+) -> None:
+    with here.transaction() as db:
+        begin_session(db, Session("far", "rook", 2**63 - 1), None)
+    code, out, _ = nmem("status")
+    assert code == 0
+    assert f"last session: far (rook, {2**63 - 1} UTC)" in out
+
+
+def test_a_search_prints_an_array_or_ids(here: Database, nmem: Nmem) -> None:
+    (found,) = as_json(nmem("search", "heron"))
+    assert list(found) == [
+        "id", "timestamp", "obs_type", "content_preview", "file_path", "session_id", "is_pinned",
+        "event_id",
+    ]  # fmt: skip
+    (whole,) = as_json(nmem("search", "heron", "--full"))
+    assert (whole["content"], whole["tool_name"], whole["project"]) == ("heron", "Grep", "rook")
+    code, out, _ = nmem("search", "py", "--ids", "--limit", "2")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert as_json(nmem("search", "py", "--ids", "--json", "--order-by", "blended")) == [3, 2, 1]
+    assert as_json(nmem("search", "py", "--project", "none")) == []
+    assert as_json(nmem("search", "py OR heron", "--type", "search")) == [found]
+    assert as_json(nmem("search", " ")) == []
+
+
+@pytest.mark.parametrize(
+    "args", [("x", "--full", "--ids"), ("x", "--limit", "0"), ("x", "--order-by", "age"), ()]
+)
+def test_a_search_that_cannot_be_is_bad_usage(nmem: Nmem, args: tuple[str, ...]) -> None:
+    code, out, err = nmem("search", *args)
+    assert (code, out) == (2, "")
+    assert "rookery nmem search" in err
+
+
+def test_the_status_tells_of_the_file_and_of_what_waits(here: Database, nmem: Nmem) -> None:
+    status = as_json(nmem("status", "--json"))
+    assert status["file"] == str(here.path)
+    assert status["bytes"] > 0
+    assert [status[name] for name in ("sessions", "prompts", "observations", "pinned", "waiting")
+            ] == [2, 1, 4, 0, 7]  # fmt: skip
+    assert status["last_session"]["id"] == "t"
+    code, out, _ = nmem("status")
+    assert code == 0
+    assert "observations: 4\n" in out
+    assert "last session: t (rook, " in out
+    assert "waiting: 7\n" in out
+
+
+@pytest.mark.usefixtures("here")
+def test_a_pin_says_what_it_did(nmem: Nmem) -> None:
+    assert nmem("pin", "2") == (0, "pinned 2\n", "")
+    assert as_json(nmem("search", "1.py"))[0]["is_pinned"] is True
+    assert nmem("unpin", "2") == (0, "unpinned 2\n", "")
+    assert nmem("pin", "99") == (1, "", "observation 99 not found\n")
+    assert nmem("unpin", "99", "--json") == (1, "", "observation 99 not found\n")
+    assert as_json(nmem("pin", "2", "--json")) == {"id": 2, "pinned": True}
+
+
+@pytest.mark.usefixtures("here")
+def test_a_mark_prints_its_number_and_keeps_no_secret(nmem: Nmem) -> None:
+    assert nmem("mark", "tea, password=hunter2") == (0, "5\n", "")
+    (found,) = as_json(nmem("search", "tea", "--full"))
+    assert (found["project"], found["content"]) == ("rook", "tea, [REDACTED]")
+    assert as_json(nmem("mark", "cake", "--project", "other", "--json")) == {"id": 6}
+    assert nmem("mark", "  ")[0] == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_the_context_is_that_of_the_project(nmem: Nmem) -> None:
+    assert nmem("context", "--project", 'a "b"') == (
+        0, 'No context available for project "a "b"".\n', ""
+    )  # fmt: skip
+    assert nmem("pin", "4")[0] == 0
+    code, out, _ = nmem("context")
+    assert (code, out) == (0, "# nmem context\n\n## rook\n- #4 search heron (pinned)\n")
+    assert as_json(nmem("context", "--json"))["project"] == "rook"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_purge_deletes_only_when_that_is_confirmed(nmem: Nmem) -> None:
+    assert nmem("purge", "--session", "s") == (
+        0, "would delete 3 observations, 1 prompts, 1 sessions; add --confirm to do it\n", ""
+    )  # fmt: skip
+    assert as_json(nmem("status", "--json"))["observations"] == 4
+    assert as_json(nmem("purge", "--type", "search", "--confirm", "--json")) == {
+        "observations": 1, "prompts": 0, "sessions": 0, "deleted": True,
+    }  # fmt: skip
+    assert nmem("purge", "--older-than", "1d", "--project", "rook", "--confirm")[1] == (
+        "deleted 3 observations, 1 prompts, 2 sessions\n"
+    )
+    assert as_json(nmem("status", "--json"))["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "say what to purge"),
+        (("--before", "yesterday"), "'yesterday' is no date"),
+        (("--older-than", "90 days"), "'90 days' is no age"),
+    ],
+)
+def test_a_purge_without_a_right_condition_is_bad_usage(
+    nmem: Nmem, args: tuple[str, ...], words: str
+) -> None:
+    code, out, err = nmem("purge", *args, "--confirm")
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "before", ["1700000004", "2023-11-14T22:13:24", "2023-11-14T23:13:24+01:00"]
+)
+def test_a_time_is_a_number_or_a_date(nmem: Nmem, before: str) -> None:
+    assert as_json(nmem("purge", "--before", before, "--json"))["observations"] == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_it_is_maintained(nmem: Nmem) -> None:
+    assert nmem("maintain") == (0, "observations 0, prompts 0, sessions 0\n", "")
+    assert as_json(nmem("maintain", "--rebuild-fts", "--json")) == {"indexed": 4}
+    assert as_json(nmem("maintain", "--session", "t", "--json")) == {"summarised": 0}
+    assert nmem("maintain", "--session", "x") == (1, "", "session not found: x\n")
+    assert as_json(nmem("search", "heron"))[0]["id"] == 4
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("verb", ["sync", "rebuild"])
+def test_a_relay_that_is_away_is_said_in_one_line(
+    nmem: Nmem, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.nmem.memory._RELAY_S", 0.1)
+    code, out, err = nmem(verb)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"rookery: {NOWHERE} does not answer")
+    assert len(err.splitlines()) == 1
+
+
+def test_what_is_imported_is_counted_and_what_is_not_there_named(
+    here: Database, nmem: Nmem, tmp_path: Path
+) -> None:
+    code, _, err = nmem("import", str(tmp_path / "gone.db"))
+    assert (code, err) == (1, f"rookery: there is no file {tmp_path}/gone.db\n")
+    assert nmem("import", str(here.path))[1].startswith("sessions 0, prompts 0")
+
+
+def test_a_plain_cache_is_warned_of(nmem: Nmem, home: Path) -> None:
+    _, settings = find_nmem_settings(home)
+    with cache(settings.db) as database:
+        a_session(database)
+    code, _, err = nmem("status")
+    assert code == 0
+    assert "is not encrypted" in err
+
+
+def test_settings_and_keys_that_cannot_be_used_are_named(
+    nmem: Nmem, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROOKERY_KEY")
+    assert as_json(nmem("search", "tea")) == []  # needs no key
+    code, _, err = nmem("mark", "tea")
+    assert code == 1
+    assert "no key to sign with" in err
+    (home / FILE).parent.mkdir(parents=True)
+    (home / FILE).write_text("[nmem]\ncolour = 5\n")
+    code, _, err = nmem("status")
+    assert code == 1
+    assert "[nmem] colour: unknown key" in err

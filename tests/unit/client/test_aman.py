@@ -1,0 +1,601 @@
+"""Aman on a connection: what it writes, what it makes of what it reads, and its tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client
+from relay.client.aman import Aman, Unreadable
+from relay.client.aman_tables import Replaced, TablesUnusable, rows_in
+from relay.client.writer import Outcome
+from relay.errors import Invalid, UserError
+from relay.memory.aman.records import Preference, Subscriptions, Summary, ToolCall, draft_of
+from relay.nostr.event import event_from
+from tests.cast import robot, rover
+from tests.unit.client.conftest import PACE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "golden/memory/aman.json").read_text("utf-8")
+)
+NOW = 1_700_000_000
+KEY = "hex:" + bytes(range(32)).hex()
+OTHER_KEY = "ff" * 32
+ROOKERY = {"memory": {"index_tags": ["hk"]}, "limitation": {"max_limit": 500}}
+
+
+@pytest.fixture
+def fake(fake: FakeRelay) -> FakeRelay:
+    fake.information = ROOKERY
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def no_key_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOSTR_SECRETBOX_KEY", raising=False)
+
+
+@asynccontextmanager
+async def aman(
+    fake: FakeRelay, signer: SecretKey = robot, key: str | bytes | None = None,
+    folder: Path | None = None,
+) -> AsyncIterator[Aman]:  # fmt: skip
+    client = Client(fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
+    async with client, Aman(client, signer, key, folder=folder) as memory:
+        yield memory
+
+
+async def everything(memory: Aman) -> None:
+    """One record of each kind under `u`, and a second tool."""
+    await memory.set_preference("u", "prefer_speed")
+    await memory.set_summary("u", "U: hi\nA: hello", 1)
+    await memory.add_tool("u", "weather", success=True, content="sunny", sender_id="user-1")
+    await memory.add_tool("u", "search", success=False, content="nothing found", group_id="g")
+    await memory.set_subscriptions("u", ["iran", "bitcoin"])
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A-01", "A-02")
+async def test_what_is_written_is_what_the_original_writes(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await memory.set_preference("user-1", "prefer_speed")
+        await memory.add_tool(
+            "hk", "weather", success=True, content="sunny", sender_id="user-1",
+            created_at=1_700_000_002,
+        )  # fmt: skip
+    preference, tool = fake.events
+    assert preference.tags == [
+        ["d", "user-1:preference"], ["k", "aman_preference"], ["hk", "user-1"], ["v", "1"],
+        ["ts", str(NOW)],
+    ]  # fmt: skip
+    assert preference.content == GOLDEN["plain"][0]["payload_json"]
+    assert tool.d == "hk:74a3c70d8b877ec0452e1bb9b3ab0bfd683747757919ffbaef4e8bb4196ecd5c"
+    assert (preference.created_at, tool.created_at) == (NOW, 1_700_000_002)
+
+
+async def test_each_method_writes_its_kind_under_its_address(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await everything(memory)
+        await memory.clear("u", "user-1")
+    assert [(event.kind, event.d.split(":")[1][:12]) for event in fake.events] == [
+        (30093, "preference"), (30094, "summary"), (30095, fake.events[2].d[2:14]),
+        (30095, fake.events[3].d[2:14]), (30097, "subscription"), (30096, fake.events[5].d[2:14]),
+    ]  # fmt: skip
+
+
+@pytest.mark.proves("A-10")
+async def test_two_versions_in_one_second_have_two_times(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await memory.set_preference("u", "one")
+        await memory.set_preference("u", "two")
+        assert await memory.get_preference("u") == Preference("u", "two", NOW + 1)
+    assert [(event.created_at, event.tag("ts")) for event in fake.events] == [
+        (NOW, str(NOW)), (NOW + 1, str(NOW + 1)),
+    ]  # fmt: skip
+
+
+async def test_unknown_fields_of_the_stored_version_are_kept(fake: FakeRelay) -> None:
+    stored = Preference("u", "old", NOW - 9, {"mood": "calm"})
+    draft = draft_of(stored)
+    await fake.publish(robot.sign(draft.kind, draft.tags, draft.content, draft.created_at))
+    async with aman(fake) as memory:
+        await memory.set_preference("u", "new")
+        found = await memory.get_preference("u")
+    assert found == Preference("u", "new", NOW, {"mood": "calm"})
+
+
+async def test_the_same_entry_again_is_a_duplicate(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        first = await memory.add_tool("u", "weather", success=True, content="sunny")
+        again = await memory.add_tool("u", "weather", success=True, content="sunny")
+    assert (first.outcome, again.outcome) == (Outcome.STORED, Outcome.DUPLICATE)
+
+
+@pytest.mark.proves("A-27")
+async def test_what_a_tool_gave_is_cut_at_two_thousand_characters(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await memory.add_tool("u", "read", success=True, content="x" * 5000)
+        (call,) = await memory.tools("u")
+    assert call.content == "x" * 1997 + "..."
+
+
+@pytest.mark.proves("A-15")
+async def test_a_clear_cuts_what_was_written_before_it_in_the_same_second_and_nothing_after(
+    fake: FakeRelay,
+) -> None:
+    async with aman(fake) as memory:
+        await memory.set_summary("u", "one", 1)
+        await memory.set_summary("u", "two", 2)  # a second ahead of the clock
+        await memory.add_tool("u", "before", success=True, content="")
+        await memory.clear("u")
+        snapshot = await memory.snapshot("u")
+        assert (snapshot.summary, snapshot.tools) == (None, ())
+        await memory.add_tool("u", "after", success=True, content="")
+        await memory.set_summary("u", "three", 3)
+        snapshot = await memory.snapshot("u")
+    assert [row.record.tool_name for row in snapshot.tools] == ["after"]
+    assert snapshot.summary is not None
+    assert snapshot.summary.record.summary == "three"
+
+
+# -- encryption -----------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A-23", "A-24", "A-26")
+@pytest.mark.parametrize("spelling", ["hex_prefixed", "hex", "base64"])
+async def test_with_a_key_what_is_written_is_encrypted_and_read_back(
+    fake: FakeRelay, spelling: str
+) -> None:
+    async with aman(fake, key=GOLDEN["secretbox"]["key_forms"][spelling]) as memory:
+        await everything(memory)
+        snapshot = await memory.snapshot("u")
+    assert all(event.tag("enc") == "secretbox-v1" for event in fake.events)
+    assert not any("sunny" in event.content for event in fake.events)
+    assert [row.record.content for row in snapshot.tools if row.record.success] == ["sunny"]
+    assert snapshot.unread == ()
+
+
+@pytest.mark.proves("A-24")
+async def test_the_key_may_stand_in_the_environment(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSTR_SECRETBOX_KEY", f" {KEY}\n")
+    async with aman(fake) as memory:
+        await memory.set_preference("u", "secret")
+    assert Aman.open_sealed(fake.events[0].content, KEY)["preference"] == "secret"
+
+
+@pytest.mark.proves("A-24")
+@pytest.mark.parametrize("bad", GOLDEN["secretbox"]["bad_keys"], ids=lambda bad: bad["key"][:6])
+def test_a_key_that_is_none_is_an_error_that_does_not_tell_it(
+    bad: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=bad["error"]) as caught:
+        Aman("ws://127.0.0.1:1", robot, bad["key"])
+    assert bad["key"] not in str(caught.value).replace("32 bytes", "")
+    monkeypatch.setenv("NOSTR_SECRETBOX_KEY", bad["key"])
+    with pytest.raises(UserError, match=f"NOSTR_SECRETBOX_KEY: {bad['error']}"):
+        Aman("ws://127.0.0.1:1", robot)
+    for short in (b"short", b"", ""):
+        with pytest.raises(UserError, match="key must be 32 bytes"):
+            Aman("ws://127.0.0.1:1", robot, short)
+
+
+@pytest.mark.proves("A-22", "A-26")
+async def test_a_wrong_key_names_the_event_and_where_the_key_is_from(fake: FakeRelay) -> None:
+    async with aman(fake, key=KEY) as memory:
+        written = await memory.set_preference("u", "secret")
+    async with aman(fake) as memory:
+        await memory.add_tool("u", "plain", success=True, content="for all")
+    async with aman(fake, key=OTHER_KEY) as memory:
+        snapshot = await memory.snapshot("u")
+        assert [row.record.tool_name for row in snapshot.tools] == ["plain"]
+        (unread,) = snapshot.unread
+        assert unread.is_locked
+        with pytest.raises(Unreadable, match="key from the argument secretbox_key") as caught:
+            await memory.get_preference("u")
+        assert written.event.id[:12] in str(caught.value)
+    async with aman(fake) as memory:
+        with pytest.raises(Unreadable, match="no key is configured"):
+            await memory.get_preference("u")
+
+
+@pytest.mark.proves("A-02", "A-23")
+@pytest.mark.parametrize("case", GOLDEN["secretbox"]["cases"], ids=lambda case: case["name"])
+def test_the_static_helpers_give_the_golden_bytes(case: dict[str, Any]) -> None:
+    payload = json.loads(case["payload_json"])
+    sealed = Aman.seal(payload, KEY, bytes.fromhex(case["nonce_hex"]))
+    assert sealed == case["content"]
+    assert Aman.open_sealed(sealed, KEY) == payload
+    assert Aman.seal(payload, KEY) != Aman.seal(payload, KEY)
+
+
+@pytest.mark.parametrize("case", GOLDEN["plain"], ids=lambda case: case["name"])
+def test_the_payload_hash_is_the_golden_one(case: dict[str, Any]) -> None:
+    assert Aman.payload_hash(case["payload"]) == case["sha256"]
+
+
+def test_what_was_altered_or_is_no_object_is_not_opened() -> None:
+    with pytest.raises(Invalid, match="cannot decrypt"):
+        Aman.open_sealed(GOLDEN["secretbox"]["tampered"]["content"], KEY)
+    with pytest.raises(Invalid, match="not a JSON object"):
+        Aman.open_sealed(Aman.seal([], KEY), KEY)  # type: ignore[arg-type]
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+async def test_each_record_is_read_back(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await everything(memory)
+        assert await memory.get_preference("u") == Preference("u", "prefer_speed", NOW)
+        assert await memory.get_summary("u") == Summary("u", "U: hi\nA: hello", 1, NOW)
+        assert await memory.get_subscriptions("u") == Subscriptions("u", ("iran", "bitcoin"), NOW)
+        assert {call.tool_name for call in await memory.tools("u")} == {"weather", "search"}
+        assert len(await memory.tools("u", 1)) == 1
+        assert await memory.clears("u") == []
+        await memory.clear("u", "user-1")
+        assert await memory.get_summary("u") is None
+        assert [clear.sender_id for clear in await memory.clears("u")] == ["user-1"]
+        assert await memory.get_preference("u") is not None
+
+
+async def test_nothing_stored_is_none_and_empty(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        assert await memory.get_preference("u") is None
+        assert await memory.get_summary("u") is None
+        assert await memory.get_subscriptions("u") is None
+        assert (await memory.tools("u"), await memory.clears("u")) == ([], [])
+        assert (await memory.snapshot("u")).is_empty
+
+
+async def test_a_snapshot_is_one_query_by_history_key(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await everything(memory)
+        fake.seen.clear()
+        await memory.snapshot("u")
+    (question,) = fake.verbs("REQ")
+    assert {**question[2], "limit": 0} == {
+        "kinds": [30093, 30094, 30095, 30096, 30097], "authors": [robot.pubkey], "#hk": ["u"],
+        "limit": 0,
+    }  # fmt: skip
+    assert memory.shortfall == ""
+
+
+@pytest.mark.proves("G-30")
+async def test_a_relay_without_hk_filters_is_read_whole_and_that_is_said(fake: FakeRelay) -> None:
+    fake.information = {"name": "another relay"}
+    async with aman(fake) as memory:
+        await everything(memory)
+        await memory.set_preference("v", "other")
+        fake.seen.clear()
+        snapshot = await memory.snapshot("u")
+        assert (len(snapshot.tools), snapshot.history_key) == (2, "u")
+        assert "does not filter by #hk" in memory.shortfall
+    assert not any("#hk" in frame[2] for frame in fake.verbs("REQ"))
+
+
+async def test_more_than_the_relay_sends_at_a_time_is_asked_for_page_by_page(
+    fake: FakeRelay,
+) -> None:
+    fake.most_rows = 7
+    fake.information = {**ROOKERY, "limitation": {"max_limit": 7}}
+    async with aman(fake) as memory:
+        for number in range(20):
+            await memory.add_tool(
+                "u", f"{number}", success=True, content="", created_at=NOW - number // 3
+            )
+        assert len(await memory.tools("u")) == 20
+        fold = await memory.fold()
+        assert len(fold.snapshot("u").tools) == 20
+
+
+@pytest.mark.proves("A-13")
+async def test_memory_is_that_of_one_author_unless_all_are_asked_for(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await memory.add_tool("u", "mine", success=True, content="")
+    async with aman(fake, rover) as memory:
+        await memory.add_tool("u", "yours", success=True, content="")
+        await memory.clear("v")
+        assert [call.tool_name for call in await memory.tools("u")] == ["yours"]
+        both = await memory.tools("u", any_author=True)
+        assert {call.tool_name for call in both} == {"mine", "yours"}
+
+
+@pytest.mark.proves("A-15")
+async def test_the_golden_projection_is_the_snapshot(fake: FakeRelay) -> None:
+    golden = GOLDEN["projection"]
+    for fields in golden["events"]:
+        await fake.publish(event_from(fields))
+    async with aman(fake) as memory:
+        snapshot = await memory.snapshot("proj", any_author=True)
+    wanted = golden["snapshot"]
+    assert snapshot.preference is not None
+    assert snapshot.preference.record.preference == wanted["preference"]
+    assert snapshot.summary is None
+    assert [row.record.tool_name for row in snapshot.tools] == ["c"]
+    assert [row.time for row in snapshot.clears] == wanted["clears"]
+    assert snapshot.cleared_at == golden["latest_clear"]
+
+
+@pytest.mark.proves("A-28")
+async def test_a_snapshot_becomes_a_block_for_a_model(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await memory.add_tool("u", "mail", success=True, content="to bob@example.com")
+        snapshot = await memory.snapshot("u")
+    text = Aman.format_prompt(snapshot)
+    assert text is not None
+    assert text.startswith("[MEMORY SNAPSHOT]")
+    assert "bob@example.com" in text
+    redacted = Aman.format_prompt(snapshot, privacy="redact", max_chars=400)
+    assert redacted is not None
+    assert "[REDACTED_EMAIL]" in redacted
+    assert Aman.format_prompt(snapshot, privacy="skip") is None
+
+
+# -- watching -------------------------------------------------------------------------------------
+
+
+async def test_a_watcher_sees_each_change_and_lives_through_reconnects(fake: FakeRelay) -> None:
+    async with aman(fake) as writer, aman(fake) as memory:
+        await writer.add_tool("u", "one", success=True, content="")
+        snapshots = memory.watch("u")
+        assert len((await anext(snapshots)).tools) == 1
+        await writer.add_tool("other", "not u", success=True, content="")
+        await writer.add_tool("u", "two", success=True, content="")
+        assert len((await anext(snapshots)).tools) == 2
+        fake.vanish()
+        await writer.clear("u")
+        assert (await anext(snapshots)).tools == ()
+        await snapshots.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_watcher_sees_that_a_record_was_deleted(fake: FakeRelay) -> None:
+    async with aman(fake) as memory:
+        await memory.set_preference("u", "one")
+        snapshots = memory.watch("u")
+        assert (await anext(snapshots)).preference is not None
+        (stored,) = fake.events
+        fake.events.remove(stored)
+        await memory.delete([stored])
+        assert (await anext(snapshots)).preference is None
+        await snapshots.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_watcher_begins_with_what_is_known_while_the_relay_is_away(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.stop()
+    async with aman(fake, folder=tmp_path) as memory:
+        await memory.set_preference("u", "one")
+        snapshots = memory.watch("u")
+        first = await anext(snapshots)
+        assert first.preference is not None
+        await fake.start()
+        coming = asyncio.ensure_future(anext(snapshots))
+        assert (await coming).history_key == "u"
+        await snapshots.aclose()  # type: ignore[attr-defined]
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def rows(path: Path, table: str) -> list[dict[str, Any]]:
+    file = sqlite3.connect(path)
+    file.row_factory = sqlite3.Row
+    found = [dict(row) for row in file.execute(f"SELECT * FROM {table} ORDER BY rowid")]
+    file.close()
+    return found
+
+
+@pytest.mark.proves("A-17")
+async def test_the_relay_is_replayed_into_the_tables_of_the_original(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    path = tmp_path / "aman.db"
+    async with aman(fake) as memory:
+        await everything(memory)
+        for _ in range(2):
+            done = await memory.rehydrate(path)
+            assert done.rows == Replaced(preferences=1, summaries=1, tools=2, clears=0)
+            assert done.skipped == ()
+            assert len(rows(path, "tool_history")) == 2
+    (preference,) = rows(path, "preferences")
+    assert preference == {
+        "history_key": "u", "preference": "prefer_speed", "updated_at": "2023-11-14 22:13:20",
+        "nostr_event_id": fake.events[0].id, "nostr_created_at": "2023-11-14 22:13:20",
+        "nostr_relay": fake.url, "nostr_schema_version": 1,
+    }  # fmt: skip
+    weather = next(row for row in rows(path, "tool_history") if row["tool_name"] == "weather")
+    assert (weather["success"], weather["sender_id"], weather["group_id"]) == (1, "user-1", None)
+
+
+@pytest.mark.proves("A-17", "A-15")
+async def test_rows_of_a_key_seen_are_replaced_and_others_stay(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    path = tmp_path / "aman.db"
+    file = sqlite3.connect(path)
+    file.executescript(
+        "CREATE TABLE tool_history (id INTEGER PRIMARY KEY AUTOINCREMENT, history_key TEXT,"
+        " tool_name TEXT, success INTEGER, content TEXT, sender_id TEXT, group_id TEXT,"
+        " created_at TEXT);"
+        "INSERT INTO tool_history VALUES (7, 'u', 'local', 1, '', NULL, NULL, 'then');"
+        "INSERT INTO tool_history VALUES (8, 'not at the relay', 'kept', 1, '', '', '', 'then')"
+    )
+    file.close()
+    async with aman(fake) as memory:
+        await memory.add_tool("u", "before", success=True, content="")
+        await memory.clear("u")
+        await memory.add_tool("u", "after", success=True, content="")
+        await memory.rehydrate(path)
+    found = {(row["history_key"], row["tool_name"]) for row in rows(path, "tool_history")}
+    assert found == {("u", "after"), ("not at the relay", "kept")}
+    assert len(rows(path, "clear_context_events")) == 1
+
+
+@pytest.mark.proves("A-22")
+async def test_a_row_that_cannot_be_read_is_reported_and_its_local_copy_stays(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    path = tmp_path / "aman.db"
+    async with aman(fake, key=KEY) as memory:
+        await memory.add_tool("u", "locked", success=True, content="")
+        await memory.rehydrate(path)
+    async with aman(fake, key=OTHER_KEY) as memory:
+        await memory.add_tool("u", "open", success=True, content="")
+        done = await memory.rehydrate(path)
+    assert [unread.event.id for unread in done.skipped] == [fake.events[0].id]
+    assert {row["tool_name"] for row in rows(path, "tool_history")} == {"locked", "open"}
+
+
+async def test_what_waits_for_the_relay_is_in_the_tables_too(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def put_off(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "error: the store is busy")
+
+    fake.on["EVENT"] = put_off
+    async with aman(fake, folder=tmp_path) as memory:
+        await memory._client.connected()
+        written = await memory.add_tool("u", "waits", success=True, content="")
+        assert written.outcome is Outcome.QUEUED
+        done = await memory.rehydrate(tmp_path / "aman.db")
+    assert done.rows.tools == 1
+
+
+async def test_a_file_that_is_no_database_is_named(fake: FakeRelay, tmp_path: Path) -> None:
+    path = tmp_path / "aman.db"
+    path.write_text("not a database, but more than a few bytes of text" * 20)
+    async with aman(fake) as memory:
+        await memory.set_preference("u", "one")
+        with pytest.raises(TablesUnusable, match=r"aman\.db: file is not a database"):
+            await memory.rehydrate(path)
+        with pytest.raises(TablesUnusable, match=r"aman\.db: file is not a database"):
+            await memory.import_tables(path)
+        with pytest.raises(TablesUnusable, match="there is no file"):
+            await memory.import_tables(tmp_path / "missing.db")
+        empty = tmp_path / "empty.db"
+        empty.touch()
+        with pytest.raises(TablesUnusable, match="none of Aman's tables"):
+            await memory.import_tables(empty)
+
+
+def original(path: Path) -> None:
+    """A database as the original has it, with some rows that are no records."""
+    file = sqlite3.connect(path)
+    file.executescript(
+        """
+        CREATE TABLE preferences (history_key TEXT PRIMARY KEY, preference TEXT, updated_at TEXT);
+        CREATE TABLE conversation_summaries (
+            history_key TEXT PRIMARY KEY, summary TEXT, message_count INTEGER, updated_at TEXT);
+        CREATE TABLE tool_history (id INTEGER PRIMARY KEY, history_key TEXT, tool_name TEXT,
+            success INTEGER, content TEXT, sender_id TEXT, group_id TEXT, created_at TEXT);
+        CREATE TABLE clear_context_events (id INTEGER PRIMARY KEY, history_key TEXT,
+            sender_id TEXT, created_at TEXT);
+        INSERT INTO preferences VALUES ('u', 'prefer_speed', '2023-11-14 22:13:20');
+        INSERT INTO preferences VALUES ('bad', NULL, '2023-11-14 22:13:20');
+        INSERT INTO conversation_summaries VALUES ('u', 'hello', 3, '2023-11-14T22:13:21Z');
+        INSERT INTO tool_history VALUES (1, 'u', 'a', 1, 'one', 's', NULL, '2023-11-14 22:13:22');
+        INSERT INTO tool_history VALUES (2, 'u', 'b', 0, 'two', 's', NULL, 1700000003);
+        INSERT INTO tool_history VALUES (3, 'u', 'b', 5, 'two', 's', NULL, 1700000003);
+        INSERT INTO tool_history VALUES (4, 'u', 'b', 1, 'two', 's', NULL, 'yesterday');
+        INSERT INTO clear_context_events VALUES (1, 'u', NULL, '2023-11-14 22:13:19');
+        """
+    )
+    file.close()
+
+
+def test_the_agent_goes_on_writing_while_its_database_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.aman_tables._AT_ONCE", 2)
+    path = tmp_path / "aman.db"
+    original(path)
+    rows = rows_in(path)
+    read = [next(rows) for _ in range(4)]
+    with closing(sqlite3.connect(path, timeout=0)) as agent, agent:
+        agent.execute("INSERT INTO tool_history VALUES (9, 'u', 'c', 1, 'new', 's', NULL, 1)")
+    read += rows
+    assert len(read) == 9
+    assert [row.content for row in read if isinstance(row, ToolCall)] == ["one", "two", "new"]
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
+async def test_an_existing_database_comes_to_the_relay_with_its_times_once(
+    fake: FakeRelay, tmp_path: Path, key: str | None
+) -> None:
+    path, seen = tmp_path / "aman.db", []
+    original(path)
+    async with aman(fake, key=key) as memory:
+        done = await memory.import_tables(path, progress=lambda *at: seen.append(at))
+        assert done.rows == Replaced(preferences=1, summaries=1, tools=2, clears=1)
+        assert sorted(done.skipped) == [
+            "preferences: preference must be a string",
+            "tool_history: created_at must be an integer",
+            "tool_history: success must be a boolean",
+        ]
+        assert seen[-1] == (8, 8)
+        assert await memory.get_preference("u") == Preference("u", "prefer_speed", NOW)
+        assert [call.created_at for call in await memory.tools("u")] == [NOW + 3, NOW + 2]
+    assert {event.created_at - NOW for event in fake.events} == {0, 1, 2, 3, -1}
+    if key is None:
+        async with aman(fake) as memory:
+            again = await memory.import_tables(path)
+        assert again == done
+        assert len(fake.events) == 5
+
+
+async def test_a_preference_that_is_there_is_not_encrypted_and_sent_again(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    path = tmp_path / "aman.db"
+    original(path)
+    async with aman(fake, key=KEY) as memory:
+        await memory.import_tables(path)
+        await memory.import_tables(path)
+    assert [event.kind for event in fake.events].count(30093) == 1
+
+
+async def test_what_the_relay_refuses_is_skipped_with_the_reason(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["kind"] == 30095:
+            await visitor.say_no(frame[1]["id"], "invalid: ts is in the future")
+        else:
+            await fake.take(visitor, frame)
+
+    path = tmp_path / "aman.db"
+    original(path)
+    fake.on["EVENT"] = refuse
+    async with aman(fake) as memory:
+        done = await memory.import_tables(path)
+    assert done.rows == Replaced(preferences=1, summaries=1, tools=0, clears=1)
+    assert done.skipped.count("invalid: ts is in the future") == 2
+
+
+async def test_what_was_rehydrated_can_be_imported(fake: FakeRelay, tmp_path: Path) -> None:
+    path = tmp_path / "aman.db"
+    async with aman(fake) as memory:
+        await everything(memory)
+        await memory.rehydrate(path)
+        before: list[Event] = list(fake.events)
+        done = await memory.import_tables(path)
+    assert done.rows == Replaced(preferences=1, summaries=1, tools=2, clears=0)
+    assert fake.events == before

@@ -1,0 +1,677 @@
+"""Anamnesis on a connection: what it writes, and what it makes of what a relay has."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, PublishRefused, QueryClosed, content_hash, trust_score, validate
+from relay.client.anamnesis import Ambiguous, Anamnesis, UnknownMemory
+from relay.client.anamnesis.files import Line, entries_in, write_lines
+from relay.client.anamnesis.matching import Question
+from relay.client.anamnesis.settings import anamnesis_settings
+from relay.client.settings import ClientFile
+from relay.client.writer import Outcome
+from relay.errors import ConfigFaults, Invalid
+from relay.memory.anamnesis.checks import MemoryType
+from relay.memory.anamnesis.trust import Reputations
+from relay.nostr.event import event_from
+from relay.nostr.keys import SecretKey
+from tests.cast import alice, bob, owner, robot, rover
+from tests.unit.client.conftest import PACE
+from tests.unit.memory.anamnesis.making import superseded, told, vouched
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "golden/memory/anamnesis.json").read_text("utf-8")
+)
+NOW = 1_772_000_000
+A, B, C = (content_hash(text) for text in ("a", "b", "c"))
+GUARDED = {"memory": {"kinds": [78, 30078]}}
+
+
+@asynccontextmanager
+async def memory_of(
+    fake: FakeRelay, signer: SecretKey = robot, now: int = NOW, **more: Any
+) -> AsyncIterator[Anamnesis]:
+    away = "folder" in more
+    client = Client(fake.url, signer, pace=PACE, now=lambda: now, may_be_away=away)
+    async with client, Anamnesis(client, signer, **more) as memory:
+        yield memory
+
+
+async def refuse(fake: FakeRelay, kind: int, text: str) -> None:
+    """From now on, events of a kind."""
+
+    async def take(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["kind"] == kind:
+            await visitor.say_no(frame[1]["id"], text)
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = take
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("X-01", "X-02")
+async def test_a_memory_is_written_as_its_document_has_it(fake: FakeRelay) -> None:
+    wanted = GOLDEN["seed_entry"]["event"]
+    author = GOLDEN["seed_entry"]["entry"]["author"]
+    entry = GOLDEN["seed_entry"]["entry"]
+    agent = SecretKey.parse(GOLDEN["keys"]["agent"]["nsec"])
+    async with memory_of(fake, agent, wanted["created_at"], author=author) as memory:
+        hashed = await memory.remember(
+            entry["content"], entry["memory_type"], entry["parent_refs"], entry["confidence"],
+            entry["tags"], entry["context"],
+        )  # fmt: skip
+    assert hashed == entry["content_hash"]
+    (event,) = fake.events
+    assert event.id == wanted["id"]
+
+
+async def test_without_an_author_it_is_the_key(fake: FakeRelay) -> None:
+    async with memory_of(fake) as memory:
+        await memory.remember("a")
+        await memory.vouch(B)
+    document, said = (json.loads(event.content) for event in fake.events)
+    assert document["author"] == {"id": robot.pubkey, "name": robot.pubkey}
+    assert said == {
+        "id": robot.pubkey, "timestamp": "2026-02-25T06:13:20Z", "confidence": 1.0
+    }  # fmt: skip
+    with pytest.raises(Invalid, match=r"author\.name must be a string"):
+        Anamnesis(fake.url, robot, {"id": "x"})
+
+
+async def test_what_was_told_before_is_not_told_twice(fake: FakeRelay) -> None:
+    async with memory_of(fake) as memory:
+        first = await memory.add(memory.entry("a"))
+    async with memory_of(fake, now=NOW + 9) as memory:
+        again = await memory.add(memory.entry("a", tags=["other"]))
+    assert (first.outcome, again.outcome) == (Outcome.STORED, Outcome.DUPLICATE)
+    assert again.event == first.event
+    async with memory_of(fake, rover) as memory:
+        assert (await memory.add(memory.entry("a"))).outcome is Outcome.STORED
+    assert len(fake.events) == 2
+
+
+async def test_how_long_a_memory_may_be_is_the_relays_to_say(fake: FakeRelay) -> None:
+    await refuse(fake, 78, "invalid: content.content must be a string of 1 to 20000 characters")
+    async with memory_of(fake) as memory:
+        with pytest.raises(PublishRefused, match="1 to 20000"):
+            await memory.remember("x" * 20_001)
+
+
+async def test_a_relay_that_keeps_the_first_is_not_asked_before(fake: FakeRelay) -> None:
+    fake.information = GUARDED
+
+    async def taken(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_ok(frame[1]["id"], "duplicate: already stored under this d")
+
+    fake.on["EVENT"] = taken
+    async with memory_of(fake) as memory:
+        assert (await memory.add(memory.entry("a"))).outcome is Outcome.DUPLICATE
+    assert fake.verbs("REQ") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"content": ""}, "content.content must be a string of 1 to 10000 characters"),
+        ({"content": "\ud800"}, "surrogate pair"),
+        ({"parents": ["xyz"]}, "parent_refs must be an array of 64 lowercase hex"),
+        ({"parents": [A]}, "a memory cannot be its own parent"),
+        ({"confidence": 1.5}, "content.confidence must be a number from 0 to 1"),
+        ({"memory_type": "rumour"}, "memory_type must be one of episodic, semantic"),
+    ],
+)
+async def test_what_no_relay_would_take_is_not_sent(
+    fake: FakeRelay, fields: dict[str, Any], why: str
+) -> None:
+    async with memory_of(fake) as memory:
+        with pytest.raises(Invalid, match=why):
+            await memory.remember(**{"content": "a", **fields})
+    assert fake.verbs("EVENT") == []
+
+
+@pytest.mark.proves("X-11", "X-12")
+async def test_a_vouch_is_replaced_and_taken_back(fake: FakeRelay) -> None:
+    async with memory_of(fake, author={"id": "r", "name": "Robot"}) as memory:
+        await memory.vouch(A, 0.4)
+        await memory.vouch(A, 0.9, "dispute", "R2")
+        assert await memory.withdraw(B) is None
+        taken_back = await memory.withdraw(A)
+    first, second, deletion = fake.events
+    assert first.d == second.d == f"anamnesis:vouch:{A}"
+    assert second.created_at == first.created_at + 1
+    assert json.loads(first.content)["name"] == "Robot"
+    said = json.loads(second.content)
+    assert (said["name"], said["confidence"], said["attestation"]) == ("R2", 0.9, "dispute")
+    assert taken_back is not None
+    assert deletion.kind == 5
+    assert set(deletion.tag_values("e")) == {first.id, second.id}
+
+
+async def test_a_vouch_that_says_nothing_is_not_sent(fake: FakeRelay) -> None:
+    async with memory_of(fake) as memory:
+        for confidence, attestation in ((2.0, "confirm"), (1.0, "perhaps")):
+            with pytest.raises(Invalid):
+                await memory.vouch(A, confidence, attestation)
+        with pytest.raises(Invalid, match="64 lowercase hex"):
+            await memory.vouch(A[:12])
+    assert fake.verbs("EVENT") == []
+
+
+@pytest.mark.proves("X-15")
+async def test_a_correction_is_a_new_memory_and_a_pointer_to_it(fake: FakeRelay) -> None:
+    await fake.publish(told(robot, "a", group="den"))
+    async with memory_of(fake) as memory:
+        assert await memory.supersede(A, "b", tags=["t"], parents=[C]) == B
+    old, new, pointer = fake.events
+    assert (old.tag("x"), new.tag("x")) == (A, B)
+    assert json.loads(new.content)["parent_refs"] == [A, C]
+    assert new.tag("h") == "den"
+    assert [list(tag) for tag in pointer.tags] == [
+        ["d", f"anamnesis:superseded:{A}"], ["x", A], ["X", B]
+    ]  # fmt: skip
+    assert json.loads(pointer.content) == {"superseded_by": B}
+
+
+async def test_what_is_unknown_or_the_same_is_not_corrected(fake: FakeRelay) -> None:
+    async with memory_of(fake) as memory:
+        with pytest.raises(UnknownMemory, match=f"unknown memory {A[:12]}$"):
+            await memory.supersede(A, "b")
+        with pytest.raises(Invalid, match="a memory cannot supersede itself"):
+            await memory.supersede(A, "a")
+    assert fake.verbs("EVENT") == []
+
+
+async def test_a_correction_that_is_refused_takes_its_memory_back(fake: FakeRelay) -> None:
+    await fake.publish(told(rover, "a"))
+    await refuse(fake, 30078, "restricted: only the author or the owner may supersede a memory")
+    async with memory_of(fake) as memory:
+        with pytest.raises(PublishRefused, match="only the author or the owner"):
+            await memory.supersede(A, "b")
+        new, deletion = fake.events[1:]
+        assert (deletion.kind, deletion.tag("e")) == (5, new.id)
+        # … not one that was there before.
+        await memory.remember("c")
+        with pytest.raises(PublishRefused):
+            await memory.supersede(A, "c")
+    assert [event.kind for event in fake.events] == [78, 78, 5, 78]
+
+
+async def test_who_writes_no_entries_puts_anothers_in_the_place(fake: FakeRelay) -> None:
+    for event in (told(robot, "a"), told(rover, "b")):
+        await fake.publish(event)
+    await refuse(fake, 78, "restricted: only agents may write memory")
+    async with memory_of(fake, owner) as memory:
+        assert await memory.supersede(A, "b") == B
+        with pytest.raises(PublishRefused, match="only agents may write memory"):
+            await memory.supersede(A, "c")
+    assert [event.kind for event in fake.events] == [78, 78, 30078]
+
+
+@pytest.mark.proves("X-07")
+async def test_metadata_are_amended_and_the_amendment_undone(fake: FakeRelay) -> None:
+    async with memory_of(fake) as memory:
+        await memory.remember("a", tags=["old"])
+        await memory.amend(A, tags=["new"], confidence=0.9)
+        document = await memory.get(A)
+        assert document is not None
+        assert (document["tags"], document["confidence"]) == (["new"], 0.9)
+        await memory.amend(A)
+        document = await memory.get(A)
+        assert document is not None
+        assert (document["tags"], document["confidence"]) == (["old"], 0.5)
+        for fields in ({"content": "b"}, {"tags": "x"}, {"memory_type": "rumour"}):
+            with pytest.raises(Invalid):
+                await memory.amend(A, **fields)
+
+
+async def test_what_is_written_while_the_relay_is_away_is_read_and_comes_to_it(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.stop()
+    async with memory_of(fake, folder=tmp_path) as memory:
+        assert (await memory.add(memory.entry("a"))).outcome is Outcome.QUEUED
+        assert (await memory.vouch(B)).outcome is Outcome.QUEUED
+        assert (await memory.add(memory.entry("a", tags=["t"]))).outcome is Outcome.DUPLICATE
+        assert await memory.get(A) is not None
+        assert [hit.hash for hit in await memory.recall("a")] == [A]
+        assert memory.shortfall == ""
+    await fake.start()
+    async with memory_of(fake, folder=tmp_path):
+        await fake.until(lambda: len(fake.events) == 2)
+    assert [event.tag("x") for event in fake.events] == [A, B]
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("X-06")
+async def test_what_cannot_be_read_is_told_and_in_nobodys_way(fake: FakeRelay) -> None:
+    good = told(robot, "a")
+    bad = rover.sign(78, [["d", f"anamnesis:memory:{A}"], ["x", A]], "{", NOW)
+    foreign = rover.sign(30078, [["d", "mine"], ["x", A]], "whatever", NOW)
+    fields = {**json.loads(good.content), "superseded_by": C}
+    claiming = alice.sign(78, [list(tag) for tag in good.tags], json.dumps(fields), NOW - 1)
+    for event in (good, bad, foreign, claiming):
+        await fake.publish(event)
+    async with memory_of(fake) as memory:
+        document = await memory.get(A)
+        assert document is not None
+        assert document["claimed"] == {"superseded_by": C}
+        assert "superseded_by" not in document
+        assert (await memory.resolve(A)).current == A
+        assert list(memory.unread) == [bad.id]
+        assert await memory.get(B) is None
+        assert await memory.trust(B) is None
+
+
+async def test_of_what_cannot_be_read_only_the_last_is_remembered(
+    fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.anamnesis.reading._MOST_UNREAD", 1)
+    for hashed in (A, B):
+        tags = [["d", f"anamnesis:memory:{hashed}"], ["x", hashed]]
+        await fake.publish(rover.sign(78, tags, "{", NOW))
+    async with memory_of(fake) as memory:
+        for hashed in (A, B):
+            assert await memory.get(hashed) is None
+        assert [unread.event.tag("x") for unread in memory.unread.values()] == [B]
+
+
+@pytest.mark.proves("X-17")
+async def test_whose_correction_counts_depends_on_who_asks_it(fake: FakeRelay) -> None:
+    for event in (told(robot, "a"), told(rover, "b"), superseded(rover, A, B)):
+        await fake.publish(event)
+
+    async def current(**more: Any) -> str:
+        async with memory_of(fake, **more) as memory:
+            return (await memory.resolve(A)).current
+
+    # On a relay that lets anybody write it, only a word of the author or of an owner does.
+    assert await current() == A
+    assert await current(owners=[rover.pubkey]) == B
+    fake.information = {"pubkey": rover.pubkey}
+    assert await current() == B
+    # One that asks who may has said yes to it, and knows owners that nobody was told of.
+    fake.information = {**GUARDED, "pubkey": owner.pubkey}
+    assert await current() == B
+
+
+@pytest.mark.proves("X-09", "X-10")
+async def test_a_walk_asks_for_many_parents_at_a_time(fake: FakeRelay) -> None:
+    fake.most_rows = 5_000
+    parents = [told(robot, f"parent {number}") for number in range(600)]
+    hashes = [event.tag("x") or "" for event in parents]
+    gone = content_hash("gone")
+    top = told(rover, "top", parents=(*hashes, gone))
+    for event in (*parents, top):
+        await fake.publish(event)
+    async with memory_of(fake) as memory:
+        trace = await memory.trace(top.tag("x") or "")
+        assert trace.order[:-1] == tuple(hashes)
+        assert (trace.depth, trace.missing, trace.truncated) == (1, (gone,), False)
+        credits_ = await memory.credit(top.tag("x") or "")
+        assert [(each.author, each.entries) for each in credits_] == [
+            (robot.pubkey, 600), (rover.pubkey, 1)
+        ]  # fmt: skip
+        assert [child.hash for child in await memory.children(hashes[0])] == [top.tag("x")]
+        assert (await memory.trace(gone)).order == ()
+
+
+async def test_memories_that_name_each_other_are_walked_once(fake: FakeRelay) -> None:
+    for event in (told(robot, "a", parents=(B,)), told(robot, "b", parents=(A,)),
+                  superseded(robot, A, B), superseded(robot, B, A)):  # fmt: skip
+        await fake.publish(event)
+    async with memory_of(fake) as memory:
+        assert set((await memory.trace(A)).order) == {A, B}
+        found = await memory.resolve(A)
+    assert (found.chain, found.is_circle) == ((A, B), True)
+
+
+@pytest.mark.proves("X-14")
+async def test_trust_counts_households_once_and_reputation(fake: FakeRelay) -> None:
+    for event in (told(robot, "a"), vouched(alice, A), vouched(bob, A), vouched(rover, A)):
+        await fake.publish(event)
+    homes = (frozenset({alice.pubkey, bob.pubkey}), frozenset({robot.pubkey, rover.pubkey}))
+    reputations = Reputations(of={robot.pubkey: 0.9}, households=homes)
+    async with memory_of(fake, reputations=reputations) as memory:
+        assert [hit.trust.score for hit in await memory.recall("a")] == [0.58]
+        assert await memory.recall("a", min_trust=0.7) == []
+        found = await memory.trust(A)
+    assert found is not None
+    assert str(found) == "0.58 attested (confirm 1, disputes 0, anchors 0)"
+    async with memory_of(fake) as memory:
+        found = await memory.trust(A)
+    assert found is not None
+    assert str(found) == "0.6 attested (confirm 3, disputes 0, anchors 0)"
+    assert trust_score(1) == 0.5
+    assert validate({"content": "a"}).valid is False
+
+
+async def test_a_hash_is_found_by_how_it_begins(fake: FakeRelay) -> None:
+    first, second = _alike()
+    beginning = content_hash(first)[:8]
+    async with memory_of(fake) as memory:
+        await memory.remember(first)
+        assert await memory.full_hash(beginning) == content_hash(first)
+        assert await memory.full_hash(A) == A  # it need not be known
+        await memory.remember(second)
+        with pytest.raises(Ambiguous) as ambiguous:
+            await memory.full_hash(beginning)
+        lines = str(ambiguous.value).splitlines()
+        assert lines[0] == f"{beginning} begins 2 hashes:"
+        assert [line.split()[0] for line in lines[1:]] == sorted(
+            hashed[:16] for hashed in ambiguous.value.hashes
+        )
+        assert "\x1b" not in str(ambiguous.value)
+        with pytest.raises(UnknownMemory):
+            await memory.full_hash("0" * 8)
+        for bad in ("0" * 7, "z" * 8, A.upper(), "0" * 65, ""):
+            with pytest.raises(Invalid):
+                await memory.full_hash(bad)
+
+
+def _alike() -> tuple[str, str]:
+    """Two texts whose hashes begin with the same 8 characters."""
+    seen: dict[str, str] = {}
+    number = 0
+    while True:
+        text = f"memory \x1b[2J {number}"
+        beginning = content_hash(text)[:8]
+        if beginning in seen:
+            return seen[beginning], text
+        seen[beginning] = text
+        number += 1
+
+
+# -- recall ---------------------------------------------------------------------------------------
+
+
+async def fill(fake: FakeRelay) -> None:
+    for number, text in enumerate(
+        ("rain in the north", "rain and wind, rain again", "the north wind", "silence")
+    ):
+        await fake.publish(told(robot, text, at=NOW - number * 86_400, tags=(f"t{number}",)))
+
+
+async def texts(memory: Anamnesis, query: str, **wish: Any) -> list[str]:
+    return [hit.memory.entry.content for hit in await memory.recall(query, **wish)]
+
+
+@pytest.mark.proves("X-18")
+async def test_without_a_search_every_memory_is_looked_through_and_that_is_said(
+    fake: FakeRelay,
+) -> None:
+    await fill(fake)
+    async with memory_of(fake) as memory:
+        assert memory.shortfall == ""
+        assert await texts(memory, "RAIN") == ["rain and wind, rain again", "rain in the north"]
+        assert memory.shortfall == f"{fake.url} has no search: every memory is looked through here"
+        assert fake.verbs("REQ")[0][2] == {"kinds": [78], "#t": ["anamnesis"], "limit": 5_000}
+        assert await texts(memory, "north rain") == ["rain in the north"]
+        assert await texts(memory, '"north wind"') == ["the north wind"]
+        assert await texts(memory, "north -rain") == ["the north wind"]
+        assert await texts(memory, "t3") == ["silence"]
+        for query in ("", "  ", "!!!", "-rain", "nothing-of-this"):
+            assert await texts(memory, query) == []
+
+
+@pytest.mark.proves("X-18")
+async def test_when_nothing_has_all_the_words_any_will_do(fake: FakeRelay) -> None:
+    await fill(fake)
+    async with memory_of(fake) as memory:
+        found = await texts(memory, "why is there silence in here?")
+        assert found == ["silence"]  # and nothing for the sake of "in"
+        assert await texts(memory, "silence rain -north") == [
+            "silence", "rain and wind, rain again"
+        ]  # fmt: skip
+
+
+@pytest.mark.proves("X-18")
+async def test_a_wish_narrows_what_is_recalled(fake: FakeRelay) -> None:
+    await fill(fake)
+    late = told(alice, "late rain", at=NOW + 60, memory_type=MemoryType.SEMANTIC, confidence=0.9)
+    rain = content_hash("rain in the north")
+    new = content_hash("late rain")
+    for event in (late, vouched(alice, rain, at=NOW), superseded(robot, rain, new, at=NOW + 61)):
+        await fake.publish(event)
+    async with memory_of(fake, now=NOW + 100) as memory:
+        assert await texts(memory, "rain") == ["late rain", "rain and wind, rain again"]
+        assert await texts(memory, "rain", include_superseded=True, min_trust=0.5) == [
+            "rain in the north"
+        ]
+        assert await texts(memory, "rain", as_of=NOW, min_trust=0.5) == ["rain in the north"]
+        for wish in (
+            {"memory_type": "semantic"}, {"min_confidence": 0.8}, {"authors": [alice.pubkey]}
+        ):  # fmt: skip
+            assert await texts(memory, "rain", **wish) == ["late rain"]
+        assert await texts(memory, "rain", topics=["t1", "t9"]) == ["rain and wind, rain again"]
+        assert len(await texts(memory, "rain", limit=1)) == 1
+        with pytest.raises(Invalid, match="memory_type must be one of"):
+            await memory.recall("rain", memory_type="rumour")
+
+
+@pytest.mark.proves("X-18", "X-19")
+async def test_a_relays_search_is_asked_within_anamnesis(fake: FakeRelay) -> None:
+    await fill(fake)
+    fake.information = {"supported_nips": [50], "memory": {"prefix_d_kinds": [78, 30078]}}
+    asked: list[dict[str, Any]] = []
+
+    async def search(visitor: Visitor, frame: list[Any]) -> None:
+        """Finds what has the first word; "tide" is in too many."""
+        words: list[str] = []
+        for wanted in frame[2:]:
+            if "search" in wanted:
+                asked.append(dict(wanted))
+                words.append(wanted.pop("search").split()[0])
+        if not words:
+            await fake.answer(visitor, frame)
+            return
+        if words == ["tide"]:
+            await visitor.say("CLOSED", frame[1], "error: too much")
+            return
+        for event in fake.rows(fake.filters_in(frame)):
+            if words[0] in event.content:
+                await visitor.show(frame[1], event)
+        await visitor.say("EOSE", frame[1])
+
+    fake.on["REQ"] = search
+    async with memory_of(fake) as memory:
+        # "winds" is not in the texts as it is written here: the relay knows better.
+        assert await texts(memory, 'wind "of the north" -silence') == [
+            "the north wind", "rain and wind, rain again"
+        ]  # fmt: skip
+        assert memory.shortfall == ""
+        # One of several words that cannot be searched for is done without, and that is said.
+        assert await texts(memory, "nowhere tide silence") == ["silence"]
+        assert memory.shortfall == f"{fake.url} does not search for 'tide': error: too much"
+        with pytest.raises(QueryClosed, match="too much"):
+            await memory.recall("tide")
+    wanted = asked[0]
+    assert wanted["search"] == 'wind "of the north" -silence'
+    assert sorted(wanted["kinds"]) == [78, 30078]
+    assert sorted(wanted["#d"]) == ["anamnesis:memory:", "anamnesis:meta:"]
+    assert 0 < wanted["limit"] <= 1_000
+
+
+def test_a_question_is_asked_as_nip_50_has_it() -> None:
+    question = Question.of('tide "two words" -not -"these two" lang:en a"b')
+    assert question.queries() == ['tide "two words" "a b" -not -"these two"']
+    (loose,) = question.loosened()
+    assert loose.queries() == [
+        f'{each} -not -"these two"' for each in ('"two words"', "tide", "b")
+    ]  # fmt: skip
+    assert loose.fits("tide")
+    assert not loose.fits("tide these two")
+    assert not question.fits("tide two")
+    assert Question.of("one").loosened() == ()
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def entry_line(content: str, **fields: Any) -> str:
+    return json.dumps({
+        "content": content, "author": {"id": "x", "name": "X", "platform": "p"},
+        "timestamp": "2026-02-02T16:00:00Z", "content_hash": content_hash(content), **fields,
+    })  # fmt: skip
+
+
+async def test_a_file_is_sent_as_it_is_and_again_changes_nothing(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    file = tmp_path / "entries.jsonl"
+    lines = [
+        entry_line("a", context={"k": [1]}), "", "nope", entry_line("b", content_hash=A, tags="x"),
+        entry_line("c", vouchers=[{"id": "v", "timestamp": "2026-02-02T16:00:00Z"}]),
+        '{"content":"' + "x" * (3 << 20) + '"}', "[1]", entry_line("d", superseded_by=A),
+    ]  # fmt: skip
+    file.write_bytes("\n".join(lines).encode() + b'\n{"content":"\xff"}')
+    read: list[tuple[int, int]] = []
+    async with memory_of(fake) as memory:
+        done = await memory.import_entries(
+            file, group="den", progress=lambda at, total: read.append((at, total))
+        )
+        again = await memory.import_entries(file, group="den")
+    assert (done.stored, done.duplicates, done.claims) == (3, 0, 2)
+    assert done.refused == (
+        "line 3: is not a JSON object",
+        "line 4: content_hash does not match content; content.tags must be an array of strings",
+        "line 6: over 1 MiB",
+        "line 7: is not a JSON object",
+        "line 9: is not a JSON object",
+    )
+    assert read[-1] == (file.stat().st_size, file.stat().st_size)
+    assert again == done._replace(stored=0, duplicates=3)
+    first = fake.events[0]
+    assert (first.created_at, first.tag("h")) == (1_770_048_000, "den")
+    document = json.loads(first.content)
+    assert document["author"] == {"id": "x", "name": "X", "platform": "p"}
+    assert document["context"] == {"k": [1]}
+    assert all("vouchers" not in json.loads(event.content) for event in fake.events)
+
+
+async def test_what_the_relay_refuses_is_told_by_its_line(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    file = tmp_path / "entries.jsonl"
+    file.write_text(f"{entry_line('a')}\n\n{entry_line('b')}\n")
+
+    async def take(visitor: Visitor, frame: list[Any]) -> None:
+        event = event_from(frame[1])
+        if event.tag("x") == B:
+            await visitor.say_no(event.id, "invalid: too loud")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = take
+    async with memory_of(fake) as memory:
+        done = await memory.import_entries(file)
+    assert (done.stored, done.refused) == (1, ("line 3: invalid: too loud",))
+
+
+async def test_what_can_be_no_event_is_not_sent(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    file = tmp_path / "entries.jsonl"
+    file.write_text(
+        entry_line("a", context={"k": "x" * 3_000}) + "\n" + entry_line("b") + "\n"
+        + entry_line("c", timestamp="1960-02-02T16:00:00Z") + "\n"
+    )  # fmt: skip
+    fake.information = {"limitation": {"max_message_length": 3_000}}
+    async with memory_of(fake) as memory:
+        done = await memory.import_entries(file)
+        with pytest.raises(Invalid, match="before 1970"):
+            await memory.add(replace(memory.entry("c"), timestamp="1960-02-02T16:00:00Z"))
+    assert done.refused == (
+        "line 1: as an event it is over 2990 bytes",
+        "line 3: timestamp is before 1970: no event can be that old",
+    )
+    assert [event.tag("x") for event in fake.events] == [B]
+
+
+async def test_what_is_exported_is_what_is_imported(fake: FakeRelay, tmp_path: Path) -> None:
+    for event in (
+        told(robot, "b", at=NOW + 1, tags=("t",)), told(robot, "a"), told(rover, "a", at=NOW + 2),
+        told(robot, "c", group="den"), vouched(alice, A),
+    ):  # fmt: skip
+        await fake.publish(event)
+    claiming = {**json.loads(fake.events[0].content), "superseded_by": A}
+    tags = [list(tag) for tag in fake.events[0].tags]
+    await fake.publish(rover.sign(78, tags, json.dumps(claiming), NOW - 1))
+    async with memory_of(fake) as memory:
+        assert await memory.export(tmp_path / "all.jsonl") == 2
+        assert await memory.export(tmp_path / "den.jsonl", group="den") == 1
+    found = list(entries_in(tmp_path / "all.jsonl", lambda *_: None))
+    assert all(isinstance(line, Line) for line in found)
+    texts_ = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert [document["content"] for document in texts_] == ["b", "a"]
+    assert texts_[1]["vouchers"][0]["id"] == alice.pubkey
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "entries.jsonl"
+    file.write_text("before\n")
+
+    def broken() -> Any:
+        yield "one"
+        raise RuntimeError("full")
+
+    with pytest.raises(RuntimeError):
+        write_lines(file, broken())
+    assert file.read_text() == "before\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+def settings_of(**table: Any) -> Any:
+    return anamnesis_settings(ClientFile(tables=(("anamnesis", table),)), Path("/home/me"))
+
+
+def test_the_table_of_client_toml_is_read() -> None:
+    settings = settings_of(
+        author_id="r2", author_name="R2", reputation={alice.npub: 1, bob.pubkey: 0.25},
+        households=[[alice.npub, bob.pubkey], []],
+    )  # fmt: skip
+    assert (settings.author_id, settings.author_name) == ("r2", "R2")
+    assert settings.reputations.of == {alice.pubkey: 1.0, bob.pubkey: 0.25}
+    assert settings.reputations.owner_of(bob.pubkey) == {alice.pubkey, bob.pubkey}
+    assert anamnesis_settings(ClientFile(), Path("/home/me")).author_id is None
+
+
+def test_every_fault_of_the_table_is_told_and_no_secret() -> None:
+    with pytest.raises(ConfigFaults) as faults:
+        settings_of(
+            author_id=5, author_nam="x", reputation={alice.npub: 2, bob.nsec: 1},
+            households=[[alice.npub], [alice.pubkey], [7]],
+        )  # fmt: skip
+    file = "/home/me/.config/rookery/client.toml: [anamnesis]"
+    told_ = str(faults.value).splitlines()
+    assert told_ == [
+        f"{file} unknown key author_nam; did you mean author_name?",
+        f"{file} author_id: must be a string",
+        f"{file} reputation: of {alice.npub[:16]} must be a number from 0 to 1",
+        f"{file} reputation: that is a secret key (nsec); a public key (npub or 64 hex) is needed",
+        f"{file} households: {alice.pubkey[:16]} is in two of them",
+        f"{file} households: not a public key: '' (an npub or 64 hex characters)",
+    ]
+    with pytest.raises(ConfigFaults, match="households: must be an array of arrays"):
+        settings_of(households=["x"])
+    with pytest.raises(ConfigFaults, match="reputation: must be a table"):
+        settings_of(reputation=[])

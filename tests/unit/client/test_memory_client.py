@@ -1,0 +1,291 @@
+"""What the memory classes share: reading while the relay is away, and a cache that is only one."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from relay.client import Client, ClientError, QueryClosed, Unreachable
+from relay.client.memory import MemoryClient
+from relay.client.writer import Outcome
+from relay.memory.draft import Draft
+from tests.cast import robot, rover
+from tests.unit.client.conftest import PACE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.client.writer import Make
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+NOW = 1_700_000_000
+KIND = 30078
+ALL = {"kinds": [KIND]}
+
+
+class Notes(MemoryClient):
+    NAME: ClassVar[str] = "notes"
+
+
+@asynccontextmanager
+async def notes(
+    fake: FakeRelay, folder: Path | None, signer: SecretKey = robot
+) -> AsyncIterator[Notes]:
+    """One run of a program."""
+    client = Client(
+        fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None
+    )
+    async with client, Notes(client, signer, folder=folder) as memory:
+        yield memory
+
+
+@asynccontextmanager
+async def online(fake: FakeRelay, folder: Path) -> AsyncIterator[Notes]:
+    async with notes(fake, folder) as memory:
+        await memory._client.connected()
+        yield memory
+
+
+def version(text: str, d: str = "a") -> Make:
+    return lambda at: Draft(KIND, [["d", d]], text, at)
+
+
+def note(text: str, d: str, at: int = NOW, by: SecretKey = robot) -> Event:
+    return by.sign(KIND, [["d", d]], text, at)
+
+
+async def texts(memory: Notes, filter_: dict[str, Any] = ALL) -> list[str]:
+    return [event.content for event in await memory.read(filter_)]
+
+
+def number_of(folder: Path, pattern: str) -> int:
+    return len(list(folder.glob(pattern)))
+
+
+def delete(folder: Path, pattern: str) -> None:
+    for file in folder.glob(pattern):
+        file.unlink()
+
+
+def cut_short(folder: Path, pattern: str) -> None:
+    for file in folder.glob(pattern):
+        file.write_bytes(file.read_bytes()[:5000])
+
+
+async def test_without_a_folder_it_asks_the_relay_each_time(fake: FakeRelay) -> None:
+    async with notes(fake, None) as memory:
+        assert await texts(memory) == []
+        await fake.publish(note("one", "a"))
+        assert await texts(memory) == ["one"]
+        assert (await memory.waiting(), await memory.refused()) == (0, [])
+
+
+async def test_without_a_folder_a_relay_that_is_away_is_an_error(fake: FakeRelay) -> None:
+    await fake.stop()
+    with pytest.raises(Unreachable):
+        async with Notes(fake.url, robot):
+            pass
+    await fake.start()
+
+
+async def test_what_was_read_can_be_read_while_the_relay_is_away(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    for text in ("one", "two"):
+        await fake.publish(note(text, text, NOW + len(fake.events)))
+    async with online(fake, tmp_path) as memory:
+        assert memory.is_online
+        assert await texts(memory) == ["two", "one"]
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        assert not memory.is_online
+        assert await texts(memory) == ["two", "one"]
+        assert await texts(memory, {"#d": ["one"]}) == ["one"]
+    await fake.start()
+
+
+async def test_what_waits_is_read_with_the_copy(fake: FakeRelay, tmp_path: Path) -> None:
+    await fake.publish(note("stored", "b"))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        written = await memory.write(KIND, "a", version("waits"))
+        assert written.outcome is Outcome.QUEUED
+        assert sorted(await texts(memory)) == ["stored", "waits"]
+        assert await texts(memory, {"#d": ["a"]}) == ["waits"]
+        assert await memory.waiting() == 1
+    await fake.start()
+
+
+async def test_what_is_deleted_while_the_relay_is_away_is_read_no_more(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.publish(note("stored", "b"))
+    await fake.publish(note("stays", "c"))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        await memory.delete(await memory.read({"#d": ["b"]}))
+        assert await texts(memory) == ["stays"]
+        await memory.write(KIND, "b", version("again", "b"))
+        assert sorted(await texts(memory)) == ["again", "stays"]
+        (again,) = await memory.read({"#d": ["b"]})
+        assert again.created_at > NOW  # newer than what the deletion takes
+    await fake.start()
+
+
+async def test_the_copy_forgets_what_the_relay_has_no_more(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.publish(note("old", "a", NOW - 5))
+    await fake.publish(note("other", "b"))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+        fake.events[0] = note("new", "a")
+        # What was not asked for stays as it was.
+        assert await texts(memory, {"#d": ["a"]}) == ["new"]
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        assert sorted(await texts(memory)) == ["new", "other"]
+    await fake.start()
+
+
+async def test_a_limited_question_takes_nothing_out_of_the_copy(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.publish(note("one", "a"))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+        await fake.publish(note("two", "b", NOW + 1))
+        assert await texts(memory, {**ALL, "limit": 1}) == ["two"]
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        assert await texts(memory) == ["two", "one"]
+    await fake.start()
+
+
+async def test_a_cache_that_is_deleted_comes_back_from_the_relay(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.publish(note("one", "a"))
+    for _ in range(2):
+        async with online(fake, tmp_path) as memory:
+            assert await texts(memory) == ["one"]
+        delete(tmp_path, "*.cache*")
+
+
+async def test_a_broken_cache_costs_no_write_that_waits(fake: FakeRelay, tmp_path: Path) -> None:
+    await fake.publish(note("stored", "b"))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        await memory.write(KIND, "a", version("waits"))
+    cut_short(tmp_path, "*.cache")
+    async with notes(fake, tmp_path) as memory:
+        assert await texts(memory) == ["waits"]
+    await fake.start()
+    async with online(fake, tmp_path) as memory:
+        await fake.until(lambda: len(fake.events) == 2)
+        assert sorted(await texts(memory)) == ["stored", "waits"]
+
+
+async def test_programs_of_two_keys_share_a_folder_and_nothing_in_it(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.publish(note("one", "a"))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+    await fake.stop()
+    async with notes(fake, tmp_path, rover) as memory:
+        assert await texts(memory) == []
+    assert number_of(tmp_path, "notes-*.cache") == 2
+    await fake.start()
+
+
+async def test_all_spellings_of_a_url_are_one_relay(fake: FakeRelay, tmp_path: Path) -> None:
+    await fake.stop()
+    for url in (fake.url, f"{fake.url}/", fake.url.replace("ws://", "WS://")):
+        client = Client(url, robot, pace=PACE, may_be_away=True)
+        async with client, Notes(client, robot, folder=tmp_path) as memory:
+            await memory.write(KIND, "a", version("one"))
+    assert number_of(tmp_path, "*.spool") == 1
+    await fake.start()
+
+
+async def test_a_version_written_while_away_is_newer_than_the_one_in_the_copy(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.publish(note("stored", "a", NOW + 30))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        written = await memory.write(KIND, "a", version("newer"))
+        assert written.event.created_at == NOW + 31
+    await fake.start()
+
+
+async def test_a_refusal_of_an_earlier_time_is_there_until_it_was_seen(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
+
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        await memory.write(KIND, "a", version("one"))
+    fake.on["EVENT"] = refuse
+    await fake.start()
+    async with online(fake, tmp_path) as memory:
+        await fake.until(lambda: bool(fake.verbs("EVENT")))
+        fake.on["EVENT"] = fake.take
+        await memory.write(KIND, "b", version("two", "b"))  # comes after what waited
+        (refused,) = await memory.refused()
+        assert refused.event.content == "one"
+        assert refused.reason == "restricted: only agents may write memory"
+        await memory.drop_refused()
+        assert (await memory.refused(), await memory.waiting()) == ([], 0)
+
+
+async def test_what_the_relay_will_not_answer_is_no_reason_to_read_the_copy(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def close(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("CLOSED", frame[1], "restricted: not for you")
+
+    await fake.publish(note("one", "a"))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+        fake.on["REQ"] = close
+        with pytest.raises(QueryClosed, match="not for you"):
+            await memory.read(ALL)
+
+
+async def test_a_login_that_was_refused_is_no_empty_answer(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "invalid: another relay")
+
+    fake.challenges_at_once = True
+    fake.on["AUTH"] = refuse
+    async with online(fake, tmp_path) as memory:
+        with pytest.raises(ClientError, match="refused the login: invalid: another relay"):
+            await memory.read(ALL)
+
+
+async def test_several_filters_give_one_answer_newest_first(fake: FakeRelay) -> None:
+    await fake.publish(note("one", "a"))
+    await fake.publish(note("two", "b", NOW + 2))
+    await fake.publish(note("three", "c", NOW + 1, rover))
+    async with notes(fake, None) as memory:
+        found = await memory.read({"authors": [robot.pubkey]}, {"authors": [rover.pubkey]})
+        assert [event.content for event in found] == ["two", "three", "one"]

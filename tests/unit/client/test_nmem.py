@@ -1,0 +1,545 @@
+"""Nmem on a connection: what it records, finds, sends and fetches."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from relay.client import Client
+from relay.client.nmem import Nmem, NotFound, Order
+from relay.client.nmem import memory as memory_module
+from relay.client.nmem.database import CacheUnusable
+from relay.client.nmem.importing import Imported
+from relay.client.nmem.settings import find_nmem_settings
+from relay.client.nmem.summaries import sum_up
+from relay.client.settings import FILE
+from relay.errors import ConfigFaults, Invalid, UserError
+from relay.memory.nmem.records import Source
+from relay.memory.nmem.secrets import SecretFilter, Sensitivity
+from relay.memory.nmem.summary import Summary
+from relay.nostr.filters import FilterTerms
+from tests.cast import owner, robot, rover
+from tests.unit.client import fake_relay
+from tests.unit.client.conftest import PACE
+from tests.unit.client.fake_relay import FakeRelay
+from tests.unit.client.nmem_cache import NOW, a_session, cache, everything, query, rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.nostr.keys import SecretKey
+    from tests.unit.client.fake_relay import Visitor
+
+
+@asynccontextmanager
+async def nmem(
+    fake: FakeRelay | str, path: Path, signer: SecretKey = robot, now: int = NOW,
+    **options: Any,
+) -> AsyncIterator[Nmem]:  # fmt: skip
+    url = fake if isinstance(fake, str) else fake.url
+    client = Client(url, signer, pace=PACE, now=lambda: now, may_be_away=True)
+    async with client, Nmem(client, signer, path / f"{signer.pubkey[:8]}.db", **options) as memory:
+        yield memory
+
+
+# -- recorded and found ---------------------------------------------------------------------------
+
+
+async def test_what_is_recorded_is_found(fake: FakeRelay, tmp_path: Path) -> None:
+    async with nmem(fake, tmp_path) as memory:
+        await memory.session("s", "rook")
+        prompt = await memory.prompt("s", "do it", Source.USER)
+        first = await memory.observe("s", "file_edit", "/w/a.py", file_path="/w/a.py")
+        second = await memory.observe("s", "git_commit", "git commit", tool_name="Bash")
+        assert first is not None
+        assert second is not None
+        (edit, commit) = await memory.get([first, 99, second])
+        assert (edit.prompt_id, edit.file_path, edit.project) == (prompt, "/w/a.py", "rook")
+        assert [each.id for each in await memory.search("a.py", order_by=Order.BLENDED)] == [first]
+        assert [each.id for each in await memory.file_history("/w/a.py")] == [first]
+        assert [each.id for each in await memory.commits_of("/w/a.py")] == [second]
+        assert {each.id for each in await memory.recent("rook")} == {first, second}
+        assert [each.id for each in await memory.timeline(second, 1, 1)] == [first, second]
+        ended = await memory.end_session("s", Summary("tea", next_steps=("cake",)))
+        assert ended.summary is not None
+        assert await memory.summaries("rook") == [ended]
+        session, prompts, observations = await memory.trace("s")
+        assert session == ended
+        assert [each.content for each in prompts] == ["do it"]
+        assert observations == [edit, commit]
+        assert "- cake" in await memory.context("rook")
+        assert await memory.context("rook", before=NOW) == ""
+        assert await memory.last_session() == ended
+
+
+async def test_what_is_not_there_is_said_as_the_document_says_it(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with nmem(fake, tmp_path) as memory:
+        with pytest.raises(NotFound, match=r"^anchor observation not found$"):
+            await memory.timeline(7)
+        with pytest.raises(NotFound, match=r"^session not found: x$"):
+            await memory.trace("x")
+        for missing in (memory.end_session("x"), memory.prompt("x", "t"),
+                        memory.observe("x", "marker", "t")):  # fmt: skip
+            with pytest.raises(NotFound, match=r"^session not found: x$"):
+                await missing
+        with pytest.raises(NotFound, match=r"^observation 7 not found$"):
+            await memory.pin(7)
+        with pytest.raises(UserError, match="say what to purge"):
+            await memory.purge(confirm=True)
+
+
+@pytest.mark.proves("M-30")
+async def test_secrets_leave_before_anything_is_stored(fake: FakeRelay, tmp_path: Path) -> None:
+    secret = "password=hunter2"
+    async with nmem(fake, tmp_path, secrets=SecretFilter(Sensitivity.STRICT, ["plum"])) as memory:
+        await memory.session("s")
+        await memory.prompt("s", f"use {secret}", Source.USER)
+        number = await memory.observe("s", "command", f"curl {secret}")
+        marker = await memory.mark("plum", "rook")
+        await memory.queue_task(f"use {secret}")
+        assert number is not None
+        first, second = await memory.get([number, marker])
+        assert (first.content, first.metadata) == ("curl [REDACTED]", {"redacted": True})
+        assert (second.content, second.metadata) == ("[REDACTED]", {"redacted": True})
+        assert query(memory.database, "SELECT prompt FROM _rk_tasks") == [("use [REDACTED]",)]
+        await memory.sync()
+    assert fake.events
+    assert not [event for event in fake.events if "hunter2" in event.content]
+    assert b"hunter2" not in (tmp_path / f"{robot.pubkey[:8]}.db").read_bytes()
+
+
+async def test_a_marker_stands_in_the_newest_session_of_its_project(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database, "old", NOW - 9)
+        a_session(memory.database, "new", NOW - 5)
+        (here, alone) = await memory.get(
+            [await memory.mark("tea", "rook"), await memory.mark("tea", "other")]
+        )
+        assert (here.session_id, here.obs_type, here.source_event) == (
+            "new", "marker", "AgentMarker"
+        )  # fmt: skip
+        assert (alone.project, alone.content) == ("other", "tea")
+        assert await memory.mark("tea", "other") == alone.id
+
+
+@pytest.mark.proves("M-13")
+async def test_a_hook_is_taken_by_the_class_too(fake: FakeRelay, tmp_path: Path) -> None:
+    async with nmem(fake, tmp_path) as memory:
+        start = {"hook_event_name": "SessionStart", "session_id": "s", "cwd": "/w/rook"}
+        assert await memory.hook(json.dumps(start)) == ""
+        assert await memory.last_session() is not None
+        with pytest.raises(Invalid, match="not a JSON object"):
+            await memory.hook("garbage")
+
+
+# -- sent and fetched -----------------------------------------------------------------------------
+
+
+@pytest.mark.proves("M-10", "M-11")
+@pytest.mark.parametrize("relay", ["of ours", "of ours, too much to compare", "of others"])
+async def test_two_machines_come_to_the_same_memory(
+    fake: FakeRelay, tmp_path: Path, relay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if relay != "of others":
+        fake.information = {"memory": {"prefix_d_kinds": [30078, 78]}, "supported_nips": [77]}
+        prefixes = FilterTerms(prefix_d_kinds=frozenset({30078, 78}))
+        monkeypatch.setattr(fake_relay, "_TERMS", prefixes)
+    if relay == "of ours, too much to compare":
+        fake.most_records = 1
+    later = NOW + 500
+    async with (
+        nmem(fake, tmp_path, now=later) as here, nmem(fake, tmp_path, rover, now=later) as there,
+    ):  # fmt: skip
+        a_session(here.database, "a")
+        a_session(there.database, "b", NOW + 100)
+        sent = await here.sync()
+        assert (sent.sent, sent.refused, sent.waiting, sent.fetched) == (5, 0, 0, 0)
+        assert (await there.sync()).fetched == 5
+        assert (await here.sync()).fetched == 5
+        await here.pin(await here.mark("tea", "rook"))
+        assert (await here.sync()).sent == 2
+        assert (await there.sync()).fetched == 2
+        assert (await here.sync()).fetched == (await there.sync()).fetched == 0
+        assert await here.counts() == await there.counts()
+        assert (await here.counts()).pinned == 1
+        found = [await each.search("tea OR py") for each in (here, there)]
+        here_texts, there_texts = (sorted(hit.content for hit in hits) for hits in found)
+        assert here_texts == there_texts
+        assert len(here_texts) == 7
+        before = everything(here.database)
+        assert await here.rebuild() == 12
+        assert everything(here.database) == before
+
+
+@pytest.mark.proves("M-11")
+async def test_what_is_refused_stays_with_the_reason_and_holds_up_nothing(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def take(visitor: Visitor, frame: list[Any]) -> None:
+        event = frame[1]
+        if event["kind"] == 78 and "0.py" in event["content"]:
+            await visitor.say_no(event["id"], "blocked: content matches a reject pattern")
+        elif event["kind"] == 78 and "1.py" in event["content"]:
+            await visitor.say_no(event["id"], "rate-limited: too fast")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = take
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        synced = await memory.sync()
+        assert (synced.sent, synced.refused, synced.waiting) == (3, 1, 1)
+        ((d, reason),) = await memory.refused()
+        assert d.startswith("nmem:obs:s:")
+        assert reason == "blocked: content matches a reject pattern"
+        fake.on["EVENT"] = fake.take
+        assert (await memory.sync()).sent == 1
+        await memory.rebuild()
+        assert await memory.refused() == [(d, reason)]
+        assert (await memory.counts()).observations == 3
+
+
+@pytest.mark.proves("M-11")
+async def test_a_relay_that_is_away_is_said_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeRelay() as gone:
+        url = gone.url
+    async with nmem(url, tmp_path) as memory:
+        a_session(memory.database)
+        monkeypatch.setattr(memory_module, "_RELAY_S", 0.1)
+        for attempt in (memory.sync, memory.rebuild, memory.send):
+            with pytest.raises(UserError, match="does not answer; what is recorded waits"):
+                await attempt()
+        assert (await memory.counts()).waiting == 5
+
+
+async def test_what_is_purged_here_is_gone_there(fake: FakeRelay, tmp_path: Path) -> None:
+    async with nmem(fake, tmp_path) as here, nmem(fake, tmp_path, rover) as there:
+        a_session(here.database)
+        await here.sync()
+        await there.sync()
+        assert (await here.purge(session="s")).total == 5
+        assert (await here.counts()).observations == 3  # not confirmed
+        await here.purge(session="s", confirm=True)
+        await here.sync()
+        (deletion,) = [event for event in fake.events if event.kind == 5]
+        named = set(deletion.tag_values("e"))
+        assert deletion.tag_values("k") == ["78", "30078"]
+        fake.events = [event for event in fake.events if event.id not in named]
+        assert (await there.sync()).deleted == 5
+        assert rows(there.database, "sessions") == []
+
+
+async def test_what_the_relay_has_lost_stays_in_the_cache(fake: FakeRelay, tmp_path: Path) -> None:
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        await memory.sync()
+        fake.events.clear()
+        assert (await memory.sync()).deleted == 0
+        assert (await memory.counts()).observations == 3
+
+
+@pytest.mark.proves("M-07")
+async def test_the_owner_of_the_relay_pins_what_agents_did(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    fake.information = {"pubkey": owner.pubkey}
+    async with nmem(fake, tmp_path) as agent, nmem(fake, tmp_path, owner) as user:
+        a_session(agent.database)
+        await agent.sync()
+        await user.sync()
+        await user.pin(2)
+        await user.sync()
+        await agent.sync()
+        assert [each.is_pinned for each in await agent.get([1, 2])] == [False, True]
+        await user.unpin(2)
+        await user.sync()
+        await agent.sync()
+        assert [each.is_pinned for each in await agent.get([1, 2])] == [False, False]
+
+
+@pytest.mark.proves("M-07")
+async def test_a_pin_that_is_deleted_at_the_relay_pins_no_more(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with nmem(fake, tmp_path) as here, nmem(fake, tmp_path, rover) as there:
+        a_session(here.database)
+        await here.pin(1)
+        await here.sync()
+        await there.sync()
+        assert [each.is_pinned for each in await there.get([1])] == [True]
+        (pin,) = [event for event in fake.events if event.d.startswith("nmem:pin:")]
+        fake.events.remove(pin)
+        fake.events.append(robot.sign(5, [["e", pin.id]], "", NOW))
+        assert (await there.sync()).deleted == 1
+        assert [each.is_pinned for each in await there.get([1])] == [False]
+
+
+async def test_a_cache_is_that_of_one_key(fake: FakeRelay, tmp_path: Path) -> None:
+    path = tmp_path / "nmem.db"
+    async with Client(fake.url, robot, pace=PACE) as client, Nmem(client, robot, path):
+        pass
+    async with Client(fake.url, rover, pace=PACE) as client:
+        with pytest.raises(CacheUnusable, match=r"name another file as \[nmem\] db"):
+            async with Nmem(client, rover, path):
+                pass
+
+
+async def test_what_is_shared_with_a_group_names_it(fake: FakeRelay, tmp_path: Path) -> None:
+    async with nmem(fake, tmp_path, group="den") as memory:
+        a_session(memory.database)
+        await memory.mark("tea", "rook")
+        await memory.session("t", "rook")
+        await memory.observe("t", "marker", "cake")
+        await memory.prompt("t", "do it", Source.USER)
+        await memory.pin(1)
+        await memory.sync()
+    named = {event.d: event.tag_values("h") for event in fake.events}
+    # What a hook was told is recorded by the keeper, which names no group.
+    assert [h for d, h in named.items() if d.startswith(("nmem:session:t", "nmem:pin:"))] == [
+        ["den"], ["den"]
+    ]  # fmt: skip
+    assert sum(h == ["den"] for h in named.values()) == 5
+
+
+# -- another program's file -----------------------------------------------------------------------
+
+GROWN = """
+CREATE TABLE sessions (id TEXT PRIMARY KEY, project TEXT NOT NULL, started_at INTEGER NOT NULL,
+    ended_at INTEGER, signature TEXT, summary TEXT, mood TEXT);
+CREATE TABLE prompts (id INTEGER PRIMARY KEY, session_id TEXT, timestamp INTEGER, source TEXT,
+    content TEXT, tokens INTEGER);
+CREATE TABLE observations (id INTEGER PRIMARY KEY, session_id TEXT, prompt_id INTEGER,
+    timestamp INTEGER, obs_type TEXT, source_event TEXT, tool_name TEXT, file_path TEXT,
+    content TEXT, metadata TEXT, is_pinned INTEGER DEFAULT 0, work_unit INTEGER);
+CREATE TABLE tasks (id INTEGER PRIMARY KEY, prompt TEXT);
+INSERT INTO sessions VALUES ('s', 'rook', 100, 200, '{"command": 1, "marker": 2}',
+    '{"intent": "tea", "learned": "first wins", "mood": 3}', 'calm');
+INSERT INTO sessions VALUES ('odd', 'rook', 100, 50, 'not JSON', '{"learned": 5}', NULL);
+INSERT INTO sessions VALUES ('bad', 'rook', 'yesterday', NULL, NULL, NULL, NULL);
+INSERT INTO prompts VALUES (7, 's', 110, 'user', 'password=hunter2 please', 9);
+INSERT INTO prompts VALUES (8, 's', 111, 'nobody', 'x', 9);
+INSERT INTO observations VALUES (41, 's', 7, 120, 'command', 'PostToolUse', 'Bash', NULL,
+    'make token=abc', '{"failed": true}', 1, 3);
+INSERT INTO observations VALUES (42, 'unknown', NULL, 130, 'brand_new', '', NULL, '/w/a', 'x',
+    'not JSON', 0, 3);
+INSERT INTO observations VALUES (43, 's', NULL, -5, 'command', '', NULL, NULL, 'x', NULL, 0, 3);
+PRAGMA user_version = 12;
+"""
+
+
+@pytest.mark.proves("M-12")
+async def test_a_database_of_twelve_migrations_is_read_as_the_document_names_it(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    path = tmp_path / "theirs.db"
+    with sqlite3.connect(path) as theirs:
+        theirs.executescript(GROWN)
+    theirs.close()
+    before = path.read_bytes()
+    async with nmem(fake, tmp_path) as memory:
+        done: list[int] = []
+        assert await memory.import_file(path, progress=done.append) == Imported(
+            sessions=2, prompts=1, observations=2, pins=1, skipped=3
+        )
+        assert sum(done) == 8
+        again = await memory.import_file(path)
+        assert again == Imported(skipped=3)
+        session, prompts, (made,) = await memory.trace("s")
+        assert session.signature == (("marker", 2), ("command", 1))
+        assert session.summary == Summary("tea", ("first wins",))
+        assert [prompt.content for prompt in prompts] == ["[REDACTED] please"]
+        assert (made.prompt_id, made.metadata, made.is_pinned) == (1, {"failed": True}, True)
+        assert made.content == "make [REDACTED]"
+        odd, _, _ = await memory.trace("odd")
+        assert (odd.ended_at, odd.signature, odd.summary) == (100, None, None)
+        await memory.sync()
+        before_rebuild = everything(memory.database)
+        await memory.rebuild()
+        rebuilt = everything(memory.database)
+        assert rebuilt["sessions"] == before_rebuild["sessions"]
+        assert len(rebuilt["observations"]) == 2
+        assert [row[-1] for row in rebuilt["observations"]] == [1, 0]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.proves("M-12")
+@pytest.mark.parametrize("content", [b"", b"tea and biscuits" * 99, None])
+async def test_what_is_no_database_of_nmem_is_named(
+    fake: FakeRelay, tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "theirs.db"
+    if content is not None:
+        path.write_bytes(content)
+    async with nmem(fake, tmp_path) as memory:
+        with pytest.raises(CacheUnusable, match=r"theirs\.db"):
+            await memory.import_file(path)
+    assert (path.read_bytes() if path.exists() else None) == content
+
+
+# -- settings and summaries -----------------------------------------------------------------------
+
+
+def client_file(home: Path, text: str) -> None:
+    (home / FILE).parent.mkdir(parents=True, exist_ok=True)
+    (home / FILE).write_text(text)
+
+
+@pytest.mark.proves("M-26")
+async def test_a_question_in_a_sentence_finds_what_has_its_words_when_nothing_has_all(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with nmem(fake, tmp_path) as memory:
+        await memory.session("s", "rook")
+        kettle = await memory.observe("s", "command", "boil the kettle slowly")
+        kettles = await memory.observe("s", "command", "descale both kettles")
+        lamp = await memory.observe("s", "command", "mend the lamp")
+
+        async def found(text: str, **page: int) -> list[int]:
+            return [each.id for each in await memory.search(text, **page)]
+
+        assert await found("boil kettle") == [kettle]
+        assert await found("how did we boil the kettles yesterday?") == [kettle, kettles]
+        assert await found("how did we boil the kettles yesterday?", offset=1) == [kettles]
+        assert await found("the lamp", offset=1) == []
+        for exact in ('"boil the lamp"', "boil AND lamp", "boil lam*"):
+            assert await found(exact) == []
+        assert lamp is not None
+
+
+
+def test_settings_are_found_below_the_home_folder(tmp_path: Path) -> None:
+    _, settings = find_nmem_settings(tmp_path)
+    assert settings.db == tmp_path / ".local/share/rookery/nmem.db"
+    client_file(tmp_path, 'data = "~/d"\n[nmem]\nsensitivity = "strict"\nkey_file = "k"\n')
+    _, settings = find_nmem_settings(tmp_path)
+    assert settings.db == tmp_path / "d/nmem.db"
+    assert settings.key_file == tmp_path / ".config/rookery/k"
+    assert settings.sensitivity is Sensitivity.STRICT
+
+
+@pytest.mark.proves("M-30")
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('sensitivty = "strict"', "did you mean sensitivity?"),
+        ('colour = "red"', "known are db"),
+        ("db = 5", "db: must be a string"),
+        ('sensitivity = "loose"', "must be normal, strict, relaxed"),
+        ('patterns = "x"', "patterns: must be a list of strings"),
+        ('patterns = ["ok", "("]', "pattern '(' cannot be used"),
+        ('summary_url = "ftp://x"\nsummary_model = "m"', "must begin with http://"),
+        ('summary_model = "m"', "one is of no use without the other"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(tmp_path: Path, text: str, fault: str) -> None:
+    client_file(tmp_path, f"[nmem]\n{text}\n")
+    with pytest.raises(ConfigFaults) as faults:
+        find_nmem_settings(tmp_path)
+    assert fault in str(faults.value)
+    assert "client.toml" in str(faults.value)
+
+
+@asynccontextmanager
+async def model(answer: object, asked: list[Any]) -> AsyncIterator[str]:
+    """An endpoint that always says the same."""
+
+    async def complete(request: web.Request) -> web.Response:
+        asked.append((request.headers.get("Authorization"), await request.json()))
+        return web.Response(body=orjson.dumps(answer), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
+def said(text: str) -> object:
+    return {"choices": [{"message": {"content": text}}]}
+
+
+@pytest.mark.proves("M-06")
+@pytest.mark.parametrize(
+    ("answer", "intent"),
+    [
+        (said('```json\n{"intent": "tea", "learned": "password=hunter2"}\n```'), "tea"),
+        (said("I cannot do that"), None),
+        (said('{"intent": 5}'), None),
+        ({"error": "busy"}, None),
+        (said(None), None),  # type: ignore[arg-type]
+        ("nonsense", None),
+    ],
+)
+async def test_a_session_is_summed_up_by_a_model_that_is_configured(
+    tmp_path: Path, answer: object, intent: str | None
+) -> None:
+    asked: list[Any] = []
+    (tmp_path / "key").write_text("letmein\n")
+    async with model(answer, asked) as url:
+        client_file(
+            tmp_path, f'[nmem]\nsummary_url = "{url}"\nsummary_model = "small"\n'
+            f'summary_key_file = "{tmp_path}/key"\n',
+        )  # fmt: skip
+        _, settings = find_nmem_settings(tmp_path)
+        with cache(tmp_path / "nmem.db") as database:
+            a_session(database, "s")
+            a_session(database, "empty", edits=1)
+            once: set[tuple[str, int]] = set()
+            assert await sum_up(database, settings, NOW + 10, once) == 0  # it may go on
+            assert asked == []
+            for _ in range(2):
+                await sum_up(database, settings, NOW + 9999, once)
+            found = dict(query(database, "SELECT id, summary FROM sessions"))
+    ((key, question),) = asked
+    assert key == "Bearer letmein"
+    assert question["model"] == "small"
+    assert "file_edit: /w/s/0.py" in question["messages"][1]["content"]
+    if intent is None:
+        assert found["s"] is None
+    else:
+        summary = json.loads(found["s"])
+        assert (summary["intent"], summary["learned"]) == (intent, ["[REDACTED]"])
+
+
+async def test_sessions_are_summed_up_one_at_a_time_so_that_sending_goes_on(
+    tmp_path: Path,
+) -> None:
+    asked: list[Any] = []
+    async with model(said('{"intent": "tea"}'), asked) as url:
+        client_file(tmp_path, f'[nmem]\nsummary_url = "{url}"\nsummary_model = "small"\n')
+        _, settings = find_nmem_settings(tmp_path)
+        with cache(tmp_path / "nmem.db") as database:
+            a_session(database, "s")
+            a_session(database, "t")
+            once: set[tuple[str, int]] = set()
+            written = [await sum_up(database, settings, NOW + 9999, once) for _ in range(3)]
+    assert written == [1, 1, 0]
+    assert len(asked) == 2
+
+
+async def test_an_endpoint_that_is_away_is_an_error_of_the_world(tmp_path: Path) -> None:
+    async with FakeRelay() as gone:
+        url = gone.url.replace("ws://", "http://")
+    client_file(tmp_path, f'[nmem]\nsummary_url = "{url}"\nsummary_model = "m"\n')
+    _, settings = find_nmem_settings(tmp_path)
+    with cache(tmp_path / "nmem.db") as database:
+        a_session(database)
+        with pytest.raises(OSError, match="chat/completions"):
+            await sum_up(database, settings, NOW + 9999, set())

@@ -1,0 +1,605 @@
+"""The cache of nmem: its file, what it is made from, what leaves it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client.nmem import cipher, database
+from relay.client.nmem.cipher import CacheKey, cache_key
+from relay.client.nmem.database import CacheUnusable, Database, statements
+from relay.client.nmem.forgetting import Purge, Removed, purge, sweep
+from relay.client.nmem.reading import Order, Scope, search, timeline
+from relay.client.nmem.rebuilding import rebuild
+from relay.client.nmem.taking import drop_deleted, put_all
+from relay.client.nmem.writing import record_pin, summarise
+from relay.errors import UserError
+from relay.memory.nmem.records import (
+    Observation,
+    Pin,
+    Session,
+    observation_draft,
+    pin_draft,
+    session_draft,
+)
+from relay.memory.nmem.summary import EMPTY_SESSION, Summary
+from tests.cast import alice, owner, robot, rover
+from tests.unit.client.nmem_cache import (
+    DAY,
+    NOW,
+    a_session,
+    cache,
+    everything,
+    query,
+    rows,
+    sent,
+    summary_of,
+    told,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+
+NOBODY: frozenset[str] = frozenset()
+ANYWHERE = Scope()
+KEY = CacheKey("5a" * 32)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Database]:
+    with cache(tmp_path / "nmem.db") as made:
+        yield made
+
+
+@pytest.fixture
+def without_cipher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine where the extra is not installed."""
+    for module in (cipher, database):
+        monkeypatch.setattr(module, "cipher_module", lambda: None)
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.proves("M-09")
+def test_with_a_key_the_file_is_encrypted_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "nmem.db"
+    with cache(path, KEY) as made:
+        a_session(made, "plum")
+        assert (made.is_encrypted, made.warning) == (True, "")
+    assert mode(path) == 0o600
+    assert b"plum" not in path.read_bytes()
+    assert not path.read_bytes().startswith(b"SQLite format 3")
+    with cache(path, KEY) as again:
+        assert len(rows(again, "observations")) == 3
+
+
+@pytest.mark.proves("M-09")
+@pytest.mark.parametrize("other", [CacheKey("a5" * 32), CacheKey("5a 5a"), None])
+def test_without_the_key_an_encrypted_file_is_not_opened_nor_changed(
+    tmp_path: Path, other: CacheKey | None
+) -> None:
+    path = tmp_path / "nmem.db"
+    with cache(path, KEY) as made:
+        a_session(made)
+    before = path.read_bytes()
+    with pytest.raises(CacheUnusable, match="NMEM_KEY"):
+        Database(path, other)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.proves("M-09")
+def test_a_passphrase_encrypts_too(tmp_path: Path) -> None:
+    phrase = CacheKey("it's a phrase")
+    with cache(tmp_path / "nmem.db", phrase) as made:
+        a_session(made)
+        assert made.is_encrypted
+    with cache(tmp_path / "nmem.db", phrase) as again:
+        assert len(rows(again, "sessions")) == 1
+
+
+@pytest.mark.proves("M-09")
+@pytest.mark.usefixtures("without_cipher")
+def test_without_sqlcipher_the_file_is_plain_and_says_so(tmp_path: Path) -> None:
+    with cache(tmp_path / "nmem.db", KEY) as made:
+        assert not made.is_encrypted
+        assert "is not encrypted" in made.warning
+    assert mode(tmp_path / "nmem.db") == 0o600
+
+
+@pytest.mark.proves("M-09")
+def test_an_encrypted_file_never_becomes_a_plain_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "nmem.db"
+    with cache(path, KEY) as made:
+        a_session(made)
+    before = path.read_bytes()
+    monkeypatch.setattr(database, "cipher_module", lambda: None)
+    with pytest.raises(CacheUnusable, match=r"rookery\[sqlcipher\]"):
+        Database(path, KEY)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.proves("M-09")
+def test_a_plain_file_is_encrypted_when_it_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "nmem.db"
+    with cache(path) as plain:
+        a_session(plain)
+        events = sent(plain)
+    with cache(path, KEY) as made:
+        assert not made.is_encrypted
+        assert "rookery nmem rebuild" in made.warning
+        before = everything(made)
+        rebuild(made, KEY, events, robot.pubkey, NOBODY)
+        assert (made.is_encrypted, made.warning) == (True, "")
+        assert everything(made) == before
+
+
+@pytest.mark.proves("M-09")
+def test_the_key_is_that_of_the_environment_of_a_file_or_made(tmp_path: Path) -> None:
+    own, named = tmp_path / "data/nmem.key", tmp_path / "named"
+    named.write_text("from the file\n")
+    assert cache_key({"NMEM_KEY": "from outside"}, named, own) == CacheKey("from outside")
+    assert cache_key({}, named, own) == CacheKey("from the file")
+    assert not own.exists()
+    made = cache_key({}, None, own)
+    assert made is not None
+    assert len(bytes.fromhex(made.text)) == 32
+    assert mode(own) == 0o600
+    assert cache_key({}, None, own) == made
+    assert made.text not in repr(made)
+
+
+def test_those_who_are_the_first_at_once_have_one_key(tmp_path: Path) -> None:
+    for number in range(20):
+        own = tmp_path / f"{number}/nmem.key"
+        with ThreadPoolExecutor(8) as threads:
+            made = set(threads.map(lambda _: cache_key({}, None, own), range(8)))  # noqa: B023
+        assert len(made) == 1
+        assert list(own.parent.iterdir()) == [own]
+
+
+def test_a_key_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read the key"):
+        cache_key({}, tmp_path / "gone", tmp_path / "own")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(UserError, match="is empty"):
+        cache_key({}, tmp_path / "empty", tmp_path / "own")
+
+
+@pytest.mark.usefixtures("without_cipher")
+def test_no_key_is_made_that_nothing_can_use(tmp_path: Path) -> None:
+    assert cache_key({}, None, tmp_path / "own") is None
+    assert not (tmp_path / "own").exists()
+
+
+def made_by_another(path: Path, version: int) -> None:
+    other = sqlite3.connect(path)
+    with other:
+        for statement in statements():
+            if "_rk_" not in statement:
+                other.execute(statement)
+        other.execute(f"PRAGMA user_version = {version}")
+    other.close()
+
+
+@pytest.mark.proves("M-08", "M-12")
+@pytest.mark.parametrize("version", [2, 3, 12])
+def test_a_file_of_another_program_or_version_is_named_and_left_alone(
+    tmp_path: Path, version: int
+) -> None:
+    path = tmp_path / "nmem.db"
+    made_by_another(path, version)
+    with pytest.raises(CacheUnusable, match=rf"version {version}.*rookery nmem import"):
+        Database(path)
+    other = sqlite3.connect(path)
+    assert other.execute("PRAGMA user_version").fetchone() == (version,)
+    other.close()
+
+
+@pytest.mark.proves("M-08")
+def test_a_cache_of_a_newer_version_of_ours_is_named_and_left_alone(here: Database) -> None:
+    a_session(here)
+    query(here, "PRAGMA user_version = 3")
+    with pytest.raises(CacheUnusable, match=r"in version 3, .* version 2: name another file"):
+        Database(here.path)
+
+
+def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "nmem.db"
+    path.write_bytes(b"tea and biscuits" * 100)
+    for key in (None, KEY):
+        with pytest.raises(CacheUnusable):
+            Database(path, key)
+    assert path.read_bytes() == b"tea and biscuits" * 100
+
+
+def test_a_cache_that_was_deleted_is_begun_anew(here: Database) -> None:
+    a_session(here)
+    here.path.unlink()
+    a_session(here, "t")
+    assert [row[0] for row in rows(here, "sessions")] == ["t"]
+
+
+def test_many_programs_record_at_once_and_nothing_is_lost(here: Database) -> None:
+    others = [Database(here.path) for _ in range(4)]
+
+    def record(number: int) -> None:
+        a_session(others[number % 4], f"s{number}", edits=5)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(record, range(12)))
+    for other in others:
+        other.close()
+    assert [len(rows(here, table)) for table in ("sessions", "prompts", "observations")] == [
+        12, 12, 60
+    ]  # fmt: skip
+
+
+# -- what a hook records --------------------------------------------------------------------------
+
+
+@pytest.mark.proves("M-03", "M-16")
+def test_a_hook_told_twice_is_one_row_of_the_newest_prompt(here: Database) -> None:
+    told(here, "SessionStart")
+    told(here, "UserPromptSubmit", NOW + 1, prompt="first")
+    told(here, "UserPromptSubmit", NOW + 2, prompt="second")
+    for _ in range(2):
+        told(here, "PostToolUse", NOW + 3, tool_name="Read", tool_input={"file_path": "/w/a"})
+    assert query(here, "SELECT prompt_id, content FROM observations") == [(2, "/w/a")]
+    assert len(sent(here)) == 4
+
+
+@pytest.mark.proves("M-14")
+def test_a_session_that_is_resumed_stays_the_same(here: Database) -> None:
+    a_session(here)
+    told(here, "SessionStart", NOW + 99, source="resume")
+    ((_, project, started, ended, _, _),) = rows(here, "sessions")
+    assert (project, started, ended) == ("rook", NOW, NOW + 5)
+    assert query(here, "SELECT obs_type, content FROM observations ORDER BY id DESC LIMIT 1") == [
+        ("session_resume", "resume")
+    ]
+
+
+@pytest.mark.proves("M-04", "M-06", "M-20")
+@pytest.mark.parametrize(("edits", "is_empty"), [(0, True), (2, True), (3, False)])
+def test_a_session_with_little_in_it_ends_as_an_empty_one(
+    here: Database, edits: int, *, is_empty: bool
+) -> None:
+    a_session(here, edits=edits)
+    ((*_, signature, summary),) = rows(here, "sessions")
+    assert signature == (f'[["file_edit",{edits}]]' if edits else "[]")
+    assert summary_of(summary) == (EMPTY_SESSION.fields() if is_empty else None)
+
+
+@pytest.mark.proves("M-14")
+def test_a_hook_without_a_beginning_begins_its_session(here: Database) -> None:
+    told(here, "PostToolUse", tool_name="Read", tool_input={"file_path": "/w/a"})
+    assert [row[:3] for row in rows(here, "sessions")] == [("s", "rook", NOW)]
+
+
+THOUGHT = '{"type":"assistant","message":{"content":[{"type":"thinking","thinking":"%s"}]}}\n'
+
+
+@pytest.mark.proves("M-19")
+def test_a_transcript_is_read_on_from_where_it_ended(here: Database, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+
+    def scanned() -> tuple[list[str], int]:
+        at = NOW + len(rows(here, "observations"))  # a thought without a time is of now
+        told(here, "PostToolUse", at, tool_name="Read", transcript_path=str(path))
+        said = query(here, "SELECT content FROM prompts WHERE source = 'agent' ORDER BY id")
+        return [text for (text,) in said], query(here, "SELECT line_number FROM _cursor")[0][0]
+
+    path.write_text("not JSON\n" + THOUGHT % "one" + THOUGHT % "two" + '{"type":"assis')
+    assert scanned() == (["one", "two"], 3)
+    path.write_text(path.read_text()[:-14] + THOUGHT % "one" + THOUGHT % "three")
+    assert scanned() == (["one", "two", "three"], 5)
+    path.write_text(THOUGHT % "anew")  # rewritten under us
+    assert scanned() == (["one", "two", "three", "anew"], 1)
+
+
+@pytest.mark.proves("M-19")
+def test_a_transcript_that_is_not_there_is_no_fault(here: Database, tmp_path: Path) -> None:
+    for path in (tmp_path / "gone", tmp_path, "\0"):
+        told(here, "Stop", transcript_path=str(path))
+    assert rows(here, "_cursor") == []
+
+
+# -- made anew ------------------------------------------------------------------------------------
+
+
+def told_to_a_relay(here: Database) -> list[Event]:
+    """Two sessions with all that can be in them; as events, in the order of their writing."""
+    a_session(here, "s")
+    told(
+        here, "PostToolUseFailure", NOW + 60, "s", tool_name="Bash",
+        tool_input={"command": "make"}, tool_response="password = x, 2 failed",
+    )  # fmt: skip
+    a_session(here, "t", NOW + 100, edits=1)
+    with here.transaction() as db:
+        summarise(db, "s", Summary("dedupe", ("first wins",), notes={"é": [1.5]}), None)
+    events = sent(here)
+    with here.transaction() as db:
+        target = db.execute(
+            "SELECT event_id FROM _rk_observations WHERE observation_id = 2"
+        ).fetchone()[0]
+        record_pin(db, 2, target, NOW + 200, None, is_pinned=True)
+    return events + sent(here)
+
+
+@pytest.mark.proves("M-10")
+def test_a_rebuilt_cache_is_the_one_that_wrote_its_records(
+    here: Database, tmp_path: Path
+) -> None:
+    events = told_to_a_relay(here)
+    before = everything(here)
+    assert [row[-1] for row in before["observations"]] == [0, 1, 0, 0, 0]
+    with cache(tmp_path / "other.db") as other:
+        rebuild(other, None, events, robot.pubkey, NOBODY)
+        assert everything(other) == before
+        rebuild(other, None, events[::-1], robot.pubkey, NOBODY)
+        assert everything(other) == before
+    rebuild(here, None, events, robot.pubkey, NOBODY)
+    assert everything(here) == before
+
+
+@pytest.mark.proves("M-10")
+def test_a_rebuilt_cache_has_the_tables_indices_and_triggers_of_a_new_one(
+    here: Database, tmp_path: Path
+) -> None:
+    asked = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%' ORDER BY 2"
+    with cache(tmp_path / "new.db") as new:
+        wanted = query(new, asked)
+    rebuild(here, None, told_to_a_relay(here), robot.pubkey, NOBODY)
+    assert query(here, asked) == wanted
+    told(here, "PostToolUse", tool_name="Grep", tool_input={"pattern": "heron"})
+    with here.reading() as db:
+        (found,) = search(db, "heron", Scope(), Order.RELEVANCE, NOW, 9, 0)
+        assert found.content == "heron"
+
+
+@pytest.mark.proves("M-10", "M-11")
+def test_what_the_relay_was_not_told_survives_a_rebuild(here: Database) -> None:
+    events = told_to_a_relay(here)
+    a_session(here, "later", NOW + 500)
+    rebuild(here, None, events, robot.pubkey, NOBODY)
+    assert len(rows(here, "sessions")) == 3
+    linked = "SELECT session_id FROM observations WHERE prompt_id IS NOT NULL ORDER BY id DESC"
+    assert query(here, f"{linked} LIMIT 3") == [("later",)] * 3
+    assert len(sent(here)) == 5
+
+
+def test_another_program_goes_on_with_the_rebuilt_file(here: Database) -> None:
+    other = Database(here.path)
+    a_session(here)
+    rebuild(here, None, sent(here), robot.pubkey, NOBODY)
+    a_session(other, "t", NOW + 50)
+    other.close()
+    assert [row[0] for row in rows(here, "sessions")] == ["s", "t"]
+    assert not [name for name in os.listdir(here.path.parent) if "new" in name]
+
+
+@pytest.mark.proves("M-10")
+def test_the_order_and_the_number_of_tellings_do_not_matter(
+    here: Database, tmp_path: Path
+) -> None:
+    events = told_to_a_relay(here)
+    with cache(tmp_path / "other.db") as other:
+        for event in events[::-1]:
+            put_all(other, [event], rover.pubkey, NOBODY)
+        put_all(other, events, rover.pubkey, NOBODY)
+        for table in ("sessions", "prompts"):
+            assert len(rows(other, table)) == len(rows(here, table))
+        content = "SELECT content, is_pinned FROM observations ORDER BY timestamp"
+        assert query(other, content) == query(here, content)
+
+
+def test_events_that_are_no_records_are_passed_over(here: Database) -> None:
+    bad = robot.sign(78, [["d", "nmem:obs:s:" + "0" * 64]], "{}", NOW)
+    assert put_all(here, [bad], robot.pubkey, NOBODY) == 0
+    assert rows(here, "_rk_passed_over") == [(bad.id, NOW)]
+
+
+# -- of several authors ---------------------------------------------------------------------------
+
+
+def observed(session: str = "s", text: str = "tea", at: int = NOW) -> Event:
+    return rover.sign(
+        *observation_draft(Observation(session, at, "marker", "AgentMarker", text), "rook")
+    )
+
+
+@pytest.mark.proves("M-07")
+@pytest.mark.parametrize(
+    ("signers", "is_pinned"),
+    [((), False), ((rover,), True), ((owner,), True), ((alice,), False), ((robot,), False)],
+    ids=["nobody", "author", "owner", "stranger", "another agent"],
+)
+def test_pins_of_the_author_and_of_the_owner_count(
+    here: Database, signers: tuple[Any, ...], *, is_pinned: bool
+) -> None:
+    event = observed()
+    pins = [key.sign(*pin_draft(Pin(event.id, is_pinned=True, at=NOW))) for key in signers]
+    put_all(here, [event, *pins], robot.pubkey, frozenset({owner.pubkey}))
+    assert query(here, "SELECT is_pinned FROM observations") == [(int(is_pinned),)]
+
+
+@pytest.mark.proves("M-07")
+def test_a_pin_taken_back_or_deleted_pins_no_more(here: Database) -> None:
+    event = observed()
+    pin = rover.sign(*pin_draft(Pin(event.id, is_pinned=True, at=NOW)))
+    back = rover.sign(*pin_draft(Pin(event.id, is_pinned=False, at=NOW + 1), NOW))
+    put_all(here, [event, pin], robot.pubkey, NOBODY)
+    put_all(here, [back], robot.pubkey, NOBODY)
+    assert query(here, "SELECT is_pinned FROM observations") == [(0,)]
+    put_all(here, [pin], robot.pubkey, NOBODY)  # late, and older
+    assert query(here, "SELECT is_pinned FROM observations") == [(0,)]
+    again = rover.sign(*pin_draft(Pin(event.id, is_pinned=True, at=NOW + 2), NOW + 1))
+    put_all(here, [again], robot.pubkey, NOBODY)
+    assert query(here, "SELECT is_pinned FROM observations") == [(1,)]
+    assert drop_deleted(here, [(again.id, rover.pubkey)]) == 1
+    assert query(here, "SELECT is_pinned FROM observations") == [(0,)]
+
+
+def test_a_session_is_what_oneself_says_it_is_then_what_the_lowest_key_says(
+    here: Database,
+) -> None:
+    keys = sorted((rover, alice, owner), key=lambda key: key.pubkey)
+    said = {
+        key: key.sign(*session_draft(Session("s", key.pubkey[:8], NOW + number)))
+        for number, key in enumerate((*keys, robot))
+    }
+
+    def project() -> str:
+        return str(rows(here, "sessions")[0][1])
+
+    for key in (keys[2], keys[0], keys[1]):
+        put_all(here, [said[key]], robot.pubkey, NOBODY)
+    assert project() == keys[0].pubkey[:8]
+    put_all(here, [said[robot]], robot.pubkey, NOBODY)
+    newer = keys[0].sign(*session_draft(Session("s", "newer", NOW + 99)))
+    put_all(here, [newer], robot.pubkey, NOBODY)
+    assert project() == robot.pubkey[:8]
+    assert len(rows(here, "_rk_sessions")) == 4
+
+
+def test_only_its_author_has_a_record_deleted(here: Database) -> None:
+    event = observed()
+    put_all(here, [event], robot.pubkey, NOBODY)
+    assert drop_deleted(here, [(event.id, alice.pubkey)]) == 0
+    assert drop_deleted(here, [(event.id, rover.pubkey)]) == 1
+    assert rows(here, "observations") == []
+
+
+# -- what leaves it -------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("M-25")
+def test_old_rows_of_sessions_that_were_summed_up_leave_the_cache(here: Database) -> None:
+    a_session(here, "old")
+    a_session(here, "not-summed-up")
+    with here.transaction() as db:
+        summarise(db, "old", Summary("tea"), None)
+    events = sent(here)
+    with here.transaction() as db:
+        target = db.execute(
+            "SELECT event_id FROM _rk_observations WHERE observation_id = 1"
+        ).fetchone()[0]
+        record_pin(db, 1, target, NOW, None, is_pinned=True)
+    assert sweep(here, NOW + 365 * DAY) == Removed()
+    assert sweep(here, NOW + 366 * DAY) == Removed(observations=2)
+    assert put_all(here, events, robot.pubkey, NOBODY) == 0  # they do not come back
+    query(here, "UPDATE observations SET is_pinned = 0")
+    assert sweep(here, NOW + 366 * DAY) == Removed(observations=1, prompts=1, sessions=1)
+    assert [row[0] for row in rows(here, "sessions")] == ["not-summed-up"]
+
+
+@pytest.mark.proves("M-25")
+def test_what_the_relay_does_not_have_yet_is_not_swept(here: Database) -> None:
+    a_session(here)
+    with here.transaction() as db:
+        summarise(db, "s", Summary("tea"), None)
+    assert sweep(here, NOW + 9_999 * DAY) == Removed()
+
+
+def purged(here: Database, wanted: Purge) -> Removed:
+    with here.transaction() as db:
+        counted = purge(db, wanted, NOW, is_confirmed=False)
+    with here.transaction() as db:
+        assert purge(db, wanted, NOW, is_confirmed=True) == counted
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "removed"),
+    [
+        (Purge(session="s"), Removed(3, 1, 1)),
+        (Purge(project="rook"), Removed(6, 2, 2)),
+        (Purge(project="none"), Removed()),
+        (Purge(before=NOW + 4), Removed(2, 1, 0)),
+        (Purge(id=2), Removed(1)),
+        (Purge(obs_type="file_edit"), Removed(6)),
+        (Purge(search="t 1.py"), Removed(1)),
+        (Purge(search="  "), Removed()),
+        (Purge(session="s", obs_type="file_read"), Removed()),
+    ],
+    ids=str,
+)
+def test_a_purge_takes_what_all_of_it_holds_for(
+    here: Database, wanted: Purge, removed: Removed
+) -> None:
+    a_session(here, "s")
+    a_session(here, "t", NOW + 100)
+    events = sent(here)
+    assert purged(here, wanted) == removed
+    deletions = sent(here)
+    asked = [value for event in deletions for value in event.tag_values("e")]
+    assert len(asked) == removed.total
+    assert len(rows(here, "observations")) == 6 - removed.observations
+    assert {event.kind for event in deletions} <= {5}
+    assert drop_deleted(here, [(id_, robot.pubkey) for id_ in asked]) == 0
+    assert len(events) == 10
+
+
+def test_a_purge_of_what_was_never_sent_tells_the_relay_nothing(here: Database) -> None:
+    a_session(here)
+    assert purged(here, Purge(session="s")) == Removed(3, 1, 1)
+    assert sent(here) == []
+
+
+def test_a_purge_leaves_what_others_wrote(here: Database) -> None:
+    put_all(here, [observed()], robot.pubkey, NOBODY)
+    assert purged(here, Purge(obs_type="marker")) == Removed()
+
+
+# -- found ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("M-26")
+def test_a_search_narrows_pages_and_orders(here: Database) -> None:
+    for number, text in enumerate(("tea", "tea tea", "a long text about tea", "coffee")):
+        told(here, "PostToolUse", NOW + number * DAY, f"s{number % 2}", tool_name="Grep",
+             tool_input={"pattern": text})  # fmt: skip
+    told(here, "PostToolUse", NOW, "s0", tool_name="Edit", tool_input={"file_path": "/tea"})
+
+    def found(text: str, scope: Scope = ANYWHERE, order: Order = Order.RELEVANCE,
+              limit: int = 9, offset: int = 0) -> list[int]:  # fmt: skip
+        with here.reading() as db:
+            hits = search(db, text, scope, order, NOW + 3 * DAY, limit, offset)
+        return [hit.id for hit in hits]
+
+    assert sorted(found("TEAS")) == [1, 2, 3, 5]
+    assert found("tea", limit=2) + found("tea", limit=2, offset=2) == found("tea")
+    assert found("tea", order=Order.BLENDED)[0] == 5  # an edit
+    assert found("tea", order=Order.BLENDED, limit=1, offset=1) == [
+        found("tea", order=Order.BLENDED)[1]
+    ]
+    assert found("tea", Scope(obs_type="file_edit")) == [5]
+    assert found("tea", Scope(before=NOW)) == []
+    assert found("tea", Scope(after=NOW + DAY, before=NOW + 2 * DAY)) == [2]
+    assert found("tea", Scope(after=NOW + DAY + 1, before=NOW + 2 * DAY)) == []
+    assert found("tea", Scope(project="none")) == found(" ") == found('"') == []
+    assert found("tea NEAR coffee") == []
+
+
+def test_a_timeline_stands_around_its_anchor(here: Database) -> None:
+    a_session(here, "s", edits=6)
+    with here.reading() as db:
+        found = timeline(db, 3, 1, 2)
+        assert found is not None
+        assert [each.id for each in found] == [2, 3, 4, 5]
+        assert timeline(db, 99, 1, 1) is None

@@ -1,0 +1,90 @@
+"""Many events at once: what needs more than one try gets it, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, Unanswered
+from tests.cast import robot
+from tests.unit.client.conftest import PACE
+
+if TYPE_CHECKING:
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+EVENTS = [robot.sign(9, [["h", "tea"]], str(number), 1_700_000_000) for number in range(20)]
+
+
+async def test_events_wait_for_a_login_that_the_relay_asks_for(fake: FakeRelay) -> None:
+    async def known_alone(visitor: Visitor, frame: list[Any]) -> None:
+        if visitor.keys:
+            await fake.take(visitor, frame)
+            return
+        await visitor.say_no(frame[1]["id"], "auth-required: who are you?")
+        await visitor.say("AUTH", visitor.challenge)
+
+    fake.on["EVENT"] = known_alone
+    async with Client(fake.url, robot, pace=PACE) as client:
+        report = await client.publish_many(EVENTS, window=4)
+    assert (report.stored, report.duplicates, report.refused) == (20, 0, ())
+    assert {event.id for event in fake.events} == {event.id for event in EVENTS}
+
+
+async def test_a_connection_that_is_lost_on_the_way_loses_none(fake: FakeRelay) -> None:
+    async def vanish_once(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = fake.take
+        visitor.vanish()
+
+    fake.on["EVENT"] = vanish_once
+    async with Client(fake.url, robot, pace=PACE) as client:
+        report = await client.publish_many(EVENTS, window=7)
+    assert report.stored + report.duplicates == 20
+    assert {event.id for event in fake.events} == {event.id for event in EVENTS}
+
+
+async def test_no_more_are_on_their_way_than_the_window_has(fake: FakeRelay) -> None:
+    held: list[str] = []
+
+    async def hold(visitor: Visitor, frame: list[Any]) -> None:
+        held.append(frame[1]["id"])
+        if len(held) == 3:
+            for event_id in held:
+                await visitor.say_ok(event_id)
+            held.clear()
+
+    fake.on["EVENT"] = hold
+    async with Client(fake.url, robot, pace=PACE) as client:
+        report = await client.publish_many(EVENTS[:18], window=3)
+    assert report.stored == 18
+
+
+async def test_an_answer_that_does_not_come_ends_it(fake: FakeRelay) -> None:
+    async def silent(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["id"] != EVENTS[1].id:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = silent
+    async with Client(fake.url, robot, pace=PACE) as client:
+        with pytest.raises(Unanswered, match=r"no answer within 0\.05 s"):
+            await client.publish_many(EVENTS, deadline_s=0.05)
+        await client.publish(EVENTS[0])
+
+
+async def test_who_gives_up_waiting_leaves_nothing_behind(fake: FakeRelay) -> None:
+    async def silent(visitor: Visitor, frame: list[Any]) -> None:
+        pass
+
+    fake.on["EVENT"] = silent
+    async with Client(fake.url, robot, pace=PACE) as client:
+        running = asyncio.all_tasks()
+        publishing = asyncio.create_task(client.publish_many(EVENTS))
+        await fake.until(lambda: len(fake.verbs("EVENT")) == 20)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        assert asyncio.all_tasks() <= running
+        fake.on["EVENT"] = fake.take
+        fake.vanish()
+        assert (await client.publish_many(EVENTS)).stored == 20

@@ -1,0 +1,557 @@
+"""Snowclaw on a connection: loading, following, saving, searching."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, PublishRefused, QueryClosed, Snowclaw, Unanswered
+from relay.client.snowclaw_records import FLUSH_AT
+from relay.client.writer import Outcome
+from relay.errors import Invalid, UserError
+from relay.memory.draft import Draft
+from relay.memory.snowclaw.agent_memory import AgentMemory
+from relay.memory.snowclaw.encryption import encrypted
+from relay.memory.snowclaw.users import UserMemory
+from relay.nostr.event import event_from
+from relay.nostr.nip44 import conversation_key
+from tests.cast import alice, bob, owner, robot, rover
+from tests.unit.client.conftest import PACE
+from tests.unit.client.test_debounce import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+NOW = 1_700_000_000
+ALICE = f"snowclaw:memory:npub:{alice.pubkey[:32]}"
+ROOKERY = {
+    "memory": {"prefix_d_kinds": [78, 30078]}, "supported_nips": [1, 50],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def as_rookery(fake: FakeRelay) -> None:
+    fake.information = ROOKERY
+
+
+@asynccontextmanager
+async def agent(
+    fake: FakeRelay, folder: Path | None = None, signer: SecretKey = robot, **more: Any
+) -> AsyncIterator[Snowclaw]:
+    client = Client(fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
+    given: dict[str, Any] = {"names": ["robot"], "later": Clock().later} | more
+    async with client, Snowclaw(client, signer, owner.npub, folder=folder, **given) as claw:
+        yield claw
+
+
+@asynccontextmanager
+async def started(fake: FakeRelay, **more: Any) -> AsyncIterator[Snowclaw]:
+    async with agent(fake, **more) as claw:
+        await claw._client.connected()
+        await claw.start()
+        yield claw
+
+
+def record(d: str, fields: object, at: int = NOW - 9, by: SecretKey = robot) -> Event:
+    return by.sign(30078, [["d", d]], json.dumps(fields), at)
+
+
+def config(scope: str, at: int = NOW - 9, by: SecretKey = owner, **values: object) -> Event:
+    return record(f"snowclaw:config:{scope}", values, at, by)
+
+
+def said(text: str, at: int = NOW, group: str = "tea", by: SecretKey = alice) -> Event:
+    return by.sign(9, [["h", group]], text, at)
+
+
+def stored(fake: FakeRelay, d: str) -> list[dict[str, Any]]:
+    return [json.loads(event.content) for event in fake.events if event.d == d]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """What a client does with a frame it does a moment after the relay sent it."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  nothing rings when it is so
+            await asyncio.sleep(0)
+
+
+def delete_caches(folder: Path) -> None:
+    for file in folder.glob("*.cache*"):
+        file.unlink()
+
+
+def asked(fake: FakeRelay) -> list[dict[str, Any]]:
+    return [filter_ for frame in fake.verbs("REQ") for filter_ in frame[2:]]
+
+
+# -- starting, following -----------------------------------------------------------------------
+
+
+@pytest.mark.proves("S-28")
+async def test_it_starts_from_what_the_relay_has_and_follows_what_comes(fake: FakeRelay) -> None:
+    await fake.publish(record(ALICE, {"notes": ["likes tea"]}))
+    await fake.publish(record("snowclaw:memory:group:tea", {"purpose": "to drink"}))
+    await fake.publish(config("global", respond_mode="all"))
+    async with started(fake) as claw:
+        assert claw.users() == {alice.pubkey[:32]: UserMemory(notes=("likes tea",))}
+        assert [memory.purpose for memory in claw.groups().values()] == ["to drink"]
+        assert (claw.respond_mode("tea"), claw.config().context_history) == ("all", 20)
+        await fake.publish(record(ALICE, {"notes": ["and coffee"]}, NOW))
+        await fake.publish(said("hello"))
+        await until(lambda: claw.history("tea"))
+        memory = claw.user(alice.npub)
+        assert memory is not None
+        assert memory.notes == ("and coffee",)
+        assert claw.shortfall == ""
+    records, chat = asked(fake)[0], asked(fake)[-1]
+    assert records["#d"] == ["snowclaw:"]
+    assert set(records["authors"]) == {robot.pubkey, owner.pubkey}
+    assert any(f.get("kinds") == [9, 11, 12] and f["since"] == NOW for f in asked(fake)), chat
+
+
+@pytest.mark.proves("S-28", "G-30")
+async def test_a_relay_without_prefix_queries_is_asked_plainly_and_that_is_said(
+    fake: FakeRelay,
+) -> None:
+    fake.information = {"name": "another relay"}
+    await fake.publish(record(ALICE, {"notes": ["x"]}))
+    await fake.publish(record("some-app", {"notes": ["y"]}))
+    async with started(fake) as claw:
+        assert list(claw.users()) == [alice.pubkey[:32]]
+        assert "no prefix queries" in claw.shortfall
+    assert not any("#d" in filter_ for filter_ in asked(fake))
+
+
+@pytest.mark.proves("S-18", "S-19")
+async def test_a_configuration_by_the_owner_holds_from_the_next_message_on(
+    fake: FakeRelay,
+) -> None:
+    async with started(fake, file_config={"respond_mode": "none"}) as claw:
+        for number in range(3):
+            claw.see(said(str(number), NOW + number))
+        assert not claw.should_respond(said("robot?"))
+        await fake.publish(config("group:tea", by=rover, respond_mode="all"))
+        await fake.publish(config("group:tea", respond_mode="mention", context_history=1))
+        await until(lambda: claw.respond_mode("tea") == "mention")
+        assert claw.should_respond(said("robot?"))
+        assert not claw.should_respond(said("hello?"))
+        assert [message.content for message in claw.history("tea")] == ["2"]
+
+
+@pytest.mark.proves("S-25")
+async def test_a_deletion_is_seen_live(fake: FakeRelay) -> None:
+    gone = record(ALICE, {"notes": ["x"]})
+    await fake.publish(gone)
+    async with started(fake) as claw:
+        assert claw.user(alice.npub) is not None
+        await fake.publish(robot.sign(5, [["e", gone.id]], "", NOW))
+        await until(lambda: claw.user(alice.npub) is None)
+
+
+async def test_it_follows_through_a_lost_connection(fake: FakeRelay) -> None:
+    async with started(fake) as claw:
+        await fake.stop()
+        fake.events.append(config("global", NOW, respond_mode="all"))
+        await fake.start()
+        await until(lambda: claw.respond_mode() == "all")
+
+
+async def test_messages_come_to_their_reader_after_they_were_seen(fake: FakeRelay) -> None:
+    await fake.publish(alice.sign(0, [], '{"name":"alice"}', NOW - 99))
+    async with started(fake) as claw:
+        messages = claw.messages()
+        reading = asyncio.ensure_future(anext(messages))
+        await asyncio.sleep(0)
+        await fake.publish(said("hello"))
+        message = await asyncio.wait_for(reading, 10)
+        assert message.content == "hello"
+        (kept,) = claw.history("tea")
+        assert (kept.sender, kept.content) == ("alice", "hello")
+        await messages.aclose()
+
+
+async def test_messages_are_kept_from_the_call_on_until_they_are_read(fake: FakeRelay) -> None:
+    async with started(fake) as claw:
+        messages = claw.messages()
+        for text in ("one", "two", "three"):
+            await fake.publish(said(text))
+        await until(lambda: len(claw.history("tea")) == 3)
+        assert [(await anext(messages)).content for _ in range(2)] == ["one", "two"]
+        await messages.aclose()
+        # Nobody reads any more: what comes is still seen, however much it is.
+        for number in range(1_100):
+            await fake.publish(said(str(number)))
+        await until(lambda: claw.history("tea")[-1].content == "1099")
+
+
+async def test_a_relay_that_will_not_have_it_is_an_error_for_the_reader(fake: FakeRelay) -> None:
+    async with started(fake) as claw:
+        messages = claw.messages()
+        reading = asyncio.ensure_future(anext(messages))
+        await asyncio.sleep(0)
+        (visitor,) = fake.visitors
+        chat = next(sub for sub, filters in visitor.subs.items() if 9 in (filters[0].kinds or ()))
+        await visitor.say("CLOSED", chat, "restricted: not a member")
+        assert claw.failure is None
+        with pytest.raises(QueryClosed, match="not a member"):
+            await asyncio.wait_for(reading, 10)
+        assert isinstance(claw.failure, QueryClosed)
+
+
+async def test_start_says_what_the_relay_says(fake: FakeRelay) -> None:
+    async def closed(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[2].get("kinds") == [9, 11, 12]:
+            await visitor.say("CLOSED", frame[1], "restricted: not here")
+        else:
+            await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = closed
+    async with agent(fake, groups=["tea"]) as claw:
+        await claw._client.connected()
+        await claw.start()
+        messages = claw.messages()
+        with pytest.raises(QueryClosed, match="not here"):
+            await asyncio.wait_for(anext(messages), 10)
+    assert asked(fake)[-1]["#h"] == ["tea"]
+
+
+@pytest.mark.proves("S-34")
+async def test_backfill_fills_the_rings_oldest_first(fake: FakeRelay) -> None:
+    await fake.publish(config("global", context_history=2))
+    await fake.publish(rover.sign(39002, [["d", "tea"], ["p", robot.pubkey]], "", NOW))
+    for number in range(4):
+        await fake.publish(said(str(number), NOW - 9 + number))
+    await fake.publish(said("elsewhere", NOW - 9, "coffee"))
+    async with started(fake) as claw:
+        await claw.backfill()
+        assert [message.content for message in claw.history("tea")] == ["2", "3"]
+        assert claw.history("coffee") == []
+        assert claw.unsaved == 0
+
+
+# -- saving ------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("S-31")
+async def test_changes_are_saved_five_minutes_after_the_first(fake: FakeRelay) -> None:
+    clock = Clock()
+    async with started(fake, later=clock.later) as claw:
+        claw.note_user(alice.npub, "one")
+        claw.note_user(alice.npub, "two")
+        claw.set_purpose("tea", "to drink")
+        assert [seconds for seconds, _ in clock.timers] == [300.0]
+        assert fake.verbs("EVENT") == []
+        clock.ring()
+        await until(lambda: claw.unsaved == 0)
+        assert [fields["notes"] for fields in stored(fake, ALICE)] == [["one", "two"]]
+        assert len(fake.verbs("EVENT")) == 2
+        claw.see(said("hi"))
+        assert len(clock.timers) == 1
+    assert len(fake.verbs("EVENT")) == 4  # on close
+
+
+@pytest.mark.proves("S-31")
+async def test_twenty_changes_are_saved_at_once(fake: FakeRelay) -> None:
+    async with started(fake) as claw:
+        for number in range(FLUSH_AT - 1):
+            claw.note_user(alice.npub, str(number))
+        await asyncio.sleep(0)
+        assert fake.verbs("EVENT") == []
+        claw.note_user(bob.npub, "the twentieth")
+        await until(lambda: claw.unsaved == 0)
+        assert len(fake.verbs("EVENT")) == 2
+
+
+@pytest.mark.proves("S-31")
+async def test_flush_writes_what_changed_and_nothing_else(fake: FakeRelay) -> None:
+    await fake.publish(record(ALICE, {"preferences": {"language": "en"}, "mood": 1}))
+    async with started(fake) as claw:
+        claw.set_preference(alice.npub, "language", "en")
+        claw.add_theme("tea", "green")
+        claw.add_decision("tea", "no milk")
+        (written,) = await claw.flush()
+        assert (written.event.d, written.event.tag("h")) == ("snowclaw:memory:group:tea", "tea")
+        assert json.loads(written.event.content)["decisions"] == [["no milk", NOW]]
+        assert await claw.flush() == ()
+
+
+async def test_before_it_was_loaded_nothing_stored_is_lost_by_a_flush(fake: FakeRelay) -> None:
+    await fake.publish(record(ALICE, {"notes": ["old"], "mood": 1}, NOW + 5))
+    async with agent(fake) as claw:
+        claw.note_user(alice.npub, "new")
+        (written,) = await claw.flush()
+        assert json.loads(written.event.content) | {"notes": ["old", "new"], "mood": 1} == (
+            json.loads(written.event.content)
+        )
+        assert written.event.created_at == NOW + 6
+
+
+@pytest.mark.proves("S-31")
+async def test_while_the_relay_is_away_the_change_stays(fake: FakeRelay) -> None:
+    async with started(fake) as claw:
+        await fake.stop()
+        await until(lambda: not claw.is_online)
+        claw.note_user(alice.npub, "x")
+        with pytest.raises(Unanswered, match="1 changes are not saved"):
+            await claw.flush()
+        assert claw.unsaved == 1
+        await fake.start()
+        await claw._client.connected()
+        await claw.flush()
+        assert [fields["notes"] for fields in stored(fake, ALICE)] == [["x"]]
+
+
+async def note_and_lose_the_relay(fake: FakeRelay, error: Exception | None = None) -> None:
+    """A run that ends with a change that cannot be saved."""
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "x")
+        await fake.stop()
+        await until(lambda: not claw.is_online)
+        if error is not None:
+            raise error
+
+
+async def test_what_cannot_be_saved_on_close_is_said(fake: FakeRelay) -> None:
+    with pytest.raises(Unanswered, match="not saved"):
+        await note_and_lose_the_relay(fake)
+    await fake.start()
+    with pytest.raises(ZeroDivisionError):  # which tells more than the other would
+        await note_and_lose_the_relay(fake, ZeroDivisionError())
+    await fake.start()
+
+
+async def test_a_refused_record_keeps_no_other_from_being_saved(fake: FakeRelay) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        event = event_from(frame[1])
+        if event.d == ALICE:
+            await visitor.say_no(event.id, "restricted: only agents may write memory")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = refuse
+    clock = Clock()
+    with suppress(PublishRefused):
+        async with started(fake, later=clock.later) as claw:
+            claw.note_user(alice.npub, "x")
+            claw.note_user(bob.npub, "y")
+            with pytest.raises(PublishRefused, match="only agents"):
+                await claw.flush()
+            assert (claw.unsaved, len(fake.events)) == (1, 1)
+            claw.note_user(alice.npub, "z")
+            clock.ring()
+            await until(lambda: claw.flush_failure is not None)
+            assert isinstance(claw.flush_failure, PublishRefused)
+            assert len(clock.timers) == 1  # and again in five minutes
+
+
+@pytest.mark.proves("S-24")
+async def test_a_version_that_loses_is_written_again_on_the_one_that_won(fake: FakeRelay) -> None:
+    async def lose_once(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = fake.take
+        await fake.publish(record(ALICE, {"notes": ["of another program"]}, NOW + 3))
+        await visitor.say_no(frame[1]["id"], "duplicate: a newer version is stored")
+
+    async with started(fake) as claw:
+        fake.on["EVENT"] = lose_once
+        claw.note_user(alice.npub, "mine")
+        (written,) = await claw.flush()
+        assert written.event.created_at == NOW + 4
+        notes = json.loads(written.event.content)["notes"]
+        assert notes == ["of another program", "mine"]
+
+
+@pytest.mark.proves("S-32")
+async def test_a_fresh_start_equals_the_state_at_the_last_flush(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with started(fake, folder=tmp_path) as claw:
+        claw.see(said("hello"))
+        claw.annotate_user(alice.npub, "VIP")
+        claw.add_theme("tea", "green")
+        await claw.flush()
+        known = claw.users(), claw.groups()
+    delete_caches(tmp_path)
+    async with started(fake, folder=tmp_path) as claw:
+        assert (claw.users(), claw.groups()) == known
+
+
+async def test_with_a_folder_it_starts_and_saves_while_the_relay_is_away(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with started(fake, folder=tmp_path) as claw:
+        claw.note_user(alice.npub, "old")
+        await claw.flush()
+    await fake.stop()
+    async with agent(fake, tmp_path) as claw:
+        await claw.start()
+        claw.note_user(alice.npub, "new")
+        (written,) = await claw.flush()
+        assert written.outcome is Outcome.QUEUED
+        await fake.start()
+        await fake.until(lambda: len(fake.events) == 2)
+        await fake.publish(config("global", NOW, respond_mode="all"))
+        await until(lambda: claw.respond_mode() == "all")
+    assert [fields["notes"] for fields in stored(fake, ALICE)] == [["old"], ["old", "new"]]
+
+
+async def test_what_cannot_be_read_is_not_written_over(fake: FakeRelay) -> None:
+    await fake.publish(record(ALICE, {"notes": "no list"}))
+    await fake.publish(record("snowclaw:memory:group:tea", {"themes": 5}))
+    async with started(fake) as claw:
+        with pytest.raises(UserError, match=r"would be lost: content\.notes must be"):
+            claw.note_user(alice.npub, "x")
+        with pytest.raises(UserError, match="would be lost"):
+            claw.add_theme("tea", "x")
+        assert len(claw.unread()) == 2
+        with pytest.raises(Invalid):
+            claw.note_user("alice", "x")
+        with pytest.raises(Invalid):
+            claw.note_group("", "x")
+
+
+@pytest.mark.proves("S-12", "S-13")
+async def test_what_was_encrypted_stays_so(fake: FakeRelay) -> None:
+    key = conversation_key(robot, robot.pubkey)
+    draft = Draft(30078, [["d", ALICE]], '{"notes":["secret"]}', NOW - 9)
+    await fake.publish(robot.sign(*encrypted(draft, key, bytes(32))))
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "and more")
+        (written,) = await claw.flush()
+        assert written.event.tag("encrypted") == "nip44"
+        assert "more" not in written.event.content
+    async with started(fake) as claw:
+        memory = claw.user(alice.npub)
+        assert memory is not None
+        assert memory.notes == ("secret", "and more")
+
+
+@pytest.mark.proves("S-25")
+async def test_forgetting_names_the_event_and_takes_what_was_noted_since(fake: FakeRelay) -> None:
+    old = record(ALICE, {"notes": ["x"]})
+    await fake.publish(old)
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "y")
+        written = await claw.forget(ALICE)
+        assert written is not None
+        assert (written.event.kind, written.event.tag_values("e")) == (5, [old.id])
+        assert (claw.user(alice.npub), claw.unsaved) == (None, 0)
+        assert await claw.forget(ALICE) is None
+
+
+# -- one's own memory, configuration, search ---------------------------------------------------
+
+
+@pytest.mark.proves("S-05", "S-13")
+async def test_one_s_own_memory_is_stored_read_and_listed(fake: FakeRelay) -> None:
+    async with started(fake) as claw:
+        await claw.store("city", "Lisbon")
+        written = await claw.store("pin", "4711", "daily", "s1", encrypted=True)
+        assert "4711" not in written.event.content
+        assert written.event.tags == [
+            ["d", "snowclaw:daily:pin"], ["app", "snowclaw"], ["category", "daily"],
+            ["agent", "snowclaw"], ["session", "s1"], ["encrypted", "nip44"],
+        ]  # fmt: skip
+        assert claw.get("pin", "daily") == AgentMemory("pin", "4711", "daily", "s1")
+        assert claw.get("nothing") is None
+        assert {memory.key for memory in claw.list()} == {"city", "pin"}
+        assert [memory.text for memory in claw.list("core:")] == ["Lisbon"]
+        with pytest.raises(Invalid):
+            await claw.store("x", "y", "config")
+
+
+async def test_the_owner_s_own_note_is_a_record_of_the_owner(fake: FakeRelay) -> None:
+    async with agent(fake, signer=owner) as claw:
+        claw.annotate_user(alice.npub, "VIP")
+        claw.annotate_group("tea", "quiet")
+        await claw.flush()
+    assert {event.pubkey for event in fake.events} == {owner.pubkey}
+    assert stored(fake, ALICE)[0]["notes"] == ["VIP"]
+
+
+@pytest.mark.proves("S-20", "S-15")
+async def test_only_an_owner_sets_configuration_and_what_is_not_named_stays(
+    fake: FakeRelay,
+) -> None:
+    async with started(fake) as claw:
+        with pytest.raises(UserError, match="restricted: only an owner may write config"):
+            await claw.set_config("global", respond_mode="all")
+    assert fake.events == []
+    async with agent(fake, signer=owner) as claw:
+        await claw.set_config("group:tea", respond_mode="ALL")
+        written = await claw.set_config("group:tea", context_history="30")
+        assert written.event.tags == [
+            ["d", "snowclaw:config:group:tea"], ["h", "tea"], ["respond_mode", "all"],
+            ["context_history", "30"],
+        ]  # fmt: skip
+        assert written.event.content == '{"respond_mode":"all","context_history":30}'
+        user = await claw.set_config(f"npub:{alice.npub}", respond_mode="silent")
+        assert user.event.d == f"snowclaw:config:npub:{alice.pubkey[:32]}"
+        assert claw.respond_mode("tea", alice.npub) == "none"
+        for scope, values in (("global", {"respond_mode": "x"}), ("here", {})):
+            with pytest.raises(Invalid):
+                await claw.set_config(scope, **values)
+
+
+@pytest.mark.proves("G-30")
+async def test_it_recalls_by_the_relay_s_search_or_word_by_word(fake: FakeRelay) -> None:
+    searched: list[object] = []
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        """Finds everything."""
+        if "search" in frame[2]:
+            searched.append((frame[2].pop("search"), frame[2]["limit"]))
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = answer
+    await fake.publish(record(ALICE, {"notes": [f"likes Green tea, gave {bob.nsec}"]}))
+    await fake.publish(robot.sign(30078, [["d", "snowclaw:core:tea"]], "green is best", NOW))
+    await fake.publish(config("global", respond_mode="all", note="green tea"))
+    async with started(fake) as claw:
+        found = await claw.recall("green", limit=5)
+        assert {hit.event.d for hit in found} == {ALICE, "snowclaw:core:tea"}
+    assert searched == [("green", 5)]
+    fake.information = {"name": "another relay"}
+    async with started(fake) as claw:
+        (hit,) = await claw.recall("green tea likes")
+        assert hit.event.d == ALICE
+        assert bob.nsec not in hit.text
+        assert len(await claw.recall("green", limit=1)) == 1
+        assert await claw.recall("coffee") == []
+        assert "no search" in claw.shortfall
+
+
+@pytest.mark.proves("S-33")
+async def test_what_is_recalled_for_a_group_is_nothing_of_another(fake: FakeRelay) -> None:
+    fake.information = {"name": "another relay"}
+    await fake.publish(record("snowclaw:memory:group:coffee", {"themes": ["beans"]}))
+    await fake.publish(robot.sign(30078, [["d", "snowclaw:core:b"]], "beans", NOW))
+    async with started(fake) as claw:
+        assert len(await claw.recall("beans")) == 2
+        assert [hit.event.d for hit in await claw.recall("beans", group="tea")] == [
+            "snowclaw:core:b"
+        ]
+
+
+async def test_what_a_relay_gives_to_everybody_is_a_leak(fake: FakeRelay) -> None:
+    fake.challenges_at_once = True
+    await fake.publish(rover.sign(39002, [["d", "tea"], ["p", bob.pubkey]], "", NOW))
+    of_tea = robot.sign(30078, [["d", "snowclaw:memory:group:tea"], ["h", "tea"]], "{}", NOW)
+    await fake.publish(of_tea)
+    await fake.publish(config("global", respond_mode="all"))
+    async with started(fake) as claw:
+        leaks = await claw.verify_isolation([bob])
+    by_reader = {reader: {leak.event.d for leak in leaks if leak.reader == reader}
+                 for reader in {leak.reader for leak in leaks}}  # fmt: skip
+    assert by_reader.pop("") == {of_tea.d, "snowclaw:config:global"}
+    assert by_reader.pop(bob.pubkey) == {"snowclaw:config:global"}
+    (stranger_s,) = by_reader.values()
+    assert stranger_s == {of_tea.d, "snowclaw:config:global"}

@@ -1,0 +1,179 @@
+"""What waits for the relay: on disk, in order, private, and never thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sqlite3
+import stat
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.client.spool import Spool, SpoolDamaged, SpoolFull
+from tests.cast import owner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+
+
+@cache
+def event(text: str) -> Event:
+    return owner.sign(1, [], text, 1_700_000_000)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "aman.spool"
+
+
+def texts(spool: Spool) -> list[str]:
+    return [waiting.content for waiting in spool.waiting()]
+
+
+def test_events_wait_in_the_order_of_their_writing_also_for_the_next_program(path: Path) -> None:
+    spool = Spool(path)
+    for text in ("one", "two", "three"):
+        spool.put(event(text))
+    spool.close()
+    later = Spool(path)
+    assert texts(later) == ["one", "two", "three"]
+    assert later.waiting(2) == [event("one"), event("two")]
+    later.close()
+
+
+def test_an_event_put_twice_waits_once(path: Path) -> None:
+    spool = Spool(path)
+    spool.put(event("one"))
+    spool.put(event("two"))
+    spool.put(event("one"))
+    assert texts(spool) == ["one", "two"]
+    assert len(spool) == 2
+    spool.close()
+
+
+def test_what_is_done_waits_no_more(path: Path) -> None:
+    spool = Spool(path)
+    for text in ("one", "two", "three"):
+        spool.put(event(text))
+    spool.done([event("one").id, event("three").id, event("never put").id])
+    assert texts(spool) == ["two"]
+    spool.close()
+
+
+def test_what_is_refused_is_kept_with_the_reason_and_sent_no_more(path: Path) -> None:
+    spool = Spool(path)
+    spool.put(event("one"))
+    spool.put(event("two"))
+    spool.refuse(event("one").id, "restricted: only agents may write memory")
+    assert texts(spool) == ["two"]
+    assert spool.refused() == [(event("one"), "restricted: only agents may write memory")]
+    assert len(spool) == 1
+    spool.close()
+
+
+def test_what_was_refused_and_is_written_again_is_tried_again(path: Path) -> None:
+    spool = Spool(path)
+    spool.put(event("one"))
+    spool.refuse(event("one").id, "restricted: only agents may write memory")
+    spool.put(event("one"))
+    assert texts(spool) == ["one"]
+    assert spool.refused() == []
+    spool.close()
+
+
+def test_a_full_spool_takes_no_more_and_says_how_much_waits(path: Path) -> None:
+    spool = Spool(path, most=2)
+    spool.put(event("one"))
+    spool.put(event("two"))
+    with pytest.raises(SpoolFull, match=r"2 writes wait for the relay in .*aman\.spool"):
+        spool.put(event("three"))
+    spool.done([event("one").id])
+    spool.put(event("three"))
+    assert texts(spool) == ["two", "three"]
+    spool.close()
+
+
+def test_its_files_are_for_the_user_alone(path: Path) -> None:
+    spool = Spool(path)
+    spool.put(event("one"))
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {"aman.spool": 0o600, "aman.spool-wal": 0o600, "aman.spool-shm": 0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    spool.close()
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but text" * 300, b"SQLite format 3\0"])
+def test_a_damaged_file_is_named_with_what_to_do_and_left_alone(
+    path: Path, content: bytes
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(SpoolDamaged, match=r"aman\.spool holds writes .* move it away"):
+        Spool(path)
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_lost_its_end_is_named_and_left_alone(path: Path) -> None:
+    spool = Spool(path)
+    for number in range(200):
+        spool.put(event(f"{number}" * 50))
+    spool.close()
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(half)
+    with pytest.raises(SpoolDamaged, match="cannot be read"):
+        Spool(path)
+    assert path.read_bytes() == half
+
+
+def test_a_file_of_a_later_version_is_left_alone(path: Path) -> None:
+    Spool(path).close()
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA user_version = 9")
+    file.close()
+    with pytest.raises(SpoolDamaged, match="version 9, and this program reads 1"):
+        Spool(path)
+
+
+def test_a_folder_that_cannot_be_written_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        Spool(tmp_path / "file" / "aman.spool")
+
+
+async def test_threads_take_turns(path: Path) -> None:
+    spool = Spool(path)
+    events = [event(f"{number}") for number in range(60)]
+
+    def put_and_drop(one: Event) -> None:
+        spool.put(one)
+        spool.waiting()
+        if int(one.content) % 2:
+            spool.done([one.id])
+
+    await asyncio.gather(*(asyncio.to_thread(put_and_drop, one) for one in events))
+    assert sorted(map(int, texts(spool))) == list(range(0, 60, 2))
+    spool.close()
+
+
+def _put_fifty(path: Path, name: str) -> None:
+    spool = Spool(path)
+    for number in range(50):
+        spool.put(event(f"{name} {number}"))
+    spool.close()
+
+
+def test_programs_share_one_file_from_its_first_moment(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    programs = [context.Process(target=_put_fifty, args=(path, name)) for name in "abc"]
+    for program in programs:
+        program.start()
+    for program in programs:
+        program.join()
+    assert [program.exitcode for program in programs] == [0, 0, 0]
+    spool = Spool(path)
+    assert sorted(texts(spool)) == sorted(f"{name} {n}" for name in "abc" for n in range(50))
+    spool.close()

@@ -1,0 +1,348 @@
+"""A session file that somebody goes on writing: sent line by line, taken up again, written anew."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, PublishRefused, Transcripts
+from relay.client.transcripts.following import Follower
+from relay.client.transcripts.tailing import Tail, Turn
+from relay.memory.transcripts.plan import Plan
+from tests.cast import robot
+from tests.unit.client.conftest import PACE
+from tests.unit.memory.transcripts.telling import SESSION, line, told
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.client.transcripts.following import Step
+    from relay.memory.draft import Draft
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+NOW = 1_800_000_000
+LINES = [line(message=f"line {number}") for number in range(8)]
+HEADLESS = b'{"type":"summary","summary":"tea"}\n'
+
+
+def put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "live" / "session.jsonl"
+
+
+def write(path: Path, *lines: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("ab") as file:
+        file.write(b"".join(lines))
+
+
+def tail(path: Path, plan: Plan | None = None) -> Tail:
+    """One run of a program."""
+    return Tail(path, robot.pubkey, plan or Plan(), path.parent.parent / "places" / "a.place")
+
+
+def texts(drafts: list[Draft]) -> list[str]:
+    return [draft.content for draft in drafts if draft.kind == 1988]
+
+
+def test_lines_are_told_when_their_end_is_there(path: Path) -> None:
+    write(path, LINES[0], LINES[1][:20])
+    tailed = tail(path)
+    assert texts(tailed.more().drafts) == ["line 0"]
+    assert tailed.more().turn is Turn.NOTHING
+    write(path, LINES[1][20:-1])
+    assert tailed.more().turn is Turn.NOTHING
+    write(path, b"\n", LINES[2])
+    news = tailed.more()
+    assert (news.turn, news.lines, texts(news.drafts)) == (Turn.GREW, 2, ["line 1", "line 2"])
+
+
+def test_line_by_line_gives_the_events_of_the_whole_file(path: Path) -> None:
+    tailed = tail(path)
+    drafts = []
+    for raw in LINES:
+        write(path, raw)
+        drafts += tailed.more().drafts
+    assert [robot.sign(*draft).id for draft in drafts] == [e.id for e in told(b"".join(LINES))]
+
+
+def test_nothing_is_told_before_the_file_has_said_where_it_runs(path: Path) -> None:
+    write(path, HEADLESS)
+    tailed = tail(path)
+    assert (tailed.more().turn, tailed.session) == (Turn.NOTHING, None)
+    write(path, LINES[0])
+    drafts = tailed.more().drafts
+    assert [robot.sign(*draft).id for draft in drafts] == [e.id for e in told(HEADLESS + LINES[0])]
+    assert (tailed.session, tailed.base) == (SESSION, "/w/rook")
+
+
+def test_a_file_that_never_says_where_it_runs_is_told_all_the_same(path: Path) -> None:
+    write(path, b'{"sessionId":"s-9","text":"%s"}\n' % (b"x" * (1 << 20)))
+    tailed = tail(path)
+    assert len(tailed.more().drafts) > 20
+    assert tailed.session == "s-9"
+
+
+def test_what_was_sent_is_not_told_again_after_a_restart(path: Path) -> None:
+    write(path, *LINES[:3])
+    first = tail(path)
+    first.more()
+    first.sent()
+    write(path, *LINES[3:5])
+    again = tail(path)
+    assert again.resume() is Turn.NOTHING
+    drafts = again.more().drafts
+    assert texts(drafts) == ["line 3", "line 4"]
+    assert {robot.sign(*d).id for d in drafts} < {e.id for e in told(b"".join(LINES[:5]))}
+
+
+def test_what_was_told_and_not_sent_is_told_again(path: Path) -> None:
+    write(path, *LINES[:3])
+    tail(path).more()
+    again = tail(path)
+    assert again.resume() is Turn.NOTHING
+    assert texts(again.more().drafts) == ["line 0", "line 1", "line 2"]
+
+
+def test_another_plan_begins_at_the_start(path: Path) -> None:
+    write(path, *LINES[:3])
+    first = tail(path)
+    first.more()
+    first.sent()
+    again = tail(path, Plan(group="tea"))
+    assert again.resume() is Turn.NOTHING
+    assert len(again.more().drafts) == 6
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"no json", b"[1]"])
+def test_a_bookmark_that_cannot_be_read_is_none(path: Path, content: bytes) -> None:
+    write(path, *LINES[:2])
+    place = path.parent.parent / "places" / "a.place"
+    place.parent.mkdir()
+    place.write_bytes(content)
+    tailed = tail(path)
+    assert tailed.resume() is Turn.NOTHING
+    assert len(tailed.more().drafts) == 4
+
+
+def changed(path: Path, how: str) -> list[bytes]:
+    """The file written anew, in one of the ways that programs have; its lines."""
+    match how:
+        case "cut":
+            new = LINES[:1]
+            os.truncate(path, len(LINES[0]))
+        case "in place":
+            new = [LINES[5], *LINES[1:4]]
+            path.write_bytes(b"".join(new))
+        case "in place, longer":
+            new = [LINES[0], LINES[6], *LINES[:3]]
+            path.write_bytes(b"".join(new))
+        case _:
+            new = [line(message="other"), *LINES[1:6]]
+            other = path.with_suffix(".new")
+            other.write_bytes(b"".join(new))
+            other.replace(path)
+    return new
+
+
+HOW = ["cut", "in place", "in place, longer", "another file"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_file_written_anew_is_noticed_and_told_from_its_start(path: Path, how: str) -> None:
+    write(path, *LINES[:3])
+    tailed = tail(path)
+    tailed.more()
+    new = changed(path, how)
+    assert tailed.more().turn is Turn.REWRITTEN
+    assert tailed.session == SESSION
+    drafts = tailed.more().drafts
+    assert [robot.sign(*draft).id for draft in drafts] == [e.id for e in told(b"".join(new))]
+    assert tailed.more().turn is Turn.NOTHING
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_file_written_anew_while_nobody_looked_is_noticed_too(path: Path, how: str) -> None:
+    write(path, *LINES[:3])
+    first = tail(path)
+    first.more()
+    first.sent()
+    new = changed(path, how)
+    again = tail(path)
+    assert again.resume() is Turn.REWRITTEN
+    assert again.more().lines == len(new)
+
+
+def test_a_file_that_goes_and_comes_back(path: Path) -> None:
+    write(path, *LINES[:2])
+    tailed = tail(path)
+    tailed.more()
+    tailed.sent()
+    away = path.rename(path.with_suffix(".away"))
+    assert tailed.more().turn is Turn.GONE
+    assert tail(path).resume() is Turn.GONE
+    away.rename(path)
+    assert tailed.more().turn is Turn.NOTHING
+    write(path, LINES[2])
+    assert texts(tailed.more().drafts) == ["line 2"]
+
+
+def test_a_file_in_which_nothing_was_new_is_not_looked_at_until_it_changes(path: Path) -> None:
+    write(path, LINES[0])
+    tailed = tail(path)
+    assert tailed.has_changed()
+    assert tailed.more().turn is Turn.GREW
+    assert tailed.has_changed()  # there may be more
+    assert tailed.more().turn is Turn.NOTHING
+    assert not tailed.has_changed()
+    write(path, LINES[1])
+    assert tailed.has_changed()
+    assert tailed.more().turn is Turn.GREW
+    remove(path)
+    assert tailed.more().turn is Turn.GONE
+    assert not tailed.has_changed()
+    write(path, *LINES[:2])
+    assert tailed.has_changed()
+
+
+# -- on a relay -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def follower(
+    fake: FakeRelay, path: Path, steps: list[Step], folder: Path | None = None
+) -> AsyncIterator[Follower]:
+    """One run of a program."""
+    client = Client(fake.url, robot, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
+    places = path.parent.parent / "places" if path.suffix else path.parent / "places"
+    async with client, Transcripts(client, robot, folder=folder) as memory:
+        yield Follower(memory, path, Plan(), places, steps.append)
+
+
+def ids(fake: FakeRelay) -> set[str]:
+    return {event.id for event in fake.events if event.kind != 31988}
+
+
+async def test_a_session_is_sent_as_it_grows_and_each_line_once(
+    fake: FakeRelay, path: Path
+) -> None:
+    steps: list[Step] = []
+    write(path, *LINES[:2])
+    async with follower(fake, path, steps) as following:
+        await following.look()
+        write(path, LINES[2])
+        await following.look()
+        await following.look()
+    async with follower(fake, path, steps) as following:
+        write(path, LINES[3])
+        await following.look()
+    assert [(step.session, step.turn, step.lines) for step in steps] == [
+        (SESSION, Turn.GREW, 2), (SESSION, Turn.GREW, 1), (SESSION, Turn.GREW, 1),
+    ]  # fmt: skip
+    assert ids(fake) == {event.id for event in told(b"".join(LINES[:4]))}
+    assert len(fake.verbs("EVENT")) == 8 + 1  # and what the session is, once
+
+
+async def test_a_long_beginning_is_sent_in_one_go(fake: FakeRelay, path: Path) -> None:
+    steps: list[Step] = []
+    lines = [line(message=str(number)) for number in range(100)]
+    write(path, *lines)
+    async with follower(fake, path, steps) as following:
+        await following.look()
+    assert ids(fake) == {event.id for event in told(b"".join(lines))}
+    assert [step.sent.stored for step in steps if step.sent is not None] == [200]
+
+
+async def test_a_folder_is_followed_with_the_files_to_come(fake: FakeRelay, path: Path) -> None:
+    steps: list[Step] = []
+    folder = path.parent
+    write(folder / "agent-1.jsonl", LINES[0])
+    write(folder / f"{SESSION}.jsonl", LINES[1])
+    write(folder / "empty.jsonl")
+    async with follower(fake, folder, steps) as following:
+        await following.look()
+        write(folder / "s-2.jsonl", line(sessionId="s-2"))
+        await following.look()
+    assert [(step.path.name, step.session) for step in steps] == [
+        (f"{SESSION}.jsonl", SESSION), ("agent-1.jsonl", "agent-1"), ("s-2.jsonl", "s-2"),
+    ]  # fmt: skip
+
+
+async def test_lines_wait_on_disk_while_the_relay_is_away(
+    fake: FakeRelay, path: Path, tmp_path: Path
+) -> None:
+    steps: list[Step] = []
+    write(path, *LINES[:2])
+    await fake.stop()
+    async with follower(fake, path, steps, tmp_path / "data") as following:
+        await following.look()
+        assert [step.sent.queued for step in steps if step.sent is not None] == [4]
+    remove(path)  # what waits does not need the file any more
+    await fake.start()
+    async with follower(fake, path, steps, tmp_path / "data"):
+        await fake.until(lambda: len(fake.events) == 4)
+    assert ids(fake) == {event.id for event in told(b"".join(LINES[:2]))}
+
+
+async def test_a_file_written_anew_is_said_and_sent(fake: FakeRelay, path: Path) -> None:
+    steps: list[Step] = []
+    write(path, *LINES[:2])
+    async with follower(fake, path, steps) as following:
+        await following.look()
+        put(path, LINES[7])
+        await following.look()
+        remove(path)
+        await following.look()
+        await following.look()
+    assert [step.turn for step in steps] == [Turn.GREW, Turn.REWRITTEN, Turn.GREW, Turn.GONE]
+    assert {event.id for event in told(LINES[7])} <= ids(fake)
+
+
+async def test_a_key_that_may_not_write_ends_it_and_keeps_the_place(
+    fake: FakeRelay, path: Path
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
+
+    steps: list[Step] = []
+    write(path, LINES[0])
+    fake.on["EVENT"] = refuse
+    async with follower(fake, path, steps) as following:
+        with pytest.raises(PublishRefused):
+            await following.look()
+    fake.on["EVENT"] = fake.take
+    async with follower(fake, path, steps) as following:
+        await following.look()
+    assert len(ids(fake)) == 2
+
+
+async def test_a_line_that_is_refused_does_not_hold_up_the_others(
+    fake: FakeRelay, path: Path
+) -> None:
+    events = told(LINES[0])
+
+    async def refuse_one(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["id"] == events[0].id:
+            await visitor.say_no(events[0].id, "invalid: not this one")
+        else:
+            await fake.take(visitor, frame)
+
+    steps: list[Step] = []
+    write(path, *LINES[:2])
+    fake.on["EVENT"] = refuse_one
+    async with follower(fake, path, steps) as following:
+        await following.look()
+    assert [len(step.sent.refused) for step in steps if step.sent is not None] == [1]
+    assert len(ids(fake)) == 3

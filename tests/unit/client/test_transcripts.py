@@ -1,0 +1,497 @@
+"""Sessions on a relay: sent once, read whole, in both forms."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, PublishRefused, Transcripts
+from relay.client.transcripts import Incomplete, NoSession, SeveralAuthors
+from relay.client.transcripts.files import files_in, session_file, session_ids
+from relay.errors import UserError
+from relay.memory.transcripts.plan import Plan
+from relay.memory.transcripts.records import Status
+from relay.memory.transcripts.stripping import Part, Stripping
+from relay.nostr import pns
+from tests.cast import alice, robot, rover
+from tests.unit.client.conftest import PACE
+from tests.unit.memory.transcripts.telling import (
+    HOME,
+    SESSION,
+    call_block,
+    line,
+    result_block,
+    text_block,
+    told,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.nostr.pns import Channel
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+NOW = 1_800_000_000
+DATA = b"".join(
+    [
+        line(message=f"read {HOME}/a.txt, please"),
+        line("assistant", message={"content": [text_block("I will"), call_block("c1", "Read")]}),
+        b'{"cut off": \n',
+        b"\n",
+        line(message=[result_block("c1", "tea")], requestId="req-1"),
+        line("result", usage={"input_tokens": 3, "output_tokens": 4}),
+    ]
+)
+EVENTS = told(DATA)
+
+
+def put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+@asynccontextmanager
+async def transcripts(
+    fake: FakeRelay, signer: SecretKey = robot, channel: Channel | None = None
+) -> AsyncIterator[Transcripts]:
+    client = Client(fake.url, signer, pace=PACE, now=lambda: NOW)
+    async with client, Transcripts(client, signer, channel) as opened:
+        yield opened
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(DATA)
+    return path
+
+
+def of(fake: FakeRelay, *kinds: int) -> list[Event]:
+    return [event for event in fake.events if event.kind in kinds]
+
+
+def sent(fake: FakeRelay) -> int:
+    return len(fake.verbs("EVENT"))
+
+
+@pytest.mark.proves("D-14")
+async def test_a_file_is_sent_once_and_comes_back_to_the_byte(fake: FakeRelay, file: Path) -> None:
+    async with transcripts(fake) as memory:
+        first = await memory.import_file(file)
+        assert (first.session, first.lines, first.notes, first.archive) == (SESSION, 6, 5, 6)
+        assert (first.stored, first.duplicates, first.others) == (11, 0, 0)
+        assert {event.id for event in of(fake, 1988, 1989)} == {event.id for event in EVENTS}
+        before = sent(fake)
+        again = await memory.import_file(str(file))
+        assert again == replace(first, stored=0, duplicates=11)
+        assert sent(fake) == before
+        assert await memory.export(SESSION) == DATA
+
+
+@pytest.mark.proves("D-14")
+async def test_a_grown_file_sends_its_tail_alone(fake: FakeRelay, file: Path) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        before = sent(fake)
+        more = line(message="and milk")
+        put(file, DATA + more)
+        result = await memory.import_file(file)
+        assert (result.stored, result.duplicates) == (2, 11)
+        assert sent(fake) == before + 2
+        assert await memory.export(SESSION) == DATA + more
+
+
+async def test_an_import_that_was_broken_off_goes_on_where_it_was(
+    fake: FakeRelay, file: Path
+) -> None:
+    fake.events += EVENTS[:5]
+    async with transcripts(fake) as memory:
+        result = await memory.import_file(file)
+        assert (result.stored, result.duplicates) == (6, 5)
+        sent_ids = [frame[1]["id"] for frame in fake.verbs("EVENT")]
+        assert set(sent_ids) & {event.id for event in EVENTS[:5]} == set()
+
+
+@pytest.mark.proves("G-30")
+async def test_a_relay_that_compares_no_sets_is_asked_for_its_ids(
+    fake: FakeRelay, file: Path
+) -> None:
+    fake.events += EVENTS[:5]
+    fake.most_records = 0
+    async with transcripts(fake) as memory:
+        result = await memory.import_file(file)
+        assert (result.stored, result.duplicates) == (6, 5)
+
+
+async def test_events_that_the_file_no_longer_gives_are_counted(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        put(file, line(message="all anew"))
+        result = await memory.import_file(file)
+        assert (result.stored, result.others) == (2, 11)
+        with pytest.raises(Incomplete, match="line 1: is there twice, with different text"):
+            await memory.export(SESSION)
+
+
+async def test_who_may_not_write_hears_it_once(fake: FakeRelay, file: Path) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
+
+    fake.on["EVENT"] = refuse
+    async with transcripts(fake) as memory:
+        with pytest.raises(PublishRefused, match="only agents may write memory"):
+            await memory.import_file(file)
+        assert sent(fake) == 1
+
+
+async def test_one_refused_event_does_not_keep_the_others(fake: FakeRelay, file: Path) -> None:
+    async def refuse_one(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["id"] == EVENTS[3].id:
+            await visitor.say_no(EVENTS[3].id, "invalid: not this one")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = refuse_one
+    async with transcripts(fake) as memory:
+        result = await memory.import_file(file)
+        assert result.stored == 10
+        assert [refusal.event.id for refusal in result.refused] == [EVENTS[3].id]
+
+
+@pytest.mark.parametrize("content", [None, b""], ids=["not there", "no line"])
+async def test_what_is_no_session_file_is_named(
+    fake: FakeRelay, tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "a.jsonl"
+    if content is not None:
+        put(path, content)
+    async with transcripts(fake) as memory:
+        with pytest.raises(UserError, match=r"a\.jsonl"):
+            await memory.import_file(path)
+        with pytest.raises(UserError, match="is a folder"):
+            await memory.import_file(tmp_path)
+
+
+@pytest.mark.proves("D-17")
+async def test_a_relay_of_small_messages_gets_small_events(fake: FakeRelay, file: Path) -> None:
+    fake.information = {"limitation": {"max_message_length": 4_000}}
+    data = DATA + line(message="\x01" * 5_000)
+    put(file, data)
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        assert max(len(event.raw) for event in fake.events) + len('["EVENT",]') <= 4_000
+        assert await memory.export(SESSION) == data
+
+
+@pytest.mark.proves("D-29", "D-30")
+async def test_in_envelopes_nothing_of_a_session_is_to_be_seen(
+    fake: FakeRelay, file: Path
+) -> None:
+    channel = pns.derive(robot)
+    data = DATA + line(message="x" * 200_000)
+    put(file, data)
+    async with transcripts(fake, robot, channel) as memory:
+        result = await memory.import_file(file)
+        assert (result.stored, result.duplicates) == (result.notes + result.archive, 0)
+        assert {(event.kind, event.pubkey) for event in fake.events} == {(1080, channel.pubkey)}
+        assert all(event.tags == [] for event in fake.events)
+        inner = [pns.unwrap(channel, event) for event in fake.events]
+        assert max(len(event.raw) for event in inner) <= 65_535
+        again = await memory.import_file(file)
+        assert (again.stored, again.duplicates) == (0, result.stored)
+    async with transcripts(fake) as memory:  # reading looks in both places
+        assert await memory.export(SESSION) == data
+        assert [row.session for row in await memory.sessions()] == [SESSION]
+        assert [note.content for note in await memory.search("TEA")] == ["tea"]
+    async with transcripts(fake, rover) as other:
+        with pytest.raises(NoSession):
+            await other.export(SESSION)
+
+
+async def test_max_inner_cuts_finer(fake: FakeRelay, file: Path) -> None:
+    channel = pns.derive(robot)
+    data = line(message="x" * 20_000)
+    put(file, data)
+    async with transcripts(fake, robot, channel) as memory:
+        await memory.import_file(file, max_inner=5_000)
+        inner = [pns.unwrap(channel, event) for event in fake.events]
+        assert max(len(event.raw) for event in inner) <= 5_000
+        assert await memory.export(SESSION) == data
+
+
+@pytest.mark.proves("D-06")
+async def test_a_session_shared_with_a_group_names_it_in_every_event(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(file, group="tea")
+    assert {event.tag("h") for event in fake.events} == {"tea"}
+    assert len(of(fake, 31988)) == 1
+
+
+@pytest.mark.proves("D-18", "D-21")
+async def test_an_export_fills_in_the_directory_that_is_asked_for(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        assert await memory.export(SESSION, "/elsewhere") == DATA.replace(
+            HOME.encode(), b"/elsewhere"
+        )
+
+
+async def test_where_a_session_ran_is_asked_for_when_nobody_said(fake: FakeRelay) -> None:
+    fake.events += EVENTS
+    async with transcripts(fake) as memory:
+        with pytest.raises(UserError, match="--cwd"):
+            await memory.export(SESSION)
+        assert await memory.export(SESSION, HOME) == DATA
+
+
+@pytest.mark.proves("D-19")
+async def test_what_is_missing_is_named(fake: FakeRelay) -> None:
+    fake.events += [event for event in EVENTS if event.tag("line") != "3"]
+    async with transcripts(fake) as memory:
+        with pytest.raises(Incomplete, match=f"session {SESSION} is not whole: line 3 is missing"):
+            await memory.export(SESSION, HOME)
+        whole = DATA.splitlines(keepends=True)
+        exported = await memory.export(SESSION, HOME, allow_gaps=True)
+        assert exported == b"".join([*whole[:2], *whole[3:]])
+
+
+async def test_a_session_that_is_not_there(fake: FakeRelay) -> None:
+    async with transcripts(fake) as memory:
+        with pytest.raises(NoSession, match="there is no session nope"):
+            await memory.export("nope")
+        fake.events += [event for event in EVENTS if event.kind == 1988]
+        with pytest.raises(NoSession, match="there is no archive of session s-1"):
+            await memory.export(SESSION)
+
+
+async def test_of_two_keys_ones_own_lines_count_and_a_third_has_to_choose(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake, rover) as memory:
+        await memory.import_file(file)
+    other = line(message="another file")
+    fake.events += told(other)
+    async with transcripts(fake, rover) as memory:
+        assert await memory.export(SESSION) == DATA
+        assert await memory.export(SESSION, HOME, author=robot.pubkey) == other
+    fake.events = [event for event in fake.events if event.pubkey != rover.pubkey]
+    async with transcripts(fake, rover) as memory:
+        assert await memory.export(SESSION, HOME) == other
+    fake.events += [by_alice(event) for event in told(other)]
+    async with transcripts(fake, rover) as memory:
+        with pytest.raises(SeveralAuthors, match=robot.pubkey):
+            await memory.export(SESSION, HOME)
+
+
+def by_alice(event: Event) -> Event:
+    return alice.sign(event.kind, event.tags, event.content, event.created_at)
+
+
+@pytest.mark.proves("D-27")
+async def test_a_session_is_introduced_once_and_can_be_said_more_of(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        (row,) = await memory.sessions()
+        assert (row.title, row.status, row.notes) == (
+            f"read {HOME}/a.txt, please", Status.DONE, 5,
+        )  # fmt: skip
+        assert (row.session, row.author, row.cwd) == (SESSION, robot.pubkey, HOME)
+        await memory.state(SESSION, custom_title="tea", status=Status.WORKING)
+        await memory.import_file(file)
+        (row,) = await memory.sessions()
+        assert (row.title, row.status, row.cwd) == ("tea", Status.WORKING, HOME)
+        times = [event.created_at for event in of(fake, 31988)]
+        assert times == [NOW, NOW + 1]
+
+
+@pytest.mark.proves("D-27")
+async def test_a_deleted_session_is_not_listed_and_its_notes_remain(
+    fake: FakeRelay, file: Path
+) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        await memory.state(SESSION, status=Status.DELETED)
+        assert await memory.sessions() == []
+        (row,) = await memory.sessions(include_deleted=True)
+        assert (row.status, row.notes) == (Status.DELETED, 5)
+        assert len(await memory.messages(SESSION)) == 5
+
+
+async def test_a_session_of_which_nobody_said_anything_is_listed_by_its_notes(
+    fake: FakeRelay,
+) -> None:
+    fake.events += [event for event in EVENTS if event.kind == 1988]
+    async with transcripts(fake) as memory:
+        (row,) = await memory.sessions()
+        assert (row.title, row.status) == (f"read {HOME}/a.txt, please", None)
+
+
+@pytest.mark.proves("D-25")
+async def test_messages_come_in_their_order_and_from_a_point_on(fake: FakeRelay) -> None:
+    fake.events += EVENTS
+    async with transcripts(fake) as memory:
+        notes = await memory.messages(SESSION)
+        assert [note.role for note in notes] == [
+            "user", "assistant", "tool_call", "tool_result", "unknown",
+        ]  # fmt: skip
+        third = notes[2]
+        behind = await memory.messages(SESSION, since_order=(third.ms, 2, third.id))
+        assert behind == notes[3:]
+
+
+@pytest.mark.proves("D-28")
+async def test_usage_is_the_last_account(fake: FakeRelay) -> None:
+    fake.events += EVENTS
+    async with transcripts(fake) as memory:
+        usage = await memory.usage(SESSION)
+        assert usage is not None
+        assert (usage.input_tokens, usage.output_tokens) == (3, 4)
+
+
+@pytest.mark.proves("G-30")
+async def test_a_relay_without_search_is_looked_through_word_by_word(fake: FakeRelay) -> None:
+    fake.events += EVENTS
+    async with transcripts(fake) as memory:
+        assert not await memory.searches()
+        assert [note.role for note in await memory.search("PLEASE read")] == ["user"]
+        assert await memory.search("please milk") == []
+        assert await memory.search("read", session="another") == []
+        assert len(await memory.search("", limit=2)) == 2
+
+
+async def test_a_relay_with_search_is_asked(fake: FakeRelay) -> None:
+    fake.information = {"supported_nips": [1, 50]}
+
+    async def search(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[2].get("search") == "tea" and frame[2]["#h"] == ["g"]:
+            await visitor.show(frame[1], told(DATA, Plan(group="g"))[0])
+        await visitor.say("EOSE", frame[1])
+
+    fake.on["REQ"] = search
+    async with transcripts(fake) as memory:
+        assert [note.role for note in await memory.search("tea", group="g")] == ["user"]
+
+
+async def test_a_session_is_followed_note_by_note(fake: FakeRelay) -> None:
+    fake.events += EVENTS[:2]
+    notes = [event for event in EVENTS if event.kind == 1988]
+    async with transcripts(fake) as memory:
+        seen = []
+        async for note in memory.follow(SESSION):
+            seen.append(note.id)
+            if len(seen) == 1:
+                await fake.publish(told(line(sessionId="another"))[0])
+                await fake.publish(notes[0])
+                channel = pns.derive(robot)
+                await fake.publish(pns.wrap(channel, notes[1], NOW, b"\1" * 32))
+                await fake.publish(notes[1])
+                await fake.publish(notes[2])
+            if len(seen) == 3:
+                break
+        assert seen == [note.id for note in notes[:3]]
+
+
+async def test_what_was_stripped_is_not_sent_and_is_said(fake: FakeRelay, file: Path) -> None:
+    stripping = Stripping(
+        frozenset({Part.REQUEST_IDS, Part.SECRETS}), lambda text: text.replace("please", "[…]")
+    )
+    async with transcripts(fake) as memory:
+        await memory.import_file(file, stripping=stripping)
+        assert not any(b"req-1" in event.raw or b"please" in event.raw for event in fake.events)
+        assembly = await memory.assembly(SESSION)
+        assert assembly.stripped == {"request-ids": 1, "secrets": 1}
+
+
+def test_convert_asks_no_relay() -> None:
+    memory = Transcripts("ws://127.0.0.1:1", robot)
+    drafts = memory.convert(DATA, "the-stem")
+    assert [draft.content for draft in drafts] == [event.content for event in EVENTS]
+
+
+def test_each_file_of_a_tree_has_a_session_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("agent-1", "s-1", "other", "sub/agent-1"):
+        (tmp_path / f"{name}.jsonl").write_bytes(line())
+    (tmp_path / "alone.jsonl").write_bytes(line(sessionId="s-2"))
+    (tmp_path / "no.txt").write_bytes(line())
+    files = [session_file(path) for path in files_in(tmp_path)]
+    ids = session_ids(files)
+    assert {str(path.relative_to(tmp_path)): id_ for path, id_ in ids.items()} == {
+        "s-1.jsonl": "s-1",
+        "agent-1.jsonl": "agent-1",
+        "other.jsonl": "other",
+        "sub/agent-1.jsonl": "sub/agent-1",
+        "alone.jsonl": "s-2",
+    }
+    assert session_ids(files[:1], taken={"s-1"})[files[0].path] == "agent-1"
+
+
+async def test_with_a_folder_sessions_are_listed_while_the_relay_is_away(
+    fake: FakeRelay, file: Path, tmp_path: Path
+) -> None:
+    @asynccontextmanager
+    async def kept() -> AsyncIterator[Transcripts]:
+        client = Client(fake.url, robot, pace=PACE, now=lambda: NOW, may_be_away=True)
+        async with client, Transcripts(client, robot, folder=tmp_path / "data") as opened:
+            yield opened
+
+    async with kept() as memory:
+        await memory._client.connected()
+        await memory.import_file(file)
+        there = await memory.sessions()
+        assert [row.session for row in there] == [SESSION]
+        assert len(await memory.messages(SESSION)) == 5
+    await fake.stop()
+    async with kept() as memory:
+        assert await memory.sessions() == there
+        assert len(await memory.messages(SESSION)) == 5
+    await fake.start()
+
+
+async def test_an_envelope_that_does_not_open_is_in_nobodys_way(
+    fake: FakeRelay, file: Path
+) -> None:
+    channel = pns.derive(robot)
+    fake.events.append(channel.key.sign(1080, [], "no payload", NOW))
+    async with transcripts(fake, robot, channel) as memory:
+        await memory.import_file(file)
+        assert await memory.export(SESSION) == DATA
+
+
+async def test_a_tree_in_envelopes_is_compared_with_one_look_at_them(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{name}.jsonl" for name in "abc"]
+    for path in paths:
+        put(path, line(sessionId=path.stem))
+    async with transcripts(fake, robot, pns.derive(robot)) as memory:
+        for again in (False, True):
+            for path in paths:
+                result = await memory.import_file(path)
+                assert (result.stored, result.duplicates) == ((0, 2) if again else (2, 0))
+    assert len(fake.verbs("REQ")) == 1
+    assert len(fake.events) == 3 * 3, "and what each session is, once"
+
+
+async def test_a_state_in_an_envelope_is_newer_than_the_last(fake: FakeRelay) -> None:
+    channel = pns.derive(robot)
+    async with transcripts(fake, robot, channel) as memory:
+        await memory.state(SESSION, title="tea")
+        await memory.state(SESSION, status=Status.WORKING)
+        (row,) = await memory.sessions()
+        assert (row.title, row.status) == ("tea", Status.WORKING)
+    inner = [pns.unwrap(channel, event) for event in fake.events]
+    assert [event.created_at for event in inner] == [NOW, NOW + 1]

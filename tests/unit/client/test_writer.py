@@ -1,0 +1,426 @@
+"""Writes of a memory client: dated apart, on disk while the relay is away, sent in order, once."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, ClientClosed, ClientError, Pace, PublishRefused, Unanswered
+from relay.client import writer as writer_room
+from relay.client.spool import Spool, SpoolDamaged
+from relay.client.writer import Outcome, Writer
+from relay.memory.draft import Draft
+from relay.nostr.event import event_from
+from tests.cast import robot
+from tests.unit.client.conftest import PACE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from relay.client.writer import Make
+    from tests.unit.client.fake_relay import FakeRelay, Visitor
+
+NOW = 1_700_000_000
+KIND = 30078
+RESTRICTED = "restricted: only agents may write memory"
+OLDER = "duplicate: a newer version is stored"
+
+
+class Program:
+    """One run of a program that writes: `async with Program(relay, path) as program`."""
+
+    def __init__(self, fake: FakeRelay, path: Path | None, pace: Pace = PACE) -> None:
+        self.client = Client(fake.url, robot, pace=pace, now=lambda: NOW, may_be_away=True)
+        self.path = path
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Program:
+        await self._open.enter_async_context(self.client)
+        self.spool = Spool(self.path) if self.path is not None else None
+        if self.spool is not None:
+            self._open.callback(self.spool.close)
+        self.writer = Writer(self.client, robot, self.spool)
+        await self.writer.start()
+        self._open.push_async_callback(self.writer.stop)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()
+
+    async def write(self, text: str, d: str = "a") -> Outcome:
+        return (await self.writer.write(KIND, d, version(text, d))).outcome
+
+    async def publish(self, text: str) -> Outcome:
+        return (await self.writer.publish(Draft(1, [], text, NOW))).outcome
+
+
+def version(text: str, d: str = "a") -> Make:
+    return lambda at: Draft(KIND, [["d", d]], text, at)
+
+
+def refuse(text: str) -> Callable[[Visitor, list[Any]], Awaitable[None]]:
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], text)
+
+    return answer
+
+
+def latest(fake: FakeRelay) -> None:
+    """The fake keeps one version of each address, as a relay does."""
+
+    async def take(visitor: Visitor, frame: list[Any]) -> None:
+        event = event_from(frame[1])
+        for stored in fake.events:
+            if stored.id == event.id:
+                await visitor.say_ok(event.id, "duplicate: already have this event")
+                return
+            if (stored.kind, stored.d) == (event.kind, event.d):
+                if (-event.created_at, event.id) > (-stored.created_at, stored.id):
+                    await visitor.say_no(event.id, OLDER)
+                    return
+                fake.events.remove(stored)
+                break
+        await fake.publish(event)
+        await visitor.say_ok(event.id)
+
+    fake.on["EVENT"] = take
+
+
+def contents(fake: FakeRelay) -> list[str]:
+    return [event.content for event in fake.events]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "aman.spool"
+
+
+@pytest.fixture(params=["with a spool", "without"])
+def maybe_path(request: pytest.FixtureRequest, path: Path) -> Path | None:
+    return path if request.param == "with a spool" else None
+
+
+async def test_a_write_is_at_the_relay_when_it_returns(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    async with Program(fake, maybe_path) as program:
+        await program.client.connected()
+        assert await program.write("one") is Outcome.STORED
+        assert contents(fake) == ["one"]
+        assert not program.spool
+    assert len(fake.verbs("EVENT")) == 1
+
+
+@pytest.mark.proves("A-10", "S-24")
+async def test_two_writes_in_one_second_get_two_times(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    async with Program(fake, maybe_path) as program:
+        await program.client.connected()
+        await asyncio.gather(program.write("one"), program.write("two"), program.write("b", "b"))
+    assert {(e.content, e.created_at) for e in fake.events} == {
+        ("one", NOW), ("two", NOW + 1), ("b", NOW),
+    }  # fmt: skip
+
+
+async def test_a_version_is_newer_than_the_ts_of_the_last_one(fake: FakeRelay) -> None:
+    async with Program(fake, None) as program:
+        await program.client.connected()
+        program.writer.saw(robot.sign(KIND, [["d", "a"], ["ts", str(NOW + 50)]], "", NOW - 5))
+        await program.write("one")
+    assert fake.events[0].created_at == NOW + 51
+
+
+async def test_what_the_relay_has_already_is_a_duplicate(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    async with Program(fake, maybe_path) as program:
+        await program.client.connected()
+        assert await program.publish("one") is Outcome.STORED
+        assert await program.publish("one") is Outcome.DUPLICATE
+        assert not program.spool
+
+
+async def test_one_event_written_twice_at_once_is_answered_twice(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    async with Program(fake, maybe_path) as program:
+        await program.client.connected()
+        outcomes = await asyncio.gather(program.publish("one"), program.publish("one"))
+        assert Outcome.QUEUED not in outcomes
+        assert not program.spool
+    assert contents(fake) == ["one"]
+
+
+async def test_a_refusal_is_raised_and_nothing_is_kept(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    fake.on["EVENT"] = refuse(RESTRICTED)
+    async with Program(fake, maybe_path) as program:
+        await program.client.connected()
+        with pytest.raises(PublishRefused, match=RESTRICTED):
+            await program.write("one")
+        if program.spool is not None:
+            assert (len(program.spool), program.spool.refused()) == (0, [])
+
+
+@pytest.mark.proves("S-24")
+async def test_a_version_that_loses_is_written_again_a_second_after_the_stored_one(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    latest(fake)
+    fake.events.append(robot.sign(KIND, [["d", "a"]], "of another program", NOW + 60))
+    async with Program(fake, maybe_path) as program:
+        await program.client.connected()
+        assert await program.write("mine") is Outcome.STORED
+    assert [(e.content, e.created_at) for e in fake.events] == [("mine", NOW + 61)]
+
+
+async def test_a_version_that_loses_again_and_again_is_refused(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    fake.on["EVENT"] = refuse(OLDER)
+    async with Program(fake, maybe_path) as program:
+        await program.client.connected()
+        with pytest.raises(PublishRefused, match="a newer version is stored"):
+            await program.write("mine")
+        assert not program.spool
+    assert [frame[1]["created_at"] for frame in fake.verbs("EVENT")] == [
+        NOW, NOW + 1, NOW + 2, NOW + 3,
+    ]  # fmt: skip
+
+
+async def test_without_a_spool_a_relay_that_is_away_is_an_error(fake: FakeRelay) -> None:
+    await fake.stop()
+    async with Program(fake, None, Pace(deadline_s=0.1)) as program:
+        with pytest.raises(Unanswered):
+            await program.write("one")
+    await fake.start()
+
+
+async def test_what_is_written_while_the_relay_is_away_is_sent_in_order_when_it_is_back(
+    fake: FakeRelay, path: Path
+) -> None:
+    await fake.stop()
+    written = [f"{number}" for number in range(600)]
+    async with Program(fake, path) as program:
+        for text in written:
+            assert await program.write(text, d=text) is Outcome.QUEUED
+        assert program.spool is not None
+        assert len(program.spool) == 600
+        await fake.start()
+        await fake.until(lambda: len(fake.events) == 600)
+        assert await program.write("last") is Outcome.STORED
+        assert len(program.spool) == 0
+    assert contents(fake) == [*written, "last"]
+
+
+async def test_what_waited_is_sent_by_the_next_program(fake: FakeRelay, path: Path) -> None:
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("one")
+        await program.write("two")
+    await fake.start()
+    async with Program(fake, path):
+        await fake.until(lambda: len(fake.events) == 2)
+    assert [(e.content, e.created_at) for e in fake.events] == [("one", NOW), ("two", NOW + 1)]
+
+
+async def test_the_next_program_dates_after_what_waits(fake: FakeRelay, path: Path) -> None:
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("one")
+    async with Program(fake, path) as program:
+        await program.write("two")
+        assert program.spool is not None
+        assert [e.created_at for e in program.spool.waiting()] == [NOW, NOW + 1]
+    await fake.start()
+
+
+async def test_two_programs_may_share_one_spool(fake: FakeRelay, path: Path) -> None:
+    await fake.stop()
+    async with Program(fake, path) as one, Program(fake, path) as two:
+        for number in range(20):
+            assert await one.write("one", d=f"one {number}") is Outcome.QUEUED
+            assert await two.write("two", d=f"two {number}") is Outcome.QUEUED
+        await fake.start()
+        await fake.until(lambda: len(fake.events) == 40)
+        await _caught_up(one)
+    assert contents(fake).count("one") == contents(fake).count("two") == 20
+
+
+async def test_an_event_whose_answer_was_lost_is_sent_again_and_counts_once(
+    fake: FakeRelay, path: Path
+) -> None:
+    async def store_and_go(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = fake.take
+        await fake.publish(event_from(frame[1]))
+        visitor.vanish()
+
+    fake.on["EVENT"] = store_and_go
+    async with Program(fake, path) as program:
+        await program.client.connected()
+        assert await program.write("one") is Outcome.STORED
+        assert not program.spool
+    assert contents(fake) == ["one"]
+
+
+async def test_a_relay_that_does_not_answer_holds_up_a_write_only_for_a_while(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def say_nothing(visitor: Visitor, frame: list[Any]) -> None:
+        pass
+
+    monkeypatch.setattr(writer_room, "_ANSWER_S", 0.05)
+    fake.on["EVENT"] = say_nothing
+    async with Program(fake, path) as program:
+        await program.client.connected()
+        assert await program.write("one") is Outcome.QUEUED
+        assert program.spool is not None
+        assert len(program.spool) == 1
+
+
+async def test_what_waited_and_is_refused_is_kept_with_the_reason(
+    fake: FakeRelay, path: Path
+) -> None:
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("one")
+        await program.write("two", d="b")
+        fake.on["EVENT"] = refuse(RESTRICTED)
+        await fake.start()
+        await fake.until(lambda: len(fake.verbs("EVENT")) == 2)
+        fake.on["EVENT"] = fake.take
+        assert await program.write("three", d="c") is Outcome.STORED  # it waits for the backlog
+        assert program.spool is not None
+        kept = [(event.content, reason) for event, reason in program.spool.refused()]
+        assert kept == [("one", RESTRICTED), ("two", RESTRICTED)]
+        assert len(program.spool) == 0
+
+
+async def test_a_version_that_waited_and_is_older_than_the_stored_one_is_let_go(
+    fake: FakeRelay, path: Path
+) -> None:
+    latest(fake)
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("of this morning")
+        fake.events.append(robot.sign(KIND, [["d", "a"]], "newer", NOW + 60))
+        await fake.start()
+        await _caught_up(program)
+    assert contents(fake) == ["newer", "last"]
+
+
+@pytest.mark.parametrize("passing", ["rate-limited: slow down", "error: the store is busy"])
+async def test_what_the_relay_puts_off_is_sent_again_and_holds_up_nothing_else(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch, passing: str
+) -> None:
+    monkeypatch.setattr(writer_room, "_PAUSE_S", 0.01)
+    let_in = asyncio.Event()
+
+    async def put_off(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["content"] == "one" and not let_in.is_set():
+            await visitor.say_no(frame[1]["id"], passing)
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = put_off
+    async with Program(fake, path) as program:
+        await program.client.connected()
+        assert await program.write("one") is Outcome.QUEUED
+        assert await program.write("two", d="b") is Outcome.STORED
+        let_in.set()
+        await fake.until(lambda: len(fake.events) == 2)
+    assert contents(fake) == ["two", "one"]
+
+
+async def test_what_is_on_its_way_is_not_sent_with_the_backlog_as_well(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_room, "_PAUSE_S", 0.01)
+    tries: list[list[Any]] = []
+    two: list[list[Any]] = []
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["content"] == "one":
+            await visitor.say_no(frame[1]["id"], "rate-limited: slow down")
+            tries.append(frame)
+            if two and len(tries) > 5 and not fake.events:
+                await fake.take(visitor, two[0])
+        else:
+            two.append(frame)
+            tries.clear()
+
+    fake.on["EVENT"] = answer
+    async with Program(fake, path) as program:
+        await program.client.connected()
+        assert await program.publish("one") is Outcome.QUEUED
+        assert await program.publish("two") is Outcome.STORED
+    assert len(two) == 1
+
+
+async def test_what_waits_for_a_login_is_kept_and_what_is_written_meanwhile_is_told(
+    fake: FakeRelay, path: Path
+) -> None:
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("one")
+        fake.on["EVENT"] = refuse("auth-required: writes need a login")
+        await fake.start()
+        await fake.until(lambda: bool(fake.verbs("EVENT")))
+        with pytest.raises(PublishRefused, match="auth-required"):
+            await program.write("two", d="b")
+        assert program.spool is not None
+        assert [event.content for event in program.spool.waiting()] == ["one"]
+
+
+async def test_a_spool_that_breaks_stops_the_writes_with_what_to_do(
+    fake: FakeRelay, path: Path
+) -> None:
+    async with Program(fake, path) as program:
+        await program.client.connected()
+        await program.write("one")
+        for file in path.parent.iterdir():
+            file.write_bytes(b"\xa5" * file.stat().st_size)
+        with pytest.raises(SpoolDamaged, match="move it away"):
+            await program.write("two")
+        with pytest.raises(ClientError, match="move it away"):
+            await program.write("three")
+
+
+async def test_outside_its_block_nothing_is_written(fake: FakeRelay, path: Path) -> None:
+    async with Program(fake, path) as program:
+        pass
+    with pytest.raises(ClientClosed):
+        await program.write("one")
+
+
+async def test_a_write_that_is_given_up_is_sent_all_the_same(fake: FakeRelay, path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def think(visitor: Visitor, frame: list[Any]) -> None:
+        asked.set()
+
+    fake.on["EVENT"] = think
+    async with Program(fake, path) as program:
+        await program.client.connected()
+        task = asyncio.create_task(program.write("one"))
+        await asked.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        fake.on["EVENT"] = fake.take
+        await fake.until(lambda: bool(fake.events))
+        await _caught_up(program)
+    assert contents(fake) == ["one", "last"]
+
+
+async def _caught_up(program: Program) -> None:
+    """Until nothing waits any more: a write comes after what was written before it."""
+    await program.client.connected()
+    assert await program.write("last", d="last") is Outcome.STORED
+    assert program.spool is not None
+    assert (len(program.spool), program.spool.refused()) == (0, [])
