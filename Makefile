@@ -6,16 +6,17 @@ PYTHON ?= python3.13 python3.12 python3.11 python3
 
 VENV := .venv
 BIN  := $(VENV)/bin
-# Passed on to what `run`, `test`, `fuzz` and `bench` start: make run ARGS="--port 7000"
+# Passed on to what `run`, `test`, `fuzz`, `bench` and `recall-bench` start:
+# make run ARGS="--port 7000"
 ARGS  =
 
 # Two pips in one environment would tread on each other.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run test fuzz check lint types imports conformance bench clean
+.PHONY: help run test fuzz check lint types imports conformance bench recall-bench clean
 
 help:  ## what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777, its data in ./data
 	@exec $(BIN)/rookery serve --data ./data $(ARGS)
@@ -42,6 +43,9 @@ conformance: $(VENV)/.with-test  ## only: every duty has a proof, and the page s
 
 bench: $(VENV)/.with-test  ## the benchmarks, one table at the end
 	$(BIN)/python -m tests.bench $(ARGS)
+
+recall-bench: $(VENV)/.with-test  ## how well memory is found again: a synthetic set, or --data FILE
+	$(BIN)/python -m tests.recall $(ARGS)
 
 clean:  ## remove .venv and the caches, never ./data
 	rm -rf $(VENV) build dist .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

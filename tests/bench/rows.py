@@ -12,7 +12,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.bench import corpus, forgetting, loads, plugged, relays, ruled, searching, wire
+from tests.bench import (
+    corpus,
+    forgetting,
+    loads,
+    noting,
+    observing,
+    plugged,
+    relays,
+    remembering,
+    ruled,
+    searching,
+    transcribing,
+    wire,
+)
 from tests.bench.corpus import Corpus, Shape
 from tests.bench.loads import Measure, Question
 from tests.bench.relays import Preset, Rookery, Running, Target
@@ -301,6 +314,15 @@ ROWS = (
     Row("a sweep", "% of ingest", forgetting.sweeping, "rows/s swept", "less", peer=False),
     Row("policies, reloads", "ms later, slowest OK", ruled.reloading, "ms", "less", peer=False),
     Row("sync, 1 % differs", "s", sync, beside="kB compared", better="less", peer=False),
+    Row("Aman, 100,000 events folded", "s", remembering.rehydration, "× reading them", "less",
+        peer=False),
+    Row("memory set", "notes/s", noting.memory_set, peer=False),
+    Row("context of a full ring", "contexts/s", noting.context, peer=False),
+    Row("nmem, a hook", "hooks/s", observing.hooks, peer=False),
+    Row("nmem, search of 100,000", "searches/s", observing.found, peer=False),
+    Row("nmem, cache made anew", "s", observing.rebuilt, better="less", peer=False),
+    Row("sessions sent to a relay", "MB/s", transcribing.importing, "when it has them", peer=False),
+    Row("sessions written again", "MB/s", transcribing.exporting, peer=False),
     Row("idle memory", "KiB/connection", idle_memory, better="less"),
 )
 

@@ -1,8 +1,10 @@
-"""docs/conformance.md: the statements with their proofs, for whoever wants to know."""
+"""The statements with their proofs, for whoever wants to know: a page of the protocol's, tables of
+memory's inside a page that people write.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,10 @@ answer; `python -m tests.conversations wss://…` plays them to any relay.
 """
 
 
+BEGIN = "<!-- Made by `python -m tests.conformance` from here to the end of the page. -->"
+"""What stands before it in docs/memory.md is written by hand."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The statements, each with its proofs or the reason why it has none."""
@@ -51,28 +57,44 @@ class Ledger:
         return (
             statement.level is not Level.PRACTICE
             and not self.is_proven(statement)
-            and self.left_out.reason(statement.id) is None
+            and self.left_out.reason(statement) is None
         )
 
     def open(self) -> list[Statement]:
         return [statement for statement in self.statements.values() if self.is_open(statement)]
 
+    def of(self, statements: Mapping[str, Statement]) -> Ledger:
+        """The part about these."""
+        return replace(self, statements=statements)
+
     def check_nothing_is_both(self) -> None:
         """Raises Unknown."""
-        both = [id_ for id_ in self.proofs if self.left_out.reason(id_) is not None]
+        both = [id_ for id_ in self.proofs if self.left_out.without_proof(id_) is not None]
         if both:
             raise Unknown(f"both proven and left out: {', '.join(sorted(both))}")
 
 
 def page(ledger: Ledger) -> str:
     """Markdown. The same ledger gives the same bytes."""
+    return "\n".join([INTRODUCTION, *_tables(ledger, "##")])
+
+
+def page_with_tables(written: str, ledger: Ledger) -> str:
+    """What people wrote, up to BEGIN, and behind it the tables. Raises Unknown without a BEGIN."""
+    by_hand, begin, _ = written.partition(BEGIN)
+    if not begin:
+        raise Unknown(f"the page has no line {BEGIN}")
+    return "\n".join([by_hand + begin, "", *_tables(ledger, "###")])
+
+
+def _tables(ledger: Ledger, heading: str) -> list[str]:
+    """`heading`: the signs before a section's, `##`."""
     sections = [
         (section, list(members))
         for section, members in groupby(ledger.statements.values(), lambda each: each.section)
     ]
-    parts = [INTRODUCTION, _summary(ledger, sections)]
-    parts += [_section(ledger, section, members) for section, members in sections]
-    return "\n".join(parts)
+    parts = [_section(ledger, f"{heading} {section}", members) for section, members in sections]
+    return [_summary(ledger, sections), *parts]
 
 
 def _summary(ledger: Ledger, sections: list[tuple[str, list[Statement]]]) -> str:
@@ -88,8 +110,8 @@ def _summary(ledger: Ledger, sections: list[tuple[str, list[Statement]]]) -> str
     return "\n".join([*rows, ""])
 
 
-def _section(ledger: Ledger, section: str, members: list[Statement]) -> str:
-    rows = [f"## {section}", "", "| id | level | statement | proven by |", "|---|---|---|---|"]
+def _section(ledger: Ledger, heading: str, members: list[Statement]) -> str:
+    rows = [heading, "", "| id | level | statement | proven by |", "|---|---|---|---|"]
     for statement in members:
         what = _proofs(ledger.proofs.get(statement.id, frozenset())) or _why_not(ledger, statement)
         level = statement.level.value
@@ -105,7 +127,7 @@ def _proofs(proofs: Iterable[Proof]) -> str:
 
 
 def _why_not(ledger: Ledger, statement: Statement) -> str:
-    reason = ledger.left_out.reason(statement.id)
+    reason = ledger.left_out.reason(statement)
     if reason is not None:
         return f"left out: {_escaped(reason)}"
     return "**open**" if ledger.is_open(statement) else "no duty"

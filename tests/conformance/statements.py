@@ -10,15 +10,19 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-STATEMENTS = HERE / "statements.md"
+PROTOCOL = HERE / "statements.md"
+MEMORY = HERE / "memory.md"
 LEFT_OUT = HERE / "left_out.toml"
 
-_LINE = re.compile(r"- \*\*(?P<id>(?:N\d\d|NK|Z)-\d+)\*\* (?P<text>(?P<level>[A-Za-z]+)\b.*)")
-_NAMED = re.compile(r"\b(?P<family>N\d\d|NK|Z)-(?P<numbers>\d+(?:\s*(?:,|…|\.\.\.)\s*\d+\b)*)")
+_FAMILY = r"(?:N\d\d|NK|[ADGMSXZ])"
+_LINE = re.compile(rf"- \*\*(?P<id>{_FAMILY}-\d+)\*\* (?P<text>(?P<level>[A-Za-z/]+)\b.*)")
+_NAMED = re.compile(rf"\b(?P<family>{_FAMILY})-(?P<numbers>\d+(?:\s*(?:,|…|\.\.\.)\s*\d+\b)*)")
 _NUMBER = re.compile(r"(?P<sign>,|…|\.\.\.)?\s*(?P<number>\d+)")
 
 
 class Level(Enum):
+    """Of the protocol: how binding a statement is. Of memory: whom it binds."""
+
     MUST = "MUST"
     SHOULD = "SHOULD"
     MAY = "MAY"
@@ -26,10 +30,16 @@ class Level(Enum):
     """What no NIP says and a correct relay needs; it binds like MUST."""
     PRACTICE = "Practice"
     """What others do. No duty."""
+    RELAY = "RELAY"
+    CLIENT = "CLIENT"
+    """`relay.memory` and `relay.client`."""
+    CLI = "CLI"
+    RELAY_AND_CLIENT = "RELAY/CLIENT"
+    CLIENT_AND_CLI = "CLIENT/CLI"
 
     @property
     def binds(self) -> bool:
-        return self in (Level.MUST, Level.POLICY)
+        return self not in (Level.SHOULD, Level.MAY, Level.PRACTICE)
 
 
 class Unknown(Exception):
@@ -45,6 +55,11 @@ class Statement:
     text: str
     """One line of Markdown, without its level."""
 
+    @property
+    def family(self) -> str:
+        """What the id begins with: `N01`, `Z`, `A`."""
+        return self.id.partition("-")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -54,8 +69,16 @@ class LeftOut:
     """Of any level: what concerns no relay, or only one that builds an option left out."""
     not_built: dict[str, str]
     """Of a level that leaves the choice."""
+    later: dict[str, str]
+    """Duties of a later version, by id or by family. One that is proven all the same is proven."""
 
-    def reason(self, id_: str) -> str | None:
+    def reason(self, statement: Statement) -> str | None:
+        return self.without_proof(statement.id) or self.later.get(
+            statement.id, self.later.get(statement.family)
+        )
+
+    def without_proof(self, id_: str) -> str | None:
+        """Why no test may claim it."""
         return self.no_duty.get(id_) or self.not_built.get(id_)
 
 
@@ -77,16 +100,29 @@ def statements_in(text: str) -> dict[str, Statement]:
 
 
 @cache
+def of_the_protocol() -> dict[str, Statement]:
+    return statements_in(PROTOCOL.read_text(encoding="utf-8"))
+
+
+@cache
+def of_memory() -> dict[str, Statement]:
+    return statements_in(MEMORY.read_text(encoding="utf-8"))
+
+
+@cache
 def all_statements() -> dict[str, Statement]:
-    return statements_in(STATEMENTS.read_text(encoding="utf-8"))
+    """Both; their families differ."""
+    return of_the_protocol() | of_memory()
 
 
 def all_left_out() -> LeftOut:
-    """Raises Unknown for an id that no statement has, or a duty that is left out."""
+    """Raises Unknown for an id or family that no statement has, or a duty that is left out."""
     tables = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
     left_out = LeftOut(**tables)
     known = all_statements()
-    check_known(tuple(left_out.no_duty) + tuple(left_out.not_built), LEFT_OUT.name)
+    families = {statement.family for statement in known.values()}
+    later = tuple(id_ for id_ in left_out.later if id_ not in families)
+    check_known((*left_out.no_duty, *left_out.not_built, *later), LEFT_OUT.name)
     duties = [id_ for id_ in left_out.not_built if known[id_].level.binds]
     if duties:
         raise Unknown(f"{LEFT_OUT.name}: a duty cannot be left out: {', '.join(duties)}")

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.page import Ledger, page
+from tests.conformance.page import BEGIN, Ledger, page, page_with_tables
 from tests.conformance.proofs import Collected, Proof, check_marks
 from tests.conformance.statements import (
-    LEFT_OUT,
+    MEMORY,
+    PROTOCOL,
     LeftOut,
     Level,
     Unknown,
     all_left_out,
     all_statements,
     ids_named_in,
+    of_memory,
+    of_the_protocol,
     statements_in,
 )
 
@@ -33,7 +36,7 @@ Between the lines anything may stand.
 - **Z-01** POLICY: so it is.
 - **Z-02** Practice: so do others.
 """
-NOWHERE = LeftOut({}, {})
+NOWHERE = LeftOut({}, {}, {})
 
 
 def ledger(left_out: LeftOut = NOWHERE, **proofs: int) -> Ledger:
@@ -66,26 +69,39 @@ def test_an_id_stands_once() -> None:
 
 
 def test_every_line_of_the_list_is_read() -> None:
-    lines = all_statements_text().count("\n- **")
-    assert len(all_statements()) == lines
-    assert {"N01-01", "N29-172", "N86-28", "NK-08", "Z-19"} <= set(all_statements())
-
-
-def all_statements_text() -> str:
-    return LEFT_OUT.with_name("statements.md").read_text(encoding="utf-8")
+    lines = [
+        path.read_text(encoding="utf-8").count("\n- **") for path in (PROTOCOL, MEMORY)
+    ]  # fmt: skip
+    assert [len(of_the_protocol()), len(of_memory())] == lines
+    assert {"N01-01", "N29-172", "N86-28", "NK-08", "Z-19"} <= set(of_the_protocol())
+    assert {"G-33", "A-28", "D-35", "S-40", "M-31", "X-22"} <= set(of_memory())
+    assert len(all_statements()) == sum(lines)
 
 
 def test_what_is_left_out_exists_and_is_no_duty() -> None:
-    left_out = all_left_out()
-    assert left_out.reason("N43-03") is not None
-    assert left_out.reason("N01-01") is None
+    left_out, known = all_left_out(), all_statements()
+    assert left_out.reason(known["N43-03"]) is not None
+    assert left_out.reason(known["N01-01"]) is None
+
+
+def test_what_comes_later_is_said_of_a_statement_or_of_a_family() -> None:
+    left_out, known = LeftOut({}, {}, {"X": "not yet", "G-13": "later"}), all_statements()
+    given = [left_out.reason(known[id_]) for id_ in ("X-01", "G-13", "G-14")]
+    assert given == ["not yet", "later", None]
+
+
+def test_of_aman_and_snowclaw_nothing_waits_and_of_the_rest_only_the_history_of_versions() -> None:
+    waits = {id_ for id_ in all_left_out().later if id_[0] in "GAS"}
+    assert waits == {"G-13", "G-27"}
 
 
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        ('[no_duty]\n[not_built]\n"N01-01" = "no"', "a duty cannot be left out: N01-01"),
-        ('[no_duty]\n"N99-01" = "no"\n[not_built]', "no such statement: N99-01"),
+        ('[no_duty]\n[not_built]\n"N01-01" = "no"\n[later]', "a duty cannot be left out: N01-01"),
+        ('[no_duty]\n[not_built]\n"A-01" = "no"\n[later]', "a duty cannot be left out: A-01"),
+        ('[no_duty]\n"N99-01" = "no"\n[not_built]\n[later]', "no such statement: N99-01"),
+        ('[no_duty]\n[not_built]\n[later]\n"Q" = "no"', "no such statement: Q"),
     ],
 )
 def test_a_table_of_what_is_left_out_may_be_wrong(
@@ -106,7 +122,7 @@ def test_a_table_of_what_is_left_out_may_be_wrong(
         ("N62-01, 03…05, 08, Z-13", ["N62-01", "N62-03", "N62-04", "N62-05", "N62-08", "Z-13"]),
         ("N29-112…114, NK-01...03", ["N29-112", "N29-113", "N29-114", "NK-01", "NK-02", "NK-03"]),
         ("N01-14…20", ["N01-14", "N01-20"]),  # none of the ids between exists
-        ("S-21, G-02, memory §2.7, NIP-01, 20", []),
+        ("S-21…23, G-02, memory §2.7, RG, NIP-01, 20", ["S-21", "S-22", "S-23", "G-02"]),
     ],
 )
 def test_the_ids_that_a_line_names(line: str, ids: list[str]) -> None:
@@ -168,17 +184,39 @@ def test_a_mark_without_a_statement_ends_the_collection(
 
 def test_open_is_what_asks_for_something_and_has_neither_proof_nor_reason() -> None:
     assert [each.id for each in ledger().open()] == ["N01-01", "N01-02", "Z-01"]
-    left_out = LeftOut({"Z-01": "of clients"}, {"N01-02": "no use"})
+    left_out = LeftOut({"Z-01": "of clients"}, {"N01-02": "no use"}, {})
     assert [each.id for each in ledger(left_out, N01_01=1).open()] == []
 
 
 def test_nothing_is_both_proven_and_left_out() -> None:
     with pytest.raises(Unknown, match="both proven and left out: N01-02"):
-        ledger(LeftOut({}, {"N01-02": "no use"}), N01_02=1).check_nothing_is_both()
+        ledger(LeftOut({}, {"N01-02": "no use"}, {}), N01_02=1).check_nothing_is_both()
+
+
+def test_what_comes_later_may_be_proven_all_the_same() -> None:
+    later = ledger(LeftOut({}, {}, {"N01": "later", "Z": "later"}), N01_02=1)
+    later.check_nothing_is_both()
+    assert later.open() == []
+    rows = page(later).splitlines()
+    assert "| [01. Basic protocol](#01-basic-protocol) | 2 | 1 | 1 | 0 |" in rows
+    assert "| Z-01 | POLICY | so it is. | left out: later |" in rows
+
+
+def test_the_tables_of_memory_stand_behind_what_people_wrote() -> None:
+    made = page_with_tables(f"# Memory\n\nWords.\n{BEGIN}\nold rows\n", ledger(N01_01=1))
+    assert made.startswith(f"# Memory\n\nWords.\n{BEGIN}\n\n| section |")
+    assert "\n### Z. Decided\n" in made
+    assert "old rows" not in made
+    assert page_with_tables(made, ledger(N01_01=1)) == made
+
+
+def test_a_page_without_the_line_before_its_tables_is_not_written_over() -> None:
+    with pytest.raises(Unknown, match="the page has no line"):
+        page_with_tables("# Memory\n", ledger())
 
 
 def test_the_page_counts_and_names_what_proves_each_statement() -> None:
-    made = page(ledger(LeftOut({}, {"N01-02": "no use"}), N01_01=5)).splitlines()
+    made = page(ledger(LeftOut({}, {"N01-02": "no use"}, {}), N01_01=5)).splitlines()
     assert "| [01. Basic protocol](#01-basic-protocol) | 2 | 1 | 1 | 0 |" in made
     assert "| **all** | **4** | **1** | **2** | **1** |" in made
     proofs = "<br>".join(

@@ -1,0 +1,1 @@
+"""How well memory is found again: `make recall-bench` asks the questions of a data set."""

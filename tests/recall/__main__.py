@@ -1,0 +1,206 @@
+"""`python -m tests.recall` asks a relay the questions of a data set, and prints how well it did.
+
+Without arguments: a small synthetic set. `--data FILE`: LoCoMo's `locomo10.json`, or another file
+of its form with `--sha256`. Each conversation gets a fresh relay. All numbers but times are the
+same in each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tests import cast
+from tests.e2e.rookery import Rookery
+from tests.recall import synthetic
+from tests.recall.dataset import CATEGORIES, LOCOMO, DatasetFault, conversations_in, read
+from tests.recall.measures import Quality, chance, mean, quality, sessions_of
+from tests.recall.roads import AGENT, MemoryRefused, roads_into, session_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.recall.dataset import Conversation
+
+ANY_ORDER = "any order"
+"""What chance alone would reach."""
+ALL = "all"
+
+
+class Answer(NamedTuple):
+    """How one question went by one road."""
+
+    road: str
+    category: int
+    quality: Quality
+    seconds: float | None
+
+
+class Row(NamedTuple):
+    """All questions of a category, by one road."""
+
+    road: str
+    category: str
+    questions: int
+    quality: Quality
+    ms: float | None
+    """Of a question, on average."""
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.recall",
+        description="How well a relay finds the sessions that answer a question.",
+    )
+    parser.add_argument("--data", type=Path, metavar="FILE", help="LoCoMo's locomo10.json")
+    parser.add_argument(
+        "--sha256", metavar="HEX", default=LOCOMO, help="of FILE, when it is another one"
+    )
+    parser.add_argument("--only", default="", metavar="REGEX", help="roads whose name it finds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    return parser.parse_args(words)
+
+
+async def ask_all(
+    conversations: Sequence[Conversation], only: re.Pattern[str], asked: Callable[[str], None]
+) -> list[Answer]:
+    """By the roads that `only` finds in their names. Raises MemoryRefused."""
+    answers: list[Answer] = []
+    for conversation in conversations:
+        with tempfile.TemporaryDirectory(prefix="rookery-recall-") as name:
+            folder = Path(name)
+            async with Rookery(folder / "relay") as rookery:
+                await rookery.init("--owner", cast.owner.npub, "--agent", AGENT.npub)
+                await rookery.start()
+                async with roads_into(rookery.url, folder, conversation) as roads:
+                    asking = [road for road in roads if only.search(road.name)]
+                    there = sum(bool(session.turns) for session in conversation.sessions)
+                    for question in conversation.questions:
+                        sought = question.evidence
+                        if not sought:
+                            continue
+                        for road in asking:
+                            began = time.perf_counter()
+                            hits = await road.ask(question.text)
+                            seconds = time.perf_counter() - began
+                            reached = quality(sessions_of(map(session_in, hits)), sought)
+                            answers.append(Answer(road.name, question.category, reached, seconds))
+                        reached = chance(there, len(sought))
+                        answers.append(Answer(ANY_ORDER, question.category, reached, None))
+                        asked(conversation.name)
+    return answers
+
+
+def rows_of(answers: Sequence[Answer]) -> list[Row]:
+    """By road, in their order, and in each by category; all of them first."""
+    grouped: defaultdict[str, defaultdict[int, list[Answer]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for answer in answers:
+        grouped[answer.road][answer.category].append(answer)
+    rows = []
+    for road, by_category in grouped.items():
+        everything = [answer for some in by_category.values() for answer in some]
+        rows.append(_row(road, ALL, everything))
+        for category, some in sorted(by_category.items()):
+            rows.append(_row(road, CATEGORIES.get(category, str(category)), some))
+    return rows
+
+
+def _row(road: str, category: str, answers: Sequence[Answer]) -> Row:
+    seconds = [answer.seconds for answer in answers if answer.seconds is not None]
+    ms = 1000 * sum(seconds) / len(seconds) if seconds else None
+    return Row(road, category, len(answers), mean(answer.quality for answer in answers), ms)
+
+
+def table(rows: Sequence[Row], title: str) -> Table:
+    made = Table(title=title, title_justify="left")
+    made.add_column("road", no_wrap=True)
+    made.add_column("questions", no_wrap=True)
+    for name in ("number", "R@5", "R@10", "MRR", "ms"):
+        made.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        if row.category == ALL and made.row_count:
+            made.add_section()
+        reached = row.quality
+        made.add_row(
+            row.road if row.category == ALL else "", row.category, f"{row.questions:,}",
+            f"{reached.recall_5:.3f}", f"{reached.recall_10:.3f}", f"{reached.reciprocal:.3f}",
+            "" if row.ms is None else f"{row.ms:.1f}",
+            style="bold" if row.category == ALL else None,
+        )  # fmt: skip
+    return made
+
+
+def report(rows: Sequence[Row], name: str, unjudged: int) -> dict[str, object]:
+    return {
+        "data": name,
+        "unjudged": unjudged,
+        "rows": [
+            {
+                "road": row.road, "questions": row.category, "number": row.questions,
+                "r@5": round(row.quality.recall_5, 4), "r@10": round(row.quality.recall_10, 4),
+                "mrr": round(row.quality.reciprocal, 4),
+                "ms": None if row.ms is None else round(row.ms, 2),
+            }
+            for row in rows
+        ],
+    }  # fmt: skip
+
+
+def main() -> int:
+    options = arguments()
+    try:
+        conversations = (
+            conversations_in(synthetic.samples()) if options.data is None
+            else read(options.data, options.sha256)
+        )  # fmt: skip
+    except DatasetFault as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 2
+    name = f"synthetic, seed {synthetic.SEED}" if options.data is None else options.data.name
+    judged = [bool(each.evidence) for talk in conversations for each in talk.questions]
+    shown = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    with shown:
+        task = shown.add_task("", total=sum(judged))
+        try:
+            answers = asyncio.run(
+                ask_all(
+                    conversations, re.compile(options.only),
+                    lambda of: shown.update(task, description=of, advance=1),
+                )
+            )  # fmt: skip
+        except MemoryRefused as refused:
+            print(f"error: the relay did not take it: {refused}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    rows, unjudged = rows_of(answers), judged.count(False)
+    sessions = sum(len(talk.sessions) for talk in conversations)
+    console = Console()
+    console.width = max(console.width, 90)  # narrower, cells lose their numbers
+    console.print(table(rows, f"{name}: {len(conversations)} conversations, {sessions} sessions"))
+    if unjudged:
+        print(f"{unjudged} questions name no session that answers them, and were not asked")
+    if options.json is not None:
+        options.json.write_text(json.dumps(report(rows, name, unjudged), indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
