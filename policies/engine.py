@@ -373,7 +373,7 @@ class PolicySet:
         if not asked.about(event, facts):
             return None
         if rule.schema is not None and self.memory.schema_of(rule.schema) is SchemaMode.OFF:
-            return records_objection(name, event, facts)
+            return records_objection(name, event, facts, self.people)
         for tag in rule.require:
             if not _has(event, tag):
                 custom = rule.reject if rule.writers is None else None
@@ -382,7 +382,7 @@ class PolicySet:
             refusal = too_little_work(event, rule.pow_bits, name)
             if refusal is not None:
                 return refusal
-        refusal = records_objection(name, event, facts)
+        refusal = records_objection(name, event, facts, self.people)
         if refusal is not None:
             return refusal
         if rule.schema is not None:

@@ -201,6 +201,13 @@ class People:
     def owner_of(self, pubkey: str) -> bool:
         return pubkey in self.owners or any(pubkey in home.owners for home in self.households)
 
+    def owns(self, pubkey: str, author: str | None) -> bool:
+        """Whether the key is an owner to what this author wrote; None: to whatever anybody will."""
+        return pubkey in self.owners or any(
+            pubkey in home.owners and author is not None and home.has(author)
+            for home in self.households
+        )
+
     def agent_of(self, pubkey: str) -> bool:
         return pubkey in self.agents or any(pubkey in home.agents for home in self.households)
 

@@ -7,6 +7,7 @@ Order (G-03): required tags (asked by the rule that names the check), `d`, conte
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from policies.rules.people import ENVELOPES
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from policies.write_rule import WriteRule
     from relay.nostr.event import Event
     from relay.verdict import Facts
-    from relay.visibility import ReadRule
+    from relay.visibility import People, ReadRule
 
     Check = Callable[[Event, Terms], str | None]
+    Owns = Callable[[str | None], bool]
 
 
 def schema_fault(
@@ -85,24 +87,20 @@ PINS: Final = "agents and owners pin"
 _MAY_NOT_PIN: Final = Reject(Prefix.RESTRICTED, "only the author or the owner may pin", PINS)
 
 
-def _superseding(event: Event, facts: Facts) -> Reject | None:
-    return _rejected(SUPERSEDES, against_supersession(
-        event, facts.records or (), is_owner=Who.OWNER in facts.who
-    ))  # fmt: skip
+def _superseding(event: Event, facts: Facts, owns: Owns) -> Reject | None:
+    return _rejected(SUPERSEDES, against_supersession(event, facts.records or (), owns))
 
 
-def _patching(event: Event, facts: Facts) -> Reject | None:
-    return _rejected(PATCHES, against_patch(
-        event, facts.records or (), is_owner=Who.OWNER in facts.who
-    ))  # fmt: skip
+def _patching(event: Event, facts: Facts, owns: Owns) -> Reject | None:
+    return _rejected(PATCHES, against_patch(event, facts.records or (), owns))
 
 
-def _pinning(event: Event, facts: Facts) -> Reject | None:
+def _pinning(event: Event, facts: Facts, owns: Owns) -> Reject | None:
     """A pin whose `d` names nothing is left to the check of its form."""
     if pinned_by(event) is None:
         return None
     for target in facts.records or ():
-        if Who.OWNER in facts.who or target.pubkey == event.pubkey:
+        if target.pubkey == event.pubkey or owns(target.pubkey):
             return None
     return _MAY_NOT_PIN
 
@@ -111,7 +109,7 @@ def _rejected(rule: str, objection: tuple[Prefix, str] | None) -> Reject | None:
     return None if objection is None else Reject(*objection, rule)
 
 
-_ASKING: Final[Mapping[str, Callable[[Event, Facts], Reject | None]]] = {
+_ASKING: Final[Mapping[str, Callable[[Event, Facts, Owns], Reject | None]]] = {
     SUPERSEDES: _superseding, PATCHES: _patching, PINS: _pinning,
 }  # fmt: skip
 
@@ -121,7 +119,9 @@ def asks_records(rule: str) -> bool:
     return rule in _ASKING
 
 
-def records_objection(rule: str, event: Event, facts: Facts) -> Reject | None:
+def records_objection(
+    rule: str, event: Event, facts: Facts, people: People
+) -> Reject | None:
     """What stored records say against a record; nothing where nobody looked them up.
 
     They are rules about the author, so that trusted imports are not asked.
@@ -129,7 +129,7 @@ def records_objection(rule: str, event: Event, facts: Facts) -> Reject | None:
     asking = _ASKING.get(rule)
     if asking is None or facts.records is None or facts.origin is Origin.TRUSTED_IMPORT:
         return None
-    return asking(event, facts)
+    return asking(event, facts, partial(people.owns, event.pubkey))
 
 
 # -- rules that a setting changes ---------------------------------------------------------------

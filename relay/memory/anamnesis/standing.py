@@ -13,12 +13,14 @@ from relay.memory.naming import ENTRY, PATCH, SUPERSEDED, replacement_in
 from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from relay.memory.naming import RecordFacts
     from relay.nostr.event import Event
 
     Objection = tuple[Prefix, str]
+    Owns = Callable[[str | None], bool]
+    """Whether whoever writes is an owner to what this key wrote; None: to whatever anybody will."""
 
 _MAY_NOT_SUPERSEDE: Final = (
     Prefix.RESTRICTED, "only the author or the owner may supersede a memory"
@@ -46,7 +48,7 @@ def original_of(entries: Iterable[_Entry]) -> _Entry | None:
 
 
 def against_supersession(
-    event: Event, records: Sequence[RecordFacts], *, is_owner: bool
+    event: Event, records: Sequence[RecordFacts], owns: Owns
 ) -> Objection | None:
     """Itself, unknown, not allowed, cycle: in this order. What is malformed is not looked at."""
     old, new = event.d.removeprefix(SUPERSEDED), replacement_in(event)
@@ -57,24 +59,25 @@ def against_supersession(
     for hashed in [old] if new is None else [old, new]:
         if not _entries(records, hashed):
             return Prefix.INVALID, f"unknown memory {hashed[:12]}"
-    if not is_owner and not _is_original_author(event.pubkey, _entries(records, old)):
+    if not _is_for(event.pubkey, _entries(records, old), owns):
         return _MAY_NOT_SUPERSEDE
     return _CYCLE if new is not None and _leads_to(old, new, records) else None
 
 
 def against_patch(
-    event: Event, records: Sequence[RecordFacts], *, is_owner: bool
+    event: Event, records: Sequence[RecordFacts], owns: Owns
 ) -> Objection | None:
-    """A patch of what is not stored is an owner's alone: nobody is its author."""
+    """A patch of what is not stored is for an owner of all: nobody is its author."""
     hashed = event.d.removeprefix(PATCH)
-    if is_owner or not is_hex64(hashed) or event.tag("x") != hashed:
+    if not is_hex64(hashed) or event.tag("x") != hashed:
         return None
-    return None if _is_original_author(event.pubkey, _entries(records, hashed)) else _MAY_NOT_PATCH
+    return None if _is_for(event.pubkey, _entries(records, hashed), owns) else _MAY_NOT_PATCH
 
 
-def _is_original_author(pubkey: str, entries: Iterable[RecordFacts]) -> bool:
+def _is_for(pubkey: str, entries: Iterable[RecordFacts], owns: Owns) -> bool:
     original = original_of(entries)
-    return original is not None and original.pubkey == pubkey
+    author = None if original is None else original.pubkey
+    return author == pubkey or owns(author)
 
 
 def _entries(records: Iterable[RecordFacts], hashed: str) -> list[RecordFacts]:

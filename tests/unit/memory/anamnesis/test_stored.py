@@ -10,7 +10,7 @@ import pytest
 from relay.memory.anamnesis.checks import content_hash
 from relay.named import with_named
 from relay.verdict import Origin
-from tests.cast import alice, bob, owner, robot, rover
+from tests.cast import alice, bob, carol, dave, owner, robot, rover
 from tests.contract.writing import NOTHING_WANTED
 from tests.unit.home import NOON, STORED, Home, Letter, policy_of, store_of
 from tests.unit.memory.anamnesis.making import patched, superseded, told, vouched
@@ -420,3 +420,25 @@ async def test_how_long_a_memory_may_be_is_set_and_reloaded(home: Home) -> None:
     assert await home.take(told(rover, long)) == [(False, says)]
     set_to(home, "[memory.anamnesis]\nmax_bytes = 20")
     assert await home.take(told(rover, long)) == [STORED]
+
+
+@pytest.mark.proves("X-07", "X-16", "M-07")
+async def test_who_owns_a_household_is_an_owner_to_what_its_keys_wrote_and_to_nothing_else(
+    home: Home,
+) -> None:
+    carols = f'[[actors.household]]\nname = "carols"\nowner = "{carol.npub}"\nagents = '
+    set_to(home, f'{carols}["{dave.npub}"]')
+    note, other = home.made(dave, 1), home.made(robot, 1)
+    await home.take(note, other, told(dave, "a"), told(dave, "b"), told(robot, "c"))
+    await home.do(alice, 9007, h="tea")
+    await home.do(alice, 9000, ["p", carol.pubkey], h="tea")  # so that entries are hers to read
+    batch = [
+        superseded(carol, A, B), superseded(carol, C, B), patched(carol, A, confidence=1),
+        patched(carol, C, confidence=1), patched(carol, D, confidence=1),
+        pin(home, carol, note.id), pin(home, carol, other.id),
+    ]  # fmt: skip
+    assert await home.take(*batch) == [
+        STORED, MAY_NOT_SUPERSEDE, STORED, MAY_NOT_PATCH, MAY_NOT_PATCH, STORED, MAY_NOT_PIN
+    ]  # fmt: skip
+    await home.take(told(owner, "x"))
+    assert await home.take(superseded(owner, C, A), patched(owner, D, confidence=1)) == [STORED] * 2
