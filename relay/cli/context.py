@@ -79,7 +79,7 @@ def context(
                 await claw.learn_name(by)
             return claw.assemble(current, system, budget)
 
-    made = with_settings(Actor.AGENT, relay, key_file, work)
+    made = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
         print_json(_as_json(made))
         return

@@ -148,7 +148,7 @@ def get(
         own = conversation_key(settings.key, settings.key.pubkey)
         return shown_in(events, settings.key.pubkey, own, await owners_at(client, owners))
 
-    found = with_settings(Actor.AGENT, relay, key_file, work)
+    found = with_settings(Actor.USER, relay, key_file, work)
     if not found:
         click.echo(f"no memory for {printable(key.text)}", err=True)
         return 1
@@ -225,7 +225,7 @@ def set_(
             _note(claw, key, given, is_for_owner=is_for_owner)
             return next(iter(await claw.flush()), None)
 
-    written = with_settings(Actor.AGENT, relay, key_file, work)
+    written = with_settings(Actor.USER, relay, key_file, work)
     if written is None:
         click.echo(f"{printable(key.text)} is known to be so already", err=True)
     elif as_json:
@@ -304,7 +304,7 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
         return [event async for event in client.query_all(wanted)]
 
     found = [
-        event for event in with_client(Actor.AGENT, relay, key_file, work)
+        event for event in with_client(Actor.USER, relay, key_file, work)
         if event.d.startswith((AGENT, COLLECTIVE)) and not event.d.startswith(CONFIG)
     ]  # fmt: skip
     found.sort(key=lambda event: (event.d, -event.created_at, event.id))
@@ -345,7 +345,7 @@ def forget(key: Key, relay: str | None, key_file: Path | None, *, as_json: bool)
         async with Client(client.url, agent) as agents:
             return await _forgotten(agents, agent, theirs)
 
-    forgotten = with_settings(Actor.AGENT, relay, key_file, work)
+    forgotten = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
         print_json({"forgotten": forgotten})
     for d in () if as_json else forgotten:

@@ -137,7 +137,7 @@ def search(
             said = await reader.said_of({hit.hashed for hit in best if hit.hashed})
         return Found(best, await _names(client, {hit.event.pubkey for hit in best}), said)
 
-    hits, names, said = with_settings(Actor.AGENT, relay, key_file, work)
+    hits, names, said = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
         print_json([_as_json(hit, names, said.get(hit.hashed)) for hit in hits])
     elif form == "context":

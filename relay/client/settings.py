@@ -11,7 +11,7 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,11 +41,16 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class Actor(StrEnum):
-    """Whose key a command signs with when nobody says otherwise; also the name of its file."""
+class Actor(Enum):
+    """Whose key a command signs with when it was not given one itself (contract §2)."""
 
     OWNER = "owner"
+    """`key_file`, else the owner's key that `serve` made."""
     AGENT = "agent"
+    """`agent_key_file`, else `key_file`, else the agent's key that `serve` made: an owner who has
+    both files set is no agent."""
+    USER = "user"
+    """`key_file`, else as an agent: who looks after memory may be its owner (S-23)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +181,23 @@ def _key(
     named = named_key(key_file, environ)
     if named is not None:
         return named
-    if file.key_file is not None:
-        return _key_in(file.key_file)
-    if actor is Actor.AGENT and file.agent_key_file is not None:
-        return _key_in(file.agent_key_file)
-    made_by_serve = here / "data" / "keys" / f"{actor}.nsec"
+    name, files = "agent", [file.key_file, file.agent_key_file]
+    match actor:
+        case Actor.OWNER:
+            name, files = "owner", [file.key_file]
+        case Actor.AGENT:
+            files.reverse()
+        case Actor.USER:
+            pass
+    for path in files:
+        if path is not None:
+            return _key_in(path)
+    made_by_serve = here / "data" / "keys" / f"{name}.nsec"
     if made_by_serve.exists():
         return _key_in(made_by_serve)
     raise UserError(
         f"no key to sign with: give --key-file FILE or set ROOKERY_KEY (there is no key_file in"
-        f" ~/{FILE} and no ./data/keys/{actor}.nsec; `rookery keygen` makes a key)"
+        f" ~/{FILE} and no ./data/keys/{name}.nsec; `rookery keygen` makes a key)"
     )
 
 

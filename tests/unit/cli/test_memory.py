@@ -460,8 +460,9 @@ async def test_a_question_in_a_sentence_finds_what_has_its_words_when_nothing_ha
 
 @pytest.mark.proves("G-26")
 async def test_a_claim_is_quoted_with_who_vouches_and_what_took_the_place_of_what(
-    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
-) -> None:
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     texts = ["tea is old", "tea is very old", "tea is new"]
     entries = [Entry(text, robot.pubkey, "Robot", DAY) for text in texts]
     hashes = [entry.hash for entry in entries]
@@ -479,6 +480,12 @@ async def test_a_claim_is_quoted_with_who_vouches_and_what_took_the_place_of_wha
     assert await rookery("memory", "search", "very") == 0
     said = f"vouched by Rover; supersedes {hashes[0][:12]}; superseded by {hashes[2][:12]}"
     assert capsys.readouterr().out.rstrip().endswith(said)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert await rookery("memory", "search", "very") == 0
+    first, text, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith(hit["id"][:8]), "a terminal of 80 columns cuts nothing"
+    assert text.rstrip() == "  tea is very old"
 
 
 @pytest.mark.proves("G-26")

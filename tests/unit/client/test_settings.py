@@ -116,6 +116,18 @@ def test_an_agent_s_command_takes_the_agent_s_key_file_when_there_is_no_other(
     assert found(tmp_path, Actor.AGENT).key.pubkey == robot.pubkey
 
 
+def test_with_both_files_agents_sign_as_the_agent_and_who_looks_after_memory_as_the_owner(
+    tmp_path: Path,
+) -> None:
+    write_key(tmp_path / "me", owner)
+    write_key(tmp_path / "bot", robot)
+    write_file(tmp_path, 'key_file = "~/me"\nagent_key_file = "~/bot"\n')
+    signs = {actor: found(tmp_path, actor).key.pubkey for actor in Actor}
+    assert signs == {
+        Actor.OWNER: owner.pubkey, Actor.AGENT: robot.pubkey, Actor.USER: owner.pubkey
+    }  # fmt: skip
+
+
 def test_tables_of_the_memory_systems_are_kept_for_who_reads_them(tmp_path: Path) -> None:
     write_file(tmp_path, '[snowclaw]\nrespond_mode = "all"\n[nmem]\n[anamnesis]\n')
     assert dict(read_client_file(tmp_path).tables) == {
