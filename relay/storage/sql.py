@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.nostr.filters import BROAD_TAGS
 from relay.nostr.nip50 import search_from
 from relay.storage.conditions import (
+    TRUE,
     Condition,
     Moment,
     Recent,
@@ -187,9 +188,12 @@ class Compiler:
         self, filters: Sequence[Filter], visibility: Visibility, now: int
     ) -> Condition:
         """seq of the rows that any of the filters finds, each once."""
+        readable = [self.visible(visibility, filter_) for filter_ in filters]
+        # Who may read is most of the text of a query: said once where it is the same for all.
+        common = readable[0] if len(set(readable)) == 1 < len(filters) else None
         parts = []
         values: list[Bound] = []
-        for filter_ in filters:
+        for filter_, may_read in zip(filters, readable, strict=True):
             search = None if filter_.search is None else search_from(filter_.search)
             if search is None:
                 walks, rest = self._walks(filter_, in_order=False)
@@ -199,7 +203,7 @@ class Compiler:
                 [
                     rest,
                     unexpired(now),
-                    self.visible(visibility, filter_),
+                    may_read if common is None else TRUE,
                 ]
             )
             for walk in walks:
@@ -207,7 +211,14 @@ class Compiler:
                 once = "" if walk.ordered else "DISTINCT "
                 parts.append(f"SELECT {once}e.seq AS seq {walk.source} WHERE {where.sql}")
                 values.extend(where.values)
-        return Condition(" UNION ".join(parts), tuple(values))
+        found = " UNION ".join(parts)
+        if common is None:
+            return Condition(found, tuple(values))
+        return Condition(
+            f"SELECT e.seq AS seq FROM ({found}) AS f CROSS JOIN events AS e ON e.seq = f.seq"
+            f" WHERE {common.sql}",
+            (*values, *common.values),
+        )
 
     def search(
         self, search: Search, filter_: Filter, visibility: Visibility, *,

@@ -115,11 +115,11 @@ def _roads(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tuple[
         order = merged([[event.id for event in answer] for answer in answers])
         return [sessions[id_] for id_ in order[:HITS]]
 
-    def in_the_cache(query: Callable[[str], str], order: Order) -> Callable[[str], Any]:
+    def in_the_cache(order: Order) -> Callable[[str], Any]:
         async def ask(question: str) -> list[str]:
             # What Nmem.search does, at another time than now.
             with nmem.database.reading() as db:
-                hits = search(db, query(question), Scope(), order, now, HITS, 0)
+                hits = search(db, any_of(question), Scope(), order, now, HITS, 0)
             return [hit.session_id for hit in hits]
 
         return ask
@@ -132,8 +132,7 @@ def _roads(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tuple[
     return (
         Road("relay, all words", by_all_words),
         Road("relay, any word", by_any_word),
-        Road("nmem, all words", in_the_cache(str, Order.RELEVANCE)),
-        Road("nmem, any word", in_the_cache(any_of, Order.RELEVANCE)),
-        Road("nmem, any word, blended", in_the_cache(any_of, Order.BLENDED)),
+        Road("nmem, any word", in_the_cache(Order.RELEVANCE)),
+        Road("nmem, any word, blended", in_the_cache(Order.BLENDED)),
         Road("anamnesis recall", recalled),
     )
