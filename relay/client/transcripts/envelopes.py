@@ -7,6 +7,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
+from relay.memory.newest import Newest
 from relay.nostr import kinds, pns
 from relay.nostr.filters import Filter
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 MAX_INNER: Final = 65_535
 """Bytes of an event inside: the most that other programs' NIP-44 takes (D-30)."""
 _NONCE_BYTES: Final = 32
+_MOST_OPEN: Final = 5_000
+"""Events kept open: a session, or a day of one that is followed."""
 
 
 class Envelopes:
@@ -26,7 +29,7 @@ class Envelopes:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._inside: dict[str, Event | None] = {}
+        self._inside: Newest[str, Event | None] = Newest(_MOST_OPEN)
         """Envelope id → the event inside; None: it cannot be opened."""
 
     @property
@@ -42,11 +45,14 @@ class Envelopes:
 
     async def opened(self, envelopes: Sequence[Event]) -> list[Event]:
         """The events inside, each once, newest first; what cannot be opened is left out."""
-        new = [envelope for envelope in envelopes if envelope.id not in self._inside]
+        ids = {envelope.id for envelope in envelopes}
+        inside = {id_: event for id_, event in self._inside.items() if id_ in ids}
+        new = [envelope for envelope in envelopes if envelope.id not in inside]
         if new:
-            self._inside.update(await asyncio.to_thread(self._opened, new))
-        inside = (self._inside[envelope.id] for envelope in envelopes)
-        unique = {event.id: event for event in inside if event is not None}
+            inside |= await asyncio.to_thread(self._opened, new)
+        for id_ in (envelope.id for envelope in new[:_MOST_OPEN]):
+            self._inside[id_] = inside[id_]
+        unique = {event.id: event for event in inside.values() if event is not None}
         return sorted(unique.values(), key=lambda event: (-event.created_at, event.id))
 
     def _opened(self, envelopes: Iterable[Event]) -> dict[str, Event | None]:

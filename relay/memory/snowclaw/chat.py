@@ -5,12 +5,12 @@ MEMORY.md S-30, S-33…S-38. Only in memory: an agent that starts again asks the
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
 from relay.memory.fields import object_in
+from relay.memory.newest import Newest
 from relay.memory.snowclaw.context import ContextAssembler, HistoryStyle, Sender, TrimOrder
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from
 from relay.memory.snowclaw.key_filter import KeyFilter
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_COMMENT)
 """What is a message of a group (S-28)."""
 _MOST_OWN_IDS: Final = 10_000
+_MOST_PEOPLE: Final = 50_000
+"""Whose names and keys are remembered: in an open group strangers decide how many there are."""
 
 
 class Chat:
@@ -47,12 +49,14 @@ class Chat:
         self._notebook = notebook
         self._trim_order = trim_order
         self._history_style = history_style
-        self._pubkeys = set(notebook.authors)
-        self.key_filter = KeyFilter(self._pubkeys)
+        self._pubkeys: Newest[str, None] = Newest(_MOST_PEOPLE)
+        for author in notebook.authors:
+            self._pubkeys[author] = None
+        self.key_filter = KeyFilter(self._pubkeys.keys())
         self._rings: dict[str, RingBuffer[HistoryMessage]] = {}
-        self._own_ids: OrderedDict[str, None] = OrderedDict()
+        self._own_ids: Newest[str, None] = Newest(_MOST_OWN_IDS)
         """Of what the agent wrote itself: who replies to it means the agent."""
-        self._names: dict[str, str | None] = {}
+        self._names: Newest[str, str | None] = Newest(_MOST_PEOPLE)
         """By public key; None: asked for, and has none."""
 
     # -- what comes in ----------------------------------------------------------------------------
@@ -92,12 +96,10 @@ class Chat:
         self._names.setdefault(pubkey, None)
 
     def _meet(self, event: Event) -> None:
-        self._pubkeys.add(event.pubkey)
+        self._pubkeys[event.pubkey] = None
         self._notebook.meet(event.pubkey)
         if event.pubkey == self._agent.pubkey:
             self._own_ids[event.id] = None
-            if len(self._own_ids) > _MOST_OWN_IDS:
-                self._own_ids.popitem(last=False)
 
     def _note_sender(self, event: Event, group: str) -> None:
         notebook, of_group = self._notebook, OfGroup(group)

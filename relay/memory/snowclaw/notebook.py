@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from relay.memory.newest import Newest
 from relay.memory.reading import Unread
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
@@ -51,6 +52,8 @@ Subject = OfUser | OfGroup
 """Whom a record is about; of a user the key is the first 32 hex, or 16 when no more is known."""
 
 _SHORT: Final = 32
+_MOST_PEOPLE: Final = 50_000
+"""Whose whole keys are remembered."""
 
 
 class Notebook:
@@ -75,7 +78,7 @@ class Notebook:
         self._file = GroupConfig() if file is None else file
         self.config = DynamicConfig(self.owners, self._file)
         self._shelf = Shelf(key)
-        self._pubkeys: dict[str, str] = {}
+        self._pubkeys: Newest[str, str] = Newest(_MOST_PEOPLE)
         """The first 32 hex → the public key, of those that were seen whole."""
         self._unsaved: dict[Subject, Edits] = {}
         self._readers: dict[OfUser, str] = {}
