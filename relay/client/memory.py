@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
+_SEARCH: Final = 50
+"""The NIP."""
 _FIRST_S: Final = 3.0
 """With a folder: how long `async with` waits for the relay before it goes on without."""
 
@@ -154,6 +156,11 @@ class MemoryClient:
         said = (await self._information()).get("memory")
         listed = said.get(extra) if isinstance(said, dict) else None
         return isinstance(listed, list) and value in listed
+
+    async def searches(self) -> bool:
+        """Whether the relay offers NIP-50 (G-30). False while it is away."""
+        listed = (await self._information()).get("supported_nips")
+        return isinstance(listed, list) and _SEARCH in listed
 
     async def all_of(self, *filters: Question) -> AsyncIterator[list[Event]]:
         """What the relay has, page by page; not from the cache. Raises as Client.query does."""

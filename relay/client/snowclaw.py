@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from relay.memory.snowclaw.key_filter import KeyFilter
     from relay.nostr.event import Event
 
-_SEARCH: Final = 50
-"""The NIP."""
 _INBOX: Final = 1_000
 """Messages that wait for their reader before the next ones are taken from the subscription."""
 
@@ -276,11 +274,7 @@ class Snowclaw(SnowclawRecords):
         return recalled[:limit]
 
     async def _searched(self, query: str, limit: int) -> list[Event]:
-        listed: object = None
-        with suppress(ClientError):
-            if self.is_online:
-                listed = (await self._client.information()).get("supported_nips")
-        if isinstance(listed, list) and _SEARCH in listed:
+        if self.is_online and await self.searches():
             wanted = await self._wanted()
             return await self._client.query({**wanted, "search": query, "limit": limit})
         self.shortfall = f"{self.url} has no search: what is known is looked through word by word"

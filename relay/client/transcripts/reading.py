@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.nostr.pns import Channel
 
-_SEARCH: Final = 50
-"""The NIP."""
 _LAST_NOTES: Final = 64
 """Looked at to see whether the last of them has its line."""
 
@@ -189,11 +187,6 @@ class Reading(MemoryClient):
             found = matching(await self.read(wanted))
         found += matching(await self._inside(wanted))
         return [note_of(event) for event in found[:limit]]
-
-    async def searches(self) -> bool:
-        """Whether the relay offers NIP-50 (G-30)."""
-        listed = (await self._information()).get("supported_nips")
-        return isinstance(listed, list) and 50 in listed
 
     async def _inside(self, wanted: Mapping[str, object]) -> list[Event]:
         """What is in the envelopes, newest first."""
