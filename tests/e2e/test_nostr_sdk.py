@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 from nostr_sdk import (
     Authenticator,
     ClientBuilder,
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
 
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+# Threads of nostr-sdk may ask for a login after `shutdown`, so their loop outlives the tests.
+LASTING_LOOP = pytest.mark.asyncio(loop_scope="session")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), LASTING_LOOP]
 
 WAIT = timedelta(seconds=20)
 GROUP_KINDS = [9, 30078, 30093, 30095, 9000, 9002, 9007, 39001, 39002]
@@ -281,7 +285,7 @@ class Scene:
         return {name: about[2] for name, about in said.items()}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     uniffi_set_event_loop(asyncio.get_running_loop())
     async with Rookery(tmp_path / "data") as rookery, contextlib.AsyncExitStack() as stack:

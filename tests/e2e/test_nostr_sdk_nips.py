@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 from nostr_sdk import (
     ClientBuilder,
     Event,
@@ -27,7 +28,7 @@ from nostr_sdk import (
 
 from tests import cast
 from tests.e2e.rookery import Rookery, connected
-from tests.e2e.test_nostr_sdk import WAIT, Person
+from tests.e2e.test_nostr_sdk import LASTING_LOOP, WAIT, Person
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), LASTING_LOOP]
 
 
 class Place:
@@ -50,7 +51,7 @@ class Place:
         return await self._stack.enter_async_context(person.here(login=login))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     uniffi_set_event_loop(asyncio.get_running_loop())
     async with Rookery(tmp_path / "data") as rookery, contextlib.AsyncExitStack() as stack:
