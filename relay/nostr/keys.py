@@ -10,6 +10,7 @@ from coincurve import PrivateKey, PublicKeyXOnly
 from relay.errors import Invalid, UserError
 from relay.nostr.event import Event, is_hex64, signed
 from relay.nostr.nip19 import decode_bech32, encode_bech32
+from relay.nostr.schnorr import signing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class SecretKey:
     """One key pair that can sign. Its `repr` never shows the secret."""
 
-    __slots__ = ("_key", "pubkey")
+    __slots__ = ("_key", "_sign", "pubkey")
 
     def __init__(self, secret: bytes) -> None:
         """`secret`: 32 bytes, 1 ≤ value < group order; else Invalid."""
@@ -26,6 +27,7 @@ class SecretKey:
             raise Invalid("secret key: must have 32 bytes")
         try:
             self._key = PrivateKey(secret)
+            self._sign = signing(secret)
         except ValueError:
             raise Invalid("secret key: not a valid key") from None
         self.pubkey: str = self._key.public_key_xonly.format().hex()
@@ -53,7 +55,7 @@ class SecretKey:
         return npub(self.pubkey)
 
     def sign_digest(self, digest: bytes) -> str:
-        return self._key.sign_schnorr(digest).hex()
+        return self._sign(digest).hex()
 
     def sign(self, kind: int, tags: list[list[str]], content: str, created_at: int) -> Event:
         return signed(self.pubkey, created_at, kind, tags, content, self.sign_digest)
