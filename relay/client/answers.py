@@ -24,9 +24,11 @@ from relay.nostr.keys import are_signed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from relay.client.checking import Checking
+
 MAX_ANSWER: Final = 250_000
 """Events in one answer: five times what Rookery sends for one filter."""
-_CHECKED_AT_ONCE: Final = 256
+_CHECKED_AT_ONCE: Final = 128
 _WORTH_A_THREAD: Final = 8
 """Signatures: 25 µs each; a trip to a thread costs 65 µs and lets the loop go on (DESIGN §7)."""
 
@@ -112,9 +114,12 @@ def closed_by(frame: list[object]) -> QueryClosed:
 class StoredAnswer(_Ending):
     """The events that answer one REQ, until EOSE, each once. A Sink."""
 
-    def __init__(self, filters: Sequence[Filter], most: int = MAX_ANSWER) -> None:
+    def __init__(
+        self, filters: Sequence[Filter], checking: Checking, most: int = MAX_ANSWER
+    ) -> None:
         super().__init__()
         self._filters = filters
+        self._checking = checking
         self._most = most
         self._ids: set[str] = set()
         self._unchecked: list[Event] = []
@@ -139,6 +144,8 @@ class StoredAnswer(_Ending):
 
     async def events(self) -> list[Event]:
         """In the order of the relay, once `wait` has returned."""
+        if len(self._unchecked) > _WORTH_A_THREAD:
+            self._begin_check()
         signed = [
             event
             for chunk, check in zip(self._chunks, self._checks, strict=True)
@@ -146,6 +153,11 @@ class StoredAnswer(_Ending):
             if is_good
         ]
         return signed + await signed_among(self._unchecked)
+
+    def _begin_check(self) -> None:
+        self._chunks.append(self._unchecked)
+        self._checks.append(self._checking.begin(self._unchecked))
+        self._unchecked = []
 
     def _add(self, event: Event | None) -> None:
         if event is None or event.id in self._ids:
@@ -157,10 +169,7 @@ class StoredAnswer(_Ending):
         self._unchecked.append(event)
         if len(self._unchecked) == _CHECKED_AT_ONCE:
             # While the rest comes in: the signatures of 50,000 events take more than a second.
-            loop = asyncio.get_running_loop()
-            self._chunks.append(self._unchecked)
-            self._checks.append(loop.run_in_executor(None, are_signed, self._unchecked))
-            self._unchecked = []
+            self._begin_check()
 
 
 class CountAnswer(_Ending):

@@ -7,12 +7,14 @@ event twice is publishing it once (`duplicate:`) and reading changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from relay.client.answers import CountAnswer, StoredAnswer, filters_of
+from relay.client.checking import Checking
 from relay.client.dialer import Dialer
 from relay.client.errors import (
     ClientError,
@@ -24,6 +26,7 @@ from relay.client.errors import (
     Unanswered,
 )
 from relay.client.link import Pace, Reply
+from relay.client.paging import Paging
 from relay.client.publishing import Publishing, each
 from relay.client.reconciling import NEGENTROPY, Comparison
 from relay.client.subscription import Subscription
@@ -96,6 +99,7 @@ class Client:
         self._keys = keys
         self._may_be_away = may_be_away
         self._dialer = Dialer(url, keys, pace, now)
+        self._checking = Checking()
 
     @property
     def url(self) -> str:
@@ -151,6 +155,7 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         await self._dialer.close()
+        await self._checking.close()
 
     def sign(
         self,
@@ -207,7 +212,8 @@ class Client:
         """
         wanted = filters_of(filters)
         async with self._dialer.deadline(deadline_s, "EOSE"):
-            return await (await self._asked(lambda link: _stored(link, wanted))).events()
+            answer = await self._asked(lambda link: _stored(link, wanted, self._checking))
+            return await answer.events()
 
     async def query_all(
         self, *filters: Question, page: int = 5_000, deadline_s: float | None = None
@@ -357,40 +363,33 @@ class Client:
     async def _pages(
         self, filter_: Filter, page: int, served: int, deadline_s: float | None
     ) -> AsyncGenerator[list[Event], None]:
-        until, left, longest = filter_.until, filter_.limit, 0
-        edge: set[str] = set()
-        """Ids dated `until` that were given already: the next page begins with them."""
+        paging = Paging(filter_, page, served)
+        asked = self._asked_ahead(paging, deadline_s)
+        try:
+            while asked is not None:
+                fresh = paging.take(await asked)
+                # While who reads works on this page, the relay does on the next.
+                asked = self._asked_ahead(paging, deadline_s)
+                await asyncio.sleep(0)
+                yield fresh
+        finally:
+            if asked is not None:
+                asked.cancel()
+                await asyncio.wait([asked])
+                if not asked.cancelled():
+                    asked.exception()  # nobody waits for it any more
 
-        while left is None or left > 0:
-            size = len(edge) + (page if left is None else min(page, left))
-            answer = await self.query(
-                replace(filter_, until=until, limit=size), deadline_s=deadline_s
-            )
-            if filter_.search is not None:
-                yield answer
-                return
-            longest = max(longest, len(answer))
-            fresh = [event for event in answer if event.id not in edge]
-            fresh = sorted(fresh, key=lambda event: (-event.created_at, event.id))[:left]
-            yield fresh
-            if len(answer) < min(size, served):
-                return
-            if left is not None:
-                left -= len(fresh)
-            if fresh:
-                oldest = fresh[-1].created_at
-                held = edge if oldest == until else set()
-                edge = held | {event.id for event in fresh if event.created_at == oldest}
-                until = oldest
-            elif until is not None and len(answer) == longest > 0:
-                # Perhaps the relay serves no more at a time than this second holds: go on below it.
-                until, edge = until - 1, set()
-            else:
-                return
+    def _asked_ahead(
+        self, paging: Paging, deadline_s: float | None
+    ) -> asyncio.Task[list[Event]] | None:
+        wanted = paging.wanted
+        if wanted is None:
+            return None
+        return asyncio.create_task(self.query(wanted, deadline_s=deadline_s))
 
 
-async def _stored(link: Link, wanted: Sequence[Filter]) -> StoredAnswer:
-    answer = StoredAnswer(wanted)
+async def _stored(link: Link, wanted: Sequence[Filter], checking: Checking) -> StoredAnswer:
+    answer = StoredAnswer(wanted, checking)
     async with link.asking("REQ", wanted, answer, answer.take_text):
         await answer.wait()
     return answer

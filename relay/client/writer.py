@@ -22,6 +22,7 @@ from relay.errors import Prefix
 from relay.memory.fields import whole_number
 from relay.memory.reading import next_time
 from relay.nostr.filters import Filter
+from relay.nostr.kinds import KindClass, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +96,7 @@ class Writer:
 
     def saw(self, event: Event) -> None:
         """A version that is stored: the next one will be newer."""
-        if event.pubkey == self._signer.pubkey:
+        if event.pubkey == self._signer.pubkey and class_of(event.kind) is not KindClass.REGULAR:
             key = (event.kind, event.d)
             # A relay may order by `ts`, whatever `created_at` says (A-08).
             at = max(event.created_at, whole_number(event.tag("ts")) or 0)

@@ -75,13 +75,13 @@ def _parsed(pubkey: str) -> PublicKeyXOnly | None:
 
 def is_signed(event: Event) -> bool:
     """Whether `sig` is a BIP-340 signature of `id` by `pubkey` (N01-11)."""
-    key = _parsed(event.pubkey)
-    if key is None:
-        return False
-    try:
-        return key.verify(bytes.fromhex(event.sig), bytes.fromhex(event.id))
-    except ValueError:
-        return False
+    return is_signature(event.pubkey, bytes.fromhex(event.id), bytes.fromhex(event.sig))
+
+
+def is_signature(pubkey: str, digest: bytes, signature: bytes) -> bool:
+    """… of 32 bytes, in 64."""
+    key = _parsed(pubkey)
+    return key is not None and key.verify(signature, digest)
 
 
 def are_signed(events: Sequence[Event]) -> list[bool]:

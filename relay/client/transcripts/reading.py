@@ -66,12 +66,13 @@ class Reading(MemoryClient):
     async def assembly(self, session: str, author: str | None = None) -> Assembly:
         """All that is stored of a session's file. `author`: 64 hex; None: one's own lines, else
         those of the only key that wrote any. Raises NoSession, SeveralAuthors."""
+        notes: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
         for read in (self.read, self._inside):
-            events = await read({"kinds": [kinds.SOURCE_DATA], "#d": [session]})
-            notes: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
-            if events:
-                notes["limit"] = _LAST_NOTES
-            events += await read(notes)
+            archive, last = await asyncio.gather(
+                read({"kinds": [kinds.SOURCE_DATA], "#d": [session]}),
+                read({**notes, "limit": _LAST_NOTES}),
+            )
+            events = archive + last if archive else await read(notes)
             if events:
                 chosen = self._of_one(session, events, author)
                 return await asyncio.to_thread(assembled, chosen)
@@ -90,12 +91,14 @@ class Reading(MemoryClient):
 
         Raises Incomplete, NoSession, SeveralAuthors; UserError without a directory to fill in.
         """
-        assembly = await self.assembly(session, author)
+        assembly, ran_in = await asyncio.gather(
+            self.assembly(session, author), self.directory_of(session)
+        )
         if not assembly.lines:
             raise NoSession(session, "archive of session")
         if assembly.faults and not allow_gaps:
             raise Incomplete(session, assembly)
-        where = await self.directory_of(session) if cwd is None else str(cwd)
+        where = ran_in if cwd is None else str(cwd)
         lines = assembly.file(None if where is None else Directory(where), git_branch)
         return await asyncio.to_thread(b"".join, lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -374,6 +375,56 @@ async def test_query_all_gives_an_event_that_matches_two_filters_once(
         for filters in ((CHAT, both), ({**CHAT, "limit": 5}, both)):
             answer = [event.content async for event in relay.query_all(*filters)]
             assert answer == ["b", "a"]
+
+
+async def test_the_next_page_is_asked_for_before_this_one_is_worked_on(
+    fake: FakeRelay, pace: Pace
+) -> None:
+    fake.events = [chat(f"{n}", 1000 + n) for n in range(20)]
+    fake.most_rows = 10
+    async with (
+        Client(fake.url, alice, pace=pace) as relay,
+        aclosing(relay.query_pages(CHAT)) as pages,
+    ):
+        assert len(await anext(pages)) == 10
+        await fake.until(lambda: len(fake.verbs("REQ")) == 2)
+
+
+async def test_who_reads_no_further_leaves_no_query_open(fake: FakeRelay, pace: Pace) -> None:
+    fake.events = [chat(f"{n}", 1000 + n) for n in range(20)]
+    fake.most_rows = 10
+    answer = fake.on["REQ"]
+
+    async def once(visitor: Visitor, frame: list[Any]) -> None:
+        if len(fake.verbs("REQ")) == 1:
+            await answer(visitor, frame)
+
+    fake.on["REQ"] = once  # the second is never answered
+    async with Client(fake.url, alice, pace=pace) as relay:
+        async with aclosing(relay.query_pages(CHAT)) as pages:
+            await anext(pages)
+        await fake.until(lambda: len(fake.verbs("CLOSE")) == 2)
+
+
+async def test_a_page_that_fails_is_told_to_who_reads_on(fake: FakeRelay, pace: Pace) -> None:
+    fake.events = [chat(f"{n}", 1000 + n) for n in range(20)]
+    fake.most_rows = 10
+    answer = fake.on["REQ"]
+
+    async def once(visitor: Visitor, frame: list[Any]) -> None:
+        if len(fake.verbs("REQ")) == 1:
+            await answer(visitor, frame)
+        else:
+            await visitor.say("CLOSED", frame[1], "error: the disk is full")
+
+    fake.on["REQ"] = once
+    async with (
+        Client(fake.url, alice, pace=pace) as relay,
+        aclosing(relay.query_pages(CHAT)) as pages,
+    ):
+        assert len(await anext(pages)) == 10
+        with pytest.raises(QueryClosed, match="the disk is full"):
+            await anext(pages)
 
 
 # Logging in

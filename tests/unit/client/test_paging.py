@@ -1,0 +1,70 @@
+"""relay/client/paging.py: everything that a filter matches, once, newest first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.client.paging import Paging
+from relay.nostr.filters import Filter
+from tests.cast import alice
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+NOTES = [alice.sign(1, [], f"note {number}", 1000 + number // 3) for number in range(24)]
+
+
+def newest_first(event: Event) -> tuple[int, str]:
+    return -event.created_at, event.id
+
+
+def answer_of(events: list[Event], wanted: Filter, most: int) -> list[Event]:
+    """What a relay says that serves `most` events at a time."""
+    assert wanted.limit is not None
+    found = [event for event in events if wanted.matches(event)]
+    return sorted(found, key=newest_first)[: min(most, wanted.limit)]
+
+
+def read(paging: Paging, events: list[Event], most: int) -> list[list[Event]]:
+    pages = []
+    while (wanted := paging.wanted) is not None:
+        assert len(pages) < 1000
+        pages.append(paging.take(answer_of(events, wanted, most)))
+    return pages
+
+
+@given(
+    events=st.lists(st.sampled_from(NOTES), unique_by=lambda event: event.id),
+    page=st.integers(1, 30),
+    most=st.integers(4, 30),
+    limit=st.none() | st.integers(0, 30),
+)
+def test_pages_are_all_that_there_is_whatever_a_page_holds(
+    events: list[Event], page: int, most: int, limit: int | None
+) -> None:
+    """As long as a relay serves more at a time than any second has."""
+    given = [event for page_ in read(Paging(Filter(limit=limit), page, 0), events, most)
+             for event in page_]  # fmt: skip
+    assert given == sorted(events, key=newest_first)[:limit]
+
+
+@given(events=st.lists(st.sampled_from(NOTES), unique_by=lambda event: event.id),
+       most=st.integers(4, 30))  # fmt: skip
+def test_an_answer_shorter_than_what_is_served_is_not_asked_after(
+    events: list[Event], most: int
+) -> None:
+    pages = read(Paging(Filter(), 5_000, most), events, most)
+    assert sum(map(len, pages)) == len(events)
+    assert len(pages) <= len(events) // (most - 3) + 1
+    assert Counter(map(len, pages))[0] <= 1
+
+
+def test_a_search_is_one_page_in_the_order_of_the_relay() -> None:
+    answer = [NOTES[3], NOTES[9], NOTES[1]]
+    paging = Paging(Filter(search="note"), 5_000, 0)
+    assert paging.take(answer) == answer
+    assert paging.wanted is None
