@@ -12,6 +12,7 @@ import orjson
 
 from relay.errors import Invalid
 from relay.nostr.keys import public_key
+from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +26,10 @@ else:
 _WIDE: Final = 200
 """Columns when nobody looks: a table in a pipe must not break its keys in two."""
 
+folder_option = click.option(
+    "--data", "folder", default="data", show_default=True, metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path), help="The relay's folder.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -37,6 +42,19 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="A file with the nsec or 64 hex that signs.",
     )
     return relay(key_file(command))
+
+
+class Words(KeyType):
+    """What a search looks for: an empty one would find everything."""
+
+    name = "words"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        if search_from(value) is None:
+            self.fail("there is no word in it to look for", param, ctx)
+        return value
 
 
 class PublicKey(KeyType):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
+
+
+RATE: Final = "{task.fields[rate]}"
+"""A field `rate` of the task, as it is."""
 
 
 class Amount(Enum):

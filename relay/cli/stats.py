@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.data import folder_option
-from relay.cli.options import console, json_option, print_json, printable
+from relay.cli.options import console, folder_option, json_option, print_json, printable
 from relay.nostr.keys import npub
 from relay.nostr.kinds import MAX_KIND
 from relay.usage import Size, SizedBy

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Final, assert_never
 import click
 import msgspec
 
-from relay.cli.data import Ending, ending_of, filter_of, settled
+from relay.cli.exporting import filter_of
+from relay.cli.import_lines import Ending, ending_of
+from relay.cli.importing import settled
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.progress import progress_bar
 from relay.client import Client, ClientError, Pace

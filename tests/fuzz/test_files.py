@@ -15,7 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import policies
-from relay.cli.data import Place, import_events
+from relay.cli.import_lines import Place
+from relay.cli.importing import import_events
 from relay.config import load_config
 from relay.errors import ConfigFaults
 from relay.server.control import ControlServer

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.data import folder_option
-from relay.cli.options import console, json_option, print_json
+from relay.cli.options import console, folder_option, json_option, print_json
 from relay.decision import Purpose
 
 if TYPE_CHECKING:

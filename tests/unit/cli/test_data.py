@@ -1,4 +1,4 @@
-"""relay/cli/data.py: `rookery export` and `rookery import`, over a folder that is a fake."""
+"""`rookery export` and `rookery import` (relay/cli), over a folder that is a fake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import orjson
 import pytest
 
 from relay.cli import run
-from relay.cli.data import MAX_LINE, Place, import_events
+from relay.cli.import_lines import MAX_LINE, Place
+from relay.cli.importing import import_events
 from relay.errors import StoreFault
 from relay.nostr.keys import is_signed
 from relay.verdict import Origin

@@ -1,0 +1,168 @@
+"""`rookery export`: a folder's events as JSON lines, whether a relay runs on it or not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+import orjson
+
+from relay.cli.options import folder_option, json_option, print_json, printable
+from relay.cli.progress import RATE, Amount, progress_bar
+from relay.config import load_config
+from relay.errors import Refused, UserError
+from relay.nostr.filters import Filter, filter_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from relay.nostr.filters import FilterTerms
+    from relay.server.control import Folder
+
+
+@click.command("export", epilog="Example: rookery export --data ./data -o events.jsonl")
+@folder_option
+@click.option(
+    "--filter", "filter_text", metavar="JSON",
+    help="""Only events that match, as in a REQ: '{"kinds":[9],"#h":["tea"]}'.""",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write here instead of stdout: the whole file or none.",
+)  # fmt: skip
+@json_option
+def export_command(
+    folder: Path, filter_text: str | None, target: Path | None, *, as_json: bool
+) -> int:
+    """Write stored events as JSON lines, in the order in which they were stored.
+
+    With --json the summary is JSON; without -o, where stdout has the events, it is on stderr.
+    """
+    filter_ = None if filter_text is None else _filter_from(filter_text, folder)
+    if target == Path("-"):
+        target = None
+    try:
+        with ExitStack() as stack:
+            if target is None:
+                out = sys.stdout.buffer
+            else:
+                out = stack.enter_context(written_whole(target))
+            done = asyncio.run(_export(folder, filter_, out, target))
+            out.flush()
+    except BrokenPipeError:
+        # `rookery export | head`: its reader has what it wanted. Python must not try to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if as_json and target is not None:
+        print_json({**asdict(done), "file": str(target)})
+    elif as_json:
+        click.echo(orjson.dumps(done), err=True)
+    elif target is not None or sys.stderr.isatty():
+        place = "" if target is None else f" to {printable(str(target))}"
+        click.echo(f"{done.events} events, {done.bytes} bytes{place}", err=True)
+    return 0
+
+
+@dataclass(slots=True)
+class Exported:
+    events: int = 0
+    bytes: int = 0
+
+
+async def _export(
+    folder: Path, filter_: Filter | None, out: BinaryIO, target: Path | None
+) -> Exported:
+    from relay.cli.serve import open_folder
+
+    # Progress among the events themselves, when both go to one terminal, helps nobody.
+    is_shown = sys.stderr.isatty() and (target is not None or not sys.stdout.isatty())
+    async with open_folder(folder) as opened:
+        # The head counts rows that are no more as well: at the end the bar takes a leap.
+        total = await opened.head() if filter_ is None else None
+        with progress_bar(Amount.OF_TOTAL, RATE, is_shown=is_shown) as progress:
+            task = progress.add_task("export", total=total, rate="")
+            began = perf_counter()
+
+            def note(done: Exported) -> None:
+                rate = done.events / max(perf_counter() - began, 1e-3)
+                progress.update(task, completed=done.events, rate=f"{rate:,.0f} events/s")
+
+            done = await export_events(opened, filter_ or Filter(), out, note)
+            progress.update(task, total=done.events, completed=done.events)
+            return done
+
+
+async def export_events(
+    folder: Folder, filter_: Filter, out: BinaryIO, note: Callable[[Exported], None]
+) -> Exported:
+    """Write what matches to `out`; `note` hears how far it is, after each page."""
+    done = Exported()
+    pages = folder.events(filter_)
+    try:
+        async for rows in pages:
+            if rows:
+                done.events += len(rows)
+                done.bytes += out.write(b"\n".join((*rows, b"")))
+                note(done)
+    finally:
+        if isinstance(pages, AsyncGenerator):
+            await pages.aclose()
+    return done
+
+
+def _filter_from(text: str, folder: Path) -> Filter:
+    return filter_of(text, load_config(folder / "rookery.toml").storage.terms)
+
+
+def filter_of(text: str, terms: FilterTerms) -> Filter:
+    """The value of --filter, for who takes all that matches. Raises BadParameter."""
+    try:
+        filter_ = filter_from(orjson.loads(text), terms)
+    except orjson.JSONDecodeError as wrong:
+        raise _bad_filter(f"not JSON (column {wrong.colno})") from None
+    except Refused as refused:
+        raise _bad_filter(refused.text) from None
+    if filter_.limit is not None or filter_.search is not None:
+        raise _bad_filter("limit and search choose among matches; here all of them are taken")
+    return filter_
+
+
+def _bad_filter(text: str) -> click.BadParameter:
+    return click.BadParameter(text, param_hint="--filter")
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name when it is complete and on disk; else nothing changes.
+
+    It is the owner's alone: an export holds what private groups say. What is no plain file (a pipe,
+    /dev/null) is written as it is.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+    try:
+        file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    except OSError as wrong:
+        raise UserError(f"{path.parent}: nothing can be written there: {wrong.strerror}") from None
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
