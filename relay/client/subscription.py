@@ -1,9 +1,10 @@
 """Subscription: events as they come, stored ones first, over as many connections as it takes.
 
 Order: what was stored when it began, newest first; then `is_live`, and everything in the order of
-its arrival. Nothing is lost and nothing comes twice (`relay.client.bookmark` says how). The queue
-is bounded: live events that do not fit are let go and asked for again when there is room, so that a
-slow reader is late and misses nothing, and can publish meanwhile: the socket is read on.
+its arrival; what was missed while there was no connection, oldest first. Nothing is lost and
+nothing comes twice (`relay.client.bookmark` says how). The queue is bounded: live events that do
+not fit are let go and asked for again when there is room, so that a slow reader is late and misses
+nothing, and can publish meanwhile: the socket is read on.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Subscription:
         self._bookmark = Bookmark(filters, dialer.now())
         self._unchecked: deque[Event | _Stored | ClientError] = deque()
         self._ready: deque[Event | _Stored | ClientError] = deque()
+        self._missed: list[Event] = []
+        """What the relay gives after a reconnect, newest first, until it has given all."""
         self._held = 0
         """Events between the socket and the reader, those being checked included."""
         self._is_behind = False
@@ -156,6 +159,7 @@ class Subscription:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._check())
             self._failure = await self._keep_asking()
+            self._give_missed()
             self._unchecked.append(self._failure)
             self._bell.ring()
 
@@ -247,16 +251,25 @@ class Subscription:
         event = event_in(frame, self._filters)
         if event is not None and self._bookmark.is_new(event):
             self._held += 1
-            self._unchecked.append(event)
-            self._bell.ring()
+            if self._bookmark.is_live and not self._bookmark.is_caught_up:
+                self._missed.append(event)
+            else:
+                self._unchecked.append(event)
+                self._bell.ring()
         return None
 
     def take_eose(self) -> None:
         if not self._bookmark.is_live:
             self._unchecked.append(_Stored())
+        self._give_missed()
         self._has_eose = True
         self._bookmark.catch_up()
         self._bell.ring()
+
+    def _give_missed(self) -> None:
+        self._missed.sort(key=lambda event: (event.created_at, event.id))
+        self._unchecked.extend(self._missed)
+        self._missed.clear()
 
     def wake(self) -> None:
         self._bell.ring()
