@@ -432,9 +432,14 @@ class Visibility:
         """What this viewer lacks to read anything that the filter could match; None: nothing."""
         if filter_.impossible:
             return None
+        needs = self._barred(filter_)
         named = filter_.tag_values("h")
-        if named and self._closed_off(named):
+        if needs is None and named and self._closed_off(named):
             return "this group is for its members"
+        return needs
+
+    def _barred(self, filter_: Filter) -> str | None:
+        """What rules ask for everything that the filter could match; None: not for everything."""
         needs = ""
         atoms = list(_atoms(filter_))
         if not atoms:

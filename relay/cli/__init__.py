@@ -7,6 +7,7 @@ its exit code. A module is imported when its command is asked for, so `rookery -
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -76,6 +77,11 @@ def rookery() -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run one command; its exit code."""
+    for position, arg in enumerate(args, 1):
+        if not _is_text(arg) and not os.path.lexists(arg):
+            # What names no file would be signed, and an event is UTF-8.
+            _complain(f"rookery: argument {position} is not UTF-8")
+            return 2
     try:
         code = rookery.main(args=list(args), prog_name="rookery", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -102,6 +108,15 @@ def run(args: Sequence[str]) -> int:
         _complain(f"rookery: {error.filename}: {error.strerror}")
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _is_text(arg: str) -> bool:
+    """Not so where the shell gave bytes that are no UTF-8: Python keeps them as lone surrogates."""
+    try:
+        arg.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _complain(text: str) -> None:

@@ -63,21 +63,28 @@ def context(
 
     async def work(client: Client, settings: ClientSettings) -> Context:
         known = await owners_at(client, owners)
-        table = settings.file.snowclaw
+        table, agent = settings.file.snowclaw, settings.agent_key()
+        # An owner writes no memory, and wants to see what the agent would be given.
+        agents = [] if agent is None else [agent.pubkey]
         async with Snowclaw(
-            client, settings.key, known, table.config, groups=[group],
+            client, settings.key, known, table.config, agents=agents, groups=[group],
             key_style=table.key_style, trim_order=table.trim_order,
             history_style=table.history_style,
         ) as claw:  # fmt: skip
             await claw.load()
             await claw.backfill()
-            if message is None:
-                current = await _newest(client, group)
-            else:
-                by = sender or min(known, default=settings.key.pubkey)
-                current = _unsent(by, message, group, client.now())
-                await claw.learn_name(by)
-            return claw.assemble(current, system, budget)
+            newest = await _newest(client, group) if message is None else None
+            if newest is not None:
+                return claw.assemble(newest, system, budget)
+            if message is None and claw.group(group) is None:
+                raise UserError(
+                    f"nobody has said anything in {group!r} that this key may read; say what is to"
+                    " be answered with --message TEXT"
+                )
+            by = sender or min(known, default=settings.key.pubkey)
+            await claw.learn_name(by)
+            unsent = _unsent(by, message or "", group, client.now())
+            return claw.assemble(unsent, system, budget)
 
     made = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
@@ -97,16 +104,9 @@ def context(
         )
 
 
-async def _newest(client: Client, group: str) -> Event:
-    """Raises UserError."""
+async def _newest(client: Client, group: str) -> Event | None:
     wanted = {"kinds": list(KINDS), "#h": [group], "limit": 1}
-    found = await client.query(wanted)
-    if not found:
-        raise UserError(
-            f"nobody has said anything in {group!r} that this key may read; say what is to be"
-            " answered with --message TEXT"
-        )
-    return found[0]
+    return next(iter(await client.query(wanted)), None)
 
 
 def _unsent(pubkey: str, text: str, group: str, at: int) -> Event:

@@ -84,7 +84,7 @@ class Key:
 
 
 class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
-    """npub1…, 64, 32 or 16 hex, group:ID, a word, or a whole `d`."""
+    """npub1…, 64, 32 or 16 hex (`npub:` may stand before it), group:ID, a word, a whole `d`."""
 
     name = "key"
 
@@ -94,7 +94,7 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
         if isinstance(value, Key):
             return value
         text = str(value)
-        if text.strip().lower().startswith("nsec1"):
+        if text.strip().lower().removeprefix("npub:").startswith("nsec1"):
             self.fail("that is a secret key; give the public one (npub or 64 hex)", param, ctx)
         if text.startswith(CONFIG):
             self.fail("that is configuration: see `rookery config`", param, ctx)
@@ -111,9 +111,12 @@ def _key_in(text: str) -> Key:
         if isinstance(scope, OfUser):
             return Key(text, user=hex_of(scope.key))
         return Key(text, group=scope.id)
-    if text.startswith("npub1") or is_key(text.lower()):
-        return Key(text, user=hex_of(text))
-    if text.startswith("group:") and text != "group:":
+    user = text.removeprefix("npub:")  # as `rookery config` spells it
+    if user != text or text.lower().startswith("npub1") or is_key(text.lower()):
+        return Key(text, user=hex_of(user))
+    if text.startswith("group:"):
+        if text == "group:":
+            raise Invalid("a group has an id: group:ID")
         return Key(text, group=text.removeprefix("group:"))
     if text.startswith(AGENT):
         category, key = category_and_key(text)
@@ -320,9 +323,9 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
                 f"{printable(event.d)}  {iso(event.created_at)}  {npub(event.pubkey)[:12]}"
             )
         return
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("Key", "Changed", "Author")
+    table = Table(Column("Key", overflow="fold"), "Changed", "Author")  # keys are to be copied
     for event in found:
         table.add_row(printable(event.d), iso(event.created_at), npub(event.pubkey)[:12])
     out.print(table if found else "no memory yet; `rookery memory set KEY TEXT` makes some")

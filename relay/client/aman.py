@@ -27,10 +27,11 @@ from relay.client.aman_tables import (
     replace_rows,
     rows_in,
 )
+from relay.client.bookmark import OVERLAP_S
 from relay.client.errors import ClientError
 from relay.client.memory import MemoryClient
 from relay.client.shared_key import shared_key
-from relay.errors import Invalid
+from relay.errors import Invalid, Prefix
 from relay.memory.aman import prompt, records
 from relay.memory.aman.checks import D_ENDS, LABELS
 from relay.memory.aman.exchange import tool_content
@@ -217,8 +218,9 @@ class Aman(MemoryClient):
             await self._until_online()
         wanted = await self._filter(hk, any_author=any_author)
         deletions = Filter(
-            kinds=frozenset({kinds.DELETION}), authors=wanted.authors, since=self._client.now()
-        )
+            kinds=frozenset({kinds.DELETION}), authors=wanted.authors,
+            since=self._client.now() - OVERLAP_S,
+        )  # fmt: skip
         async with self._client.subscribe(wanted, deletions) as events:
             fold = self._folded([event async for event in events.stored()])
             yield fold.snapshot(hk, author)
@@ -252,7 +254,7 @@ class Aman(MemoryClient):
         """Send the rows of an agent's SQLite file as they are, each with its own time.
 
         Doing it twice is doing it once. `progress` is called with the rows sent and their number.
-        Raises TablesUnusable.
+        Raises TablesUnusable, and PublishRefused for a key that may write none of it.
         """
         total = await asyncio.to_thread(number_of_rows, path)
         stored = await self._replaceables()
@@ -273,6 +275,10 @@ class Aman(MemoryClient):
         for refusal in report.refused:
             sent[refusal.event.kind] -= 1
             skipped.append(str(refusal))
+        if not any(sent.values()):
+            for refusal in report.refused:
+                if refusal.prefix == Prefix.RESTRICTED:
+                    raise refusal
         return Imported(Replaced(*(sent[r.kind] for r in TABLES.values())), tuple(skipped))
 
     async def _replaceables(self) -> dict[tuple[int, str], Record]:
@@ -371,8 +377,10 @@ class Aman(MemoryClient):
     def format_prompt(snapshot: Snapshot, **policy: Any) -> str | None:
         """The snapshot as a block for a model; None when nothing is to be said (A-28).
 
-        `policy`: the fields of PromptPolicy; `privacy` also by its name.
+        `policy`: the fields of PromptPolicy; `privacy` also by its name, and also as `policy`.
         """
+        if "policy" in policy:
+            policy["privacy"] = policy.pop("policy")
         if "privacy" in policy:
             policy["privacy"] = Privacy(policy["privacy"])
         return prompt.format_prompt(snapshot, PromptPolicy(**policy))

@@ -42,6 +42,8 @@ _SEARCH: Final = 50
 """The NIP."""
 _FIRST_S: Final = 3.0
 """With a folder: how long `async with` waits for the relay before it goes on without."""
+_AWAY_S: Final = 1.0
+"""With a folder: how long a question waits for a connection that ended under it to come back."""
 
 
 class MemoryClient:
@@ -131,7 +133,7 @@ class MemoryClient:
         waiting = await asyncio.to_thread(self._spool.waiting)
         if self._client.is_connected:
             try:
-                found = await self._asked(wanted)
+                found = await self._asked_while_there(wanted)
             except (Unanswered, Unreachable):
                 pass
             else:
@@ -237,6 +239,17 @@ class MemoryClient:
         for event in found:
             self._writer.saw(event)
         return found if len(wanted) == 1 else sorted(found, key=newest_first)
+
+    async def _asked_while_there(self, wanted: Sequence[Filter]) -> list[Event]:
+        """… and a relay that went away is not waited for: there is the copy. Raises Unanswered."""
+        asking = asyncio.create_task(self._asked(wanted))
+        try:
+            while not (await asyncio.wait([asking], timeout=_AWAY_S))[0]:
+                if not self._client.is_connected:
+                    raise Unanswered("the relay went away")
+            return asking.result()
+        finally:
+            asking.cancel()
 
 
 def _address_of(url: str) -> str:

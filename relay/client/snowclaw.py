@@ -19,6 +19,7 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from relay.client.bookmark import OVERLAP_S
 from relay.client.connection import Client
 from relay.client.errors import ClientError
 from relay.client.snowclaw_records import SnowclawRecords
@@ -144,7 +145,7 @@ class Snowclaw(SnowclawRecords):
         await self._until_online()
         deletions = {
             "kinds": [kinds.DELETION], "authors": sorted(self._notebook.authors),
-            "since": self._client.now(),
+            "since": self._client.now() - OVERLAP_S,
         }  # fmt: skip
         async with self._client.subscribe(await self._wanted(), deletions) as events:
             async for event in events.stored():

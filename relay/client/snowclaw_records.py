@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, Unanswered
 from relay.client.memory import MemoryClient
-from relay.errors import Invalid, UserError
+from relay.errors import Invalid, RookeryError, UserError
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import GroupConfig, config_draft, config_of
 from relay.memory.snowclaw.encryption import encrypted as encrypted_draft
@@ -248,7 +248,7 @@ class SnowclawRecords(MemoryClient):
     async def _save_quietly(self) -> None:
         try:
             await self.flush()
-        except (ClientError, OSError) as failure:
+        except (RookeryError, OSError) as failure:
             self.flush_failure = failure
             self._saving.soon()
 

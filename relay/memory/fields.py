@@ -24,6 +24,37 @@ def compact(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
+def compact_whole(value: object) -> str:
+    """`compact`, of what people and models say: halves of surrogate pairs, as a text has them that
+    was cut in the middle of a character, become U+FFFD. No event can hold them."""
+    try:
+        return compact(value)
+    except TypeError:
+        return compact(_whole(value))
+
+
+def whole(text: str) -> str:
+    """A text without halves of surrogate pairs: they become U+FFFD (D-13)."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+    return text
+
+
+def _whole(value: object) -> object:
+    match value:
+        case str():
+            return whole(value)
+        case list() | tuple():
+            return [_whole(item) for item in value]
+        case dict():
+            return {whole(name): _whole(item) for name, item in value.items()}
+    return value
+
+
 def object_in(content: str) -> dict[str, object] | None:
     """The fields of a text that is a JSON object; None when it is none."""
     if not content.lstrip(" \t\r\n").startswith("{"):
@@ -63,9 +94,11 @@ def whole_number(text: str | None) -> int | None:
 def decoded(text: str) -> bytes | None:
     """The bytes of standard base64, padded; None for anything else."""
     try:
-        return b64decode(text, validate=True)
+        data = b64decode(text, validate=True)
     except (NotBase64, ValueError):
         return None
+    # Python takes more padding than there is to fill.
+    return data if len(text) == 4 * -(-len(data) // 3) else None
 
 
 def is_integer(value: object) -> TypeGuard[int]:

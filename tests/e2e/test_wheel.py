@@ -37,3 +37,5 @@ def test_the_command_of_an_installed_package_starts_and_has_its_files(tmp_path: 
     checked = rookery("policy", "check", "--data", str(tmp_path / "data"))  # packaged policies
     assert "fault" not in checked
     assert (site / "relay/client/nmem/schema.sql").is_file()
+    for package in ("relay", "policies"):
+        assert (site / package / "py.typed").is_file()  # or who uses the client has no types

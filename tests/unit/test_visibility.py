@@ -359,6 +359,20 @@ def test_one_filter_with_an_answer_keeps_the_query_open(rules: tuple[ReadRule, .
     assert (refusal.prefix, refusal.text) == (AUTH, "memory needs authentication")
 
 
+@pytest.mark.proves("G-18")
+@pytest.mark.parametrize("group", ["den", "attic", "never made"])
+def test_memory_needs_authentication_whatever_group_is_named(
+    rules: tuple[ReadRule, ...], group: str
+) -> None:
+    gate = seen_by(rules, "passer").gate
+    memory = gate([asked(kinds=[30078, 30093], tag_h=[group])])
+    chat = gate([asked(kinds=[9, 30093], tag_h=[group])])
+    assert memory is not None
+    assert chat is not None
+    assert (memory.prefix, memory.text) == (AUTH, "memory needs authentication")
+    assert (chat.prefix, chat.text) == (AUTH, "this group is for its members")
+
+
 # who writes --------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from relay.errors import Invalid
 from relay.memory.aman.checks import D_ENDS, ENCRYPTION, FIELDS, LABELS, VERSION, content_fault
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact, object_to_keep, whole_number
+from relay.memory.fields import NOT_AN_OBJECT, compact_whole, object_to_keep, whole_number
 from relay.memory.reading import Unread
 from relay.nostr import kinds, secretbox
 
@@ -146,18 +146,18 @@ def payload_of(record: Record) -> dict[str, object]:
 
 def payload_hash(payload: Mapping[str, object]) -> str:
     """SHA-256 of the compact JSON, before any encryption (A-02); 64 hex."""
-    return _hash(compact(payload))
+    return _hash(compact_whole(payload))
 
 
 def draft_of(record: Record) -> Draft:
     """The record as an event that everyone with access to it can read (A-01)."""
-    text = compact(payload_of(record))
+    text = compact_whole(payload_of(record))
     return Draft(record.kind, _tags(record, text), text, record.time)
 
 
 def sealed_draft_of(record: Record, key: bytes, nonce: bytes) -> Draft:
     """The record as an event that the key opens (A-23). `nonce`: 24 random bytes."""
-    text = compact(payload_of(record))
+    text = compact_whole(payload_of(record))
     tags = [*_tags(record, text), ["enc", ENCRYPTION]]
     return Draft(record.kind, tags, secretbox.seal(text, key, nonce), record.time)
 

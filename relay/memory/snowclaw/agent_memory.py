@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
+from relay.memory.fields import whole
 from relay.memory.reading import Unread
 from relay.memory.snowclaw.encryption import content_of
 from relay.memory.snowclaw.keys import agent_d, category_and_key
@@ -37,7 +38,7 @@ def agent_memory_draft(memory: AgentMemory, created_at: int) -> Draft:
     ]
     if memory.session is not None:
         tags.append(["session", memory.session])
-    return Draft(kinds.APP_DATA, tags, memory.text, created_at)
+    return Draft(kinds.APP_DATA, tags, whole(memory.text), created_at)
 
 
 def agent_memory_in(event: Event, key: bytes | None = None) -> AgentMemory | Unread:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
-from relay.memory.fields import object_in
+from relay.memory.fields import object_in, whole
 from relay.memory.newest import Newest
 from relay.memory.snowclaw.context import ContextAssembler, HistoryStyle, Sender, TrimOrder
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from
@@ -75,7 +75,8 @@ class Chat:
         self._meet(event)
         if event.pubkey != self._agent.pubkey:
             self._note_sender(event, group)
-        ring.push(self._message(event))
+        # Of several relays, or clocks, some come late.
+        ring.insert(self._message(event), lambda other: other.timestamp > event.created_at)
         return True
 
     def fill(self, group: str, events: Iterable[Event]) -> None:
@@ -201,5 +202,5 @@ def _name_in(profile: Event) -> str | None:
     for field in ("display_name", "name"):
         name = fields.get(field)
         if isinstance(name, str) and name.strip():
-            return name.strip()
+            return whole(name.strip())
     return None

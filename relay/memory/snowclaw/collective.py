@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact, object_to_keep
+from relay.memory.fields import NOT_AN_OBJECT, compact_whole, object_to_keep
 from relay.memory.reading import Unread
 from relay.memory.snowclaw.checks import collective_fault
 from relay.memory.snowclaw.contents import joined
@@ -67,7 +67,7 @@ def collective_draft(memory: CollectiveMemory, created_at: int) -> Draft:
         tags.append(["h", memory.group])
     tags += (["t", label] for label in memory.labels)
     fields = {"summary": memory.summary, "detail": memory.detail, "context": memory.context}
-    return Draft(kinds.APP_DATA, tags, compact(joined(fields, memory.extra)), created_at)
+    return Draft(kinds.APP_DATA, tags, compact_whole(joined(fields, memory.extra)), created_at)
 
 
 def collective_in(event: Event, key: bytes | None = None) -> CollectiveMemory | Unread:

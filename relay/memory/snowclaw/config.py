@@ -34,7 +34,7 @@ from relay.memory.snowclaw.keys import (
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Set
+    from collections.abc import Iterable, Mapping
 
     from relay.nostr.event import Event
 
@@ -187,13 +187,13 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class EffectiveConfig:
-    """What holds for one user in one group."""
+class EffectiveConfig(GroupConfig):
+    """What holds for one user in one group: everything is set."""
 
-    respond_mode: RespondMode
-    respond_mode_from: Source
-    context_history: int
-    context_history_from: Source
+    respond_mode: RespondMode = DEFAULT_MODE
+    context_history: int = DEFAULT_HISTORY
+    respond_mode_from: Source = Source.DEFAULT
+    context_history_from: Source = Source.DEFAULT
 
 
 def effective(levels: Iterable[tuple[Source, GroupConfig]]) -> EffectiveConfig:
@@ -205,7 +205,7 @@ def effective(levels: Iterable[tuple[Source, GroupConfig]]) -> EffectiveConfig:
             mode, mode_from = config.respond_mode, source
         if config.context_history is not None and history_from is Source.DEFAULT:
             history, history_from = config.context_history, source
-    return EffectiveConfig(mode, mode_from, history, history_from)
+    return EffectiveConfig(mode, history, mode_from, history_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +231,6 @@ class DynamicConfig:
         if known is not None and not _is_newer(event, known.event):
             return self
         return replace(self, records={**self.records, event.d: record})
-
-    def without(self, ids: Set[str]) -> DynamicConfig:
-        """After the owner deleted events of these ids."""
-        kept = {d: record for d, record in self.records.items() if record.event.id not in ids}
-        return self if len(kept) == len(self.records) else replace(self, records=kept)
 
     def at(self, scope: Scope) -> ConfigRecord | None:
         """What is set at one scope; of a user under any form of the key that is given."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _T = TypeVar("_T")
 
@@ -42,6 +42,14 @@ class RingBuffer(Generic[_T]):
 
     def push(self, item: _T) -> None:
         self._items.append(item)
+
+    def insert(self, item: _T, is_later: Callable[[_T], bool]) -> None:
+        """Put one that comes late before the things at the end that are later than it."""
+        later: list[_T] = []
+        while self._items and is_later(self._items[-1]):
+            later.append(self._items.pop())
+        self._items.append(item)
+        self._items.extend(reversed(later))
 
     def fill(self, older: Iterable[_T]) -> None:
         """Put what came before, oldest first, in front: the newest of it, as far as there is room.

@@ -32,7 +32,7 @@ class KeyFilter:
     of what it found but how often.
     """
 
-    def __init__(self, known: Set[str]) -> None:
+    def __init__(self, known: Set[str] = frozenset()) -> None:
         """`known`: public keys (64 lowercase hex) that stay; looked at anew for each text."""
         self._known = known
         self.nsec_redacted = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact, object_to_keep
+from relay.memory.fields import NOT_AN_OBJECT, compact_whole, object_to_keep
 from relay.memory.reading import Unread
 from relay.memory.snowclaw.contents import Contents
 from relay.memory.snowclaw.encryption import content_of
@@ -70,7 +70,7 @@ def record_draft(
     author and the owner alone do. For memory of a group it is that group or None (S-03).
     """
     tags = [["d", d]] if h is None else [["d", d], ["h", h]]
-    return Draft(kinds.APP_DATA, tags, compact(memory.as_fields()), created_at)
+    return Draft(kinds.APP_DATA, tags, compact_whole(memory.as_fields()), created_at)
 
 
 def newest(events: Iterable[Event]) -> Event | None:

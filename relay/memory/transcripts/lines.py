@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import object_in
+from relay.memory.fields import object_in, whole
 from relay.memory.transcripts.times import milliseconds
 
 if TYPE_CHECKING:
@@ -128,14 +128,3 @@ def name_in(fields: Fields, name: str) -> str | None:
     """A field that is a text with something in it, halves of surrogate pairs made whole (D-13)."""
     value = fields.get(name)
     return whole(value) if isinstance(value, str) and value else None
-
-
-def whole(text: str) -> str:
-    """Halves of surrogate pairs become U+FFFD: no event can hold them (D-13)."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in text)
-    return text

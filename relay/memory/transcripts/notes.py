@@ -6,8 +6,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.draft import Draft
+from relay.memory.fields import whole
 from relay.memory.transcripts.archive import head_of, room_in
-from relay.memory.transcripts.lines import inner, name_in, whole
+from relay.memory.transcripts.lines import inner, name_in
 from relay.memory.transcripts.plan import CHUNK, Plan
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes

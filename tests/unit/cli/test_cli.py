@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -16,6 +17,7 @@ from relay.errors import ConfigFaults, Fault, Invalid, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -99,6 +101,17 @@ def test_bad_usage_is_one_line_and_exit_2(
     assert line.startswith(says)
     assert line.endswith("--help`)")
     assert "\n" not in line
+
+
+def test_an_argument_that_is_no_utf_8_is_bad_usage_unless_it_names_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bad = os.fsdecode(b"\xff")
+    assert run(["memory", "set", "tea", bad]) == 2
+    assert complaint(capsys) == "rookery: argument 4 is not UTF-8"
+    file = tmp_path / f"{bad}.db"
+    file.write_text("no database")
+    assert run(["keygen", "--help", str(file)]) == 0
 
 
 @pytest.mark.parametrize("args", [[], ["group"]])

@@ -510,6 +510,18 @@ async def test_each_system_is_asked_once_by_the_relay_s_own_search(
     assert (len(captured.out.splitlines()), captured.err) == (5, "")  # no configuration among them
 
 
+@pytest.mark.proves("G-26")
+@pytest.mark.parametrize("empty", ["", " ", '""', "language:en"])
+async def test_a_search_for_nothing_does_not_find_everything(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], empty: str
+) -> None:
+    relay.events = hits()
+    assert await rookery("memory", "search", empty) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no word in it to look for" in captured.err
+
+
 @pytest.mark.proves("G-23")
 async def test_for_a_model_what_is_found_stands_in_a_fence(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
@@ -616,6 +628,26 @@ async def test_each_value_is_told_with_where_it_comes_from(
     }
 
 
+async def test_a_user_is_found_under_the_spelling_of_configuration_too(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = [record(ALICE, {"notes": ["likes tea"]})]
+    for key in (alice.npub, f"npub:{alice.npub}", f"npub:{alice.pubkey[:16]}", alice.npub.upper()):
+        assert await rookery("memory", "get", key) == 0
+        assert "likes tea" in capsys.readouterr().out
+
+
+async def test_a_key_that_names_nobody_is_no_word_of_the_agent_s_own(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for key, why in (
+        ("group:", "group:ID"), ("npub:tea", "an npub or"), ("npub1tea", "an npub or"),
+    ):  # fmt: skip
+        assert await rookery("memory", "set", key, "some text") == 2
+        assert why in capsys.readouterr().err
+    assert sent(relay) == []
+
+
 async def test_a_user_s_key_is_never_a_secret_one(
     rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -686,6 +718,26 @@ async def test_the_file_says_how_a_context_looks(
     out = capsys.readouterr().out
     assert "[alice]: two" in out
     assert "[alice]: one" not in out
+
+
+async def test_an_owner_sees_what_the_agent_would_be_given(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    relay.events = of_tea()
+    (tmp_path / "bot").write_text(robot.nsec)
+    client_toml(tmp_path, 'agent_key_file = "~/bot"\n')
+    assert await rookery("context", "tea", by=owner) == 0
+    assert "Purpose: to drink" in capsys.readouterr().out
+
+
+async def test_what_is_known_of_a_group_is_shown_before_anybody_spoke(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = [record(TEA, {"purpose": "to drink"})]
+    assert await rookery("context", "tea") == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("# GROUP MEMORY SUMMARY\nPurpose: to drink\n\n# SENDER CONTEXT\n")
+    assert err == ""
 
 
 async def test_a_group_in_which_nobody_spoke_wants_a_message(

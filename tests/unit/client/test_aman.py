@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client
+from relay.client import Client, PublishRefused
 from relay.client.aman import Aman, Unreadable
 from relay.client.aman_tables import Replaced, TablesUnusable, rows_in
 from relay.client.writer import Outcome
@@ -346,6 +346,7 @@ async def test_a_snapshot_becomes_a_block_for_a_model(fake: FakeRelay) -> None:
     assert redacted is not None
     assert "[REDACTED_EMAIL]" in redacted
     assert Aman.format_prompt(snapshot, privacy="skip") is None
+    assert Aman.format_prompt(snapshot, policy="skip") is None
 
 
 # -- watching -------------------------------------------------------------------------------------
@@ -372,7 +373,8 @@ async def test_a_watcher_sees_that_a_record_was_deleted(fake: FakeRelay) -> None
         assert (await anext(snapshots)).preference is not None
         (stored,) = fake.events
         fake.events.remove(stored)
-        await memory.delete([stored])
+        behind = NOW - 60  # the clock of who deletes
+        await fake.publish(robot.sign(5, [["e", stored.id]], "", behind))
         assert (await anext(snapshots)).preference is None
         await snapshots.aclose()  # type: ignore[attr-defined]
 
@@ -588,6 +590,22 @@ async def test_what_the_relay_refuses_is_skipped_with_the_reason(
         done = await memory.import_tables(path)
     assert done.rows == Replaced(preferences=1, summaries=1, tools=0, clears=1)
     assert done.skipped.count("invalid: ts is in the future") == 2
+
+
+async def test_an_import_by_a_key_that_may_not_write_is_refused(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
+
+    path = tmp_path / "aman.db"
+    async with aman(fake) as memory:
+        await everything(memory)
+        await memory.rehydrate(path)
+    fake.on["EVENT"] = refuse
+    async with aman(fake, rover) as memory:
+        with pytest.raises(PublishRefused, match="only agents may write memory"):
+            await memory.import_tables(path)
 
 
 async def test_what_was_rehydrated_can_be_imported(fake: FakeRelay, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -106,6 +107,24 @@ async def test_what_was_read_can_be_read_while_the_relay_is_away(
         assert not memory.is_online
         assert await texts(memory) == ["two", "one"]
         assert await texts(memory, {"#d": ["one"]}) == ["one"]
+    await fake.start()
+
+
+async def test_a_relay_that_goes_away_under_a_question_is_not_waited_for(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    await fake.publish(note("one", "a"))
+    async with online(fake, tmp_path) as memory:
+        assert await texts(memory) == ["one"]
+        stopping: list[asyncio.Task[None]] = []
+
+        async def go(visitor: Visitor, frame: list[Any]) -> None:
+            stopping.append(asyncio.create_task(fake.stop()))
+
+        fake.on["REQ"] = go
+        async with asyncio.timeout(PACE.deadline_s / 2):
+            assert await texts(memory) == ["one"]
+        await asyncio.gather(*stopping)
     await fake.start()
 
 

@@ -153,7 +153,8 @@ async def test_a_deletion_is_seen_live(fake: FakeRelay) -> None:
     await fake.publish(gone)
     async with started(fake) as claw:
         assert claw.user(alice.npub) is not None
-        await fake.publish(robot.sign(5, [["e", gone.id]], "", NOW))
+        behind = NOW - 60  # the clock of who deletes
+        await fake.publish(robot.sign(5, [["e", gone.id]], "", behind))
         await until(lambda: claw.user(alice.npub) is None)
 
 
@@ -282,6 +283,20 @@ async def test_flush_writes_what_changed_and_nothing_else(fake: FakeRelay) -> No
         assert (written.event.d, written.event.tag("h")) == ("snowclaw:memory:group:tea", "tea")
         assert json.loads(written.event.content)["decisions"] == [["no milk", NOW]]
         assert await claw.flush() == ()
+
+
+async def test_half_a_character_holds_up_nothing(fake: FakeRelay) -> None:
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "cut \ud83d")
+        claw.note_group("tea", "cut \ud83d")
+        await claw.flush()
+        await claw.store("k", "cut \ud83d")
+        await claw.store("sealed", "cut \ud83d", encrypted=True)
+        assert [stored(fake, d)[0]["notes"] for d in (ALICE, "snowclaw:memory:group:tea")] == [
+            ["cut \ufffd"], ["cut \ufffd"],
+        ]  # fmt: skip
+        texts = [memory.text for memory in claw.list()]
+        assert texts == ["cut \ufffd", "cut \ufffd"]
 
 
 async def test_before_it_was_loaded_nothing_stored_is_lost_by_a_flush(fake: FakeRelay) -> None:

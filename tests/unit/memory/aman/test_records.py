@@ -91,6 +91,21 @@ def test_absent_fields_are_written_as_null_and_unknown_ones_last() -> None:
     )
 
 
+def test_half_a_character_is_written_as_one_that_an_event_can_hold() -> None:
+    half = "cut \ud83d"
+    tool = ToolCall("hk", half, success=True, content=half, sender_id=None, group_id=half,
+                    created_at=7, more={half: [half, {"x": half}]})  # fmt: skip
+    draft = draft_of(tool)
+    event = robot.sign(*draft)
+    found = record_in(event)
+    assert isinstance(found, ToolCall)
+    assert (found.tool_name, found.content) == ("cut \ufffd", "cut \ufffd")
+    assert found.more == {"cut \ufffd": ["cut \ufffd", {"x": "cut \ufffd"}]}
+    assert check(event, Terms(verify_hash=True)) is None
+    assert draft.d == f"hk:{payload_hash(payload_of(tool))}"
+    assert sealed_draft_of(tool, KEY.key, NONCE).d == draft.d
+
+
 @pytest.mark.proves("A-04")
 def test_unknown_fields_are_kept_when_a_record_is_written_again() -> None:
     found = record_in(event_of(30093, {**PAYLOADS[30093], "mood": ["x", {"y": 1}]}))

@@ -87,6 +87,16 @@ def test_a_smaller_history_is_trimmed_at_once() -> None:
     assert heard.said() == ["3"]
 
 
+@pytest.mark.proves("S-34")
+def test_what_was_missed_comes_newest_first_and_is_kept_in_its_order() -> None:
+    heard = Heard(config("global", {"context_history": 3}))
+    heard.see(said("a", AT + 1))
+    heard.see(*(said(text, AT + n) for n, text in ((5, "e"), (4, "d"), (3, "c"), (2, "b"))))
+    assert heard.said() == ["c", "d", "e"]
+    heard.see(said("of the same second", AT + 5))
+    assert heard.said() == ["d", "e", "of the same second"]
+
+
 def test_what_came_before_is_put_in_front() -> None:
     heard = Heard(config("global", {"context_history": 3}))
     heard.see(said("now", AT + 9))
@@ -104,6 +114,14 @@ def test_people_and_groups_are_known_from_their_first_message_on() -> None:
     assert (user.display_names, user.first_seen) == ((("alice", AT),), AT)
     assert (group.members, group.last_activity) == (((alice.npub, "alice"),), AT)
     assert heard.book.unsaved > 0
+
+
+def test_half_a_character_in_a_name_is_one_that_can_be_written() -> None:
+    heard = Heard()
+    heard.see(profile(alice, '{"name":"alice \\ud83d"}'), said("hi"))
+    user = heard.book.user(alice.npub)
+    assert user is not None
+    assert user.name == "alice \ufffd"
 
 
 def test_of_itself_it_keeps_no_memory() -> None:

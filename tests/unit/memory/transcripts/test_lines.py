@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.memory.transcripts.lines import ENDS, Eol, Opening, line_of, opening, raw_lines, whole
+from relay.memory.fields import whole
+from relay.memory.transcripts.lines import ENDS, Eol, Opening, line_of, opening, raw_lines
 from tests.unit.memory.transcripts.telling import HOME, SESSION, line
 
 
