@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from policies.load import KNOWN_WRITE
+from policies.load import INCLUDED, KNOWN_WRITE
 from policies.wording import match_told
 from policies.write_rule import Place
 from relay.errors import Fault
+from relay.forgetting import Age
 from relay.nostr.kinds import GROUP_STATE, is_ephemeral
 from relay.verdict import Who
 from relay.visibility import KindSet
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from policies.conditions import Condition
     from policies.engine import PolicySet
     from policies.write_rule import WriteRule
+    from relay.forgetting import SweepRule, SweepRules
     from relay.visibility import Match, ReadRule
 
     Question = Condition | Match
@@ -85,6 +87,14 @@ def _about_writing(found: PolicySet) -> Iterator[Fault]:
                     "lets nobody through: whom it allows, the earlier rule "
                     f"{_named(barrier.place)} refuses",
                 )
+                continue
+            shadow = _shadow(rule, found.write_rules[:number], found)
+            if shadow is not None:
+                yield _at(
+                    rule.place,
+                    "refuses nobody by write: whom it keeps out, the earlier rule "
+                    f"{_named(shadow.place)} has refused already",
+                )
 
 
 def _does_nothing(rule: WriteRule, found: PolicySet) -> str:
@@ -110,6 +120,25 @@ def _barrier(
         if other.writers is None or not _stands_over(other, rule.match):
             continue
         if allowed and all(other.writers.isdisjoint(who) for who in allowed):
+            return other
+    return None
+
+
+def _shadow(
+    rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet
+) -> WriteRule | None:
+    """The earlier rule about all that this one is about which refuses all whom this one refuses.
+
+    Not the preset's own: who says again who may write here at all is on the safe side.
+    """
+    assert rule.writers is not None
+    refused = [who for who in _profiles(found) if rule.writers.isdisjoint(who)]
+    for other in earlier:
+        if other.place.name == KNOWN_WRITE:
+            continue
+        if other.writers is None or not _stands_over(other, rule.match):
+            continue
+        if all(other.writers.isdisjoint(who) for who in refused):
             return other
     return None
 
@@ -204,6 +233,28 @@ def _about_sweeping(found: PolicySet) -> Iterator[Fault]:
             yield _at(place, "has no effect: kinds 20000 to 29999 are never stored")
         elif any(covers(held, rule.match) for held in found.sweeps.never):
             yield _at(place, "lets nothing go: a rule with never keeps all that it is about")
+        elif not file.startswith(str(INCLUDED)):  # to shorten what is included is no mistake
+            sooner = _sooner(rule, found.sweeps)
+            if sooner is not None:
+                yield _at(place, f'{rule.cause} has no effect: "{sooner.name}" ({sooner.place}) '
+                                 f"lets go what is {sooner.cause}")  # fmt: skip
+
+
+def _sooner(rule: SweepRule, sweeps: SweepRules) -> SweepRule | None:
+    """The rule that takes all that this one would take, and not later."""
+    spared = sweeps.spared_by(rule)
+    is_behind = False
+    for other in sweeps.rules:
+        if other is rule:
+            is_behind = True
+        elif (
+            isinstance(rule.cause, Age) and isinstance(other.cause, Age)
+            and (other.cause < rule.cause or (other.cause == rule.cause and not is_behind))
+            and covers(other.match, rule.match)
+            and all(match in spared for match in sweeps.spared_by(other))
+        ):  # fmt: skip
+            return other
+    return None
 
 
 def _is_never_stored(kinds: KindSet | None) -> bool:

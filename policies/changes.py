@@ -41,4 +41,8 @@ def _rules_of(policy: PolicySet) -> Mapping[str, list[object]]:
         found.setdefault(place.name, []).append(read)
     for keep in policy.keep.rules:
         found.setdefault(keep.name, []).append(keep)
+    for going in policy.sweeps.rules:
+        found.setdefault(going.name, []).append(replace(going, place=""))
+    for place, forgetting in policy.forgetting:
+        found.setdefault(place.name, []).append(replace(forgetting, rules=()))
     return found

@@ -113,8 +113,8 @@ def _h_holds(wanted: bool | frozenset[str], h: str | None) -> bool:  # noqa: FBT
 
 
 def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
-    if isinstance(wanted, bool):
-        return any(len(tag) > 1 and tag[0] == name for tag in event.tags) is wanted
+    if isinstance(wanted, bool):  # "-" and others say what they say without a value
+        return event.has_tag(name) is wanted
     return any(value in wanted for value in event.tag_values(name))
 
 

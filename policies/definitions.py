@@ -70,7 +70,7 @@ RETENTION_KEYS: Final = (
     "name", "enabled", "match", "keep", "days", "count", "bytes", "never", "never_before",
 )  # fmt: skip
 _WRITE_KEYS: Final = ("write", "require", "schema", "content", "rate", "quota", "pow")
-_SAID: Final = ("write", "require", "content", "rate", "quota")
+_SAID: Final = ("write", "require", "content", "rate", "quota", "pow")
 """Parts whose refusals say `reject`."""
 TARGET_KEYS: Final = ("kinds", "tag", "d_prefix")
 _PACKAGED_RULE_KEYS: Final = ("fixed", "needs")
@@ -147,12 +147,15 @@ def _write_rule(table: Table, place: Place) -> WriteRule:
         table.wrong("pow", "pow must be a whole number of bits from 1 to 256")
     condition = EVERYTHING if match is None else condition_from(match)
     reject = table.text("reject")
+    require = tuple(table.strings("require") or ())
+    if table.values.get("require") == [] or "" in require:
+        table.wrong("require", "require must name tags")
     return WriteRule(
         place,
         condition,
         tuple([condition_from(other) for other in table.tables("except")]),
         who_words(table, "write", WRITERS, "for writing"),
-        tuple(table.strings("require") or ()),
+        require,
         systems.get(schema or ""),
         bits or 0,
         reject,

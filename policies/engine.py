@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policies.conditions import Condition
+    from policies.forgetting import Forgetting
     from policies.plugins.definition import Plugin
     from relay.errors import Fault
     from relay.groups.group import Groups
@@ -150,6 +151,7 @@ class PolicySet:
         read_places: tuple[Place, ...] = (),
         keep_places: tuple[Place, ...] = (),
         sweeps: SweepRules | None = None,
+        forgetting: tuple[tuple[Place, Forgetting], ...] = (),
         files: tuple[str, ...] = (),
         key_files: tuple[str, ...] = (),
         notes: tuple[Fault, ...] = (),
@@ -174,6 +176,8 @@ class PolicySet:
         """Where each of `keep.rules` stands."""
         self.sweeps = sweeps or SweepRules()
         """Which rows go, and which must not."""
+        self.forgetting = forgetting
+        """What of it each `[[retention]]` says."""
         self.files = files
         """Every file that was read, in order."""
         self.key_files = key_files
@@ -223,6 +227,7 @@ class PolicySet:
             read_places=self.read_places,
             keep_places=self.keep_places,
             sweeps=self.sweeps,
+            forgetting=self.forgetting,
             files=self.files,
             key_files=self.key_files,
             notes=self.notes,
@@ -374,14 +379,15 @@ class PolicySet:
             return None
         if rule.schema is not None and self.memory.schema_of(rule.schema) is SchemaMode.OFF:
             return records_objection(name, event, facts, self.people)
+        # With `write` it is said to whom that keeps out.
+        custom = rule.reject if rule.writers is None else None
         for tag in rule.require:
             if not _has(event, tag):
-                custom = rule.reject if rule.writers is None else None
                 return Reject(Prefix.INVALID, custom or f"missing tag {tag}", name)
         if rule.pow_bits:
             refusal = too_little_work(event, rule.pow_bits, name)
             if refusal is not None:
-                return refusal
+                return refusal if custom is None else Reject(Prefix.POW, custom, name)
         refusal = records_objection(name, event, facts, self.people)
         if refusal is not None:
             return refusal
@@ -390,9 +396,7 @@ class PolicySet:
             if fault is not None:
                 return Reject(*fault, name)
         if rule.content is not None:
-            return rule.content.objection(
-                event, name, rule.reject if rule.writers is None else None
-            )
+            return rule.content.objection(event, name, custom)
         return None
 
     def explain(self, event: Event, facts: Facts) -> Explanation:

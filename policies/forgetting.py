@@ -57,7 +57,7 @@ def forgetting_from(table: Table, place: Place, match: Match) -> Forgetting:
     never = table.boolean("never")
     if never and rules:
         table.wrong("never", "never keeps these rows; days, count and bytes let them go")
-    if rules and match.kinds is not None and not any(
+    if rules and match.kinds is not None and match.kinds.ranges and not any(
         kind not in NEVER_SWEPT for low, high in match.kinds.ranges for kind in range(low, high + 1)
     ):
         table.wrong("match", "these kinds never go: the state of groups follows from 9000-9020 and "

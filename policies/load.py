@@ -21,7 +21,7 @@ from policies.definitions import (
     rule_from,
 )
 from policies.engine import PolicySet
-from policies.forgetting import sweep_rules
+from policies.forgetting import Forgetting, sweep_rules
 from policies.key_files import listed_keys
 from policies.plugins.definition import PluginDefinition, plugin_from
 from policies.rules.memory import tuned_read, tuned_write
@@ -92,7 +92,7 @@ def values_of(
         faults.append(Fault(name, 0, f"cannot be read: {wrong.strerror or wrong}"))
         return None
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")
         return text, tomllib.loads(text)
     except UnicodeDecodeError as wrong:
         faults.append(Fault(name, raw[: wrong.start].count(b"\n") + 1, "is not UTF-8 text"))
@@ -108,6 +108,9 @@ def values_of(
 
 
 def _file(path: Path, name: str, faults: list[Fault], *, packaged: bool) -> _File | None:
+    if path.is_fifo():  # reading it would wait for whoever writes
+        faults.append(Fault(name, 0, "cannot be read: it is a pipe"))
+        return None
     read = values_of(path, name, faults)
     if read is None:
         return None
@@ -326,6 +329,9 @@ def _merged(
         trusted_readers=settings.get(("actors", "trusted_readers"), ()),
         plugins=tuple([each.plugin for each in plugins if each.plugin is not None]),
         read_places=tuple(read_places),
+        forgetting=tuple([
+            (keep.place, keep.forgetting) for keep in keeps if keep.forgetting != Forgetting()
+        ]),
         sweeps=sweep_rules([keep.forgetting for keep in keeps], settings),
         keep_places=tuple([keep.place for keep in keeps if keep.rule is not None]),
         files=tuple([file.source.name for file in files]),

@@ -60,13 +60,15 @@ def _later(reader: Reader, *accepted: object) -> Reader:
 def _households(table: Table, key: str) -> tuple[Household, ...] | None:
     if not table.has(key):
         return None
-    found = []
+    found: list[Household] = []
     for home in table.tables(key):
         home.refuse_unknown(("name", "owner", "agents"))
         for needed in ("name", "owner"):
             if not home.has(needed):
                 home.wrong(needed, f"a household needs {needed}")
         name, owners, agents = home.text("name"), home.keys("owner"), home.keys("agents")
+        if name in [other.name for other in found]:
+            home.wrong("name", f'there are two households "{name}"')
         if name is not None and owners is not None:
             found.append(Household(name, owners, agents or frozenset()))
     return tuple(found)
@@ -77,7 +79,11 @@ def _creators(table: Table, key: str) -> frozenset[Who] | None:
 
 
 def _searchable(table: Table, key: str) -> KindSet | None:
-    return EVERY_KIND if table.values.get(key) == "all" else table.kinds(key)
+    value = table.values.get(key)
+    if isinstance(value, str) and value != "all":
+        table.wrong(key, f'{key} must be "all" or a list of numbers and ranges like "9000-9022"')
+        return None
+    return EVERY_KIND if value == "all" else table.kinds(key)
 
 
 def _text(table: Table, key: str) -> object:
@@ -90,6 +96,13 @@ def _boolean(table: Table, key: str) -> object:
 
 def _count(table: Table, key: str) -> object:
     return table.integer(key)
+
+
+def _bits(table: Table, key: str) -> object:
+    bits = table.integer(key)
+    if bits is not None and bits > 256:
+        table.wrong(key, f"{key} must be a whole number of bits from 0 to 256")
+    return bits
 
 
 def _at_least_one(table: Table, key: str) -> object:
@@ -135,7 +148,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "created_at_lower": _count,
         "max_content_length": _count,
         "max_event_tags": _count,
-        "min_pow_difficulty": _count,
+        "min_pow_difficulty": _bits,
     },
     "search": {"kinds": _searchable},
     "bans": {

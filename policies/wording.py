@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from policies.conditions import Condition
+    from policies.forgetting import Forgetting
     from policies.plugins.definition import Plugin
     from policies.write_rule import Place, WriteRule
     from relay.visibility import Match, ReadRule
@@ -274,6 +275,17 @@ _KEEPS: Final = {
 
 def keep_told(keep: Keep) -> str:
     return _KEEPS[keep]
+
+
+def held_told(forgetting: Forgetting) -> str:
+    """Which rows a retention rule keeps from going; empty when it keeps none."""
+    if forgetting.never is not None:
+        return f"{match_told(forgetting.never)}: always"
+    if forgetting.waiting is None:
+        return ""
+    match, before = forgetting.waiting
+    rows = f"{kinds_told(before.kinds)} of the same {' and '.join(before.same)}"
+    return f"{match_told(match)}: while there are {rows}, no newer by {before.up_to.value}"
 
 
 def plugin_told(plugin: Plugin) -> str:

@@ -162,6 +162,7 @@ class Expiry:
     """Rows that have expired, on their road out of the store."""
 
     ids: tuple[str, ...]
+    purpose: Purpose
     done: Future[bool]
     """Whether they are gone: set after the commit, or when there is none."""
     gone: list[Stored] = field(default_factory=list)
@@ -539,8 +540,11 @@ class Decision:
             row = found.rows.get(event_id)
             if row is None or row.expires_at is None or row.expires_at > self._now:
                 continue
-            self._let_go(row, found, "expired")
             expiry.gone.append(row)
+            if expiry.purpose is Purpose.SWEEP:
+                self._let_go(row, found, "expired")
+        if expiry.purpose is Purpose.TRIAL:
+            return
         self._unpin(all_pinning(self.groups), found)
         self.groups = forgotten(self.groups, [row.event for row in expiry.gone])
         self._who.clear()

@@ -147,7 +147,7 @@ class Meter:
     """What the author is told, in the admin's words."""
 
     def too_fast(self, wait_s: int) -> Reject:
-        text = f"{self.reject or 'too many events'}; try again in {wait_s} s"
+        text = self.reject or f"too many events; try again in {wait_s} s"
         return Reject(Prefix.RATE_LIMITED, text, self.rule)
 
     def too_much(self, before: Size, after: Size) -> Reject | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +44,8 @@ _LOOKED_AT: Final = 200_000
 _REST: Final = 8.0
 """The rest after a transaction, in times of what it took: writers come first."""
 _REST_AT_MOST_S: Final = 1.0
+_EXPIRED: Final = ("expiration", "NIP-40", "its time is over")
+"""Rule, place and cause of what no rule of the policy files lets go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,19 @@ def lines_of(swept: Swept) -> list[SweepLine]:
     """One transaction as lines to add up."""
     rule = swept.rule
     of = (rule.name, rule.place, str(rule.cause))
-    sizes: dict[int, Size] = {}
-    for row in swept.gone:
-        kind = row.event.kind
-        sizes[kind] = sizes.get(kind, Size()).plus(Size(1, len(row.event.raw)))
     return [
-        *(SweepLine(*of, kind, None, *size) for kind, size in sorted(sizes.items())),
+        *_lines(of, swept.gone),
         *(SweepLine(*of, None, hold.value, number, 0) for hold, number in swept.held.items()),
     ]
+
+
+def _lines(of: tuple[str, str, str], gone: Sequence[Stored]) -> list[SweepLine]:
+    """`of`: rule, place and cause."""
+    sizes: dict[int, Size] = {}
+    for row in gone:
+        kind = row.event.kind
+        sizes[kind] = sizes.get(kind, Size()).plus(Size(1, len(row.event.raw)))
+    return [SweepLine(*of, kind, None, *size) for kind, size in sorted(sizes.items())]
 
 
 class Sweep:
@@ -129,15 +136,22 @@ class Sweep:
         return await self._expired() + await self._due()
 
     async def _expired(self) -> int:
+        return sum([len(rows) async for rows in self._expiring(Purpose.SWEEP)])
+
+    async def _expiring(self, purpose: Purpose) -> AsyncIterator[Sequence[Stored]]:
+        """What has expired, transaction after transaction."""
         swept = Counter[int]()
-        while ids := await self._store.expired(self._clock(), _AT_ONCE):
-            expiry = Expiry(tuple(ids), asyncio.get_running_loop().create_future())
+        at_once = _AT_ONCE if purpose is Purpose.SWEEP else _LOOKED_AT
+        while ids := await self._store.expired(self._clock(), at_once):
+            expiry = Expiry(tuple(ids), purpose, asyncio.get_running_loop().create_future())
             self._ingest.expire(expiry)
             if not await expiry.done:
                 break  # the lane is full or the store down: the next round goes on
+            yield expiry.gone
+            if purpose is Purpose.TRIAL:
+                break  # they are all still there
             swept.update(row.event.kind for row in expiry.gone)
         self._report(swept, "expired events")
-        return swept.total()
 
     def _report(self, swept: Counter[int], what: str) -> None:
         """By kind (G-15)."""
@@ -166,6 +180,24 @@ class Sweep:
             self._report(kinds, "events")
         self._seen = Seen(head, now)
         return kinds.total()
+
+    async def asked(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
+        """All that is there to sweep, for somebody who looks on. Raises StoreFault."""
+        told: set[int] = set()  # by seq: in a trial one row can fall to several rules
+        async for rows in self._expiring(purpose):
+            told.update(row.seq for row in rows)
+            yield _lines(_EXPIRED, rows)
+        swept_by_rules = Counter[int]()
+        try:
+            async for swept in self.by_rules(purpose):
+                gone = [row for row in swept.gone if row.seq not in told]
+                if purpose is Purpose.TRIAL:
+                    told.update(row.seq for row in gone)
+                swept_by_rules.update(row.event.kind for row in gone)
+                yield lines_of(replace(swept, gone=gone))
+        finally:
+            if purpose is Purpose.SWEEP:
+                self._report(swept_by_rules, "events")
 
     async def by_rules(
         self, purpose: Purpose, seen: Seen | None = None

@@ -50,17 +50,18 @@ from relay.server.control import ALLOWED, BANNED, ControlServer, Foresight, Remo
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.words import Reading
 from relay.succession import taken_over
-from relay.sweep import Sweep, lines_of
+from relay.sweep import Sweep
 from relay.targets import Targets
 from relay.verdict import Origin, Reject, WriteOutcome, spoken
 from relay.visibility import STRANGER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence, Set
     from concurrent.futures import Executor
 
     from policies.reload import Fingerprint
     from relay.decision import Purpose
+    from relay.errors import Fault
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -263,8 +264,8 @@ class LocalFolder:
         return await self._parts.store.sizes(by, limit)
 
     async def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
-        async for swept in self._parts.sweep.by_rules(purpose):
-            yield lines_of(swept)
+        async for lines in self._parts.sweep.asked(purpose):
+            yield lines
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return self._parts.metrics.refusals.after(after)
@@ -466,6 +467,12 @@ def _banish(policy: policies.PolicySet, before: Set[str], parts: Opened) -> None
         parts.ingest.order(Order((), lambda _: None, banishes=banned))
 
 
+def _tell(notes: Iterable[Fault]) -> None:
+    """Packaged rules that the files replace or switch off: nobody shall do so unawares."""
+    for note in notes:
+        _log.warning("policies: %s", note)
+
+
 async def _reload(
     folder: Path, parts: Opened, asked: asyncio.Event, changed: Callable[[], None]
 ) -> None:
@@ -476,6 +483,7 @@ async def _reload(
         asked.set()
     seen = fingerprint(home, current.watched)
     wrong = ""
+    _tell(current.notes)
     _banish(current, frozenset(), parts)
     while True:
         with contextlib.suppress(TimeoutError):
@@ -507,5 +515,7 @@ async def _reload(
         parts.readiness.clear("policies")
         parts.metrics.reloaded(ok=True)
         _log.info("policies reloaded: %s", rule_changes(before, policy) or "they say the same")
+        told = {note.text for note in before.notes}
+        _tell(note for note in policy.notes if note.text not in told)
 
 

@@ -187,3 +187,27 @@ async def test_a_reload_says_in_the_log_what_it_changed(rookery: Rookery) -> Non
                 break
     [line] = [line for line in rookery.lines if "policies reloaded" in line]
     assert "added: no reactions; settings changed: limits" in line
+
+
+async def test_the_log_says_that_a_packaged_rule_is_replaced(rookery: Rookery) -> None:
+    files = rookery.folder / "policies"
+    mine = '[[rule]]\nname = "transcripts"\nmatch = { kinds = [1988] }\nread = ["author"]\n'
+    (files / "20-mine.toml").write_text(mine)
+    async with until(RELOAD_S, "the log names the rule") as tries:
+        async for _ in tries:
+            if any("replaces" in line for line in rookery.lines):
+                break
+    (files / "20-mine.toml").write_text(f"# moved\n{mine}[limits]\nmax_event_tags = 9\n")
+    async with until(RELOAD_S, "the files are read again") as tries:
+        async for _ in tries:
+            if any("limits" in line for line in rookery.lines):
+                break
+    said = 'replaces the packaged rule "transcripts"'
+    [line] = [line for line in rookery.lines if "replaces" in line]
+    assert said in line.replace("\\", "")
+    await rookery.stop()
+    await rookery.start()
+    async with until(RELOAD_S, "the log of the start names it too") as tries:
+        async for _ in tries:
+            if sum("replaces" in line for line in rookery.lines) == 2:
+                break

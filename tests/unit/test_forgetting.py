@@ -163,6 +163,47 @@ async def test_a_trial_takes_nothing(house: Callable[..., Home]) -> None:
         assert await home.sweep.once() == 1
 
 
+async def told(home: Home, purpose: Purpose) -> list[tuple[str, int | None, int]]:
+    """Rule, kind and number of rows of each line of a sweep that somebody asked for."""
+    return [
+        (line.rule, line.kind, line.events)
+        async for lines in home.sweep.asked(purpose) for line in lines
+    ]
+
+
+async def test_what_two_rules_let_go_is_told_once(house: Callable[..., Home]) -> None:
+    few = NOTES.replace("notes", "few").replace("days = 10", 'count = { per = "author", max = 1 }')
+    async with house(f"{NOTES}\n{few}") as home:
+        for _ in range(3):
+            await home.do(alice, 1, at=OLD)
+        assert sum(events for _, _, events in await told(home, Purpose.TRIAL)) == 3
+        assert sum(events for _, _, events in await told(home, Purpose.SWEEP)) == 3
+
+
+@pytest.mark.proves("N40-04")
+async def test_what_has_expired_is_told_and_goes_with_a_sweep(house: Callable[..., Home]) -> None:
+    async with house(NOTES) as home:
+        await home.do(alice, 7, ["expiration", str(home.now + 5)])
+        await home.do(alice, 1, ["expiration", str(home.now + 5)], at=OLD)
+        home.now += 5
+        assert await told(home, Purpose.TRIAL) == [("expiration", 1, 1), ("expiration", 7, 1)]
+        assert await told(home, Purpose.SWEEP) == [("expiration", 1, 1), ("expiration", 7, 1)]
+        assert await told(home, Purpose.TRIAL) == []
+
+
+@pytest.mark.proves("G-15")
+async def test_a_sweep_that_was_asked_for_is_logged_and_counted_like_any_other(
+    house: Callable[..., Home], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(NOTES) as home:
+        await home.do(alice, 1, at=OLD)
+        with caplog.at_level("INFO", "relay.sweep"):
+            await told(home, Purpose.TRIAL)
+            assert caplog.messages == []
+            await told(home, Purpose.SWEEP)
+            assert caplog.messages == ["swept 1 events of kind 1"]
+
+
 async def test_what_a_group_pins_stays_until_it_is_unpinned(house: Callable[..., Home]) -> None:
     chats = '[[retention]]\nname = "chats"\nmatch = { kinds = [9] }\ndays = 1'
     async with house(chats) as home:

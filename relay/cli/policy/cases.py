@@ -56,8 +56,8 @@ def cases_command(files: tuple[Path, ...], data: Path | None, *, as_json: bool) 
             click.echo(printable(line), file=sys.stderr)
     against = f"{folder}" if folder is not None else f"the packaged policies ({DEFAULTS})"
     click.echo(
-        f"{len(ran)} cases, {len(ran) - len(failed)} passed, {len(failed)} failed, "
-        f"against {against}"
+        f"{len(ran)} case{'' if len(ran) == 1 else 's'}, {len(ran) - len(failed)} passed, "
+        f"{len(failed)} failed, against {against}"
     )
     return 1 if failed else 0
 

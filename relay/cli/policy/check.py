@@ -64,7 +64,9 @@ def rules_in(found: PolicySet) -> int:
     """How many rules are in force, packaged ones included."""
     named = {rule.place.name for rule in found.write_rules}
     named |= {place.name for place in found.read_places}
-    return len(named) + len(found.keep.rules)
+    kept = {place.name for place in found.keep_places}
+    kept |= {place.name for place, _ in found.forgetting}
+    return len(named) + len(kept)
 
 
 def left_open(found: PolicySet) -> list[str]:

@@ -206,15 +206,19 @@ def _decided(asked: _Asked, verdict: _Verdict) -> _Decided:
     unsigned = not asked.is_draft and not is_signed(asked.event)
     if unsigned and (step is None or step.stage is not Stage.SCREEN):
         return _Decided(*spoken(_BAD_SIGNATURE), "sig", None, "the signature")
-    if step is not None:
+    seen = None if verdict.is_supposed else verdict.seen
+    # The form is wrong before anybody asks who the author is.
+    is_early = seen is not None and seen.facts is None
+    if step is not None and (step.stage is Stage.SCREEN or not is_early):
         assert step.verdict is not None
         where = where_told(step.place)
         name = step.verdict.rule
         by = f"{name} ({where})" if where else name
         return _Decided(*spoken(step.verdict), name, step.place, by)
-    seen = verdict.seen
-    if seen is None or verdict.is_supposed:
+    if seen is None:
         return _Decided(True, "", None, None, "no rule objects")  # noqa: FBT003
+    if is_early:
+        return _Decided(seen.ok, seen.message, seen.rule, None, "the form of the event")
     by = f"{seen.rule}, by what is stored here" if seen.rule else "what is stored here"
     return _Decided(
         seen.ok, seen.message, seen.rule, None, "no rule objects" if seen.ok else by
@@ -341,9 +345,12 @@ def group_in(event: Event) -> str | None:
 
 def _viewer(reader: str, event: Event, found: PolicySet) -> Viewer:
     people = found.people
+    # Of a household's event the words mean its own owner and agents.
+    homes = [home for home in people.households if home.has(event.pubkey)]
     named = {
         _NOBODY: frozenset[str](), "author": frozenset({event.pubkey}),
-        "owner": people.owners, "agent": people.agents,
+        "owner": frozenset[str]().union(*[home.owners for home in homes]) or people.owners,
+        "agent": frozenset[str]().union(*[home.agents for home in homes]) or people.agents,
     }  # fmt: skip
     if reader not in named:
         return Viewer(frozenset({_key(reader)}))

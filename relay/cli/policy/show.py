@@ -12,6 +12,7 @@ from policies.advice import warnings_of
 from policies.load import DEFAULTS
 from policies.wording import (
     asks_told,
+    held_told,
     keep_told,
     kinds_told,
     match_told,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from policies import PolicySet
+    from policies.settings import Memory
     from policies.write_rule import Place
 
     Line = tuple[str, str, str]
@@ -73,6 +75,9 @@ def _page(found: PolicySet, home: Path) -> Iterator[str]:
         "events what NIP-01 says", _rules(_kept(found)),
     )  # fmt: skip
     yield from _section("What goes in time: any of these rules is enough", _rules(_swept(found)))
+    yield from _section(
+        "What stays all the same, beside what is pinned", _rules(_held(found))
+    )
     yield from _section("Groups", _groups(found))
     yield from _section("Limits and settings", _settings(found))
     notes = [str(warning) for warning in warnings_of(found)] + left_open(found)
@@ -157,8 +162,13 @@ def _kept(found: PolicySet) -> Iterator[Line]:
 def _swept(found: PolicySet) -> Iterator[Line]:
     for rule in found.sweeps.rules:
         yield f"{match_told(rule.match)}: {rule.cause}", rule.name, rule.place
-    for match in found.sweeps.never:
-        yield f"{match_told(match)}: never", "never", ""
+
+
+def _held(found: PolicySet) -> Iterator[Line]:
+    for place, forgetting in found.forgetting:
+        told = held_told(forgetting)
+        if told:
+            yield _line(told, place)
 
 
 def _line(said: str, place: Place) -> Line:
@@ -193,9 +203,24 @@ def _settings(found: PolicySet) -> Iterator[str]:
     yield f"searched: {kinds_told(found.searched)}"
     for system, mode in found.memory.schemas.items():
         yield f"records of {system.value} are checked: {mode.value}"
-    yield f"a memory of anamnesis has at most {found.memory.max_chars} characters" + (
-        f" and {found.memory.max_bytes} bytes" if found.memory.max_bytes else ""
-    )
+    yield from _memory(found.memory)
+
+
+def _memory(memory: Memory) -> Iterator[str]:
+    if memory.owner_annotations:
+        yield "owners annotate what agents remember of people and groups"
+    if memory.reject_patterns is not None and memory.reject_patterns.texts:
+        number = len(memory.reject_patterns.texts)
+        yield f"no unencrypted memory may match: {number} pattern{'' if number == 1 else 's'}"
+    yield f"aman: of equal ts the {memory.tie.value}est id stays; ts and created_at: " \
+          f"{memory.ts_rule.value}; hashes are {'' if memory.verify_hash else 'not '}verified; " \
+          f"read without a login: {memory.anonymous_read.value}"  # fmt: skip
+    if memory.envelope_keys:
+        number = len(memory.envelope_keys)
+        yield f"sealed envelopes without a login: {number} key{'' if number == 1 else 's'}"
+    yield f"a memory of anamnesis has at most {memory.max_chars} characters" + (
+        f" and {memory.max_bytes} bytes" if memory.max_bytes else ""
+    ) + f"; owners and {memory.vouchers.value} vouch"
 
 
 def _as_json(found: PolicySet) -> dict[str, object]:
@@ -220,6 +245,15 @@ def _as_json(found: PolicySet) -> dict[str, object]:
         "bans": {"stored": found.banned_rows.value},
         "search": kinds_told(found.searched),
         "schemas": {system.value: mode.value for system, mode in found.memory.schemas.items()},
+        "owner_annotations": found.memory.owner_annotations,
+        "reject_patterns": [] if found.memory.reject_patterns is None
+                           else found.memory.reject_patterns.texts,
+        "aman": {
+            "tie": found.memory.tie.value, "ts_rule": found.memory.ts_rule.value,
+            "verify_hash": found.memory.verify_hash,
+            "anonymous_read": found.memory.anonymous_read.value,
+        },
+        "envelope_keys": sorted(found.memory.envelope_keys),
         "anamnesis": {
             "max_chars": found.memory.max_chars, "max_bytes": found.memory.max_bytes,
             "vouchers": found.memory.vouchers.value,
@@ -256,7 +290,11 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             }
             for rule in found.sweeps.rules
         ],
-        "never_swept": [match_told(match) for match in found.sweeps.never],
+        "held": [
+            {**_place(place), "is": held_told(forgetting)}
+            for place, forgetting in found.forgetting
+            if held_told(forgetting)
+        ],
         "plugins": [
             {**_place(plugin.place), "is": plugin_told(plugin)} for plugin in found.plugins
         ],

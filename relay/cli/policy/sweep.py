@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is removed.")
 @json_option
 def sweep_command(folder: Path, *, dry_run: bool, as_json: bool) -> None:
-    """Remove what the retention rules let go, and say what went and why.
+    """Remove what has expired and what the retention rules let go; say what went and why.
 
     A running relay does the same by itself every minute. What is held waits: pinned, without a
     summary, or older rows must go first (in a dry run these are still there).

@@ -153,7 +153,10 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
           '[[rule]]\nname = "sparing"\nmatch = { kinds = [30023] }\n'
           'quota = { per = "author", events = 100 }\n'
           '[[rule]]\nname = "stay"\nmatch = { kinds = [0] }\nread = ["member", "tag:scope"]\n'
-          '[[retention]]\nname = "final"\nmatch = { kinds = [30023] }\nkeep = "first"\n',
+          '[[retention]]\nname = "final"\nmatch = { kinds = [30023] }\nkeep = "first"\n'
+          '[[retention]]\nname = "dear"\nmatch = { kinds = [20] }\nnever = true\n'
+          f'[memory]\nreject_patterns = ["x+y"]\n[memory.envelopes]\nkeys = ["{bob.npub}"]\n'
+          '[memory.aman]\nanonymous_read = "encrypted"\n',
     )  # fmt: skip
     assert run(["policy", "show", str(tmp_path)]) == 0
     page = capsys.readouterr().out
@@ -167,7 +170,15 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "  articles (30023): 100 events stored per author",
         "  members of any group here, whom it names in scope: profiles (0)",
         "  articles (30023): the first version",
+        "  clears (30096): while there are summaries (30094), tool history (30095) of the same "
+        "author and hk, no newer by ts",
+        "  kind 20: always",
+        f"      dear · {tmp_path}/a.toml:31",
         "  dated at most 15 min ahead, 14 d back",
+        "  no unencrypted memory may match: 1 pattern",
+        "  aman: of equal ts the highest id stays; ts and created_at: order; hashes are not "
+        "verified; read without a login: encrypted",
+        "  sealed envelopes without a login: 1 key",
         "  made by: owners, agents",
     ):
         assert f"{line}\n" in page
@@ -198,6 +209,16 @@ def test_explain_gives_the_answer_to_what_is_stored_already(
     assert (code, told["message"]) == (0, "duplicate: already have this event")
 
 
+def test_explain_says_when_the_form_is_wrong_before_rules_are_asked(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(tmp_path, as_values(alice.sign(9, [["h", "tea"], ["h", "den"]], "hi", NOW)))
+    code, told = answer(capsys, "explain", path, "--data", str(home))
+    assert (code, told["ok"], told["message"]) == (1, False, "invalid: one h tag only")
+    assert run(["policy", "explain", path, "--data", str(home)]) == 1
+    assert "decided by: the form of the event" in capsys.readouterr().out
+
+
 def test_explain_changes_nothing(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +233,25 @@ def test_explain_changes_nothing(
     assert asyncio.run(_held(home)) == before
     mine = saved(tmp_path, as_values(alice.sign(9, [["h", "tea"]], "still", NOW)))
     assert answer(capsys, "explain", mine, "--data", str(home))[0] == 0
+
+
+@pytest.mark.parametrize("word", ["owner", "agent"])
+def test_of_a_households_event_the_words_of_read_mean_its_own_people(
+    tmp_path: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    written(
+        files,
+        a=f'[actors]\nagents = ["{alice.npub}"]\n'
+          '[[actors.household]]\n'
+          f'name = "attic"\nowner = "{bob.npub}"\nagents = ["{robot.npub}"]\n',
+    )  # fmt: skip
+    config = {"kind": 30078, "pubkey": bob.npub, "tags": [["d", "snowclaw:config:global"]]}
+    path = saved(tmp_path, config)
+    assert answer(capsys, "explain", path, "--read", word, "--data", str(files))[0] == 0
+    theirs = answer(capsys, "explain", path, "--read", alice.npub, "--data", str(files))
+    assert theirs[0] == 1
 
 
 def test_explain_says_when_there_is_no_store(
@@ -359,7 +399,7 @@ def test_cases_run_against_the_folder_here(
     off = '[[rule]]\nname = "known people write"\nenabled = false'
     written(tmp_path / "data" / "policies", a=off)
     assert run(["policy", "test", "cases.toml"]) == 0
-    assert capsys.readouterr().out == "1 cases, 1 passed, 0 failed, against data/policies\n"
+    assert capsys.readouterr().out == "1 case, 1 passed, 0 failed, against data/policies\n"
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,27 @@ def test_what_owners_alone_may_write_shadows_what_is_for_agents(tmp_path: Path) 
     assert warnings(tmp_path, rules, both) == []
 
 
+@pytest.mark.parametrize(
+    ("match", "write"),
+    [
+        ("kinds = [30]", '"owner", "agent"'),
+        ("kinds = [30], h = true", '"owner"'),
+        ("kinds = [30]", '"known"'),
+    ],
+)
+def test_a_rule_whose_refusals_an_earlier_one_gives_is_told(
+    tmp_path: Path, match: str, write: str
+) -> None:
+    rules = (
+        '[[rule]]\nname = "wide"\nmatch = { kinds = ["20-40"] }\nwrite = ["owner"]\n'
+        f'[[rule]]\nname = "narrow"\nmatch = {{ {match} }}\nwrite = [{write}]\n'
+    )
+    assert warnings(tmp_path, rules) == [
+        '5: "narrow" refuses nobody by write: whom it keeps out, the earlier rule "wide" '
+        f"({tmp_path}/b.toml:1) has refused already"
+    ]
+
+
 def test_rules_that_some_people_pass_are_not_shadowed(tmp_path: Path) -> None:
     rules = (
         '[[rule]]\nname = "first"\nmatch = { kinds = [7] }\nwrite = ["known"]\n'
@@ -194,6 +215,26 @@ def test_retention_without_effect_is_told(tmp_path: Path) -> None:
         "kept of all that it is about",
         '5: "passing" has no effect: kinds 20000 to 29999 are never stored',
     ]
+
+
+def test_days_that_another_rule_is_faster_than_are_told(tmp_path: Path) -> None:
+    rules = (
+        'include = ["aman-app"]\n'
+        '[[retention]]\nname = "longer"\nmatch = { kinds = [30095], h = true }\ndays = 30\n'
+        '[[retention]]\nname = "shorter"\nmatch = { kinds = [30095] }\ndays = 7\n'
+        '[[retention]]\nname = "again"\nmatch = { kinds = [30095] }\ndays = 7\n'
+        '[[retention]]\nname = "all"\ndays = 100\n'
+        '[[retention]]\nname = "deletions"\nmatch = { kinds = [5] }\ndays = 200\n'
+        '[[retention]]\nname = "some"\nmatch = { kinds = [9] }\n'
+        'count = { per = "group", max = 9 }\n'
+    )
+    told = [warning.partition(" has")[::2] for warning in warnings(tmp_path, rules)]
+    assert [start for start, _ in told] == [
+        '2: "longer" older than 30 days', '10: "again" older than 7 days',
+    ]  # fmt: skip
+    assert told[1][1] == (
+        f' no effect: "shorter" ({tmp_path}/b.toml:6) lets go what is older than 7 days'
+    )
 
 
 def test_days_for_what_never_goes_are_told(tmp_path: Path) -> None:

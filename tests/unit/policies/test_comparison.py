@@ -296,6 +296,27 @@ def test_rules_about_reading_and_keeping_count_too(sets: Sets) -> None:
     assert rule_changes(before, after) == "changed: a, k"
 
 
+@pytest.mark.parametrize(
+    "says",
+    [
+        "days = 3", "bytes = 5", 'count = { per = "author", max = 2 }', "never = true",
+        'never_before = { kinds = [8], same = ["author"] }',
+    ],
+)
+def test_rules_about_forgetting_count_too(sets: Sets, says: str) -> None:
+    rule = '[[retention]]\nname = "k"\nmatch = { kinds = [7, 9] }\n'
+    with_it = sets.of(rule + says)
+    assert rule_changes(sets.of(""), with_it) == "added: k"
+    assert rule_changes(with_it, sets.of(f"# moved\n{rule}{says}")) == ""
+    assert rule_changes(with_it, sets.of(f"{rule}days = 4")) == "changed: k"
+    assert rule_changes(with_it, sets.of("")) == "removed: k"
+
+
+def test_days_of_observations_count_too(sets: Sets) -> None:
+    days = sets.of("[memory.nmem]\nretention_days = { search = 4 }\n")
+    assert rule_changes(sets.of(""), days) == "changed: nmem observations"
+
+
 # -- what points to other rows --------------------------------------------------------------------
 
 LIKE_NOTES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -75,6 +76,18 @@ def test_all_faults_of_all_files_are_told_at_once_in_order(tmp_path: Path) -> No
     assert [fault.partition(": ")[0] for fault in found] == [
         "a.toml:2", "a.toml:4", "a.toml:5", "b.toml:1", "c.toml:2",
     ]  # fmt: skip
+
+
+def test_a_pipe_is_a_fault_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.toml")
+    assert faults_of(tmp_path) == ["a.toml: cannot be read: it is a pipe"]
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    """Editors of Windows begin a file with one."""
+    found = loaded(tmp_path, a="\ufeff[limits]\nmax_event_tags = 7")
+    assert found.limits.max_event_tags == 7
+    assert faults_of(tmp_path, a="\ufeffx = 1")[0].startswith("a.toml:1: ")
 
 
 def test_one_name_twice_in_a_file_is_a_fault(tmp_path: Path) -> None:
