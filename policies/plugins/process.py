@@ -4,9 +4,10 @@
     ← {"id":"…","action":"accept"}          or "reject" with "msg", or "shadowReject"
 
 House rules: a batch is written at once and the answers are matched by id, so that a plug-in may
-answer in any order; its deadline runs anew from each answer. Whatever else it prints, says of
-another event or leaves unsaid ends this life of the process: all that it still owes is `error:`,
-and it is started anew, each time after a longer pause.
+answer in any order; its deadline runs anew from each answer. What is no JSON is passed over, as
+strfry does: plug-ins print greetings and traces; too many such lines between two answers are not.
+Whatever else it prints, says of another event or leaves unsaid ends this life of the process: all
+that it still owes is `error:`, and it is started anew, each time after a longer pause.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _START_S: Final = 3.0
 their time."""
 _MAX_LINE: Final = 65_536
 """Bytes of an answer."""
+_MOST_CHATTER: Final = 200
+"""Lines between two answers that are no JSON."""
 _MAX_WRITTEN: Final = 4 * 2**20
 """Bytes of events that are written at once."""
 _PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -79,12 +82,12 @@ class _Broken(Exception):
     """The process said what is no answer; the text is for the admin and repeats nothing of it."""
 
 
-def answer_from(line: bytes, plugin: str) -> tuple[str, Reject | None]:
-    """The event's id, and what the plug-in says of it. Raises _Broken."""
+def answer_from(line: bytes, plugin: str) -> tuple[str, Reject | None] | None:
+    """The event's id, and what the plug-in says of it; None: no JSON. Raises _Broken."""
     try:
         answer = orjson.loads(line)
     except orjson.JSONDecodeError:
-        raise _Broken("printed a line that is not JSON") from None
+        return None
     if not isinstance(answer, dict) or not isinstance(answer.get("id"), str):
         raise _Broken("printed a line that is no answer: it has no id")
     said = answer.get("msg")
@@ -142,6 +145,8 @@ class _Life(asyncio.SubprocessProtocol):
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._answer = b""
+        self._chatter = 0
+        """Lines that are no JSON, since the last answer."""
         self._complaint = b""
 
     # what is asked of it
@@ -245,12 +250,17 @@ class _Life(asyncio.SubprocessProtocol):
         *lines, self._answer = (self._answer + data).split(b"\n")
         if len(self._answer) > _MAX_LINE:
             raise _Broken("prints a line without end")
+        has_answered = False
         for line in lines:
-            event_id, said = answer_from(line, self._plugin)
+            answer = answer_from(line, self._plugin)
+            if answer is None:
+                self._pass_over()
+                continue
             if self._round is None:
-                raise _Broken("printed a line without being asked")
-            self._round.note(event_id, said)
-        if not lines or self._round is None:
+                raise _Broken("printed an answer without being asked")
+            self._round.note(*answer)
+            self._chatter, has_answered = 0, True
+        if not has_answered or self._round is None:
             return
         if self._has_answered:
             self._until = self._loop.time() + self._deadline_s  # its timer looks at it
@@ -260,6 +270,13 @@ class _Life(asyncio.SubprocessProtocol):
             self._standing.is_well(self._plugin)
         if not self._round.owed and not self._round.done.done():
             self._round.done.set_result(None)
+
+    def _pass_over(self) -> None:
+        self._chatter += 1
+        if self._chatter > _MOST_CHATTER:
+            raise _Broken("prints lines that are not JSON")
+        if self._chatter == 1:  # not the line: it may repeat an event
+            self._notes.add(logging.WARNING, "printed a line that is not JSON: it is passed over")
 
     def _complain(self, data: bytes) -> None:
         """Lines of stderr for the log, no faster than the log can bear."""

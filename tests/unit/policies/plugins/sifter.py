@@ -39,6 +39,9 @@ def decide(behaviour: str, question: dict[str, object], held: list[str]) -> None
                 held.clear()
         case "garbage":
             print("I like this one: " + content, flush=True)
+        case "speak":
+            print(f"looking at {content}")
+            say(id=given, action="accept")
         case "no object":
             print('["accept"]', flush=True)
         case "no id":
@@ -105,8 +108,8 @@ def main() -> None:
     match behaviour:
         case "exit at once":
             sys.exit(4)
-        case "speak first":
-            print("ready!", flush=True)
+        case "speak":
+            print("ready!\n", flush=True)
         case "start slowly":
             time.sleep(0.6)
             behaviour = "accept"

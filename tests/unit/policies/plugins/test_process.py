@@ -140,7 +140,7 @@ async def test_a_process_knows_the_environment_but_no_secret_of_it(
 # -- what is no answer ----------------------------------------------------------------------------
 
 FAULTS = {
-    "garbage": "printed a line that is not JSON",
+    "garbage": "did not answer in time",
     "no object": "printed a line that is no answer: it has no id",
     "no id": "printed a line that is no answer: it has no id",
     "no action": "printed an answer without accept, reject or shadowReject",
@@ -152,8 +152,7 @@ FAULTS = {
     "exit at once": "exited with 4",
     "die": "died of signal 9",
     "endless line": "prints a line without end",
-    "endless lines": "printed a line that is not JSON",
-    "speak first": "printed a line that is not JSON",
+    "endless lines": "prints lines that are not JSON",
     "close": "closed its output",
 }
 
@@ -172,6 +171,15 @@ async def test_what_is_no_answer_lets_nothing_in(
         assert chain.problems == [f"sifter: {FAULTS[behaviour]}"]
         assert problems[0] == [f"sifter: {FAULTS[behaviour]}"]
     assert FAULTS[behaviour] in caplog.text
+    assert "quiet words" not in caplog.text
+
+
+async def test_greetings_and_traces_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    async with Chain([process("speak")]) as chain:
+        for words in ("quiet words", "reject loud ones", "more"):
+            assert await said(chain, words) == [""]
+        assert chain.failures == 0
+    assert "printed a line that is not JSON: it is passed over" in caplog.text
     assert "quiet words" not in caplog.text
 
 
