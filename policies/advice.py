@@ -15,8 +15,8 @@ from policies.write_rule import Place
 from relay.errors import Fault
 from relay.forgetting import Age
 from relay.nostr.kinds import GROUP_STATE, is_ephemeral
+from relay.read_rules import KindSet
 from relay.verdict import Who
-from relay.visibility import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from policies.engine import PolicySet
     from policies.write_rule import WriteRule
     from relay.forgetting import SweepRule, SweepRules
-    from relay.visibility import Match, ReadRule
+    from relay.read_rules import Match, ReadRule
 
     Question = Condition | Match
 

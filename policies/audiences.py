@@ -17,7 +17,7 @@ from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.retention import Stored, is_kind
 from relay.verdict import Who
-from relay.visibility import Target, Viewer, Visibility, kind_is_guarded, visibility_for
+from relay.visibility import Viewer, Visibility, kind_is_guarded, visibility_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence, Set
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from policies.write_rule import Place
     from relay.groups.group import Groups
     from relay.nostr.event import Event
-    from relay.visibility import People, ReadRule
+    from relay.people import People
+    from relay.read_rules import ReadRule, Target
 
 _KNOWN_VIEWERS: Final = 4096
 _NOBODY_IN_PARTICULAR: Final = frozenset({"0" * 64})

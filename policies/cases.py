@@ -29,20 +29,21 @@ from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64, signed
 from relay.nostr.filters import Filter
+from relay.people import is_known, who_writes
 from relay.rates import Buckets, Coming, excess
 from relay.retention import Stored
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
 from relay.usage import Ledger, Size
 from relay.verdict import Facts, Origin, Reject, Who
-from relay.visibility import Viewer, is_known, visibility_for, who_writes
+from relay.visibility import Viewer, visibility_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policies.engine import PolicySet
+    from relay.people import People
     from relay.rates import Meter
-    from relay.visibility import People
 
 NOW: Final = 1_772_000_000
 """The moment at which every case takes place, unix seconds."""

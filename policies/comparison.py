@@ -21,9 +21,9 @@ from relay.groups.actions import group_of
 from relay.groups.group import Groups, replayed
 from relay.management import author_objection
 from relay.nostr import kinds
+from relay.people import is_known, who_writes
 from relay.retention import Stored
 from relay.verdict import Facts, Origin, Reject, Who
-from relay.visibility import is_known, who_writes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
+from relay.read_rules import KindSet, Match
 from relay.toml.fields import nearest
 from relay.verdict import Origin, Who
-from relay.visibility import KindSet, Match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relay.nostr.event import Event
+    from relay.people import People
     from relay.toml.fields import Table
     from relay.verdict import Facts
-    from relay.visibility import People
 
 MATCH_KEYS: Final = (
     "kinds", "d", "d_prefix", "h", "authors", "tags", "content_chars", "age", "replaces",

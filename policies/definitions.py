@@ -21,16 +21,16 @@ from policies.measures import content_from, meter_from
 from policies.rules.people import CODED
 from policies.settings import System
 from policies.write_rule import Place, WriteRule
+from relay.read_rules import Match, ReadRule, Target
 from relay.retention import Keep, KeepRule
 from relay.toml.fields import nearest
 from relay.verdict import Who
-from relay.visibility import Match, ReadRule, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from relay.people import People
     from relay.toml.fields import Table
-    from relay.visibility import People
 
 
 @dataclass(slots=True)

@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from relay.groups.ruling import GroupSettings
     from relay.management import BannedRows
     from relay.nostr.event import Event
+    from relay.people import People
     from relay.rates import Meter, Quota
+    from relay.read_rules import KindSet, ReadRule, Row
     from relay.retention import KeepRules
     from relay.toml.fields import Network
     from relay.verdict import Facts
-    from relay.visibility import KindSet, People, ReadRule, Row, Viewer
+    from relay.visibility import Viewer
 
 
 class Stage(Enum):

@@ -16,9 +16,9 @@ from relay.forgetting import (
 )
 from relay.memory.nmem.retention import DAYS
 from relay.nostr import kinds
+from relay.read_rules import KindSet, Match
 from relay.retention import UpTo
 from relay.toml.fields import nearest
-from relay.visibility import KindSet, Match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

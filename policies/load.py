@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policies.write_rule import Place
-    from relay.visibility import ReadRule
+    from relay.read_rules import ReadRule
 
 HOME: Final = Path(__file__).parent
 DEFAULTS: Final = HOME / "defaults"

@@ -10,8 +10,8 @@ from policies.patterns import patterns_from
 from policies.rules.content import Content
 from relay.nostr import kinds
 from relay.rates import Meter, Pace, Per, Quota
+from relay.read_rules import KindSet
 from relay.toml.fields import Table
-from relay.visibility import KindSet
 
 if TYPE_CHECKING:
     from policies.conditions import Condition

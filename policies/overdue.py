@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from relay.forgetting import Amount, SweepRule, SweepRules
     from relay.groups.group import Groups
     from relay.nostr.event import Event
+    from relay.read_rules import Match
     from relay.retention import Keep
-    from relay.visibility import Match
 
 _EXAMPLES: Final = 3
 

@@ -28,8 +28,9 @@ from relay.groups.group import Flag
 from relay.groups.ruling import GroupSettings, Joins
 from relay.management import MAX_ENTRIES, BannedRows
 from relay.nostr.kinds import MAX_KIND
+from relay.people import Household, People
+from relay.read_rules import KindSet
 from relay.toml.fields import Table, nearest
-from relay.visibility import Household, KindSet, People
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

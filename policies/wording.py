@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from policies.rules.memory import asks_records
 from relay.nostr.kinds import MAX_KIND
+from relay.read_rules import KindSet
 from relay.retention import Keep
 from relay.verdict import Who
-from relay.visibility import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from policies.forgetting import Forgetting
     from policies.plugins.definition import Plugin
     from policies.write_rule import Place, WriteRule
-    from relay.visibility import Match, ReadRule
+    from relay.read_rules import Match, ReadRule
 
 _FAMILIES: Final = (
     (0, 0, "profiles"),

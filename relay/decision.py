@@ -29,6 +29,7 @@ from relay.management import (
 from relay.memory import is_memory
 from relay.named import names_any, records_about
 from relay.nostr import kinds
+from relay.people import is_known, who_writes
 from relay.pins import all_pinning, pinnable, pins_left, unsettled_pins
 from relay.rates import Coming, excess
 from relay.retention import (
@@ -51,14 +52,7 @@ from relay.retention import (
     vanish,
 )
 from relay.verdict import Facts, Origin, Reject, Who, WriteOutcome
-from relay.visibility import (
-    STRANGER,
-    Viewer,
-    is_known,
-    kind_is_guarded,
-    visibility_for,
-    who_writes,
-)
+from relay.visibility import STRANGER, Viewer, kind_is_guarded, visibility_for
 
 if TYPE_CHECKING:
     from asyncio import Future

@@ -16,15 +16,15 @@ import orjson
 
 from relay.groups.group import Groups
 from relay.nostr import kinds
+from relay.read_rules import KindSet, Match
 from relay.retention import Keep, Kin, Slot, Tombstone, UpTo, address_target
-from relay.visibility import KindSet, Match
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from relay.nostr.event import Event
+    from relay.people import People
     from relay.retention import Found, Stored, WritePlan
-    from relay.visibility import People
 
 DAY_S: Final = 86_400
 

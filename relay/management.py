@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.nostr.event import Event
-    from relay.visibility import People
+    from relay.people import People
 
 MAX_ENTRIES: Final = 10_000
 """Of one list: each query is told of all banned keys, which are 2 ms at this number."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.groups.group import Groups, rebuilt
 from relay.management import Management
-from relay.visibility import points_to, visibility_for
+from relay.read_rules import points_to
+from relay.visibility import visibility_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from relay.groups.circumstances import GroupSettings
     from relay.management import BannedRows
     from relay.nostr.event import Event
+    from relay.people import People
     from relay.rates import Meter, Quota
+    from relay.read_rules import KindSet, ReadRule, Target
     from relay.retention import KeepRules, Stored
     from relay.storage import Store
     from relay.verdict import Facts, Origin, Reject
-    from relay.visibility import KindSet, People, ReadRule, Target, Viewer, Visibility
+    from relay.visibility import Viewer, Visibility
 
 _KEPT_VIEWERS: Final = 4096
 _LOG_PAGE: Final = 2000

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
     from relay.nostr.event import Event
+    from relay.read_rules import KindSet, Row
     from relay.usage import Ledger
-    from relay.visibility import KindSet, Row
 
 WINDOW_S: Final = 60
 GUESSES_OF_A_KEY: Final = 30

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Group
     from relay.management import Change
+    from relay.read_rules import Match
     from relay.usage import Account
-    from relay.visibility import Match
 
 
 class Keep(Enum):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from relay.bus import Announcements, Bus
     from relay.nostr.event import Event
     from relay.projections import Realm
+    from relay.read_rules import KindSet
     from relay.storage import Store
-    from relay.visibility import KindSet
 
 _log = logging.getLogger(__name__)
 

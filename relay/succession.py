@@ -15,8 +15,9 @@ from relay.groups.notices import notices_for
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
+from relay.people import People
 from relay.retention import Slot, Wanted, WritePlan, plan_for, remove
-from relay.visibility import People, everything_visible
+from relay.visibility import everything_visible
 
 if TYPE_CHECKING:
     from relay.groups.group import Groups

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
     from relay.projections import Realm
+    from relay.read_rules import Row, Target
     from relay.retention import Stored
     from relay.storage import Store
-    from relay.visibility import Row, Target, Viewer, Visibility
+    from relay.visibility import Viewer, Visibility
 
 _AT_ONCE: Final = 1024
 """Rows of a target that are held beside those that point to them; with more each reader is asked

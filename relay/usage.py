@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from relay.visibility import KindSet
+    from relay.read_rules import KindSet
 
 
 class Size(NamedTuple):

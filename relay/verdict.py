@@ -32,7 +32,7 @@ class Who(Enum):
     """The who-words of policy files: what a key may be towards the relay, a group or a row.
 
     `insider`, `admin`, `group`, `visible` are towards the row's group; `author`, `recipient` and
-    `tag:NAME` (see `relay.visibility.ReadRule.tag_readers`) towards the row.
+    `tag:NAME` (see `relay.read_rules.ReadRule.tag_readers`) towards the row.
     """
 
     ANYONE = "anyone"

@@ -13,260 +13,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
+from relay.people import is_known
+from relay.read_rules import Match, ReadRule, points_to
 from relay.verdict import Reject, Who
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set
 
-    from relay.groups.group import Group, Groups
-    from relay.nostr.event import Event
+    from relay.groups.group import Groups
+    from relay.people import People
+    from relay.read_rules import Row, Target
 
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
+_NO_TARGETS: Final[frozenset[Target]] = frozenset()
 _MAX_ATOMS: Final = 512
 """Above this many (kind, d, h) combinations a query is not looked at closely, only answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class KindSet:
-    """Kinds as inclusive ranges, ascending and disjoint."""
-
-    ranges: tuple[tuple[int, int], ...]
-
-    def __contains__(self, kind: int) -> bool:
-        return any(low <= kind <= high for low, high in self.ranges)
-
-    @classmethod
-    def of(cls, *parts: int | tuple[int, int]) -> KindSet:
-        spans = sorted(part if isinstance(part, tuple) else (part, part) for part in parts)
-        merged: list[tuple[int, int]] = []
-        for low, high in spans:
-            if merged and low <= merged[-1][1] + 1:
-                merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-            else:
-                merged.append((low, high))
-        return cls(tuple(merged))
-
-
-class Row(Protocol):
-    """What a read rule looks at: an event, and what the relay noted about it when it came."""
-
-    @property
-    def event(self) -> Event: ...
-    @property
-    def group(self) -> str | None:
-        """The group it belongs to: its `h`, the `d` of 39000–39005, the group a kind 5 acted in."""
-    @property
-    def quiet(self) -> bool:
-        """A kind 5 that names what not everyone may read (N29-104)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Which rows a rule is about; every condition that is not None must hold."""
-
-    kinds: KindSet | None = None
-    d: frozenset[str] | None = None
-    d_prefixes: tuple[str, ...] | None = None
-    h: bool | frozenset[str] | None = None
-    """True: rows of a group; False: rows of none; ids: rows of these groups."""
-    authors: frozenset[str] | None = None
-    """Public keys, hex."""
-    tags: tuple[tuple[str, bool | frozenset[str]], ...] = ()
-    """(name, present/absent/one of these values)."""
-    quiet: bool | None = None
-    ended: bool | None = None
-    """Rows of a group that was deleted."""
-    classes: tuple[tuple[Who, frozenset[str]], ...] = ()
-    """Words that the policy file has for authors, with their keys, which are among `authors`."""
-
-    def holds(self, row: Row, groups: Groups) -> bool:
-        event = row.event
-        if self.kinds is not None and event.kind not in self.kinds:
-            return False
-        if self.h is not None and not _h_holds(self.h, row.group):
-            return False
-        if self.quiet is not None and row.quiet is not self.quiet:
-            return False
-        if self.ended is not None and (row.group in groups.ended) is not self.ended:
-            return False
-        if self.authors is not None and event.pubkey not in self.authors:
-            return False
-        if self.d is not None and event.d not in self.d:
-            return False
-        if self.d_prefixes is not None and not event.d.startswith(self.d_prefixes):
-            return False
-        return all(_tag_holds(event, name, wanted) for name, wanted in self.tags)
-
-
-def _h_holds(wanted: bool | frozenset[str], group: str | None) -> bool:  # noqa: FBT001
-    if isinstance(wanted, bool):
-        return (group is not None) is wanted
-    return group in wanted
-
-
-def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
-    if isinstance(wanted, bool):
-        return any(len(tag) > 1 and tag[0] == name for tag in event.tags) is wanted
-    return any(value in wanted for value in event.tag_values(name))
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """`target` of a read rule: the stored rows of these kinds that share the value of this tag."""
-
-    kinds: frozenset[int]
-    tag: str
-    """A single letter: such tags can be looked up."""
-    d_prefix: str | None = None
-    """The `d` of the other row must be this and the value, whatever tags it has. Where many may
-    put the tag on rows of these kinds, it would let in whoever knows the value."""
-
-    def value_of(self, event: Event) -> str | None:
-        """What the event shares with its targets: the first value that it has; None: none."""
-        return next(iter(event.tag_values(self.tag)), None)
-
-    @property
-    def found_by(self) -> str:
-        """The tag by which the rows are found."""
-        return self.tag if self.d_prefix is None else "d"
-
-    def asked_for(self, *values: str) -> Filter:
-        """The filter that finds the rows; by it they are asked for, also of `only_by`.
-
-        With `d_prefix` it finds more than them: rows may have several tags `d`. See `values_in`.
-        """
-        found = frozenset([f"{self.d_prefix or ''}{value}" for value in values])
-        return Filter(kinds=self.kinds, tags=((self.found_by, found),))
-
-    def values_in(self, event: Event) -> Sequence[str]:
-        """The values by which an event is one of the rows."""
-        if event.kind not in self.kinds:
-            return ()
-        if self.d_prefix is None:
-            return event.tag_values(self.tag)
-        is_under = event.d.startswith(self.d_prefix)
-        return [event.d.removeprefix(self.d_prefix)] if is_under else ()
-
-
-_NO_TARGETS: Final[frozenset[Target]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRule:
-    """Rows that `match`, and that no `excepts` names, are read by `readers` only."""
-
-    name: str
-    match: Match
-    readers: frozenset[Who]
-    excepts: tuple[Match, ...] = ()
-    tag_readers: tuple[str, ...] = ()
-    """`tag:NAME`: a key in a tag of that name reads too."""
-    only_by: frozenset[str] | None = None
-    """Filter keys (`authors`, `ids`, `#p`); the row is given only to a filter that names one."""
-    needs: str = "authentication is needed to read this"
-    """What a REQ is told that could only match such rows, before AUTH."""
-    target: Target | None = None
-    """With the word `target`: who may read one of these rows reads too."""
-
-    @property
-    def points(self) -> Target | None:
-        """The rows whose readers this rule lets in."""
-        return self.target if Who.TARGET in self.readers else None
-
-    def about(self, row: Row, groups: Groups) -> bool:
-        return self.match.holds(row, groups) and not any(
-            match.holds(row, groups) for match in self.excepts
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class People:
-    """Who the policy files name. Keys are 64 hex."""
-
-    owners: frozenset[str] = frozenset()
-    agents: frozenset[str] = frozenset()
-    agent_role: str = "agent"
-    households: tuple[Household, ...] = ()
-    allowed: frozenset[str] = frozenset()
-    """Known without being in a group (NIP-86 and `[allow]`)."""
-    relay: str = ""
-    """The relay's own key."""
-    banned: frozenset[str] = frozenset()
-    """They read nothing, and nobody reads what they wrote (N86-11)."""
-
-    def owner_of(self, pubkey: str) -> bool:
-        return pubkey in self.owners or any(pubkey in home.owners for home in self.households)
-
-    def owns(self, pubkey: str, author: str | None) -> bool:
-        """Whether the key is an owner to what this author wrote; None: to whatever anybody will."""
-        return pubkey in self.owners or any(
-            pubkey in home.owners and author is not None and home.has(author)
-            for home in self.households
-        )
-
-    def agent_of(self, pubkey: str) -> bool:
-        return pubkey in self.agents or any(pubkey in home.agents for home in self.households)
-
-    def has_at_home(self, pubkey: str) -> bool:
-        """Whether the key is one of a household's."""
-        return any(home.has(pubkey) for home in self.households)
-
-
-@dataclass(frozen=True, slots=True)
-class Household:
-    """An owner with agents of their own: `owner` and `agent` mean these for rows by these keys.
-
-    Plain owners read all that owners read; plain agents read nothing of a household by that word.
-    """
-
-    name: str
-    owners: frozenset[str]
-    agents: frozenset[str]
-
-    @property
-    def keys(self) -> frozenset[str]:
-        return self.owners | self.agents
-
-    def has(self, pubkey: str) -> bool:
-        return pubkey in self.owners or pubkey in self.agents
-
-
-def who_writes(
-    pubkey: str, people: People, groups: Groups, group: Group | None
-) -> frozenset[Who]:
-    """The who-words that hold for an author writing into `group` (None: outside every group)."""
-    who = {Who.ANYONE, Who.AUTHOR}
-    if people.owner_of(pubkey):
-        who.add(Who.OWNER)
-    if people.agent_of(pubkey):
-        who.add(Who.AGENT)
-    if groups.is_member(pubkey):
-        who.add(Who.MEMBER)
-    if group is not None:
-        roles = group.members.get(pubkey)
-        if roles is not None:
-            who.add(Who.INSIDER)
-            if people.agent_role in roles:
-                who.add(Who.AGENT)
-        if group.is_led_by(pubkey) or pubkey in people.owners:
-            who.add(Who.ADMIN)
-    if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or pubkey in people.allowed:
-        who.add(Who.KNOWN)
-    return frozenset(who)
-
-
-def is_known(pubkey: str, people: People, groups: Groups) -> bool:
-    """Contract §5: owner, agent, member of some group here, or allowed by NIP-86."""
-    return (
-        people.owner_of(pubkey)
-        or people.agent_of(pubkey)
-        or groups.is_member(pubkey)
-        or pubkey in people.allowed
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,20 +258,6 @@ class Visibility:
         if rule.points is None:
             return False
         return self.of_targets()._unreadable(Filter(kinds=rule.points.kinds)) is None
-
-
-def points_to(
-    rules: Iterable[ReadRule], row: Row, groups: Groups
-) -> Sequence[tuple[Target, str]]:
-    """What the row points to by these rules, each once: (target, the value that it shares)."""
-    found: dict[Target, str] = {}
-    for rule in rules:
-        target = rule.points
-        if target is not None and target not in found and rule.about(row, groups):
-            value = target.value_of(row.event)
-            if value is not None:
-                found[target] = value
-    return list(found.items())
 
 
 def everything_visible(people: People, groups: Groups) -> Visibility:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from relay.groups.group import Groups
     from relay.management import Change
     from relay.nostr.event import Event
+    from relay.people import People
     from relay.projections import Policy
     from relay.retention import Keep, Stored
-    from relay.visibility import People
 
 
 def with_pins(wanted: Wanted, group_ids: Iterable[str], groups: Groups, relay: str) -> Wanted:

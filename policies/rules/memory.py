@@ -22,8 +22,8 @@ from relay.memory.nmem import checks as nmem
 from relay.memory.snowclaw import checks as snowclaw
 from relay.memory.terms import Terms
 from relay.memory.transcripts import checks as transcripts
+from relay.read_rules import Match
 from relay.verdict import Origin, Reject, Who
-from relay.visibility import Match
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from policies.settings import Memory
     from policies.write_rule import WriteRule
     from relay.nostr.event import Event
+    from relay.people import People
+    from relay.read_rules import ReadRule
     from relay.verdict import Facts
-    from relay.visibility import People, ReadRule
 
     Check = Callable[[Event, Terms], str | None]
     Owns = Callable[[str | None], bool]

@@ -11,7 +11,7 @@ import orjson
 from relay import __version__
 from relay.management import Register
 from relay.memory import ADDRESSED, OWN_KINDS
-from relay.visibility import KindSet
+from relay.read_rules import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

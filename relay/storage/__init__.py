@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip77 import Items
+    from relay.read_rules import Match
     from relay.retention import Found, Stored, Wanted, WritePlan
     from relay.usage import Sized, SizedBy
-    from relay.visibility import Match, Visibility
+    from relay.visibility import Visibility
 
 
 PAGE_BYTES: Final = 1 << 20

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from relay.memory.naming import Named
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.read_rules import Match
     from relay.retention import Stored, Tombstone, Wanted, WritePlan
-    from relay.visibility import Match, Visibility
+    from relay.visibility import Visibility
 
 _NO_GROUPS: Final = Groups()
 _OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP})

@@ -49,10 +49,11 @@ if TYPE_CHECKING:
 
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
+    from relay.read_rules import Match
     from relay.storage import Place
     from relay.storage.conditions import Bound, Value
     from relay.usage import Account
-    from relay.visibility import Match, Visibility
+    from relay.visibility import Visibility
 
 _MERGED_AT_MOST: Final = 16
 """Up to so many keys of a filter are walked side by side in order; more are sorted."""

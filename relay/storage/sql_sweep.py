@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.forgetting import Age, Scope
 from relay.nostr.filters import Filter
+from relay.read_rules import Match
 from relay.retention import UpTo
 from relay.storage.conditions import TRUE, Condition, all_of, any_of, begins
 from relay.storage.sql import Query
-from relay.visibility import Match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relay.forgetting import Amount, Seen, SweepRule
+    from relay.read_rules import KindSet
     from relay.retention import Kin
     from relay.storage.conditions import Bound
     from relay.storage.sql import Compiler
-    from relay.visibility import KindSet
 
 _KINDS_AT_MOST: Final = 64
 """Up to so many kinds drive a query; of more every row is looked at."""

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from relay.read_rules import KindSet
 from relay.storage.conditions import (
     TRUE,
     Condition,
@@ -22,13 +23,13 @@ from relay.storage.conditions import (
 )
 from relay.storage.hashes import RULE_TAGS, Hashes
 from relay.verdict import Who
-from relay.visibility import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from relay.nostr.filters import Filter
-    from relay.visibility import Match, ReadRule, Target, Visibility
+    from relay.read_rules import Match, ReadRule, Target
+    from relay.visibility import Visibility
 
 _CACHED_CONDITIONS: Final = 512
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from relay.errors import Fault, Invalid
 from relay.nostr.keys import public_key
 from relay.nostr.kinds import MAX_KIND
-from relay.visibility import KindSet
+from relay.read_rules import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

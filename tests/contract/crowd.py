@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.groups.group import Groups
-from relay.visibility import Match, People, ReadRule, Viewer, visibility_for
+from relay.people import People
+from relay.read_rules import Match, ReadRule
+from relay.visibility import Viewer, visibility_for
 from tests import cast
 from tests.contract.writing import in_order, unsigned
 

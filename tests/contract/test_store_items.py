@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.nostr.event import event_from_raw
+from relay.read_rules import KindSet, Match
 from relay.verdict import Who
-from relay.visibility import KindSet, Match
 from tests import cast
 from tests.contract.crowd import ALICE, FILTERS, a_wide_crowd, keys, rule, seen_by
 from tests.contract.writing import (

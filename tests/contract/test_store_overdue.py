@@ -8,8 +8,8 @@ import pytest
 
 from relay.forgetting import DAY_S, Age, Amount, Scope, Seen, SweepRule, SweepRules
 from relay.nostr import kinds
+from relay.read_rules import KindSet, Match
 from relay.retention import Kin, UpTo
-from relay.visibility import KindSet, Match
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, look_up, unsigned, write
 

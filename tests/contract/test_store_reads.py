@@ -10,18 +10,12 @@ import pytest
 
 from relay.groups.group import Flag, Group, Groups
 from relay.nostr.event import event_from_raw
+from relay.people import Household, People
+from relay.read_rules import KindSet, Match, ReadRule
 from relay.retention import Found, Stored, WritePlan
 from relay.storage import Place
 from relay.verdict import Who, WriteOutcome
-from relay.visibility import (
-    STRANGER,
-    Household,
-    KindSet,
-    Match,
-    People,
-    ReadRule,
-    Viewer,
-)
+from relay.visibility import STRANGER, Viewer
 from tests import cast
 from tests.contract.crowd import (
     ALICE,

@@ -11,10 +11,11 @@ from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.nip50 import search_from, searchable
+from relay.read_rules import Match
 from relay.storage import PAGE_BYTES
 from relay.storage.words import Reading
 from relay.verdict import Who
-from relay.visibility import STRANGER, Match, Viewer
+from relay.visibility import STRANGER, Viewer
 from tests import cast
 from tests.contract.crowd import ALICE, rule, seen_by
 from tests.contract.writing import EVERYTHING, MAX, change, stored, unsigned, write

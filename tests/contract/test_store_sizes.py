@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.groups.group import Group
+from relay.read_rules import KindSet
 from relay.retention import Tombstone, WritePlan, banish, event_target
 from relay.usage import Account, Size, Sized, SizedBy
-from relay.visibility import KindSet
 from tests import cast
 from tests.contract.writing import Batch, change, look_up, set_groups, stored, unsigned, write
 

@@ -12,8 +12,10 @@ import pytest
 
 from relay.groups.group import Flag, Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.people import People
+from relay.read_rules import KindSet, Match, Target
 from relay.verdict import Who
-from relay.visibility import STRANGER, KindSet, Match, People, Target
+from relay.visibility import STRANGER
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, keys, rule, seen_by
 from tests.contract.writing import (

@@ -9,6 +9,7 @@ from relay.groups.group import Groups
 from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.people import People
 from relay.retention import (
     Found,
     Keep,
@@ -23,7 +24,7 @@ from relay.retention import (
     wanted_for,
 )
 from relay.verdict import WriteOutcome
-from relay.visibility import People, everything_visible
+from relay.visibility import everything_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.forgetting import Age, Amount, Scope, Seen, SweepRule, SweepRules
+from relay.read_rules import Match
 from relay.retention import Kin, UpTo
 from relay.storage.reference import ReferenceStore
-from relay.visibility import Match
 from tests.contract.writing import look_up, write
 from tests.property import world
 

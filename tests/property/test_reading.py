@@ -16,7 +16,7 @@ from policies import load
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_RECORDS
 from relay.retention import Found, Keep, Stored, WritePlan, plan_for
-from relay.visibility import STRANGER, People, ReadRule, Target, Viewer, visibility_for
+from relay.visibility import STRANGER, Viewer, visibility_for
 from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
 from tests.property import world
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Groups
     from relay.nostr.filters import Filter
+    from relay.people import People
+    from relay.read_rules import ReadRule, Target
     from relay.storage import Store
     from relay.visibility import Visibility
 

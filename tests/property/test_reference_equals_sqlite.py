@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from relay.groups.group import Group, Groups
 from relay.nostr.filters import filter_from
+from relay.read_rules import KindSet
 from relay.retention import (
     Slot,
     Tombstone,
@@ -33,7 +34,7 @@ from relay.retention import (
 from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite.store import SqliteStore
 from relay.usage import Account, SizedBy
-from relay.visibility import KindSet, People, visibility_for
+from relay.visibility import visibility_for
 from tests.contract.writing import (
     MAX,
     TERMS,
@@ -52,9 +53,11 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
+    from relay.people import People
+    from relay.read_rules import ReadRule
     from relay.retention import Found, WritePlan
     from relay.storage import Store
-    from relay.visibility import ReadRule, Viewer
+    from relay.visibility import Viewer
 
 T = TypeVar("T")
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from relay.groups.group import Flag, Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.people import People
+from relay.read_rules import Match, ReadRule
 from relay.storage.reference import ReferenceStore
 from relay.verdict import Who
-from relay.visibility import STRANGER, Match, People, ReadRule, Viewer, visibility_for
+from relay.visibility import STRANGER, Viewer, visibility_for
 from tests import cast
 from tests.contract.writing import MAX, change, unsigned, write
 from tests.property import world

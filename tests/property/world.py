@@ -15,9 +15,11 @@ from relay.groups.group import Flag, Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_STATE
+from relay.people import Household, People
+from relay.read_rules import KindSet, Match, ReadRule, Target
 from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Who
-from relay.visibility import Household, KindSet, Match, People, ReadRule, Target, Viewer
+from relay.visibility import Viewer
 from tests import cast
 from tests.contract.writing import MAX, TERMS, change, unsigned
 

@@ -25,8 +25,8 @@ from relay.management import (
     listed,
     management_of,
 )
+from relay.people import People
 from relay.verdict import Reject
-from relay.visibility import People
 from tests.cast import alice, bob, owner, person
 from tests.contract.writing import unsigned
 

@@ -18,8 +18,8 @@ from relay.rates import (
     Quota,
     Rate,
 )
+from relay.read_rules import KindSet
 from relay.usage import Account, Size
-from relay.visibility import KindSet
 from tests.cast import alice, bob
 
 HERE = ip_address("192.0.2.7")

@@ -13,6 +13,7 @@ import pytest
 from relay.errors import Invalid
 from relay.nostr import kinds
 from relay.nostr.event import Event, event_from_raw
+from relay.read_rules import KindSet, Match
 from relay.retention import (
     Found,
     Keep,
@@ -32,7 +33,6 @@ from relay.retention import (
 )
 from relay.storage.reference import ReferenceStore
 from relay.verdict import WriteOutcome
-from relay.visibility import KindSet, Match
 from tests.cast import admin, alice, bob
 from tests.contract.writing import kept_as, read, unsigned, write
 

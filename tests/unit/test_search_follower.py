@@ -13,9 +13,9 @@ from relay.errors import StoreFault
 from relay.groups.group import Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.projections import Realm
+from relay.read_rules import KindSet
 from relay.search_follower import SearchFollower, rules_for, text_by
 from relay.storage.reference import ReferenceStore
-from relay.visibility import KindSet
 from tests.cast import alice
 from tests.contract.writing import EVERYTHING, unsigned, write
 from tests.unit.policies.folders import loaded

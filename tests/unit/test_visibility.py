@@ -12,29 +12,19 @@ import pytest
 
 from relay.errors import Prefix
 from relay.groups.group import Flag, Group, Groups
+from relay.people import Household, People, is_known, who_writes
+from relay.read_rules import KindSet, Match, ReadRule, Target
 from relay.retention import Stored
 from relay.verdict import Who
-from relay.visibility import (
-    Household,
-    KindSet,
-    Match,
-    People,
-    ReadRule,
-    Target,
-    Viewer,
-    everything_visible,
-    is_known,
-    kind_is_guarded,
-    visibility_for,
-    who_writes,
-)
+from relay.visibility import Viewer, everything_visible, kind_is_guarded, visibility_for
 from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
 from tests.contract.writing import asked, group_of, unsigned
 from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
-    from relay.visibility import Row, Visibility
+    from relay.read_rules import Row
+    from relay.visibility import Visibility
 
 RELAY = person("relay")
 ROBOT = robot.pubkey

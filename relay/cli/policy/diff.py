@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from policies import PolicySet
     from policies.comparison import Finding
-    from relay.visibility import People
+    from relay.people import People
 
 
 @click.command(

@@ -27,9 +27,10 @@ from relay.errors import Invalid, Prefix, Refused, UserError
 from relay.groups.group import Groups
 from relay.nostr.event import Event, event_from, event_from_raw, is_hex64, signed
 from relay.nostr.keys import is_signed, npub
+from relay.read_rules import points_to
 from relay.retention import Stored
 from relay.verdict import Reject, Who, spoken
-from relay.visibility import Viewer, points_to
+from relay.visibility import Viewer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,8 +17,8 @@ from relay.nostr.keys import read_key_file
 from relay.server.control import ALLOWED, BANNED
 
 if TYPE_CHECKING:
+    from relay.people import People
     from relay.server.control import DataFolder, Folder
-    from relay.visibility import People
 
 data_option = click.option(
     "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",

@@ -27,6 +27,7 @@ from relay.management import Change, Register, management_of
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
+from relay.people import People
 from relay.storage import PAGE_BYTES, Features, Page, Place
 from relay.storage.conditions import listed
 from relay.storage.hashes import Hashes, id_key
@@ -38,7 +39,7 @@ from relay.storage.sqlite.tail import GENERATION, TagTail
 from relay.storage.sqlite.text_index import index_path, opened_index
 from relay.storage.sqlite.writer import Writer
 from relay.usage import Size, Sized
-from relay.visibility import People, everything_visible
+from relay.visibility import everything_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,10 +49,11 @@ if TYPE_CHECKING:
     from relay.management import Management
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
+    from relay.read_rules import Match
     from relay.retention import Found, Stored, Wanted, WritePlan
     from relay.storage.sqlite.text_index import TextIndex
     from relay.usage import SizedBy
-    from relay.visibility import Match, Visibility
+    from relay.visibility import Visibility
 
 T = TypeVar("T")
 

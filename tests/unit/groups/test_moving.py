@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from relay.groups.group import Flag
+from relay.people import People
 from relay.verdict import Origin
-from relay.visibility import People
 from tests import cast
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
 from tests.unit.groups.world import NOON, OPEN, RELAY, STORED, STRANGERS_ANSWER, World, event

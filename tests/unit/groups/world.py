@@ -28,8 +28,8 @@ from relay.groups.ruling import (
 from relay.nostr import kinds
 from relay.nostr.event import Event, signed
 from relay.nostr.kinds import KindClass, class_of
+from relay.people import People, who_writes
 from relay.verdict import Origin, Reject, Who, spoken
-from relay.visibility import People, who_writes
 from tests import cast
 
 if TYPE_CHECKING:

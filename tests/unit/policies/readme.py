@@ -11,7 +11,7 @@ from policies import PolicySet, load
 from policies.cases import Cast
 from policies.load import PRESETS
 from relay.nostr.keys import npub
-from relay.visibility import People
+from relay.people import People
 
 TEXT = (Path(policies.__file__).parent / "README.md").read_text("utf-8")
 

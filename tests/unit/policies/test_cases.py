@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policies.cases import Cast, case_table, results
-from relay.visibility import People
+from relay.people import People
 from tests.unit.policies.folders import written
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from policies import PolicySet, load
 from policies.engine import Stage
 from relay.errors import Prefix
 from relay.nostr.event import Event, event_from
+from relay.people import People
 from relay.verdict import Origin, Reject, Who
-from relay.visibility import People
 from tests.cast import alice, bob, owner, robot, stranger
 from tests.unit.policies.facts import NOBODY, NOW, being, event_by
 from tests.unit.policies.folders import loaded

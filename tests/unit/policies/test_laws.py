@@ -14,8 +14,8 @@ from policies import PolicySet, load
 from policies.conditions import Condition
 from policies.write_rule import Place, WriteRule
 from relay.nostr.event import Event
+from relay.read_rules import KindSet
 from relay.verdict import Facts, Origin, Who
-from relay.visibility import KindSet
 from tests.cast import alice, bob, owner
 from tests.unit.policies.facts import NOBODY, NOW
 

@@ -12,8 +12,8 @@ from policies.wording import match_told
 from relay.forgetting import Age, Amount, NeverBefore, Scope
 from relay.groups.group import Groups
 from relay.nostr.event import signed
+from relay.read_rules import KindSet, Match
 from relay.retention import Keep, Stored, UpTo
-from relay.visibility import KindSet, Match
 from tests.cast import alice, bob, owner, robot, rover
 from tests.unit.policies.folders import faults_of, loaded
 
