@@ -9,11 +9,18 @@ import click
 
 from relay.cli.connect import with_settings
 from relay.cli.memory_text import iso
-from relay.cli.options import client_options, console, json_option, print_json, printable
+from relay.cli.options import (
+    Words,
+    client_options,
+    console,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.client.anamnesis.reading import AnamnesisReader
 from relay.client.settings import Actor
 from relay.memory.fence import fenced
-from relay.memory.fields import object_in
+from relay.memory.fields import object_in, whole
 from relay.memory.naming import ENTRY, PATCH
 from relay.memory.question import ANSWERS_TO_A_WORD, keywords, merged
 from relay.memory.search_text import search_text
@@ -90,7 +97,7 @@ class Found(NamedTuple):
 
 
 @click.command("search", epilog="Example: rookery memory search 'green tea' --system S")
-@click.argument("query", metavar="QUERY")
+@click.argument("query", type=Words(), metavar="Q")
 @click.option(
     "--system", "systems", multiple=True,
     type=click.Choice(list(SYSTEMS), case_sensitive=False),
@@ -218,7 +225,7 @@ async def _names(client: Client, authors: set[str]) -> dict[str, str]:
     for event in await client.query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}):
         name = (object_in(event.content) or {}).get("name")
         if isinstance(name, str) and name.strip():
-            names.setdefault(event.pubkey, name.strip())
+            names.setdefault(event.pubkey, whole(name.strip()))
     return names
 
 

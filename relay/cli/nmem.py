@@ -26,6 +26,7 @@ from relay.cli.options import (
 )
 from relay.cli.progress import progress_bar
 from relay.client.connection import unix_now
+from relay.client.errors import ClientError
 from relay.client.nmem import reading
 from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.database import Database
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
+_PATIENCE_S: Final = 3.0
+"""How long a purge waits for the relay."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 project_option = click.option("--project", metavar="P", help="Only what belongs to this project.")
@@ -223,7 +226,10 @@ def purge(
     number: int | None, obs_type: str | None, search: str | None, relay: str | None,
     key_file: Path | None, *, confirm: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Delete what you recorded, here and at the relay: what all options hold for."""
+    """Delete what you recorded, here and at the relay: what all options hold for.
+
+    While the relay is away it is deleted here, and there with the next `rookery nmem sync`.
+    """
     until = None if before is None else _time(before)
     age = None if older_than is None else _age(older_than)
 
@@ -232,6 +238,8 @@ def purge(
             before=until, older_than=age, project=project, session=session, id=number,
             obs_type=obs_type, search=search, confirm=confirm,
         )  # fmt: skip
+        if confirm and await memory.deletions_waiting():
+            await _told_there(memory)
         return {**asdict(removed), "deleted": confirm}
 
     told = _with_nmem(relay, key_file, work)
@@ -243,6 +251,17 @@ def purge(
         f"{verb} {told['observations']} observations, {told['prompts']} prompts,"
         f" {told['sessions']} sessions" + ("" if confirm else "; add --confirm to do it")
     )
+
+
+async def _told_there(memory: Nmem) -> None:
+    """Have the relay delete too, or say that it did not."""
+    try:
+        await memory.send(_PATIENCE_S)
+    except (UserError, ClientError) as away:
+        click.echo(f"not deleted at the relay yet: {away}", err=True)
+        return
+    if await memory.deletions_waiting():
+        click.echo(f"not deleted at {memory.url} yet: `rookery nmem sync` tries again", err=True)
 
 
 @nmem.command("maintain", epilog="Example: rookery nmem maintain --sweep")

@@ -1,12 +1,13 @@
 """NIP-44: encrypted payloads, version 2. The relay reads none of them; tools beside it do.
 
-Nonces are arguments: 32 random bytes, and never the same twice under one key (N44-02).
+A nonce is 32 random bytes, and never the same twice under one key (N44-02).
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from hmac import compare_digest, digest
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from coincurve import PublicKey
@@ -62,8 +63,10 @@ def message_keys(key: bytes, nonce: bytes) -> MessageKeys:
     return MessageKeys(stream[:32], stream[32:44], stream[44:])
 
 
-def encrypt(plaintext: str, key: bytes, nonce: bytes) -> str:
-    """The payload. Raises Invalid for an empty plaintext (N44-04…09)."""
+def encrypt(plaintext: str, key: bytes, nonce: bytes | None = None) -> str:
+    """The payload; without a nonce, under a random one. Raises Invalid for an empty plaintext
+    (N44-04…09)."""
+    nonce = token_bytes(_NONCE) if nonce is None else nonce
     keys = message_keys(key, nonce)
     ciphertext = _chacha20(keys, _padded(plaintext.encode()))
     mac = digest(keys.hmac_key, nonce + ciphertext, "sha256")
@@ -76,7 +79,7 @@ def decrypt(payload: str, key: bytes, max_payload: int = MAX_PAYLOAD) -> str:
     nonce, ciphertext, mac = data[1 : 1 + _NONCE], data[1 + _NONCE : -_MAC], data[-_MAC:]
     keys = message_keys(key, nonce)
     if not compare_digest(digest(keys.hmac_key, nonce + ciphertext, "sha256"), mac):
-        raise Invalid("payload: wrong MAC: altered, or not for this key")
+        raise Invalid("payload: invalid MAC: altered, or not for this key")
     try:
         return _unpadded(_chacha20(keys, ciphertext)).decode()
     except UnicodeDecodeError:
@@ -124,19 +127,22 @@ def _unpadded(padded: bytes) -> bytes:
 def _decoded(payload: str, max_payload: int) -> bytes:
     """N44-10."""
     if not payload or payload.startswith("#"):
-        raise Invalid("payload: unknown encryption version")
+        raise Invalid("payload: unknown version")
     if not _MIN_PAYLOAD <= len(payload) <= max_payload:
         raise Invalid(
-            f"payload: must have {_MIN_PAYLOAD} to {max_payload} characters, has {len(payload)}"
+            f"payload: invalid payload length: must be {_MIN_PAYLOAD} to {max_payload} characters,"
+            f" is {len(payload)}"
         )
     try:
         data = b64decode(payload, validate=True)
     except ValueError:
         raise Invalid("payload: is no base64") from None
     if len(data) < _MIN_DECODED:
-        raise Invalid(f"payload: must have {_MIN_DECODED} bytes or more, has {len(data)}")
+        raise Invalid(
+            f"payload: invalid payload length: must be {_MIN_DECODED} bytes or more, is {len(data)}"
+        )
     if not data.startswith(_VERSION):
-        raise Invalid(f"payload: unknown encryption version {data[0]}")
+        raise Invalid(f"payload: unknown version {data[0]}")
     return data
 
 

@@ -1,12 +1,13 @@
 """PNS: events inside envelopes of a derived key. Kinds 1080 and 1081. MEMORY.md D-29, D-30.
 
 A channel is a key pair with a conversation key of its own: one derived from a device's key (1080),
-or a team's (1081). Who has its secret reads and writes all of it. Nonces are arguments: 32 random
-bytes each, never the same twice. How a team's secret travels (1082) is nobody's business here.
+or a team's (1081). Who has its secret reads and writes all of it. A nonce is 32
+random bytes, never the same twice. How a team's secret travels (1082) is nobody's business here.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import digest
@@ -62,9 +63,14 @@ def rumor(pubkey: str, kind: int, tags: list[list[str]], content: str, created_a
     return Rumor(id_, pubkey, created_at, kind, tags, content)
 
 
-def wrap(keys: Channel, inner: Event, created_at: int, nonce: bytes) -> Event:
-    """The envelope (1080) of a signed event; created_at in Unix seconds."""
+def wrap(
+    keys: Channel, inner: Event, created_at: int | None = None, nonce: bytes | None = None
+) -> Event:
+    """The envelope (1080) of a signed event. `created_at`: Unix seconds, now by default; without
+    a nonce, under a random one."""
     content = nip44.encrypt(inner.raw.decode(), keys.conversation_key, nonce)
+    if created_at is None:
+        created_at = int(time.time())  # noqa: TID251  its callers are scripts, who have no clock
     return keys.key.sign(kinds.ENVELOPE, [], content, created_at)
 
 

@@ -17,14 +17,6 @@ from tests.golden import document
 PNS = document("memory/pns.json")
 DEVICE = derive(SecretKey(bytes.fromhex(PNS["derivations"][0]["device_key"])))
 
-SAID = {
-    "invalid MAC": "wrong MAC",
-    "unknown version": "unknown encryption version",
-    "invalid payload length": "must have 132 to",
-}
-"""Their words for a fault, and ours."""
-
-
 @pytest.mark.proves("D-29")
 @pytest.mark.parametrize("case", PNS["derivations"], ids=lambda case: case["device_key"][:4])
 def test_a_device_has_its_channel(case: dict[str, str]) -> None:
@@ -94,5 +86,5 @@ def test_messages_between_two_keys_and_to_oneself() -> None:
 @pytest.mark.proves("D-30")
 @pytest.mark.parametrize("case", PNS["bad"], ids=lambda case: case["name"])
 def test_a_payload_that_is_wrong_is_refused(case: dict[str, str]) -> None:
-    with pytest.raises(Invalid, match=SAID[case["error"]]):
+    with pytest.raises(Invalid, match=case["error"]):
         decrypt(case["payload"], DEVICE.conversation_key)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.options import client_options, console, json_option, print_json, printable
+from relay.cli.options import Words, client_options, console, json_option, print_json, printable
 from relay.cli.session.chat import drawn
 from relay.cli.session.sharing import Server, on_relay
 from relay.errors import UserError
@@ -86,7 +86,7 @@ def show_command(
 
 
 @click.command("search", epilog="Example: rookery session search 'migration failed' --limit 5")
-@click.argument("query", metavar="Q")
+@click.argument("query", type=Words(), metavar="Q")
 @click.option("--session", "session_id", metavar="S", help="In this session alone.")
 @click.option("--group", metavar="G", help="In the sessions of this group.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
@@ -99,7 +99,7 @@ def show_command(
 def search_command(
     query: str, session_id: str | None, group: str | None, limit: int, form: str,
     relay: str | None, key_file: Path | None, *, as_json: bool,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Find notes with these words in all sessions, best first."""
 
     async def work(transcripts: Transcripts) -> list[Note]:
@@ -117,9 +117,10 @@ def search_command(
             source = f"transcripts session {note.session} {note.role} {_time(note.ms)}"
             text = "\n".join(map(printable, note.content.splitlines()))
             click.echo(fenced(text, printable(source), npub(note.author)))
-    else:
+    elif notes:
         _print_hits(notes)
-    return 0 if notes else 1
+    else:
+        click.echo("nothing found", err=True)
 
 
 def _print_hits(notes: Iterable[Note]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from relay.client.anamnesis.files import BEFORE_1970, Unusable, entries_in, write_lines
@@ -47,7 +48,6 @@ from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from relay.client.connection import Client
     from relay.memory.anamnesis.trust import Reputations
@@ -243,7 +243,7 @@ class Anamnesis(AnamnesisReader):
 
     # -- files ------------------------------------------------------------------------------------
 
-    async def export(self, path: Path, *, group: str | None = None) -> int:
+    async def export(self, path: Path | str, *, group: str | None = None) -> int:
         """Write a file of documents, one a line, oldest first; how many.
 
         Those of a group, or those outside of all groups: what is read back goes to one of them.
@@ -258,12 +258,12 @@ class Anamnesis(AnamnesisReader):
                 assert document is not None
                 document.pop("claimed", None)
                 lines.append(compact(document))
-        await asyncio.to_thread(write_lines, path, lines)
+        await asyncio.to_thread(write_lines, Path(path), lines)
         return len(lines)
 
     async def import_entries(
         self,
-        path: Path,
+        path: Path | str,
         *,
         group: str | None = None,
         progress: Callable[[int, int], None] = lambda read, total: None,
@@ -280,7 +280,7 @@ class Anamnesis(AnamnesisReader):
 
         def events() -> Iterator[Event]:
             nonlocal claims
-            for line in entries_in(path, progress):
+            for line in entries_in(Path(path), progress):
                 if isinstance(line, Unusable):
                     refused[line.number] = line.why
                     continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from relay.memory.anamnesis.relevance import normalised, ranks, text_of, words
+from relay.memory.anamnesis.relevance import ranks, text_of, words
 from relay.memory.question import keywords
 from relay.nostr.nip50 import search_from
 
@@ -59,21 +59,21 @@ class Question:
         return enough and not any(_has(said, words(term)) for term in self.excluded)
 
 
-def text_scores(
+def text_ranks(
     question: Question, archive: Archive, *, is_searched: bool
 ) -> Mapping[str, float]:
-    """hash → 0 to 1 of the memories that match: BM25, normalised over them (M-26).
+    """hash → rank of the memories that match: BM25, lower is better.
 
     `is_searched`: a relay has found them, by its own rules (stems of words, diacritics); what has
     none of the words as they are written comes last.
     """
     texts = {hashed: _text(hashed, archive) for hashed in archive.memories}
     ranked = ranks(" ".join(question.required), texts)
-    return normalised({
+    return {
         hashed: ranked.get(hashed, 0.0)
         for hashed, text in texts.items()
         if is_searched or question.fits(text)
-    })
+    }
 
 
 def _text(hashed: str, archive: Archive) -> str:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from relay.client.anamnesis.matching import Question, text_scores
+from relay.client.anamnesis.matching import Question, text_ranks
 from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered, Unreachable
 from relay.client.memory import MemoryClient
 from relay.errors import Invalid
@@ -221,8 +221,8 @@ class AnamnesisReader(MemoryClient):
         for question in (asked, *asked.loosened()):
             if is_searched:
                 archive = await self._searched(question, standing)
-            scores = text_scores(question, archive, is_searched=is_searched)
-            hits = recall.recalled(scores, archive, wish, self._client.now())
+            ranked = text_ranks(question, archive, is_searched=is_searched)
+            hits = recall.recalled(ranked, archive, wish, self._client.now())
             if hits:
                 return hits
         return []

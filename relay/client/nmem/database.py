@@ -209,6 +209,8 @@ def opened(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple[Any, boo
     if key is None:
         raise CacheUnusable(f"{path} is encrypted: give its key in NMEM_KEY or [nmem] key_file")
     connection = cipher.connect(str(path), **options)
+    # SQLCipher would tell stderr about a wrong key too, in words of its own.
+    connection.execute("PRAGMA cipher_log_level = NONE")
     connection.execute(key.pragma)
     return connection, True
 

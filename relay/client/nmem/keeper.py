@@ -146,6 +146,8 @@ class _Keeper:
 
     async def _done(self, asked: bytes) -> bytes:
         """`+` and what the agent is told, or `-`: that is not for us to do."""
+        if not asked:
+            return b"-"  # a hook that was ended before it said anything
         *agreed, _ = words("")
         said = asked.split(b"\0", len(agreed) + 1)
         if said[:-2] != agreed or self._stamp != _stamp(self._hooks.home):

@@ -11,6 +11,7 @@ MEMORY.md §5. All of it works while the relay is away: records wait in the cach
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from relay.client.connection import Client
 from relay.client.errors import ClientError, Unanswered
 from relay.client.link import Pace
 from relay.client.nmem import forgetting, reading, rebuilding, sync
+from relay.client.nmem.cipher import CacheKey
 from relay.client.nmem.database import Database
 from relay.client.nmem.forgetting import Purge, Removed
 from relay.client.nmem.hooks import take_hook
@@ -36,17 +38,18 @@ from relay.client.nmem.writing import (
     record_prompt,
     session_in,
 )
-from relay.errors import UserError
+from relay.errors import Invalid, UserError
+from relay.memory.fields import compact
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
 from relay.memory.nmem.secrets import SecretFilter
+from relay.memory.nmem.summary import summary_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
-    from relay.client.nmem.cipher import CacheKey
     from relay.client.nmem.importing import Imported
     from relay.client.nmem.reading import Counts, Found, FoundPrompt
     from relay.client.nmem.sync import Synced
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
     Result = TypeVar("Result")
+
+_Option = TypeVar("_Option", Source, Order)
 
 MARKED_BY: Final = "AgentMarker"
 """The `source_event` of a marker (M-29)."""
@@ -70,8 +75,9 @@ class Nmem:
     """Used as `async with`. Every method may raise CacheUnusable and OSError."""
 
     def __init__(
-        self, relay: Client | str, signer: SecretKey, db_path: Path, key: CacheKey | None = None,
-        *, secrets: SecretFilter | None = None, group: str | None = None,
+        self, relay: Client | str, signer: SecretKey, db_path: Path | str,
+        key: CacheKey | str | None = None, *, secrets: SecretFilter | None = None,
+        group: str | None = None,
     ) -> None:
         """`relay`: a URL, or a client that is open for at least as long. `key`: encrypts the cache.
         `group`: whose members may read what is recorded; None: its author and the owner."""
@@ -81,8 +87,8 @@ class Nmem:
         else:
             self._client = Client(relay, signer, pace=Pace(), may_be_away=True)
             self._owns_client = True
-        self._path = db_path
-        self._key = key
+        self._path = Path(db_path)
+        self._key = _cache_key(key)
         self._secrets = SecretFilter() if secrets is None else secrets
         self._group = group
         self._closing = AsyncExitStack()
@@ -119,19 +125,21 @@ class Nmem:
 
     # -- recorded ---------------------------------------------------------------------------------
 
-    async def hook(self, payload: str) -> str:
-        """Record what a hook of a coding agent says in JSON; what the agent is told, if anything.
-
-        Raises Invalid.
+    async def hook(self, payload: str | Mapping[str, object]) -> str:
+        """Record what a hook of a coding agent says, in JSON or read from it; what the agent is
+        told, if anything. Raises Invalid.
         """
+        text = payload if isinstance(payload, str) else compact(payload)
         told = await asyncio.to_thread(
-            take_hook, self.database, payload, None, self._client.now(), Path.home(),
+            take_hook, self.database, text, None, self._client.now(), Path.home(),
             self._secrets, self._group,
         )  # fmt: skip
         return told.answer
 
     async def session(self, id: str, project: str = "unknown") -> Session:
-        """The session, begun now if it is not known."""
+        """The session, begun now if it is not known. Raises Invalid for an empty id."""
+        if not id:
+            raise Invalid("a session must have an id")
 
         def begun(db: Any) -> Session:
             begin_session(db, Session(id, project, self._client.now()), self._group)
@@ -141,18 +149,23 @@ class Nmem:
 
         return await self._writing(begun)
 
-    async def end_session(self, id: str, summary: Summary | None = None) -> Session:
-        """Close it with what it holds (M-04, M-06). Raises NotFound."""
+    async def end_session(
+        self, id: str, summary: Summary | Mapping[str, object] | None = None
+    ) -> Session:
+        """Close it with what it holds (M-04, M-06). `summary`: as of M-05. Raises NotFound, and
+        Invalid for a summary that is none."""
         now = self._client.now()
-        ended = await self._writing(lambda db: end_session(db, id, now, self._group, summary))
+        said = summary_from(summary) if isinstance(summary, Mapping) else summary
+        ended = await self._writing(lambda db: end_session(db, id, now, self._group, said))
         if ended is None:
             raise NotFound(f"session not found: {id}")
         return ended
 
-    async def prompt(self, session: str, text: str, source: Source = Source.USER) -> int | None:
-        """The number of the new prompt; None: it was there. Raises NotFound."""
+    async def prompt(self, session: str, text: str, source: str = Source.USER) -> int | None:
+        """The number of the new prompt; None: it was there. Raises NotFound, and Invalid for
+        another source than `user` and `agent`."""
         said = self._secrets.filtered(text, MAX_PROMPT).text
-        prompt = Prompt(session, self._client.now(), source, said)
+        prompt = Prompt(session, self._client.now(), _one_of(Source, source, "source"), said)
 
         def record(db: Any) -> int | None:
             _known(db, session)
@@ -239,13 +252,15 @@ class Nmem:
 
     async def search(
         self, query: str, *, project: str | None = None, obs_type: str | None = None,
-        limit: int = 20, offset: int = 0, order_by: Order = Order.RELEVANCE,
+        limit: int = 20, offset: int = 0, order_by: str = Order.RELEVANCE,
         before: int | None = None, after: int | None = None,
     ) -> list[Found]:
-        """Observations with these words (M-26). Times are Unix seconds."""
+        """Observations with these words (M-26). Times are Unix seconds. Raises Invalid for an
+        order that is none."""
         scope, now = Scope(project, obs_type, before, after), self._client.now()
+        order = _one_of(Order, order_by, "order_by")
         return await self._reading(
-            lambda db: reading.search(db, query, scope, order_by, now, limit, offset)
+            lambda db: reading.search(db, query, scope, order, now, limit, offset)
         )
 
     async def get(self, ids: Iterable[int]) -> list[Found]:
@@ -309,6 +324,10 @@ class Nmem:
         """The one that began last."""
         return await self._reading(reading.last_session)
 
+    async def deletions_waiting(self) -> int:
+        """Of what was purged, how much the relay was not told yet: as requests, of many each."""
+        return await self._reading(reading.deletions_waiting)
+
     async def refused(self) -> list[tuple[str, str]]:
         """(`d`, the relay's reason) of what it does not take."""
         return await self._reading(reading.refused)
@@ -327,9 +346,10 @@ class Nmem:
         fetched = await sync.fetch(self._client, self._signer, self.database, progress)
         return replace(sent, fetched=fetched.fetched, deleted=fetched.deleted)
 
-    async def send(self) -> Synced:
-        """Send what waits, and fetch nothing. Raises UserError when the relay is away."""
-        await self._relay_there()
+    async def send(self, wait_s: float | None = None) -> Synced:
+        """Send what waits, and fetch nothing. Raises UserError when the relay is away, for so
+        long."""
+        await self._relay_there(wait_s)
         return await sync.send(self._client, self._signer, self.database)
 
     async def rebuild(self, progress: Progress | None = None) -> int:
@@ -344,12 +364,14 @@ class Nmem:
         )
 
     async def import_file(
-        self, path: Path, key: CacheKey | None = None, progress: Progress | None = None
+        self, path: Path | str, key: CacheKey | str | None = None,
+        progress: Progress | None = None,
     ) -> Imported:
         """Take in a database of nmem itself (M-12). Raises CacheUnusable."""
         reader = Reader(self._signer, self._secrets, self._group)
         return await asyncio.to_thread(
-            import_file, self.database, path, key, reader, self._client.now(), progress
+            import_file, self.database, Path(path), _cache_key(key), reader, self._client.now(),
+            progress,
         )
 
     async def sweep(self, now: int | None = None) -> Removed:
@@ -402,9 +424,9 @@ class Nmem:
 
         await self._writing(record)
 
-    async def _relay_there(self) -> None:
+    async def _relay_there(self, wait_s: float | None = None) -> None:
         try:
-            await self._client.connected(deadline_s=_RELAY_S)
+            await self._client.connected(deadline_s=_RELAY_S if wait_s is None else wait_s)
         except Unanswered:
             raise UserError(
                 f"{self._client.url} does not answer; what is recorded waits for it in"
@@ -436,3 +458,14 @@ def _known(db: Any, session_id: str) -> Session:
     if session is None:
         raise NotFound(f"session not found: {session_id}")
     return session
+
+
+def _cache_key(key: CacheKey | str | None) -> CacheKey | None:
+    return CacheKey(key) if isinstance(key, str) else key
+
+
+def _one_of(options: type[_Option], value: str, name: str) -> _Option:
+    try:
+        return options(value)
+    except ValueError:
+        raise Invalid(f"{name} must be {' or '.join(options)}") from None

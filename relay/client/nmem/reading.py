@@ -15,6 +15,7 @@ from relay.memory.nmem import context, finding
 from relay.memory.nmem.finding import Row
 from relay.memory.nmem.summary import EMPTY_SESSION
 from relay.memory.question import any_of
+from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -308,6 +309,15 @@ def counts(db: Any) -> Counts:
             " (SELECT count(*) FROM _rk_outbox WHERE refusal IS NULL),"
             " (SELECT count(*) FROM _rk_outbox WHERE refusal IS NOT NULL)"
         ).fetchone()
+    )
+
+
+def deletions_waiting(db: Any) -> int:
+    """Requests to delete that the relay was not told yet."""
+    return int(
+        db.execute(
+            "SELECT count(*) FROM _rk_outbox WHERE kind = ? AND refusal IS NULL", (kinds.DELETION,)
+        ).fetchone()[0]
     )
 
 

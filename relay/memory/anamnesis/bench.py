@@ -15,7 +15,7 @@ from relay.memory.anamnesis.checks import content_hash
 from relay.memory.anamnesis.plots import Category, Plot, filler_of, plot_of
 from relay.memory.anamnesis.recall import Wish, recalled
 from relay.memory.anamnesis.records import Entry, Memory, entry_draft, timestamp_of
-from relay.memory.anamnesis.relevance import normalised, ranks, words
+from relay.memory.anamnesis.relevance import ranks, words
 from relay.nostr.event import signed
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Anamnesis:
     def ask(self, question: str, session: int) -> Answer | None:
         asked = set(words(question)) - _SMALL
         texts = {hashed: memory.entry.content for hashed, memory in self._memories.items()}
-        found = normalised(ranks(question, texts))
+        found = ranks(question, texts)
         archive = archive_of(self._memories[hashed] for hashed in found)
         now = _BEGIN + session * _DAY_S
         for hit in recalled(found, archive, Wish(limit=1), now):

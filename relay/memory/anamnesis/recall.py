@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from relay.memory.anamnesis.records import Memory, Patch, Supersession, Vouch
+from relay.memory.anamnesis.relevance import normalised
 from relay.memory.anamnesis.trust import Reputations, trust_in
 
 if TYPE_CHECKING:
@@ -72,26 +73,30 @@ def score_of(text: float, trust: float, recency: float) -> float:
     return round(_TEXT * text + _TRUST * trust + _RECENCY * recency, _DIGITS)
 
 
-def recalled(texts: Mapping[str, float], archive: Archive, wish: Wish, now: int) -> Sequence[Hit]:
-    """hash → text score (0 to 1, see `relevance`) of what matches, to hits in order.
+def recalled(ranked: Mapping[str, float], archive: Archive, wish: Wish, now: int) -> Sequence[Hit]:
+    """hash → rank (see `relevance`) of what matches, to hits in order.
 
-    Ties: the newer first, then the lowest id. With `as_of` that is also the moment that recency is
-    counted to.
+    The text score is normalised over what is wished for: what stays unseen moves nothing. Ties: the
+    newer first, then the lowest id. With `as_of` that is also the moment that recency is counted
+    to.
     """
     moment = now
     if wish.as_of is not None:
         archive, moment = as_of(archive, wish.as_of), min(now, wish.as_of)
-    hits = []
-    for hashed, text in texts.items():
+    wished = {}
+    for hashed in ranked:
         memory, trust = archive.original(hashed), trust_in(hashed, archive, wish.reputations)
         document = archive.document(hashed)
         if memory is None or trust is None or document is None:
             continue
-        if not _is_wished(document, memory, trust, wish):
-            continue
+        if _is_wished(document, memory, trust, wish):
+            wished[hashed] = memory, document, trust
+    texts = normalised({hashed: ranked[hashed] for hashed in wished})
+    hits = []
+    for hashed, (memory, document, trust) in wished.items():
         recency = recency_of(memory.event.created_at, moment)
-        score = score_of(text, trust.score, recency)
-        hits.append(Hit(hashed, memory, document, trust, text, recency, score))
+        score = score_of(texts[hashed], trust.score, recency)
+        hits.append(Hit(hashed, memory, document, trust, texts[hashed], recency, score))
     hits.sort(key=lambda hit: (-hit.score, -hit.memory.event.created_at, hit.memory.event.id))
     return hits[: wish.limit]
 

@@ -221,8 +221,11 @@ def _of_group(group: str | None) -> list[list[str]]:
 # -- reading ------------------------------------------------------------------------------------
 
 
-def validated(fields: Mapping[str, object], max_chars: int = MAX_CHARS) -> Validity:
-    """All that is wrong with an entry, and what its author may have forgotten (X-20)."""
+def validated(fields: object, max_chars: int = MAX_CHARS) -> Validity:
+    """All that is wrong with an entry, as JSON is read, and what its author may have forgotten
+    (X-20)."""
+    if not isinstance(fields, dict):
+        return Validity((NOT_AN_OBJECT,), ())
     warnings = [f"{name} is missing" for name in _SUGGESTED if name not in fields]
     content = fields.get("content")
     if isinstance(content, str) and len(content.encode(errors="replace")) > WARNED_BYTES:

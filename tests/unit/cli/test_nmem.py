@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from relay.client.nmem.writing import begin_session
 from relay.client.settings import FILE
 from relay.memory.nmem.records import Session
 from tests.cast import robot
-from tests.unit.client.nmem_cache import NOW, a_session, cache, told
+from tests.unit.client.fake_relay import FakeRelay
+from tests.unit.client.nmem_cache import NOW, a_session, cache, sent, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,6 +161,34 @@ def test_a_purge_deletes_only_when_that_is_confirmed(nmem: Nmem) -> None:
         "deleted 3 observations, 1 prompts, 2 sessions\n"
     )
     assert as_json(nmem("status", "--json"))["waiting"] == 0
+
+
+async def test_what_is_purged_is_deleted_at_the_relay_at_once(
+    here: Database, nmem: Nmem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {event.id for event in sent(here)}
+    async with FakeRelay() as relay:
+        relay.challenges_at_once = True
+        monkeypatch.setenv("ROOKERY_RELAY", relay.url)
+        code, out, err = await asyncio.to_thread(nmem, "purge", "--project", "rook")
+        assert (code, err) == (0, "")
+        assert not relay.events
+        code, out, err = await asyncio.to_thread(nmem, "purge", "--project", "rook", "--confirm")
+        assert (code, out, err) == (0, "deleted 4 observations, 1 prompts, 2 sessions\n", "")
+        (deletion,) = relay.events
+        assert deletion.kind == 5
+        assert set(deletion.tag_values("e")) == there
+
+
+def test_that_the_relay_has_not_deleted_yet_is_said(
+    here: Database, nmem: Nmem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.cli.nmem._PATIENCE_S", 0.1)
+    sent(here)
+    code, out, err = nmem("purge", "--type", "search", "--confirm")
+    assert (code, out) == (0, "deleted 1 observations, 0 prompts, 0 sessions\n")
+    assert err.startswith(f"not deleted at the relay yet: {NOWHERE} does not answer")
+    assert as_json(nmem("status", "--json"))["waiting"] == 1
 
 
 @pytest.mark.parametrize(

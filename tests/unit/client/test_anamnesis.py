@@ -615,7 +615,8 @@ async def test_what_is_exported_is_what_is_imported(fake: FakeRelay, tmp_path: P
     await fake.publish(rover.sign(78, tags, json.dumps(claiming), NOW - 1))
     async with memory_of(fake) as memory:
         assert await memory.export(tmp_path / "all.jsonl") == 2
-        assert await memory.export(tmp_path / "den.jsonl", group="den") == 1
+        assert await memory.export(f"{tmp_path}/den.jsonl", group="den") == 1
+        assert (await memory.import_entries(f"{tmp_path}/den.jsonl", group="den")).stored == 0
     found = list(entries_in(tmp_path / "all.jsonl", lambda *_: None))
     assert all(isinstance(line, Line) for line in found)
     texts_ = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]

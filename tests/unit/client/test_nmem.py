@@ -52,6 +52,36 @@ async def nmem(
 # -- recorded and found ---------------------------------------------------------------------------
 
 
+async def test_a_script_says_it_in_plain_words(fake: FakeRelay, tmp_path: Path) -> None:
+    async with Nmem(fake.url, robot, f"{tmp_path}/plain.db", "hush") as memory:
+        assert memory.database.is_encrypted
+        hook = {"hook_event_name": "SessionStart", "session_id": "s", "cwd": str(tmp_path)}
+        assert await memory.hook(hook) == ""
+        prompt = await memory.prompt("s", "do it", "agent")
+        await memory.observe("s", "command", "make tea")
+        (found,) = await memory.search("tea", order_by="blended")
+        assert found.prompt_id == prompt
+        ended = await memory.end_session("s", {"intent": "tea", "learned": "boil first"})
+        assert ended.summary == Summary("tea", learned=("boil first",))
+    async with nmem(fake, tmp_path, rover) as other:
+        with pytest.raises(CacheUnusable):
+            await other.import_file(f"{tmp_path}/plain.db", "another")
+
+
+async def test_words_that_mean_nothing_are_refused(fake: FakeRelay, tmp_path: Path) -> None:
+    async with nmem(fake, tmp_path) as memory:
+        await memory.session("s")
+        with pytest.raises(Invalid, match="source must be user or agent"):
+            await memory.prompt("s", "do it", "tool")
+        with pytest.raises(Invalid, match="order_by must be relevance or blended"):
+            await memory.search("tea", order_by="newest")
+        with pytest.raises(Invalid, match="learned must be a string or an array of strings"):
+            await memory.end_session("s", {"learned": 1})
+        with pytest.raises(Invalid, match="must have an id"):
+            await memory.session("")
+        assert (await memory.counts()).sessions == 1
+
+
 async def test_what_is_recorded_is_found(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path) as memory:
         await memory.session("s", "rook")

@@ -89,7 +89,7 @@ def test_with_a_key_the_file_is_encrypted_and_for_its_owner_alone(tmp_path: Path
 @pytest.mark.proves("M-09")
 @pytest.mark.parametrize("other", [CacheKey("a5" * 32), CacheKey("5a 5a"), None])
 def test_without_the_key_an_encrypted_file_is_not_opened_nor_changed(
-    tmp_path: Path, other: CacheKey | None
+    tmp_path: Path, other: CacheKey | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "nmem.db"
     with cache(path, KEY) as made:
@@ -98,6 +98,7 @@ def test_without_the_key_an_encrypted_file_is_not_opened_nor_changed(
     with pytest.raises(CacheUnusable, match="NMEM_KEY"):
         Database(path, other)
     assert path.read_bytes() == before
+    assert capfd.readouterr() == ("", "")  # SQLCipher has words of its own for it
 
 
 @pytest.mark.proves("M-09")

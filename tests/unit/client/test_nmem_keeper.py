@@ -74,6 +74,13 @@ async def test_it_records_what_it_is_told(home: Path) -> None:
         assert await asked(home, *words("SessionStart"), start) == b"+"
 
 
+async def test_a_hook_that_says_nothing_does_not_end_it(home: Path) -> None:
+    async with kept(home) as task:
+        assert await asked(home) == b"-"
+        assert await asked(home, *words("UserPromptSubmit"), PROMPT) == b"+"
+        assert not task.done()
+
+
 async def test_garbage_is_a_line_in_the_log(home: Path) -> None:
     async with kept(home):
         assert await asked(home, *words("Stop"), b"gar\0bage") == b"+"
@@ -81,7 +88,7 @@ async def test_garbage_is_a_line_in_the_log(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [[], [b"garbage"], [b"0.0", *words("Stop")[1:], PROMPT], [*words("Stop")[:2], b"x"]]
+    "said", [[b"garbage"], [b"0.0", *words("Stop")[1:], PROMPT], [*words("Stop")[:2], b"x"]]
 )
 async def test_who_has_other_settings_is_told_so_and_it_ends(
     home: Path, said: list[bytes]

@@ -67,13 +67,13 @@ def test_what_is_written_is_read(plaintext: str, nonce: bytes) -> None:
 @pytest.mark.proves("N44-11")
 @pytest.mark.parametrize("place", [1, 32, 33, 40, -33, -32, -1])
 def test_one_altered_bit_is_noticed(place: int) -> None:
-    with pytest.raises(Invalid, match="wrong MAC"):
+    with pytest.raises(Invalid, match="invalid MAC"):
         decrypt(flipped(PAYLOAD, place), KEY)
 
 
 @pytest.mark.proves("N44-11")
 def test_somebody_elses_key_reads_nothing() -> None:
-    with pytest.raises(Invalid, match="wrong MAC"):
+    with pytest.raises(Invalid, match="invalid MAC"):
         decrypt(PAYLOAD, conversation_key(stranger, alice.pubkey))
 
 
@@ -111,10 +111,10 @@ def test_a_plaintext_that_is_no_utf8_is_refused() -> None:
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
-        pytest.param("", "unknown encryption version", id="empty"),
-        pytest.param("#" + PAYLOAD, "unknown encryption version", id="a version to come"),
-        pytest.param(flipped(PAYLOAD, 0), "unknown encryption version 3", id="version 3"),
-        pytest.param(PAYLOAD[:131], "has 131", id="131 characters"),
+        pytest.param("", "unknown version", id="empty"),
+        pytest.param("#" + PAYLOAD, "unknown version", id="a version to come"),
+        pytest.param(flipped(PAYLOAD, 0), "unknown version 3", id="version 3"),
+        pytest.param(PAYLOAD[:131], "is 131", id="131 characters"),
         pytest.param(PAYLOAD[:-1] + "*", "base64", id="no base64"),
         pytest.param(PAYLOAD[:60] + "\n" + PAYLOAD[60:], "base64", id="broken into lines"),
         pytest.param(PAYLOAD[:-1] + "é", "base64", id="not ASCII"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import time
+
 import orjson
 import pytest
 
@@ -120,3 +122,11 @@ def test_what_is_no_sealed_rumor_is_refused(event: Event, why: str) -> None:
 def test_who_signs_nothing_may_say_so() -> None:
     signed = robot.sign(9, [], "x", 1)
     assert rumor(robot.pubkey, 9, [], "x", 1).id == signed.id
+
+
+@pytest.mark.proves("D-29")
+def test_an_envelope_is_of_now_and_never_the_same_twice() -> None:
+    one, other = wrap(KEYS, INNER), wrap(KEYS, INNER)
+    assert one.content != other.content
+    assert unwrap(KEYS, one) == unwrap(KEYS, other) == INNER
+    assert abs(one.created_at - time()) < 60

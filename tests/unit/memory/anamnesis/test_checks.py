@@ -143,6 +143,14 @@ def test_validation_gives_every_error_and_what_may_be_forgotten() -> None:
     assert validated(ENTRY).valid
 
 
+@pytest.mark.proves("X-20")
+@pytest.mark.parametrize("value", ["{}", None, [ENTRY], 1, True])
+def test_what_is_no_object_is_no_entry(value: object) -> None:
+    found = validated(value)
+    assert not found.valid
+    assert found.errors == ("content is not a JSON object",)
+
+
 @pytest.mark.proves("X-03")
 def test_bytes_are_counted_where_the_policy_says_so() -> None:
     long = ENTRY | {"content": "é" * 5}

@@ -285,8 +285,8 @@ def test_children_are_oldest_first_and_credit_counts_the_whole_ancestry() -> Non
 # -- recall ---------------------------------------------------------------------------------------
 
 
-def order(texts: dict[str, float], events: Iterable[Event], **wish: Any) -> list[str]:
-    return [hit.hash for hit in recalled(texts, archive(*events), Wish(**wish), NOON)]
+def order(ranked: dict[str, float], events: Iterable[Event], **wish: Any) -> list[str]:
+    return [hit.hash for hit in recalled(ranked, archive(*events), Wish(**wish), NOON)]
 
 
 @pytest.mark.proves("X-18")
@@ -295,7 +295,9 @@ def test_a_score_is_text_and_trust_and_recency() -> None:
     assert score_of(0.5, 0.4, 0.2) == 0.43
     assert recency_of(NOON - 30 * DAY, NOON) == 0.5
     assert recency_of(NOON + 30 * DAY, NOON) == 1
-    [hit] = recalled({A: 0.5}, archive(told(robot, "a", at=NOON - 30 * DAY)), Wish(), NOON)
+    held = archive(*(told(robot, text, at=NOON - 30 * DAY) for text in "abc"))
+    _, hit, _ = recalled({A: -3.0, B: -5.0, C: -1.0}, held, Wish(), NOON)
+    assert hit.hash == A
     assert hit.score == round(0.6 * 0.5 + 0.25 * 0.3 + 0.15 * 0.5, 6)
     assert hit.why == "text 0.50, trust 0.30 (unverified), recency 0.50"
 
@@ -307,13 +309,13 @@ def test_ties_go_to_the_newer_then_to_the_lowest_id() -> None:
     first, second = [
         read(Memory, event).hash for event in sorted(same, key=lambda event: event.id)
     ]
-    assert order(dict.fromkeys([A, B, C], 1.0), [*same, newer]) == [C, first, second]
+    assert order(dict.fromkeys([A, B, C], -1.0), [*same, newer]) == [C, first, second]
 
 
 @pytest.mark.proves("X-18")
 def test_copies_are_one_hit_and_do_not_vouch_for_each_other() -> None:
     events = [told(robot, "a"), told(robot, "a", at=NOON + 1), told(rover, "a", at=NOON + 2)]
-    [hit] = recalled({A: 1.0}, archive(*events), Wish(), NOON)
+    [hit] = recalled({A: -1.0}, archive(*events), Wish(), NOON)
     assert hit.memory.event.id == events[0].id
     assert hit.trust.confirm == 0
 
@@ -321,10 +323,20 @@ def test_copies_are_one_hit_and_do_not_vouch_for_each_other() -> None:
 @pytest.mark.proves("X-17", "X-18")
 def test_what_was_superseded_is_left_out_unless_asked_for() -> None:
     events = [told(robot, "a"), told(robot, "b"), superseded(robot, A, B, at=NOON - 5)]
-    texts = {A: 1.0, B: 0.5}
-    assert order(texts, events) == [B]
-    assert order(texts, events, include_superseded=True) == [A, B]
-    assert order(texts, events, as_of=NOON - 6) == []
+    ranked = {A: -2.0, B: -1.0}
+    assert order(ranked, events) == [B]
+    assert order(ranked, events, include_superseded=True) == [A, B]
+    assert order(ranked, events, as_of=NOON - 6) == []
+
+
+@pytest.mark.proves("X-18")
+def test_how_well_a_text_matches_is_measured_among_what_is_wished_for() -> None:
+    held = archive(told(robot, "a"), told(robot, "b"), superseded(robot, A, B, at=NOON - 5))
+    ranked = {A: -2.0, B: -1.0}
+    [hit] = recalled(ranked, held, Wish(), NOON)
+    assert (hit.hash, hit.text) == (B, 1.0)
+    both = recalled(ranked, held, Wish(include_superseded=True), NOON)
+    assert [(hit.hash, hit.text) for hit in both] == [(A, 1.0), (B, 0.0)]
 
 
 @pytest.mark.proves("X-18")
@@ -334,7 +346,7 @@ def test_wishes_narrow_what_is_found() -> None:
         told(rover, "b", memory_type=MemoryType.INSIGHT, tags=("z",), confidence=0.2),
         vouched(owner, A, at=NOON - 3),
     ]
-    texts = {A: 1.0, B: 0.5, C: 1.0}
+    texts = {A: -2.0, B: -1.0, C: -2.0}
     wishes: list[tuple[dict[str, Any], list[str]]] = [
         ({}, [A, B]),
         ({"topics": ("q", "y")}, [A]),
