@@ -17,11 +17,17 @@ from relay.client.transcripts.reading import Reading
 from relay.client.transcripts.results import Delivered, ImportResult
 from relay.client.transcripts.telling import Telling, pieces_of, some
 from relay.client.writer import Outcome, Written
-from relay.errors import Prefix
+from relay.errors import Invalid, Prefix
 from relay.memory.reading import next_time
 from relay.memory.transcripts.lines import opening, raw_lines
 from relay.memory.transcripts.plan import CHUNK, Paths, Plan
-from relay.memory.transcripts.records import SessionState, Status, state_draft, state_of
+from relay.memory.transcripts.records import (
+    SessionState,
+    Status,
+    changed,
+    state_draft,
+    state_of,
+)
 from relay.memory.transcripts.stripping import KEEP_ALL
 from relay.memory.transcripts.transcript import Transcript
 from relay.nostr import kinds
@@ -99,10 +105,14 @@ class Transcripts(Reading):
         """All of a file; what the relay has of it is not sent again (D-14).
 
         `paths`: `token` or `raw`. `max_inner`: bytes of an event inside an envelope. Raises
-        UserError for what is no session file; else as `import_session`.
+        Invalid for other paths, UserError for what is no session file; else as `import_session`.
         """
+        try:
+            spelt = Paths(paths)
+        except ValueError:
+            raise Invalid("paths: must be token or raw") from None
         file = await asyncio.to_thread(session_file, Path(path))
-        plan = Plan(session, group, Paths(paths), chunk, None, stripping)
+        plan = Plan(session, group, spelt, chunk, None, stripping)
         return await self.import_session(file, await self.fitted(plan, max_inner))
 
     async def import_session(
@@ -195,12 +205,13 @@ class Transcripts(Reading):
                     await asyncio.sleep(_PAUSE_S)
 
     async def state(self, session: str, **fields: Any) -> SessionState:
-        """Say how a session is: fields of SessionState, the others as they were (D-27)."""
+        """Say how a session is: fields of SessionState, the others as they were (D-27). `status`
+        also by its name. Raises Invalid."""
         last = await self._last_state(session)
         known = None if last is None else state_of(last)
         if not isinstance(known, SessionState):
             known = SessionState(session)
-        said = replace(known, **fields)
+        said = changed(known, fields)
         await self._say(said, last, None if last is None else last.tag("h"))
         return said
 

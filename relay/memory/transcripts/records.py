@@ -5,16 +5,19 @@ Kinds 31988, 31989 and 31991: addressable, in tags alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.reading import Unread
 from relay.memory.transcripts.notes import TOPIC
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from relay.nostr.event import Event
 
 _STATE_TOPIC: Final = "ai-session-state"
@@ -94,6 +97,23 @@ class RunConfiguration:
 
 
 Record = SessionState | SessionCommand | RunConfiguration
+
+
+_OPTIONAL: Final = frozenset({"custom_title", "indicator", "spawn_id"})
+_CHANGEABLE: Final = frozenset(field.name for field in fields(SessionState)) - {"session"}
+
+
+def changed(state: SessionState, said: Mapping[str, object]) -> SessionState:
+    """With other fields; `status` also by its name. Raises Invalid."""
+    for name, value in said.items():
+        if name not in _CHANGEABLE:
+            raise Invalid(f"{name}: the state of a session has no such field")
+        if not (isinstance(value, str) or (value is None and name in _OPTIONAL)):
+            raise Invalid(f"{name}: must be a text")
+    status = _STATUSES.get(str(said.get("status", state.status.value)))
+    if status is None:
+        raise Invalid(f"status: must be one of {', '.join(_STATUSES)}")
+    return replace(state, **{**said, "status": status})  # type: ignore[arg-type]
 
 
 def state_draft(state: SessionState, created_at: int) -> Draft:

@@ -11,7 +11,7 @@ import pytest
 from relay.client import Client, PublishRefused, Transcripts
 from relay.client.transcripts import Incomplete, NoSession, SeveralAuthors
 from relay.client.transcripts.files import files_in, session_file, session_ids
-from relay.errors import UserError
+from relay.errors import Invalid, UserError
 from relay.memory.transcripts.plan import Plan
 from relay.memory.transcripts.records import Status
 from relay.memory.transcripts.stripping import Part, Stripping
@@ -315,6 +315,35 @@ async def test_a_session_is_introduced_once_and_can_be_said_more_of(
         assert (row.title, row.status, row.cwd) == ("tea", Status.WORKING, HOME)
         times = [event.created_at for event in of(fake, 31988)]
         assert times == [NOW, NOW + 1]
+
+
+@pytest.mark.proves("D-27")
+async def test_a_script_says_a_state_in_plain_words(fake: FakeRelay, file: Path) -> None:
+    async with transcripts(fake) as memory:
+        await memory.import_file(str(file))
+        state = await memory.state(SESSION, status="deleted", indicator="waits", custom_title=None)
+        assert (state.status, state.indicator) == (Status.DELETED, "waits")
+        assert await memory.sessions() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"status": "asleep"}, "status: must be one of idle, working"),
+        ({"mood": "good"}, "mood: the state of a session has no such field"),
+        ({"title": 7}, "title: must be a text"),
+        ({"cwd": None}, "cwd: must be a text"),
+    ],
+)
+async def test_a_state_that_is_none_is_refused(
+    fake: FakeRelay, fields: dict[str, object], fault: str
+) -> None:
+    async with transcripts(fake) as memory:
+        with pytest.raises(Invalid, match=fault):
+            await memory.state(SESSION, **fields)
+        with pytest.raises(Invalid, match="paths: must be token or raw"):
+            await memory.import_file("x.jsonl", paths="relative")
+    assert fake.verbs("EVENT") == []
 
 
 @pytest.mark.proves("D-27")
