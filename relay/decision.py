@@ -7,9 +7,8 @@ the rows to deliver. It may run on another thread than the loop's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid, Prefix, Refused
 from relay.forgetting import hold_on, stone_of
@@ -53,13 +52,11 @@ from relay.retention import (
 )
 from relay.verdict import Facts, Origin, Reject, Who, WriteOutcome
 from relay.visibility import STRANGER, Viewer, kind_is_guarded, visibility_for
+from relay.work import Foreseen, Purpose
 
 if TYPE_CHECKING:
-    from asyncio import Future
-    from collections.abc import Callable, Iterable, Sequence, Set
-    from ipaddress import IPv4Address, IPv6Address
+    from collections.abc import Callable, Iterable, Set
 
-    from relay.forgetting import Hold, SweepRules
     from relay.groups.actions import Action
     from relay.groups.circumstances import Ruling
     from relay.groups.group import Group
@@ -72,6 +69,7 @@ if TYPE_CHECKING:
     from relay.rates import Buckets, Guesses
     from relay.retention import Found, Keep, Slot
     from relay.verdict import Result
+    from relay.work import Expiry, Order, Submission, Sweeping
 
 _NOBODY: Final = frozenset({Who.ANYONE})
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
@@ -92,99 +90,9 @@ _GUESSING: Final = Reject(
     Prefix.RATE_LIMITED, "too many invite codes tried, wait a minute", "invite codes"
 )
 """Whether the code was right, and whether there is such a group, is not looked at (N29-39)."""
-
-
 _A_RECORD: Final = Reject(
     Prefix.RESTRICTED, "what a group follows from cannot be banned: act in the group", "NIP-86"
 )
-
-
-class Author(Protocol):
-    """Where an event came from, and whom its OK goes to."""
-
-    @property
-    def authenticated(self) -> frozenset[str]: ...
-
-    @property
-    def address(self) -> IPv4Address | IPv6Address | None:
-        """Where the client is, as far as it can be known (contract §3)."""
-
-    @property
-    def connection(self) -> int | None:
-        """A number of its own for each connection; None: it came over none."""
-
-    def answered(self, event: Event, result: Result) -> None:
-        """Called once per event, after the commit; must not block or raise."""
-
-
-@dataclass(slots=True)
-class Submission:
-    """An event on its road."""
-
-    event: Event
-    author: Author
-    origin: Origin
-    result: Result = WriteOutcome.STORED
-    objection: Reject | None = None
-    """What the first plug-in says that does not want it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """What would become of an event that came now."""
-
-    result: Result
-    facts: Facts | None
-    """What rules look at beside it; None: its form is wrong before that."""
-
-
-@dataclass(slots=True)
-class Order:
-    """What a NIP-86 call changes, on its road: it has its place between the events."""
-
-    changes: tuple[Change, ...]
-    answered: Callable[[Reject | None], None]
-    """Called once, after the commit and before what came with it is delivered to anybody; must not
-    block or raise."""
-    banishes: frozenset[str] = frozenset()
-    """Keys that a file bans and whose rows go: `[bans] stored = "delete"`."""
-    result: Reject | None = None
-
-
-@dataclass(slots=True)
-class Expiry:
-    """Rows that have expired, on their road out of the store."""
-
-    ids: tuple[str, ...]
-    purpose: Purpose
-    done: Future[bool]
-    """Whether they are gone: set after the commit, or when there is none."""
-    gone: list[Stored] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Sweeping:
-    """Rows that retention rules let go, on their road out of the store."""
-
-    rows: Sequence[Stored]
-    rules: SweepRules
-    """As they were when the rows were found."""
-    purpose: Purpose
-    done: Future[bool]
-    """Whether it was decided: set after the commit, or when there is none."""
-    gone: list[Stored] = field(default_factory=list)
-    held: dict[Hold, int] = field(default_factory=dict)
-    """What for, and how many rows."""
-
-
-class Purpose(Enum):
-    SWEEP = auto()
-    TRIAL = auto()
-    """Only to see what would go."""
-
-
-Work = Submission | Order | Expiry | Sweeping
-"""What the lane takes, in one order."""
 
 
 def acts_here(request: Event, is_here: Callable[[str], bool]) -> bool:

@@ -15,16 +15,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from relay.decision import (
-    ONLY_RELAY,
-    Decision,
-    Expiry,
-    Order,
-    Submission,
-    Sweeping,
-    Work,
-    acts_here,
-)
+from relay.decision import ONLY_RELAY, Decision, acts_here
 from relay.errors import Prefix, StoreFault
 from relay.lane import Lane
 from relay.management import kind_objection
@@ -45,12 +36,12 @@ from relay.wanted import (
     with_quotas,
     with_swept,
 )
+from relay.work import Expiry, Order, Submission, Sweeping, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from relay.decision import Author, Foreseen
     from relay.fanout import Fanout
     from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
@@ -60,6 +51,7 @@ if TYPE_CHECKING:
     from relay.retention import Found, Keep, Stored, Wanted
     from relay.storage import Store
     from relay.targets import Pointed
+    from relay.work import Author, Foreseen
 
 _log = logging.getLogger(__name__)
 

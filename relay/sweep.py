@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from relay.decision import Expiry, Purpose, Sweeping
 from relay.errors import StoreFault
 from relay.forgetting import Seen
 from relay.usage import Size
+from relay.work import Expiry, Purpose, Sweeping
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -31,7 +31,6 @@ from relay.bus.local import LocalBus
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
 from relay.config import Config, Synchronous, load_config
-from relay.decision import Order
 from relay.errors import ConfigFaults, FolderBusy, UserError
 from relay.fanout import Fanout
 from relay.ingest import Ingest
@@ -54,13 +53,13 @@ from relay.sweep import Sweep
 from relay.targets import Targets
 from relay.verdict import Origin, Reject, WriteOutcome, spoken
 from relay.visibility import STRANGER
+from relay.work import Order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence, Set
     from concurrent.futures import Executor
 
     from policies.reload import Fingerprint
-    from relay.decision import Purpose
     from relay.errors import Fault
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from relay.sweep import SweepLine
     from relay.usage import Sized, SizedBy
     from relay.verdict import Result
+    from relay.work import Purpose
 
 _log = logging.getLogger("rookery")
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.decision import Order
 from relay.errors import Invalid, Prefix, Refused, StoreFault
 from relay.management import (
     LISTED_REPORTS,
@@ -27,6 +26,7 @@ from relay.nostr.event import event_from_raw, is_hex64
 from relay.nostr.filters import Filter
 from relay.nostr.nip98 import WINDOW_S, authorization
 from relay.visibility import Viewer
+from relay.work import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

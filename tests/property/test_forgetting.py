@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay import sweep
-from relay.decision import Purpose
 from relay.forgetting import DAY_S
 from relay.storage.reference import ReferenceStore
+from relay.work import Purpose
 from tests.cast import robot, rover
 from tests.property.world import sqlite_store
 from tests.unit.home import NOON, Home, policy_of

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import policies
-from relay.decision import Order
 from relay.fanout import Fanout
 from relay.ingest import Ingest
 from relay.management import changes_of
@@ -23,6 +22,7 @@ from relay.succession import taken_over
 from relay.sweep import Sweep
 from relay.targets import NOTHING, Targets
 from relay.verdict import Origin, spoken
+from relay.work import Order
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from relay.decision import Purpose, Submission, Sweeping
 from relay.forgetting import DAY_S, Hold
 from relay.verdict import Origin
+from relay.work import Purpose, Submission, Sweeping
 from tests.cast import admin, alice, owner, robot
 from tests.unit.home import NOON, STORED, Home, Letter, policy_of, store_of
 

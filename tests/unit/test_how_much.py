@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.decision import Order
 from relay.nostr import kinds
 from relay.verdict import Origin
+from relay.work import Order
 from tests import cast
 from tests.cast import alice, bob, owner
 from tests.unit.home import DUPLICATE, STORED, Home, Letter, policy_of, store_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.options import console, folder_option, json_option, print_json
-from relay.decision import Purpose
+from relay.work import Purpose
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,13 +12,13 @@ from relay.verdict import Facts
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from relay.decision import Purpose
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import Refusal
     from relay.sweep import SweepLine
     from relay.usage import Sized, SizedBy
     from relay.verdict import Origin
+    from relay.work import Purpose
 
 
 class Rows(Enum):

@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from relay.decision import Purpose
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import Refusal
     from relay.sweep import SweepLine
     from relay.usage import Sized, SizedBy
     from relay.verdict import Origin
+    from relay.work import Purpose
 
 A = TypeVar("A")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import orjson
 
-from relay.decision import Purpose
 from relay.errors import Invalid, Prefix, Refused, StoreFault
 from relay.nostr.event import event_from
 from relay.server.control.folder import Rows
@@ -45,6 +44,7 @@ from relay.server.control.protocol import (
 )
 from relay.server.control.socket_file import bound, stranger
 from relay.verdict import Origin
+from relay.work import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
