@@ -31,7 +31,7 @@ from relay.nostr.event import Event, is_hex64, signed
 from relay.nostr.filters import Filter
 from relay.people import is_known, who_writes
 from relay.rates import Buckets, Coming, excess
-from relay.retention import Stored
+from relay.rows import Stored
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
 from relay.usage import Ledger, Size

@@ -22,7 +22,7 @@ from relay.groups.group import Groups, replayed
 from relay.management import author_objection
 from relay.nostr import kinds
 from relay.people import is_known, who_writes
-from relay.retention import Stored
+from relay.rows import Stored
 from relay.verdict import Facts, Origin, Reject, Who
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from policies.engine import PolicySet
     from policies.write_rule import Place
     from relay.nostr.event import Event
-    from relay.retention import Keep
+    from relay.rows import Keep
 
 _EXAMPLES: Final = 3
 _WHO: Final = 65_536

@@ -22,7 +22,8 @@ from policies.rules.people import CODED
 from policies.settings import System
 from policies.write_rule import Place, WriteRule
 from relay.read_rules import Match, ReadRule, Target
-from relay.retention import Keep, KeepRule
+from relay.retention import KeepRule
+from relay.rows import Keep
 from relay.toml.fields import nearest
 from relay.verdict import Who
 

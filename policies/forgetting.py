@@ -17,7 +17,7 @@ from relay.forgetting import (
 from relay.memory.nmem.retention import DAYS
 from relay.nostr import kinds
 from relay.read_rules import KindSet, Match
-from relay.retention import UpTo
+from relay.rows import UpTo
 from relay.toml.fields import nearest
 
 if TYPE_CHECKING:

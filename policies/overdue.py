@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from relay.forgetting import Age, scope_of
-from relay.retention import Stored, version_of
+from relay.rows import Stored, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Groups
     from relay.nostr.event import Event
     from relay.read_rules import Match
-    from relay.retention import Keep
+    from relay.rows import Keep
 
 _EXAMPLES: Final = 3
 

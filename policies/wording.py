@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from policies.rules.memory import asks_records
 from relay.nostr.kinds import MAX_KIND
 from relay.read_rules import KindSet
-from relay.retention import Keep
+from relay.rows import Keep
 from relay.verdict import Who
 
 if TYPE_CHECKING:

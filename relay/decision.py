@@ -10,6 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from relay.deletion import (
+    banish,
+    bury,
+    delete_by_author,
+    deleted_rows,
+    event_target,
+    is_kind,
+    is_record,
+    records_left,
+    remove,
+    request_done,
+    vanish,
+)
 from relay.errors import Invalid, Prefix, Refused
 from relay.forgetting import hold_on, stone_of
 from relay.groups.actions import JoinRequest, action_of, group_of
@@ -31,25 +44,8 @@ from relay.nostr import kinds
 from relay.people import is_known, who_writes
 from relay.pins import all_pinning, pinnable, pins_left, unsettled_pins
 from relay.rates import Coming, excess
-from relay.retention import (
-    Stored,
-    Tombstone,
-    WritePlan,
-    banish,
-    bury,
-    delete_by_author,
-    deleted_rows,
-    event_target,
-    is_kind,
-    is_record,
-    plan_for,
-    records_left,
-    remove,
-    request_done,
-    slot_of,
-    unstored,
-    vanish,
-)
+from relay.retention import plan_for, unstored
+from relay.rows import Stored, Tombstone, WritePlan, slot_of
 from relay.verdict import Facts, Origin, Reject, Who, WriteOutcome
 from relay.visibility import STRANGER, Viewer, kind_is_guarded, visibility_for
 from relay.work import Foreseen, Purpose
@@ -67,7 +63,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.projections import Realm
     from relay.rates import Buckets, Guesses
-    from relay.retention import Found, Keep, Slot
+    from relay.rows import Found, Keep, Slot
     from relay.verdict import Result
     from relay.work import Expiry, Order, Submission, Sweeping
 

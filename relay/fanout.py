@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip50 import Search, Searchable
     from relay.outbox import Outbox
     from relay.projections import Realm
-    from relay.retention import Stored
+    from relay.rows import Stored
     from relay.targets import Pointed, Targets
     from relay.visibility import Viewer
 

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 import orjson
 
+from relay.deletion import address_target
 from relay.groups.group import Groups
 from relay.nostr import kinds
 from relay.read_rules import KindSet, Match
-from relay.retention import Keep, Kin, Slot, Tombstone, UpTo, address_target
+from relay.rows import Keep, Kin, Slot, Tombstone, UpTo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from relay.nostr.event import Event
     from relay.people import People
-    from relay.retention import Found, Stored, WritePlan
+    from relay.rows import Found, Stored, WritePlan
 
 DAY_S: Final = 86_400
 

@@ -24,7 +24,8 @@ from relay.nostr import kinds
 from relay.nostr.keys import are_signed
 from relay.pins import all_pinning
 from relay.rates import Buckets, Guesses
-from relay.retention import WritePlan, wanted_for
+from relay.retention import wanted_for
+from relay.rows import WritePlan
 from relay.targets import NOTHING
 from relay.verdict import Arrival, Origin, Reject
 from relay.wanted import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
     from relay.projections import Realm
-    from relay.retention import Found, Keep, Stored, Wanted
+    from relay.rows import Found, Keep, Stored, Wanted
     from relay.storage import Store
     from relay.targets import Pointed
     from relay.work import Author, Foreseen

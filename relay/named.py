@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from relay.memory.naming import Named, RecordFacts
     from relay.nostr.event import Event
-    from relay.retention import Found, Stored, Wanted
+    from relay.rows import Found, Stored, Wanted
     from relay.visibility import Visibility
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from relay.deletion import address_of, deletion_targets
 from relay.groups.group import PIN_TAGS
 from relay.nostr import kinds
-from relay.retention import address_of, deletion_targets
 from relay.verdict import Origin
 
 if TYPE_CHECKING:
     from relay.groups.group import Group, Groups, Pin
     from relay.nostr.event import Event
-    from relay.retention import Found, Slot
+    from relay.rows import Found, Slot
 
 
 def pin_of_slot(slot: Slot) -> Pin:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from relay.people import People
     from relay.rates import Meter, Quota
     from relay.read_rules import KindSet, ReadRule, Target
-    from relay.retention import KeepRules, Stored
+    from relay.retention import KeepRules
+    from relay.rows import Stored
     from relay.storage import Store
     from relay.verdict import Facts, Origin, Reject
     from relay.visibility import Viewer, Visibility

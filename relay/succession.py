@@ -10,20 +10,23 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from relay.deletion import remove
 from relay.groups.group import rebuilt
 from relay.groups.notices import notices_for
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 from relay.people import People
-from relay.retention import Slot, Wanted, WritePlan, plan_for, remove
+from relay.retention import plan_for
+from relay.rows import Slot, Wanted, WritePlan
 from relay.visibility import everything_visible
 
 if TYPE_CHECKING:
     from relay.groups.group import Groups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.retention import Found, KeepRules
+    from relay.retention import KeepRules
+    from relay.rows import Found
     from relay.storage import Store
 
 _log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relay.ingest import Ingest
     from relay.observe import Metrics
     from relay.projections import Realm
-    from relay.retention import Stored
+    from relay.rows import Stored
     from relay.storage import Store
 
 _log = logging.getLogger(__name__)

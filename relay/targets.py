@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from relay.projections import Realm
     from relay.read_rules import Row, Target
-    from relay.retention import Stored
+    from relay.rows import Stored
     from relay.storage import Store
     from relay.visibility import Viewer, Visibility
 

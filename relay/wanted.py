@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from relay.forgetting import facts_of
 from relay.nostr import kinds
 from relay.pins import all_pinning, slot_of_pin, unsettled_pins
-from relay.retention import Slot, Wanted, slot_of
+from relay.rows import Slot, Wanted, slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.people import People
     from relay.projections import Policy
-    from relay.retention import Keep, Stored
+    from relay.rows import Keep, Stored
 
 
 def with_pins(wanted: Wanted, group_ids: Iterable[str], groups: Groups, relay: str) -> Wanted:

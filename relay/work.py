@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from relay.forgetting import Hold, SweepRules
     from relay.management import Change
     from relay.nostr.event import Event
-    from relay.retention import Stored
+    from relay.rows import Stored
     from relay.verdict import Facts, Result
 
 

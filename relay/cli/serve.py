@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
     from relay.observe import Refusal
-    from relay.retention import Stored
+    from relay.rows import Stored
     from relay.server.control import DataFolder
     from relay.sweep import SweepLine
     from relay.usage import Sized, SizedBy

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.nostr.nip77 import Items
     from relay.read_rules import Match
-    from relay.retention import Found, Stored, Wanted, WritePlan
+    from relay.rows import Found, Stored, Wanted, WritePlan
     from relay.usage import Sized, SizedBy
     from relay.visibility import Visibility
 

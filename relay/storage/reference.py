@@ -11,6 +11,7 @@ from array import array
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, assert_never
 
+from relay.deletion import banned_stone, is_record
 from relay.errors import StoreFault
 from relay.forgetting import in_sweeping_order, overdue, time_of
 from relay.groups.group import Groups
@@ -19,7 +20,7 @@ from relay.memory.naming import MOST_STEPS, named_by
 from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
 from relay.nostr.nip77 import Items
-from relay.retention import Found, banned_stone, is_record
+from relay.rows import Found
 from relay.storage import PAGE_BYTES, Features, Page, Place
 from relay.storage.words import Reading
 from relay.usage import Size, Sized, SizedBy
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.read_rules import Match
-    from relay.retention import Stored, Tombstone, Wanted, WritePlan
+    from relay.rows import Stored, Tombstone, Wanted, WritePlan
     from relay.visibility import Visibility
 
 _NO_GROUPS: Final = Groups()

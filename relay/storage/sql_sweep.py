@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from relay.forgetting import Age, Scope
 from relay.nostr.filters import Filter
 from relay.read_rules import Match
-from relay.retention import UpTo
+from relay.rows import UpTo
 from relay.storage.conditions import TRUE, Condition, all_of, any_of, begins
 from relay.storage.sql import Query
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from relay.forgetting import Amount, Seen, SweepRule
     from relay.read_rules import KindSet
-    from relay.retention import Kin
+    from relay.rows import Kin
     from relay.storage.conditions import Bound
     from relay.storage.sql import Compiler
 

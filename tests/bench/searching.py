@@ -20,7 +20,7 @@ import orjson
 from relay.nostr.event import Event
 from relay.nostr.filters import FilterTerms
 from relay.nostr.nip77 import Items
-from relay.retention import Found, Stored, Wanted, WritePlan
+from relay.rows import Found, Stored, Wanted, WritePlan
 from relay.storage.sqlite.store import SqliteStore
 from tests.bench.loads import Question
 

@@ -13,7 +13,7 @@ from relay.errors import StoreFault, StoreVersion
 from relay.management import Change, Register
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.retention import Keep, version_of
+from relay.rows import Keep, version_of
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from relay.storage.sqlite.store import SqliteStore
 from relay.usage import SizedBy

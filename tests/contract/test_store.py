@@ -11,7 +11,7 @@ import pytest
 from relay.errors import StoreFault
 from relay.groups.group import Flag, Group, Groups
 from relay.read_rules import KindSet, Match
-from relay.retention import Found, Keep, Slot, Stored, Tombstone, WritePlan
+from relay.rows import Found, Keep, Slot, Stored, Tombstone, WritePlan
 from relay.verdict import Who, WriteOutcome
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, ORDERED, a_wide_crowd, keys, rule, seen_by

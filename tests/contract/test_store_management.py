@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.deletion import banish, event_target
 from relay.errors import StoreFault
 from relay.management import Change, Register
-from relay.retention import WritePlan, banish, event_target
+from relay.rows import WritePlan
 from relay.verdict import WriteOutcome
 from tests.cast import alice, bob
 from tests.contract.writing import (
@@ -28,7 +29,7 @@ from tests.contract.writing import (
 if TYPE_CHECKING:
     from relay.management import Management
     from relay.nostr.keys import SecretKey
-    from relay.retention import Found
+    from relay.rows import Found
     from relay.storage import Store
     from tests.contract.conftest import House
 

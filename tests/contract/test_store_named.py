@@ -10,7 +10,7 @@ import pytest
 
 from relay.memory.naming import MOST_STEPS, Named, entries_of, named_by, supersessions_of
 from relay.nostr import kinds
-from relay.retention import Found, WritePlan
+from relay.rows import Found, WritePlan
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, Batch, unsigned, write
 

@@ -9,14 +9,14 @@ import pytest
 from relay.forgetting import DAY_S, Age, Amount, Scope, Seen, SweepRule, SweepRules
 from relay.nostr import kinds
 from relay.read_rules import KindSet, Match
-from relay.retention import Kin, UpTo
+from relay.rows import Kin, UpTo
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, look_up, unsigned, write
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.retention import Stored
+    from relay.rows import Stored
     from relay.storage import Store
 
 NOW = 100 * DAY_S

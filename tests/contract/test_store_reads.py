@@ -12,7 +12,7 @@ from relay.groups.group import Flag, Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.people import Household, People
 from relay.read_rules import KindSet, Match, ReadRule
-from relay.retention import Found, Stored, WritePlan
+from relay.rows import Found, Stored, WritePlan
 from relay.storage import Place
 from relay.verdict import Who, WriteOutcome
 from relay.visibility import STRANGER, Viewer

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.deletion import banish, event_target
 from relay.groups.group import Group
 from relay.read_rules import KindSet
-from relay.retention import Tombstone, WritePlan, banish, event_target
+from relay.rows import Tombstone, WritePlan
 from relay.usage import Account, Size, Sized, SizedBy
 from tests import cast
 from tests.contract.writing import Batch, change, look_up, set_groups, stored, unsigned, write
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
-    from relay.retention import Found
+    from relay.rows import Found
     from relay.storage import Store
     from tests.contract.conftest import House
 

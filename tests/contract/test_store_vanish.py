@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.deletion import key_target
 from relay.nostr.event import event_from_raw, signed
-from relay.retention import Slot, Stored, Tombstone, Vanish, WritePlan, key_target
+from relay.rows import Slot, Stored, Tombstone, Vanish, WritePlan
 from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite import writer as module
 from relay.verdict import WriteOutcome

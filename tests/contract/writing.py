@@ -5,24 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from relay.deletion import delete_by_author, request_done, vanish
 from relay.groups.group import Groups
 from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.people import People
-from relay.retention import (
-    Found,
-    Keep,
-    Stored,
-    Wanted,
-    WritePlan,
-    delete_by_author,
-    keep_by_kind,
-    plan_for,
-    request_done,
-    vanish,
-    wanted_for,
-)
+from relay.retention import plan_for, wanted_for
+from relay.rows import Found, Keep, Stored, Wanted, WritePlan, keep_by_kind
 from relay.verdict import WriteOutcome
 from relay.visibility import everything_visible
 
@@ -33,7 +23,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.retention import Kin, Tombstone
+    from relay.rows import Kin, Tombstone
     from relay.storage import Place, Store
     from relay.usage import Account
     from relay.visibility import Visibility

@@ -36,7 +36,7 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.keys import SecretKey
 from relay.nostr.nip44 import conversation_key
 from relay.people import People
-from relay.retention import Stored
+from relay.rows import Stored
 from relay.verdict import Who
 from relay.visibility import Viewer, visibility_for
 from tests.contract.writing import group_of

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from relay.forgetting import Age, Amount, Scope, Seen, SweepRule, SweepRules
 from relay.read_rules import Match
-from relay.retention import Kin, UpTo
+from relay.rows import Kin, UpTo
 from relay.storage.reference import ReferenceStore
 from tests.contract.writing import look_up, write
 from tests.property import world

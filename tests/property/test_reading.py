@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from policies import load
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_RECORDS
-from relay.retention import Found, Keep, Stored, WritePlan, plan_for
+from relay.retention import plan_for
+from relay.rows import Found, Keep, Stored, WritePlan
 from relay.visibility import STRANGER, Viewer, visibility_for
 from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
 from tests.property import world

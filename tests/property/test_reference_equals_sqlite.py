@@ -19,18 +19,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from relay.deletion import address_target, event_target, key_target
 from relay.groups.group import Group, Groups
 from relay.nostr.filters import filter_from
 from relay.read_rules import KindSet
-from relay.retention import (
-    Slot,
-    Tombstone,
-    Vanish,
-    Wanted,
-    address_target,
-    event_target,
-    key_target,
-)
+from relay.rows import Slot, Tombstone, Vanish, Wanted
 from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite.store import SqliteStore
 from relay.usage import Account, SizedBy
@@ -55,7 +48,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.people import People
     from relay.read_rules import ReadRule
-    from relay.retention import Found, WritePlan
+    from relay.rows import Found, WritePlan
     from relay.storage import Store
     from relay.visibility import Viewer
 

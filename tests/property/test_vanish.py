@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.nostr import kinds
-from relay.retention import Vanish
+from relay.rows import Vanish
 from relay.storage.reference import ReferenceStore
 from tests.cast import admin, alice, bob, carol, owner
 from tests.property.world import run

@@ -9,18 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.deletion import delete_by_author
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
-from relay.retention import (
-    Found,
-    Keep,
-    Stored,
-    WritePlan,
-    delete_by_author,
-    plan_for,
-    version_of,
-    wanted_for,
-)
+from relay.retention import plan_for, wanted_for
+from relay.rows import Found, Keep, Stored, WritePlan, version_of
 from relay.storage.reference import ReferenceStore
 from tests import cast
 from tests.contract.writing import read, unsigned

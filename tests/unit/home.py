@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from relay.ingest import Plugins
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.retention import Stored
+    from relay.rows import Stored
     from relay.storage import Store
     from relay.targets import Pointed
     from relay.verdict import Reject, Result

@@ -22,7 +22,7 @@ from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
 from relay.outbox import Outbox, Turn
 from relay.projections import Realm
-from relay.retention import Stored
+from relay.rows import Stored
 from relay.storage.reference import ReferenceStore
 from relay.visibility import Viewer
 from tests.cast import admin, alice, bob, carol, owner, stranger

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from relay.nostr.event import Event
-    from relay.retention import Stored
+    from relay.rows import Stored
     from relay.storage import Store
 
 BANNED = (False, "blocked: this key is banned here")

@@ -16,7 +16,7 @@ from relay.groups.group import Flag, Group, Groups
 from relay.nostr import kinds
 from relay.outbox import Outbox, Turn
 from relay.projections import Realm
-from relay.retention import Stored
+from relay.rows import Stored
 from relay.visibility import Viewer
 from tests.cast import admin, alice, bob, carol, owner, stranger
 from tests.contract.writing import asked, group_of, unsigned

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from policies import PolicySet
     from relay.nostr.keys import SecretKey
-    from relay.retention import Found, Stored, Wanted, WritePlan
+    from relay.rows import Found, Stored, Wanted, WritePlan
     from relay.targets import Pointed
     from relay.verdict import Facts, Result
 

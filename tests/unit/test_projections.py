@@ -18,7 +18,7 @@ from relay.groups.group import Flag, Group, Groups
 from relay.ingest import Ingest
 from relay.observe import Metrics
 from relay.projections import Realm, rebuilt_groups
-from relay.retention import Stored
+from relay.rows import Stored
 from relay.storage.reference import ReferenceStore
 from relay.verdict import Origin
 from relay.visibility import Viewer

@@ -10,24 +10,20 @@ from itertools import permutations
 
 import pytest
 
+from relay.deletion import address_of, is_deleted, key_target
 from relay.errors import Invalid
 from relay.nostr import kinds
 from relay.nostr.event import Event, event_from_raw
 from relay.read_rules import KindSet, Match
-from relay.retention import (
+from relay.retention import KeepRule, KeepRules, plan_for
+from relay.rows import (
     Found,
     Keep,
-    KeepRule,
-    KeepRules,
     Slot,
     Stored,
     Tombstone,
     WritePlan,
-    address_of,
     expiry_of,
-    is_deleted,
-    key_target,
-    plan_for,
     slot_of,
     version_of,
 )

@@ -14,7 +14,7 @@ from relay.errors import Prefix
 from relay.groups.group import Flag, Group, Groups
 from relay.people import Household, People, is_known, who_writes
 from relay.read_rules import KindSet, Match, ReadRule, Target
-from relay.retention import Stored
+from relay.rows import Stored
 from relay.verdict import Who
 from relay.visibility import Viewer, everything_visible, kind_is_guarded, visibility_for
 from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger

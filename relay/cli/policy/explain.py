@@ -28,7 +28,7 @@ from relay.groups.group import Groups
 from relay.nostr.event import Event, event_from, event_from_raw, is_hex64, signed
 from relay.nostr.keys import is_signed, npub
 from relay.read_rules import points_to
-from relay.retention import Stored
+from relay.rows import Stored
 from relay.verdict import Reject, Who, spoken
 from relay.visibility import Viewer
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
-from relay.retention import Slot, Stored
+from relay.rows import Slot, Stored
 from relay.storage.sql import named_queries
 
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
     from relay.read_rules import Match
-    from relay.retention import Found, Stored, Wanted, WritePlan
+    from relay.rows import Found, Stored, Wanted, WritePlan
     from relay.storage.sqlite.text_index import TextIndex
     from relay.usage import SizedBy
     from relay.visibility import Visibility

@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from relay.deletion import banned_stone
 from relay.memory.naming import MOST_STEPS, Named, named_by
 from relay.nostr.event import event_from_raw
-from relay.retention import (
-    Found,
-    Stored,
-    Tombstone,
-    Vanish,
-    Wanted,
-    WritePlan,
-    banned_stone,
-)
+from relay.rows import Found, Stored, Tombstone, Vanish, Wanted, WritePlan
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.sql import chunks, usage_of
 from relay.storage.sqlite.queries import QUERIES, stored

@@ -14,7 +14,7 @@ from policies.settings import AuthWrites
 from relay.groups.group import Flag
 from relay.management import BannedRows
 from relay.nostr.keys import SecretKey
-from relay.retention import Keep
+from relay.rows import Keep
 from relay.verdict import Who
 from tests.cast import alice, owner
 from tests.unit.policies.folders import faults_of, loaded

@@ -10,7 +10,7 @@ from policies.cases import NOW, Cast, Given, facts_for
 from relay.groups.group import Groups
 from relay.nostr.event import signed
 from relay.rates import Per
-from relay.retention import Keep
+from relay.rows import Keep
 from tests.unit.policies import readme
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from relay.groups.group import Flag
 from relay.groups.ruling import Joins
 from relay.management import BannedRows
 from relay.rates import Per
-from relay.retention import Keep, UpTo
+from relay.rows import Keep, UpTo
 from relay.verdict import Who
 from tests.unit.policies import readme
 

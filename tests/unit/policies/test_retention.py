@@ -13,7 +13,7 @@ from relay.forgetting import Age, Amount, NeverBefore, Scope
 from relay.groups.group import Groups
 from relay.nostr.event import signed
 from relay.read_rules import KindSet, Match
-from relay.retention import Keep, Stored, UpTo
+from relay.rows import Keep, Stored, UpTo
 from tests.cast import alice, bob, owner, robot, rover
 from tests.unit.policies.folders import faults_of, loaded
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.retention import Found, Wanted, WritePlan
+    from relay.rows import Found, Wanted, WritePlan
 
 RELAY = person("relay")
 NOW = 1_772_000_000

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientSession, WSMsgType
 
 from relay.groups.group import Flag, Group
-from relay.retention import Stored
+from relay.rows import Stored
 from tests.cast import admin, alice, bob
 from tests.contract.writing import unsigned, write
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
