@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,14 @@ class LazyCommands(click.Group):
             if isinstance(value, click.Command) and value.name == cmd_name:
                 return value
         raise LookupError(f"{module.__name__} has no click command named {cmd_name!r}")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and (near := get_close_matches(name, COMMANDS, n=1)):
+            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click would import every module to ask for its help.

@@ -73,7 +73,9 @@ def set_preference(
 )
 @click.argument("hk", metavar="HK")
 @click.argument("text", metavar="TEXT")
-@click.option("--count", type=click.IntRange(min=0), required=True, help="Messages summed up.")
+@click.option(
+    "--count", type=click.IntRange(min=0), required=True, metavar="N", help="Messages summed up."
+)
 @client_options
 @json_option
 def set_summary(

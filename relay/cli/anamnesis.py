@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import orjson
 
+from relay.cli.anamnesis_lineage import amend, children, credit, resolve
+from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
 from relay.cli.anamnesis_offline import bench, validate_file
 from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options
-from relay.cli.connect import Server, with_settings
+from relay.cli.connect import Server
 from relay.cli.options import (
     PublicKey,
     client_options,
-    console,
     json_option,
     print_counts,
     print_json,
     printable,
 )
 from relay.cli.progress import Amount, progress_bar
+from relay.cli.tables import Column, Holds, print_table, say_nothing_found
 from relay.client.anamnesis import Anamnesis, UnknownMemory, validate
-from relay.client.anamnesis.settings import anamnesis_settings
-from relay.client.settings import Actor
 from relay.client.writer import Outcome
 from relay.memory.anamnesis.checks import Attestation
 from relay.memory.anamnesis.drawing import dot_of, nodes_of, svg_of, tree_of
@@ -35,18 +35,14 @@ from relay.memory.anamnesis.records import fields_of
 from relay.memory.fence import fenced
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from relay.client import Client
-    from relay.client.settings import ClientSettings
     from relay.memory.anamnesis.archive import Archive
     from relay.memory.anamnesis.recall import Hit
 
     Result = TypeVar("Result")
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
-_SHORT: Final = 12
-_LONGEST_LINE: Final = 200
 
 
 @click.group("anamnesis", epilog="Example: rookery anamnesis recall 'what do we know of trust'")
@@ -86,7 +82,7 @@ def remember(
         if written.outcome is Outcome.DUPLICATE:
             click.echo("duplicate", err=True)
 
-    _with_memory(Server(relay, key_file), work, author_id, author_name)
+    with_memory(Server(relay, key_file), work, author_id, author_name)
 
 
 @anamnesis.command("get", epilog="Example: rookery anamnesis get d78e3a18 --json")
@@ -103,7 +99,7 @@ def get(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool)
             raise UnknownMemory(full)
         return document
 
-    document = _with_memory(Server(relay, key_file), work)
+    document = with_memory(Server(relay, key_file), work)
     if as_json:
         print_json(document)
     else:
@@ -113,7 +109,8 @@ def get(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool)
 
 @anamnesis.command("vouch", epilog="Example: rookery anamnesis vouch d78e3a18 --confidence 0.9")
 @click.argument("hashed", metavar="H")
-@click.option("--confidence", type=SHARE, default=1.0, show_default=True, metavar="C")
+@click.option("--confidence", type=SHARE, default=1.0, show_default=True, metavar="C",
+              help="How sure this key is.")  # fmt: skip
 @click.option("--dispute", "attestation", flag_value=Attestation.DISPUTE.value,
               help="Say that it is wrong.")  # fmt: skip
 @click.option("--partial", "attestation", flag_value=Attestation.PARTIAL.value,
@@ -132,13 +129,13 @@ def vouch(
         full = await memory.full_hash(hashed)
         return full, (await memory.vouch(full, confidence, said, name)).event.id
 
-    full, event_id = _with_memory(Server(relay, key_file), work)
+    full, event_id = with_memory(Server(relay, key_file), work)
     if as_json:
         print_json({
             "hash": full, "attestation": said.value, "confidence": confidence, "id": event_id
         })  # fmt: skip
     else:
-        click.echo(f"{_DONE[said]} {full[:_SHORT]} {confidence:g}")
+        click.echo(f"{_DONE[said]} {full[:SHORT]} {confidence:g}")
 
 
 _DONE: Final = {
@@ -159,13 +156,13 @@ def withdraw(hashed: str, relay: str | None, key_file: Path | None, *, as_json: 
         full = await memory.full_hash(hashed)
         return full, await memory.withdraw(full) is not None
 
-    full, was_there = _with_memory(Server(relay, key_file), work)
+    full, was_there = with_memory(Server(relay, key_file), work)
     if as_json:
         print_json({"hash": full, "withdrawn": was_there})
     elif was_there:
-        click.echo(f"withdrawn {full[:_SHORT]}")
+        click.echo(f"withdrawn {full[:SHORT]}")
     else:
-        click.echo(f"this key does not vouch for {full[:_SHORT]}", err=True)
+        click.echo(f"this key does not vouch for {full[:SHORT]}", err=True)
     return 0 if was_there else 1
 
 
@@ -187,7 +184,7 @@ def supersede(
         old = await memory.full_hash(hashed)
         return old, await memory.supersede(old, text, **fields)
 
-    old, new = _with_memory(Server(relay, key_file), work, author_id, author_name)
+    old, new = with_memory(Server(relay, key_file), work, author_id, author_name)
     if as_json:
         print_json({"hash": new, "supersedes": old})
     else:
@@ -209,7 +206,7 @@ def trace(
         full = await memory.full_hash(hashed)
         return full, await memory.ancestry(full)
 
-    full, archive = _with_memory(Server(relay, key_file), work)
+    full, archive = with_memory(Server(relay, key_file), work)
     found, nodes = traced(full, archive), nodes_of(full, archive)
     if as_json:
         print_json({
@@ -246,43 +243,48 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
         else:
             click.echo(str(found))
 
-    _with_memory(Server(relay, key_file), work)
+    with_memory(Server(relay, key_file), work)
 
 
 @anamnesis.command("recall", epilog="Example: rookery anamnesis recall 'attribution chain'")
 @click.argument("query", metavar="Q")
 @click.option("--topic", "topics", multiple=True, metavar="T", help="Any of these tags.")
-@click.option("--type", "memory_type", type=TYPE)
-@click.option("--min-trust", type=SHARE, default=0.0, metavar="N")
-@click.option("--min-confidence", type=SHARE, default=0.0, metavar="N")
-@click.option("--author", "authors", type=PublicKey(), multiple=True, metavar="KEY")
+@click.option("--type", "memory_type", type=TYPE, help="Of this kind only.")
+@click.option("--min-trust", type=SHARE, default=0.0, metavar="N", help="Trusted so far at least.")
+@click.option("--min-confidence", type=SHARE, default=0.0, metavar="N",
+              help="As sure as that at least.")  # fmt: skip
+@click.option("--author", "authors", type=PublicKey(), multiple=True, metavar="KEY",
+              help="By this key; once for each.")  # fmt: skip
 @click.option("--include-superseded", is_flag=True, help="What has been corrected too.")
 @click.option("--as-of", type=Moment(), metavar="TIME", help="As it was known then.")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N")
-@click.option("--format", "form", type=click.Choice(["context"]),
-              help="Fenced, as it goes into the context of a model.")  # fmt: skip
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+    help="At most so many.",
+)  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["table", "context"]), default="table",
+              show_default=True, help="context: fenced, to be put before a model.")  # fmt: skip
 @client_options
 @json_option
 def recall(
-    query: str, authors: tuple[str, ...], form: str | None, relay: str | None,
-    key_file: Path | None, *, as_json: bool, **wish: Any,
+    query: str, authors: tuple[str, ...], form: str, relay: str | None, key_file: Path | None, *,
+    as_json: bool, **wish: Any,
 ) -> None:  # fmt: skip
     """Find memories by their words; rank them by text, trust and age."""
 
     async def work(memory: Anamnesis) -> Sequence[Hit]:
         return await memory.recall(query, authors=authors or None, **wish)
 
-    hits = _with_memory(Server(relay, key_file), work)
+    hits = with_memory(Server(relay, key_file), work)
     if as_json:
         print_json([_hit_as_json(rank, hit) for rank, hit in enumerate(hits, 1)])
-    elif form is not None:
+    elif not hits:
+        say_nothing_found()
+    elif form == "context":
         for hit in hits:
-            source = f"anamnesis {hit.hash[:_SHORT]} {hit.trust.level}"
+            source = f"anamnesis {hit.hash[:SHORT]} {hit.trust.level}"
             click.echo(fenced(_on_terminal(hit.memory.entry.content), source, hit.memory.author))
-    elif hits:
-        _draw_hits(hits)
     else:
-        click.echo("nothing recalled", err=True)
+        _draw_hits(hits)
 
 
 @anamnesis.command("import", epilog="Example: rookery anamnesis import entries.jsonl")
@@ -314,7 +316,7 @@ def import_(
         }, as_json=as_json)  # fmt: skip
         return 1 if done.refused else 0
 
-    return _with_memory(Server(relay, key_file), work)
+    return with_memory(Server(relay, key_file), work)
 
 
 @anamnesis.command("export", epilog="Example: rookery anamnesis export entries.jsonl")
@@ -330,40 +332,11 @@ def export(
     async def work(memory: Anamnesis) -> int:
         return await memory.export(file, group=group)
 
-    print_counts({"exported": _with_memory(Server(relay, key_file), work)}, as_json=as_json)
+    print_counts({"exported": with_memory(Server(relay, key_file), work)}, as_json=as_json)
 
 
-anamnesis.add_command(validate_file)
-anamnesis.add_command(bench)
-
-
-# -- on a relay -----------------------------------------------------------------------------------
-
-
-def _with_memory(
-    server: Server,
-    work: Callable[[Anamnesis], Awaitable[Result]],
-    author_id: str | None = None,
-    author_name: str | None = None,
-) -> Result:
-    async def on(client: Client, settings: ClientSettings) -> Result:
-        table = anamnesis_settings(settings.file, Path.home())
-        name = author_name or table.author_name
-        who = author_id or table.author_id
-        author = None
-        if who or name:
-            author = {"id": who or settings.key.pubkey, "name": name or who}
-        async with Anamnesis(
-            client, settings.key, author, reputations=table.reputations
-        ) as memory:
-            result = await work(memory)
-            if memory.shortfall:
-                click.echo(printable(memory.shortfall), err=True)
-            for unread in memory.unread.values():
-                click.echo(f"skipped {unread.event.id[:8]} {printable(unread.why)}", err=True)
-            return result
-
-    return with_settings(Actor.AGENT, server.relay, server.key_file, on)
+for command in (resolve, children, credit, amend, validate_file, bench):
+    anamnesis.add_command(command)
 
 
 # -- what is printed ------------------------------------------------------------------------------
@@ -378,20 +351,17 @@ def _hit_as_json(rank: int, hit: Hit) -> dict[str, object]:
 
 
 def _draw_hits(hits: Sequence[Hit]) -> None:
-    from rich.table import Table
-
-    table = Table("#", "Score", "Trust", "Level", "Memory", "Text")
-    for rank, hit in enumerate(hits, 1):
-        table.add_row(
+    columns = (
+        Column("#", Holds.NUMBER), Column("Score", Holds.NUMBER), Column("Trust", Holds.NUMBER),
+        Column("Level"), Column("Memory", Holds.KEY), Column("Text"),
+    )  # fmt: skip
+    print_table(columns, [
+        (
             str(rank), f"{hit.score:.3f}", f"{hit.trust.score:g}", hit.trust.level.value,
-            hit.hash[:_SHORT], _one_line(hit.memory.entry.content),
-        )  # fmt: skip
-    console().print(table)
-
-
-def _one_line(text: str) -> str:
-    words = printable(" ".join(text.split()))
-    return words if len(words) <= _LONGEST_LINE else words[: _LONGEST_LINE - 1] + "…"
+            hit.hash[:SHORT], one_line(hit.memory.entry.content),
+        )
+        for rank, hit in enumerate(hits, 1)
+    ])  # fmt: skip
 
 
 def _on_terminal(text: str) -> str:

@@ -43,10 +43,11 @@ def entry_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--group", metavar="G", help="Only its members read it."),
         click.option("--anchor", "anchors", multiple=True, metavar="R",
                      help="What it can be checked against: a URL, a hash."),
-        click.option("--confidence", type=SHARE, default=0.5, show_default=True, metavar="C"),
+        click.option("--confidence", type=SHARE, default=0.5, show_default=True, metavar="C",
+                     help="How sure it is."),
         click.option("--tag", "tags", multiple=True, metavar="T", help="A topic."),
         click.option("--type", "memory_type", type=TYPE, default=MemoryType.EPISODIC.value,
-                     show_default=True),
+                     show_default=True, help="What kind of memory it is."),
     ):  # fmt: skip
         command = option(command)
     return command

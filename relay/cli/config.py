@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_settings
+from relay.cli.group import is_seen
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
+from relay.cli.user_keys import user_in
 from relay.client.settings import Actor
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.errors import Invalid, UserError
 from relay.memory.snowclaw.config import HISTORY, MODE, config_of
-from relay.memory.snowclaw.keys import CONFIG, Everywhere, OfGroup, OfUser, is_key, scope_in
+from relay.memory.snowclaw.keys import CONFIG, Everywhere, OfGroup, OfUser, scope_in
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -43,15 +45,19 @@ class ScopeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
         if isinstance(value, (Everywhere, OfGroup, OfUser)):
             return value
         text = str(value)
-        if text.strip().lower().removeprefix("npub:").startswith("nsec1"):
-            self.fail("that is a secret key; give the public one (npub or hex)", param, ctx)
+        lowered = text.strip().lower()
         try:
-            return scope_in(f"npub:{text}" if text.startswith("npub1") else text)
-        except Invalid:
-            self.fail(
+            if lowered.startswith(("npub:", "npub1", "nsec1")):
+                user = lowered.removeprefix("npub:")
+                user_in(user)
+                return OfUser(user)
+            return scope_in(text)
+        except Invalid as invalid:
+            why = invalid.text if lowered.startswith(("npub", "nsec")) else (
                 f"{printable(text)!r} is neither global, nor group:ID, nor npub:KEY with an npub or"
-                " 16, 32 or 64 hex", param, ctx,
+                " 16, 32 or 64 hex"
             )  # fmt: skip
+            self.fail(why, param, ctx)
 
 
 @click.group("config", epilog="Example: rookery config set group:techteam respond_mode=mention")
@@ -87,7 +93,14 @@ def set_(
                 " with --owner"
             )
         async with SnowclawRecords(client, settings.key, known or {settings.key.pubkey}) as claw:
-            return await claw.set_config(scope, **changes)
+            written = await claw.set_config(scope, **changes)
+        if isinstance(scope, OfGroup) and not await is_seen(client, scope.id):
+            click.echo(
+                f"warning: there is no group {printable(scope.id)!r} that {settings.key.npub} may"
+                " see: this counts once there is; its groups: `rookery group list`",
+                err=True,
+            )
+        return written
 
     event = with_settings(Actor.OWNER, relay, key_file, work).event
     if as_json:
@@ -112,8 +125,11 @@ def get(
     """
     group = scope.id if isinstance(scope, OfGroup) else None
     whose = scope.key if isinstance(scope, OfUser) else user
-    if whose is not None and not is_key(whose):
-        raise click.BadParameter("must be an npub, or 64, 32 or 16 hex", param_hint="--npub")
+    if user is not None:
+        try:
+            user_in(user)
+        except Invalid as invalid:
+            raise click.BadParameter(invalid.text, param_hint="--npub") from None
 
     async def work(client: Client, settings: ClientSettings) -> EffectiveConfig:
         known = await owners_at(client, owners)

@@ -20,7 +20,9 @@ from relay.cli.options import (
     print_json,
     printable,
 )
+from relay.cli.tables import Column, Holds, print_table, say_nothing_found
 from relay.client import ClientError
+from relay.client.information import document_at, lists_nip
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.nostr import kinds
@@ -46,6 +48,8 @@ _TEXTS: Final = ("name", "about", "picture")
 _SHOWN: Final = (
     kinds.GROUP_METADATA, kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS, kinds.GROUP_ROLES,
 )  # fmt: skip
+_GROUPS: Final = 29
+"""The NIP."""
 _MIN_CODE: Final = 8
 _DAY_S: Final = 86_400
 
@@ -89,7 +93,7 @@ def _flag(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., 
 @click.argument("group_id", metavar="ID")
 @click.option("--name", metavar="TEXT", help="What people see.")
 @click.option("--about", metavar="TEXT", help="What it is for.")
-@click.option("--picture", metavar="URL")
+@click.option("--picture", metavar="URL", help="What it looks like.")
 @_flag("private", "Only members read.")
 @_flag("restricted", "Only members write.")
 @_flag("closed", "Nobody joins without an invite.")
@@ -179,8 +183,10 @@ def remove(
 
 @group.command("invite", epilog="Example: rookery group invite tea --days 7")
 @click.argument("group_id", metavar="ID")
-@click.option("--code", help=f"A code of your own, {_MIN_CODE} characters or more.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Valid for so long.")
+@click.option("--code", metavar="TEXT", help=f"A code of your own, {_MIN_CODE} characters or more.")
+@click.option(
+    "--days", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Valid for so long."
+)
 @click.option("--reusable", is_flag=True, help="For more than one person.")
 @client_options
 @json_option
@@ -225,24 +231,25 @@ def invite(
 @client_options
 @json_option
 def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """The groups that this key may see."""
+    """List the groups that this key may see."""
     cards = with_client(Actor.OWNER, relay, key_file, _cards)
     if as_json:
         print_json([card.as_json() for card in cards])
         return
-    from rich.table import Table
-
-    table = Table("ID", "Name", "Flags", "Members", "With a role")
-    for card in cards:
-        members = "–" if card.members is None else str(len(card.members))
-        table.add_row(
-            printable(card.id),
-            printable(card.texts.get("name", "")),
-            _flags_in_words(card),
-            members,
-            str(len(card.admins)),
+    if not cards:
+        say_nothing_found("`rookery group create ID` makes a group")
+        return
+    columns = (
+        Column("ID", Holds.KEY), Column("Name"), Column("Flags"), Column("Members"),
+        Column("With a role"),
+    )  # fmt: skip
+    print_table(columns, [
+        (
+            printable(card.id), printable(card.texts.get("name", "")), _flags_in_words(card),
+            "–" if card.members is None else str(len(card.members)), str(len(card.admins)),
         )
-    console().print(table if cards else "no groups yet; `rookery group create ID` makes one")
+        for card in cards
+    ])  # fmt: skip
 
 
 @group.command("show", epilog="Example: rookery group show tea")
@@ -250,7 +257,7 @@ def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> N
 @client_options
 @json_option
 def show(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """One group: what it is, who is in it, and their roles."""
+    """Show one group: what it is, who is in it, and their roles."""
 
     async def work(client: Client) -> Sequence[Card]:
         return await _cards(client, group_id)
@@ -264,8 +271,6 @@ def show(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bo
     if as_json:
         print_json(card.as_json())
         return
-    from rich.table import Table
-
     out = console()
     out.print(f"{printable(card.id)}: {_flags_in_words(card)}")
     for name in _TEXTS:
@@ -275,10 +280,10 @@ def show(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bo
         out.print(f"kinds: {printable(', '.join(card.supported_kinds) or 'none')}")
     if card.roles:
         out.print(f"roles: {printable(', '.join(card.roles))}")
-    table = Table("Member", "Roles")
-    for person in dict.fromkeys((*card.admins, *(card.members or ()))):
-        table.add_row(npub(person), printable(", ".join(card.admins.get(person, ()))))
-    out.print(table)
+    print_table((Column("Member", Holds.KEY), Column("Roles")), [
+        (npub(person), printable(", ".join(card.admins.get(person, ()))))
+        for person in dict.fromkeys((*card.admins, *(card.members or ())))
+    ])  # fmt: skip
     if card.members is None:
         out.print("its members are not for this key to see")
 
@@ -354,6 +359,13 @@ def _card_of(group_id: str, events: Mapping[int, Event]) -> Card:
 
 def _is_person(tag: Sequence[str]) -> bool:
     return len(tag) > 1 and tag[0] == "p" and is_hex64(tag[1])
+
+
+async def is_seen(client: Client, group_id: str) -> bool:
+    """Whether this key may see the group; True at a relay that does not say it has groups."""
+    if not lists_nip(await document_at(client), _GROUPS):
+        return True
+    return bool(await _cards(client, group_id))
 
 
 async def _self_of(client: Client) -> str | None:

@@ -21,7 +21,7 @@ import orjson
 from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
 from relay.errors import UserError
-from relay.hook import is_done
+from relay.hook import Heard, is_done
 from relay.memory.nmem.capture import HookEvent
 
 if TYPE_CHECKING:
@@ -73,17 +73,22 @@ def event(args: tuple[str, ...] = ()) -> None:
     """Record one hook; done, whatever happens."""
     if is_done(list(args)):
         return
-    from relay.client.connection import unix_now
     from relay.client.nmem.recording import take_alone
 
-    said = sys.stdin.buffer.read()
-    answer = take_alone(Path.home(), said, args[0] if args else "", unix_now())
+    heard = sys.stdin.buffer
+    assert isinstance(heard, Heard)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return  # a user without a home folder: there is nowhere to record it
+    answer = take_alone(home, heard.read(), args[0] if args else "", heard.at)
     sys.stdout.buffer.write(answer.encode(errors="replace"))
     sys.stdout.buffer.flush()
 
 
 @hook.command("keep", hidden=True)
-def keep() -> None:
+@click.option("--lock", type=int, help="File descriptor of the lock that the hook hands on.")
+def keep(lock: int | None) -> None:
     """Stay behind and record the hooks to come; started by the first one."""
     from relay.client.connection import unix_now
     from relay.client.nmem import keeper
@@ -91,7 +96,7 @@ def keep() -> None:
 
     home = Path.home()
     try:
-        asyncio.run(keeper.keep(home))
+        asyncio.run(keeper.keep(home, lock=lock))
     except Exception as error:  # noqa: BLE001  nobody sees what it prints
         log(home, "keep", error, unix_now())
 

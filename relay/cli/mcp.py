@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.cli.nmem_cache import key_here, new_warning
 from relay.cli.options import client_options
 from relay.client.connection import unix_now
 from relay.client.nmem import Nmem
-from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.hooks import is_root
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor, find_settings
@@ -73,16 +73,15 @@ async def _serve(port: int | None, settings: ClientSettings, of_nmem: NmemSettin
 
     here = Path.cwd()
     place = Place(here, project_at(str(here), str(Path.home()), is_root))
-    key = cache_key(os.environ, of_nmem.key_file, of_nmem.data / "nmem.key")
     async with AsyncExitStack() as opened:
         nmem = await opened.enter_async_context(
             Nmem(
-                settings.relay, settings.key, of_nmem.db, key, secrets=of_nmem.secret_filter(),
-                group=of_nmem.group,
+                settings.relay, settings.key, of_nmem.db, key_here(),
+                secrets=of_nmem.secret_filter(), group=of_nmem.group,
             )
         )  # fmt: skip
-        if nmem.database.warning:
-            _say(nmem.database.warning)
+        if warning := new_warning(nmem.database):
+            _say(warning)
         toolbox = await opened.enter_async_context(Toolbox(nmem, place, unix_now))
         server = server_of(toolbox)
         if port is None:

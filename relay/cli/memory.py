@@ -15,7 +15,10 @@ from relay.cli.memory_search import search
 from relay.cli.memory_text import Shown, iso, lines_of, shown_in
 from relay.cli.options import client_options, console, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
+from relay.cli.tables import say_nothing_found
+from relay.cli.user_keys import NOT_PUBLIC, user_in
 from relay.client import Client
+from relay.client.information import document_at, reads_prefixes
 from relay.client.settings import Actor
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.errors import Invalid, UserError
@@ -95,7 +98,7 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
             return value
         text = str(value)
         if text.strip().lower().removeprefix("npub:").startswith("nsec1"):
-            self.fail("that is a secret key; give the public one (npub or 64 hex)", param, ctx)
+            self.fail(NOT_PUBLIC, param, ctx)
         if text.startswith(CONFIG):
             self.fail("that is configuration: see `rookery config`", param, ctx)
         try:
@@ -113,7 +116,7 @@ def _key_in(text: str) -> Key:
         return Key(text, group=scope.id)
     user = text.removeprefix("npub:")  # as `rookery config` spells it
     if user != text or text.lower().startswith("npub1") or is_key(text.lower()):
-        return Key(text, user=hex_of(user))
+        return Key(text, user=user_in(user))
     if text.startswith("group:"):
         if text == "group:":
             raise Invalid("a group has an id: group:ID")
@@ -244,7 +247,12 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
     )  # fmt: skip
     said = {name for name, value in given.items() if value}
     if key.plain is not None:
-        if text is None or text == "" or said - {"encrypted"}:
+        if said - {"encrypted"}:
+            raise click.UsageError(
+                f"{printable(key.text)!r} is taken for a word of the agent's own, which takes a"
+                " TEXT, and no more: a user is an npub, or 64, 32 or 16 hex, a group group:ID"
+            )
+        if text is None or text == "":
             raise click.UsageError(f"{printable(key.text)!r} takes a TEXT, and no more")
         return
     if text is not None or not said - {"group"} or said - fits:
@@ -295,11 +303,14 @@ def _note(claw: SnowclawRecords, key: Key, given: dict[str, Any], *, is_for_owne
 @client_options
 @json_option
 def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """All keys that this key may read, with the time of the last change and the author."""
+    """List the keys that this key may read, with the time of the last change and the author.
+
+    Of an author's npub the beginning is shown; --json has all of it.
+    """
 
     async def work(client: Client) -> list[Event]:
         wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "#d": [AGENT, COLLECTIVE]}
-        if not await has_prefixes(client):
+        if not reads_prefixes(await document_at(client), kinds.APP_DATA):
             click.echo(
                 f"{client.url} has no prefix queries: only what this key wrote is shown", err=True
             )
@@ -316,19 +327,10 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
             {"d": e.d, "created_at": e.created_at, "author": e.pubkey, "id": e.id} for e in found
         ])  # fmt: skip
         return
-    out = console()
-    if not out.is_terminal:
-        for event in found:
-            click.echo(
-                f"{printable(event.d)}  {iso(event.created_at)}  {npub(event.pubkey)[:12]}"
-            )
-        return
-    from rich.table import Column, Table
-
-    table = Table(Column("Key", overflow="fold"), "Changed", "Author")  # keys are to be copied
     for event in found:
-        table.add_row(printable(event.d), iso(event.created_at), npub(event.pubkey)[:12])
-    out.print(table if found else "no memory yet; `rookery memory set KEY TEXT` makes some")
+        click.echo(f"{printable(event.d)}  {iso(event.created_at)}  {npub(event.pubkey)[:12]}")
+    if not found:
+        say_nothing_found("`rookery memory set KEY TEXT` makes some")
 
 
 @memory.command("forget", epilog="Example: rookery memory forget npub1…")
@@ -362,13 +364,6 @@ async def _forgotten(client: Client, signer: SecretKey, ds: set[str]) -> list[st
     async with SnowclawRecords(client, signer, ()) as claw:
         await claw.load(at=ds)
         return [d for d in sorted(ds) if await claw.forget(d) is not None]
-
-
-async def has_prefixes(client: Client) -> bool:
-    """Whether `#d` may be a prefix here (G-09, G-30)."""
-    said = (await client.information()).get("memory")
-    listed = said.get("prefix_d_kinds") if isinstance(said, dict) else None
-    return isinstance(listed, list) and kinds.APP_DATA in listed
 
 
 async def _events(client: Client, key: Key) -> list[Event]:

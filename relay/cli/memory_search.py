@@ -17,7 +17,9 @@ from relay.cli.options import (
     print_json,
     printable,
 )
+from relay.cli.tables import say_nothing_found
 from relay.client.anamnesis.reading import AnamnesisReader
+from relay.client.information import can_search, document_at
 from relay.client.settings import Actor
 from relay.memory.fence import fenced
 from relay.memory.fields import object_in, whole
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
     from relay.nostr.event import Event
 
-_SEARCH: Final = 50
-"""The NIP."""
 _LOOKED_THROUGH: Final = 5_000
 """Events of a system, on a relay that cannot search."""
 _RECORDS: Final = (kinds.APP_RECORD, kinds.APP_DATA)
@@ -103,9 +103,15 @@ class Found(NamedTuple):
     type=click.Choice(list(SYSTEMS), case_sensitive=False),
     help="A aman, D transcripts, S snowclaw, M nmem, X anamnesis. Not given: all.",
 )
-@click.option("--kind", "kind", type=click.IntRange(0, kinds.MAX_KIND), help="Of this kind only.")
+@click.option(
+    "--kind", "kind", type=click.IntRange(0, kinds.MAX_KIND), metavar="K",
+    help="Of this kind only.",
+)  # fmt: skip
 @click.option("--group", metavar="ID", help="With the tag h of this group only.")
-@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N",
+    help="At most so many.",
+)  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["table", "context"]), default="table",
     help="context: each text between <memory> and </memory>, for a model.",
@@ -119,8 +125,8 @@ def search(
     """Find what agents remember, best first. What is encrypted has no words to be found by."""
 
     async def work(client: Client, settings: ClientSettings) -> Found:
-        can_search = await _can_search(client)
-        if not can_search:
+        is_searched = can_search(await document_at(client))
+        if not is_searched:
             click.echo(
                 f"{client.url} has no search (NIP-50): the newest {_LOOKED_THROUGH:,} records of"
                 " each system are looked through word by word", err=True,
@@ -131,12 +137,12 @@ def search(
         }  # fmt: skip
         hits: list[Hit] = []
         for system, wanted in asked.items():
-            if can_search:
+            if is_searched:
                 found = await client.query({**wanted, "search": query, "limit": limit})
             else:
                 found = await _looked_through(client, wanted, query)
             hits += _hits(system, found)
-        if not hits and can_search and _is_plain(query):
+        if not hits and is_searched and _is_plain(query):
             for system, wanted in asked.items():
                 hits += _hits(system, await _by_any_word(client, wanted, query))
         best = sorted(hits, key=lambda hit: (hit.rank, -hit.event.created_at, hit.event.id))[:limit]
@@ -147,6 +153,8 @@ def search(
     hits, names, said = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
         print_json([_as_json(hit, names, said.get(hit.hashed)) for hit in hits])
+    elif not hits:
+        say_nothing_found()
     elif form == "context":
         for hit in hits:
             source = f"{SYSTEMS[hit.system].name} {hit.event.kind} {hit.event.d}".strip()
@@ -154,11 +162,6 @@ def search(
             click.echo(fenced(text, printable(source), npub(hit.event.pubkey)))
     else:
         _print(hits, names, said)
-
-
-async def _can_search(client: Client) -> bool:
-    listed = (await client.information()).get("supported_nips")
-    return isinstance(listed, list) and _SEARCH in listed
 
 
 def _filter(system: System, kind: int | None, group: str | None) -> dict[str, object] | None:
@@ -283,5 +286,3 @@ def _print(hits: Iterable[Hit], names: Mapping[str, str], said: Mapping[str, Sai
         out.print("  ".join((system, kind, author, at, id_[:8])))
         for line in filter(None, (text[:200], of_it)):
             out.print(Padding(line, (0, 0, 0, 2), expand=False))
-    if not rows:
-        out.print("nothing found")

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from relay.cli.nmem_cache import key_here, reading_here, warn
+from relay.cli.nmem_status import status
 from relay.cli.options import (
     client_options,
     json_option,
@@ -25,28 +27,25 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import progress_bar
+from relay.cli.tables import say_nothing_found
 from relay.client.connection import unix_now
 from relay.client.errors import ClientError
 from relay.client.nmem import reading
-from relay.client.nmem.cipher import cache_key
-from relay.client.nmem.database import Database
+from relay.client.nmem.finding import NotFound
 from relay.client.nmem.hooks import is_root
-from relay.client.nmem.memory import Nmem, NotFound
+from relay.client.nmem.memory import Nmem
 from relay.client.nmem.reading import Order, Scope
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor, find_settings
 from relay.errors import UserError
 from relay.mcp.rows import hit
-from relay.memory.aman.times import utc
 from relay.memory.nmem.capture import project_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from relay.client.nmem.cipher import CacheKey
     from relay.client.nmem.settings import NmemSettings
     from relay.client.nmem.taking import Progress
-    from relay.memory.nmem.records import Session
 
     Result = TypeVar("Result")
 
@@ -69,7 +68,10 @@ def nmem() -> None:
 @click.argument("query", metavar="Q")
 @project_option
 @click.option("--type", "obs_type", metavar="T", help="As file_edit, git_commit, marker.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+    help="At most so many.",
+)  # fmt: skip
 @click.option("--full", is_flag=True, help="Whole rows, not their beginnings.")
 @click.option("--ids", is_flag=True, help="Numbers only, one a line.")
 @click.option(
@@ -86,49 +88,20 @@ def search(
     if full and ids:
         raise click.UsageError("--full and --ids exclude each other")
     scope = Scope(project, obs_type)
-    with _reading() as (db, _):
+    with reading_here() as db:
         found = reading.search(db, query, scope, Order(order_by), unix_now(), limit, 0)
     if ids and not as_json:
         for each in found:
             click.echo(each.id)
+        if not found:
+            say_nothing_found()
     elif ids:
         print_json([each.id for each in found])
     else:
         print_json([asdict(each) if full else hit(each) for each in found])
 
 
-@nmem.command("status", epilog="Example: rookery nmem status --json")
-@json_option
-def status(*, as_json: bool) -> None:
-    """Show the cache: its file, how much is in it, and what waits for the relay."""
-    with _reading() as (db, database):
-        counted = asdict(reading.counts(db))
-        last = reading.last_session(db)
-        refused = reading.refused(db)
-    told: dict[str, object] = {
-        "file": str(database.path), "bytes": database.path.stat().st_size,
-        "encrypted": database.is_encrypted, **counted,
-        "last_session": None if last is None else _of_session(last),
-        "refusals": [{"d": d, "reason": reason} for d, reason in refused],
-    }  # fmt: skip
-    if as_json:
-        print_json(told)
-        return
-    told["last_session"] = "none" if last is None else (
-        f"{last.id} ({last.project}, {utc(last.started_at)} UTC)"
-    )  # fmt: skip
-    for name, value in told.items():
-        if name != "refusals":
-            click.echo(f"{name.replace('_', ' ')}: {printable(str(value))}")
-    for d, reason in refused:
-        click.echo(f"refused: {printable(d)}: {printable(reason)}")
-
-
-def _of_session(session: Session) -> dict[str, object]:
-    return {
-        "id": session.id, "project": session.project, "started_at": session.started_at,
-        "ended_at": session.ended_at,
-    }  # fmt: skip
+nmem.add_command(status)
 
 
 @nmem.command("context", epilog="Example: rookery nmem context --project rook")
@@ -137,7 +110,7 @@ def _of_session(session: Session) -> dict[str, object]:
 def context(project: str | None, *, as_json: bool) -> None:
     """Print what an agent on the project is told when it starts."""
     name = _here() if project is None else project
-    with _reading() as (db, _):
+    with reading_here() as db:
         text = reading.context_of(db, name, unix_now())
     if as_json:
         print_json({"project": name, "context": text})
@@ -334,30 +307,13 @@ def import_(file: Path, relay: str | None, key_file: Path | None, *, as_json: bo
 
     async def work(memory: Nmem) -> dict[str, int]:
         with _progress("rows") as progress:
-            imported = await memory.import_file(file, _cache_key(), progress)
+            imported = await memory.import_file(file, key_here(), progress)
         return asdict(imported)
 
     print_counts(_with_nmem(relay, key_file, work), as_json=as_json)
 
 
 # -- inside ---------------------------------------------------------------------------------------
-
-
-def _cache_key() -> CacheKey | None:
-    _, settings = find_nmem_settings(Path.home())
-    return cache_key(os.environ, settings.key_file, settings.data / "nmem.key")
-
-
-@contextmanager
-def _reading() -> Iterator[tuple[Any, Database]]:
-    _, settings = find_nmem_settings(Path.home())
-    database = Database(settings.db, _cache_key())
-    _warn(database)
-    try:
-        with database.reading() as db:
-            yield db, database
-    finally:
-        database.close()
 
 
 def _with_nmem(
@@ -378,19 +334,14 @@ def _with_settings(
 
     async def opened() -> Result:
         memory = Nmem(
-            found.relay, found.key, settings.db, _cache_key(),
+            found.relay, found.key, settings.db, key_here(),
             secrets=settings.secret_filter(), group=settings.group,
         )  # fmt: skip
         async with memory:
-            _warn(memory.database)
+            warn(memory.database)
             return await work(memory, settings)
 
     return asyncio.run(opened())
-
-
-def _warn(database: Database) -> None:
-    if database.warning:
-        click.echo(f"warning: {database.warning}", err=True)
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.options import PublicKey
-from relay.client import ClientError
-from relay.nostr.event import is_hex64
+from relay.client.information import document_at, owners_in
 
 if TYPE_CHECKING:
     from relay.client import Client
@@ -21,10 +20,4 @@ owner_option: Final = click.option(
 
 async def owners_at(client: Client, given: tuple[str, ...]) -> frozenset[str]:
     """Those given; else whom the relay names as its own (NIP-11 `pubkey`); empty: nobody says."""
-    if given:
-        return frozenset(given)
-    try:
-        named = (await client.information()).get("pubkey")
-    except ClientError:
-        return frozenset()
-    return frozenset({named}) if isinstance(named, str) and is_hex64(named) else frozenset()
+    return frozenset(given) if given else owners_in(await document_at(client))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.options import console, folder_option, json_option, print_json, printable
+from relay.cli.options import folder_option, json_option, print_json, printable
+from relay.cli.tables import Column, Holds, print_table
 from relay.nostr.keys import npub
 from relay.nostr.kinds import MAX_KIND
 from relay.usage import Size, SizedBy
@@ -22,6 +23,10 @@ _FILES: Final = (
     "rookery.db", "rookery.db-wal", "rookery.db-shm", "search.db", "search.db-wal",
     "search.db-shm",
 )  # fmt: skip
+
+_NUMBERS: Final = tuple(
+    Column(name, Holds.NUMBER) for name in ("events", "bytes", "share")
+)
 
 _Sizes = dict[SizedBy, list["Sized"]]
 
@@ -74,21 +79,18 @@ def _as_json(by: SizedBy, line: Sized) -> Mapping[str, object]:
 
 
 def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size) -> None:
-    from rich.table import Table
-
-    table = Table(by.value, box=None)
-    for name in ("events", "bytes", "share"):
-        table.add_column(name, justify="right")
-    for line in lines[:number]:
-        share = 100 * line.size.bytes / total.bytes
-        table.add_row(
-            _named(by, line.of), f"{line.size.events:,}", f"{line.size.bytes:,}", f"{share:.0f} %"
+    rows = [
+        (
+            _named(by, line.of), f"{line.size.events:,}", f"{line.size.bytes:,}",
+            f"{100 * line.size.bytes / total.bytes:.0f} %",
         )
+        for line in lines[:number]
+    ]  # fmt: skip
     if len(lines) > number:
-        table.add_row(f"and {len(lines) - number} more", "", "", "")
+        rows.append((f"and {len(lines) - number} more", "", "", ""))
     if lines:
         click.echo()
-        console().print(table)
+        print_table((Column(by.value, Holds.KEY), *_NUMBERS), rows, is_framed=False)
 
 
 def _named(by: SizedBy, of: int | str | None) -> str:
@@ -98,11 +100,7 @@ def _named(by: SizedBy, of: int | str | None) -> str:
 
 
 def _print_files(files: Mapping[str, int]) -> None:
-    from rich.table import Table
-
-    table = Table("file", box=None)
-    table.add_column("bytes", justify="right")
-    for name, size in files.items():
-        table.add_row(name, f"{size:,}")
     click.echo()
-    console().print(table)
+    rows = [(name, f"{size:,}") for name, size in files.items()]
+    columns = Column("file", Holds.KEY), Column("bytes", Holds.NUMBER)
+    print_table(columns, rows, is_framed=False)

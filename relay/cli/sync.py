@@ -23,7 +23,7 @@ from relay.cli.import_lines import Ending, ending_of
 from relay.cli.importing import settled
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.progress import progress_bar
-from relay.client import Client, ClientError, Pace
+from relay.client import Client, ClientError, Pace, Unreachable
 from relay.client.connection import unix_now
 from relay.client.settings import named_key, relay_url
 from relay.client.sync import (
@@ -126,7 +126,12 @@ def sync_command(
         async with _side(ours, key, rows, origin) as side, _client(theirs, key) as client:
             return await _synced(side, client, filter_, None if dry_run else direction)
 
-    tally = asyncio.run(work())
+    try:
+        tally = asyncio.run(work())
+    except Unreachable as error:
+        raise UserError(
+            f"{error}; nothing was moved: the same command does it when that relay answers"
+        ) from error
     seconds = perf_counter() - began
     if as_json:
         print_json(_as_json(tally, theirs, seconds))

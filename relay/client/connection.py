@@ -17,7 +17,6 @@ from relay.client.answers import CountAnswer, StoredAnswer, filters_of
 from relay.client.checking import Checking
 from relay.client.dialer import Dialer
 from relay.client.errors import (
-    ClientError,
     ConnectionLost,
     Incomparable,
     NoKey,
@@ -25,6 +24,7 @@ from relay.client.errors import (
     QueryClosed,
     Unanswered,
 )
+from relay.client.information import document_at, lists_nip
 from relay.client.link import Pace, Reply
 from relay.client.paging import Paging
 from relay.client.publishing import Publishing, each
@@ -353,12 +353,7 @@ class Client:
                 login_tried = False
 
     async def _offers(self, nip: int) -> bool:
-        """Whether the relay lists this NIP in its information document."""
-        try:
-            listed = (await self.information()).get("supported_nips")
-        except ClientError:
-            return False
-        return isinstance(listed, list) and nip in listed
+        return lists_nip(await document_at(self), nip)
 
     async def _pages(
         self, filter_: Filter, page: int, served: int, deadline_s: float | None

@@ -1,4 +1,4 @@
-"""MemoryClient: what the classes of the five memory systems share: a relay, a signer, a folder.
+"""MemoryClient: what all memory systems but nmem share: a relay, a signer, a folder.
 
     async with Aman("ws://127.0.0.1:7777", key, folder=Path("~/agent").expanduser()) as aman: …
 
@@ -10,15 +10,15 @@ comes back from the relay. Without one nothing is on disk, and a relay that is a
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from relay.client.answers import filters_of
+from relay.client.at_relay import AtRelay
 from relay.client.cache import Cache, newest_first
-from relay.client.connection import Client
 from relay.client.errors import ClientError, NotARelay, Unanswered, Unreachable
-from relay.client.link import Pace
+from relay.client.information import can_search, limit_in, offers_memory
 from relay.client.spool import Spool
 from relay.client.writer import Writer
 from relay.memory.draft import Draft
@@ -28,26 +28,23 @@ from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from contextlib import AsyncExitStack
     from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
-    from relay.client.connection import Question
+    from relay.client.connection import Client, Question
     from relay.client.spool import Refused
     from relay.client.writer import Make, Written
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
-_SEARCH: Final = 50
-"""The NIP."""
 _FIRST_S: Final = 3.0
 """With a folder: how long `async with` waits for the relay before it goes on without."""
 _AWAY_S: Final = 1.0
 """With a folder: how long a question waits for a connection that ended under it to come back."""
 
 
-class MemoryClient:
-    """Base of `Aman`, `Snowclaw`, …; used as `async with`."""
+class MemoryClient(AtRelay):
+    """Base of `Aman`, `Snowclaw`, …"""
 
     NAME: ClassVar[str]
     """Of the system: begins the names of its files."""
@@ -57,57 +54,24 @@ class MemoryClient:
     ) -> None:
         """`relay`: a URL, or a client that is open for at least as long. `folder`: for the cache
         and the writes that wait; one for each relay and key, or shared by several."""
-        self._signer = signer
+        super().__init__(relay, signer, may_be_away=folder is not None)
         self._folder = folder
-        if isinstance(relay, Client):
-            self._client, self._owns_client = relay, False
-        else:
-            away = folder is not None
-            self._client = Client(relay, signer, pace=Pace(), may_be_away=away)
-            self._owns_client = True
         self._cache: Cache | None = None
         self._spool: Spool | None = None
         self._writer = Writer(self._client, signer, None)
-        self._closing = AsyncExitStack()
         self._document: Mapping[str, object] | None = None
 
-    @property
-    def url(self) -> str:
-        """Of the relay."""
-        return self._client.url
-
-    @property
-    def pubkey(self) -> str:
-        """Who writes, 64 hex."""
-        return self._signer.pubkey
-
-    @property
-    def is_online(self) -> bool:
-        return self._client.is_connected
-
-    async def __aenter__(self) -> Self:
+    async def _open(self, opening: AsyncExitStack) -> None:
         """Raises Unreachable (without a folder), SpoolDamaged."""
-        async with AsyncExitStack() as opening:
+        await super()._open(opening)
+        if self._folder is not None:
+            await self._open_files(self._folder, opening)
             if self._owns_client:
-                await opening.enter_async_context(self._client)
-            if self._folder is not None:
-                await self._open_files(self._folder, opening)
-                if self._owns_client:
-                    with suppress(Unanswered):
-                        await self._client.connected(deadline_s=_FIRST_S)
-            self._writer = Writer(self._client, self._signer, self._spool)
-            opening.push_async_callback(self._writer.stop)
-            await self._writer.start()
-            self._closing = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._closing.aclose()
+                with suppress(Unanswered):
+                    await self._client.connected(deadline_s=_FIRST_S)
+        self._writer = Writer(self._client, self._signer, self._spool)
+        opening.push_async_callback(self._writer.stop)
+        await self._writer.start()
 
     async def waiting(self) -> int:
         """Writes that the relay has not taken yet."""
@@ -155,27 +119,24 @@ class MemoryClient:
 
         G-25, G-30. False while it is away.
         """
-        said = (await self._information()).get("memory")
-        listed = said.get(extra) if isinstance(said, dict) else None
-        return isinstance(listed, list) and value in listed
+        return offers_memory(await self._information(), extra, value)
 
     async def searches(self) -> bool:
         """Whether the relay offers NIP-50 (G-30). False while it is away."""
-        listed = (await self._information()).get("supported_nips")
-        return isinstance(listed, list) and _SEARCH in listed
+        return can_search(await self._information())
 
     async def all_of(self, *filters: Question) -> AsyncIterator[list[Event]]:
         """What the relay has, page by page; not from the cache. Raises as Client.query does."""
-        limits = (await self._information()).get("limitation")
-        most = limits.get("max_limit") if isinstance(limits, dict) else None
-        served = most if isinstance(most, int) else 0
+        served = limit_in(await self._information(), "max_limit") or 0
         async with aclosing(self._client.query_pages(*filters, served=served)) as pages:
             async for events in pages:
                 yield events
 
     async def _information(self) -> Mapping[str, object]:
-        """The relay's information document, asked for once; empty when there is none."""
+        """The relay's information document, asked for until it was told; empty without one."""
         if self._document is None:
+            if self._folder is not None and not self.is_online:
+                return {}  # not waited for: there is the copy
             try:
                 self._document = await self._client.information()
             except NotARelay:

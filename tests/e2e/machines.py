@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relay.hook import SOCKET
+from relay.hook import LOCK, SOCKET
 from tests.e2e.rookery import until
 
 if TYPE_CHECKING:
@@ -47,21 +48,28 @@ class Machine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    async def run(self, *args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
-        """One finished `rookery …`: its exit code, its stdout, its stderr."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", LAUNCH, *args, stdin=asyncio.subprocess.PIPE,
+    async def begin(self, *args: str, program: str = LAUNCH) -> asyncio.subprocess.Process:
+        """`rookery …`, under way."""
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, *args, stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=self.environ,
             cwd=self.work,
         )  # fmt: skip
+
+    async def run(
+        self, *args: str, stdin: bytes = b"", program: str = LAUNCH
+    ) -> tuple[int, bytes, str]:
+        """One finished `rookery …`: its exit code, its stdout, its stderr."""
+        process = await self.begin(*args, program=program)
         out, err = await asyncio.wait_for(process.communicate(stdin), 60)
         assert process.returncode is not None
         return process.returncode, out, err.decode()
 
-    async def hook(self, event: str, **said: object) -> str:
+    async def hook(self, event: str, *, program: str = LAUNCH, **said: object) -> str:
         """One hook, as an agent tells it; what the agent is told. It never fails."""
         hook = {"session_id": "s-1", "cwd": str(self.work), "hook_event_name": event, **said}
-        code, out, err = await self.run("hook", event, stdin=json.dumps(hook).encode())
+        text = json.dumps(hook).encode()
+        code, out, err = await self.run("hook", event, stdin=text, program=program)
         assert (code, err) == (0, "")
         return out.decode()
 
@@ -89,14 +97,29 @@ class Machine:
         path = self.data / "hook.log"
         return path.read_text() if path.exists() else ""
 
+    def is_kept(self) -> bool:
+        """Whether there is a keeper, or one that is about to listen."""
+        try:
+            file = (self.data / LOCK).open("rb")
+        except FileNotFoundError:
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     async def keeper_ended(self) -> None:
-        """By a signal, as at the end of the user's day."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            pid = int((self.data / "hook.lock").read_text())
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """By a signal, as at the end of the user's day; also one that is only being started."""
+        async with until(30, "no keeper is left") as tries:
+            async for _ in tries:
+                if not self.is_kept():
+                    break
+                with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+                    os.kill(int((self.data / LOCK).read_text()), signal.SIGKILL)
         (self.home / SOCKET).unlink(missing_ok=True)
-        (self.data / "hook.lock").unlink(missing_ok=True)
+        (self.data / LOCK).unlink(missing_ok=True)
 
 
 @contextlib.asynccontextmanager

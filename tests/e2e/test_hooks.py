@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import cast
-from tests.e2e.machines import machine
+from tests.e2e.machines import LAUNCH, machine
 from tests.e2e.rookery import Rookery, until
 from tests.unit.client.fake_relay import FakeRelay
 
@@ -24,6 +25,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 GROUP = '[nmem]\ngroup = "den"\n'
 NOWHERE = "ws://127.0.0.1:1"
+_WATCHED = f"""\
+import os, signal, sys
+def watch(event, args):
+    if event == "subprocess.Popen":
+        %s
+sys.addaudithook(watch)
+{LAUNCH}
+"""
+"""A hook; what takes the place of `%s` is done before it starts a keeper."""
+COUNTED = _WATCHED % 'open(os.environ["HOME"] + "/started", "a").write("one")'
+STOPPED = _WATCHED % "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
 @contextlib.asynccontextmanager
@@ -145,8 +157,8 @@ async def test_the_keeper_sends_when_the_relay_is_back(tmp_path: Path) -> None:
 async def test_garbage_is_a_line_in_the_log_and_no_fault(said: bytes) -> None:
     async with machine(cast.robot, NOWHERE) as agent:
         assert await agent.run("hook", "Stop", stdin=said) == (0, b"", "")
-        assert "Stop Invalid" in agent.log()
-        assert len(agent.log().splitlines()) == 1
+        (line,) = about_hooks(agent)
+        assert "Stop Invalid" in line
 
 
 @pytest.mark.proves("M-13")
@@ -154,7 +166,50 @@ async def test_a_hook_that_nobody_knows_is_no_fault_either() -> None:
     async with machine(cast.robot, NOWHERE) as agent:
         for args in (["Notification"], ["--what"], ["--what", "Stop"], []):
             assert await agent.run("hook", *args, stdin=b'{"session_id": "s"}') == (0, b"", "")
-        assert len(agent.log().splitlines()) == 4
+        assert len(about_hooks(agent)) == 4
+
+
+def about_hooks(agent: Machine) -> list[str]:
+    """Lines of the log but those of the keeper, who finds no relay."""
+    return [line for line in agent.log().splitlines() if " keep " not in line]
+
+
+async def edit(agent: Machine, number: int, program: str = COUNTED) -> None:
+    told = {"tool_name": "Edit", "tool_input": {"file_path": f"/w/{number}.py"}}
+    assert await agent.hook("PostToolUse", program=program, **told) == ""
+
+
+@pytest.mark.proves("M-13")
+async def test_of_hooks_that_come_at_once_one_leaves_a_keeper_and_each_is_recorded_once() -> None:
+    async with machine(cast.robot, NOWHERE) as agent:
+        await asyncio.gather(*(edit(agent, number) for number in range(12)))
+        assert (await agent.told("status"))["observations"] == 12
+        assert (agent.home / "started").read_text() == "one"
+        await agent.keeper_there()
+        assert agent.is_kept()
+        await edit(agent, 12)
+        assert (agent.home / "started").read_text() == "one"
+        assert about_hooks(agent) == []
+
+
+@pytest.mark.proves("M-13")
+async def test_when_the_first_hook_is_killed_before_it_leaves_a_keeper_another_leaves_one() -> None:
+    async with machine(cast.robot, NOWHERE) as agent:
+        first = await agent.begin("hook", "Stop", program=STOPPED)
+        assert first.stdin is not None
+        first.stdin.write(b'{"session_id": "s-1"}')
+        first.stdin.close()
+        async with until(30, "the first hook has the lock") as tries:
+            async for _ in tries:
+                if agent.is_kept():
+                    break
+        others = asyncio.gather(*(edit(agent, number) for number in range(4)))
+        first.kill()
+        await first.communicate()
+        await others
+        await agent.keeper_there()
+        assert (agent.home / "started").read_text() == "one"
+        assert (await agent.told("status"))["observations"] == 4
 
 
 async def test_without_a_key_hooks_record_and_nothing_is_sent() -> None:

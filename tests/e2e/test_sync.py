@@ -310,7 +310,8 @@ async def test_what_the_user_can_put_right_is_one_line(tmp_path: Path) -> None:
     data = ["--data", str(ours.folder)]
     nowhere = "ws://127.0.0.1:9"
     assert await fails(nowhere, *data) == (
-        1, f"rookery: cannot reach {nowhere}: connection refused\n"
+        1, f"rookery: cannot reach {nowhere}: connection refused; nothing was moved: the same"
+        " command does it when that relay answers\n",
     )  # fmt: skip
     for args, says in (
         ((nowhere, "--data", str(tmp_path / "none")), (1, "is no folder")),

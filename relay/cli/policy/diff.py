@@ -20,6 +20,7 @@ from relay.cli.policy.folder import (
     relay_key_of,
 )
 from relay.cli.progress import Amount, progress_bar
+from relay.cli.words import counted
 from relay.errors import UserError
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
@@ -119,12 +120,12 @@ def _told(compared: Comparison) -> Iterator[str]:
         yield from _finding_told(finding)
     if compared.findings:
         yield ""
-    yield f"{_counted(compared.events)} looked at" + (
+    yield f"{counted(compared.events, 'event')} looked at" + (
         "" if compared.findings else "; the new policies make no difference to any"
     )
     if compared.refused_by_both:
         yield (
-            f"{_counted(compared.refused_by_both)} would be refused by both: "
+            f"{counted(compared.refused_by_both, 'event')} would be refused by both: "
             "they are older than these rules, or came in by an import"
         )
 
@@ -133,7 +134,8 @@ def _finding_told(finding: Finding) -> Iterator[str]:
     line = f":{finding.line}" if finding.line else ""
     where = f" ({finding.file}{line})" if finding.file else ""
     was = " no longer hides" if finding.effect is Effect.SHOWN else ""
-    yield f"  {_counted(finding.events)}, {finding.bytes:,} bytes: {finding.rule}{where}{was}"
+    size = f"{counted(finding.events, 'event')}, {finding.bytes:,} bytes"
+    yield f"  {size}: {finding.rule}{where}{was}"
     if finding.says:
         yield f"      {finding.says}"
     if finding.audiences:
@@ -143,7 +145,3 @@ def _finding_told(finding: Finding) -> Iterator[str]:
         )
         yield f"      {'to' if finding.effect is Effect.SHOWN else 'from'} {whom}"
     yield f"      as {' '.join(finding.examples)}"
-
-
-def _counted(number: int) -> str:
-    return f"{number:,} event{'' if number == 1 else 's'}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.options import json_option, print_json, printable
+from relay.cli.tables import say_nothing_found
 from relay.errors import UserError
 from relay.nostr.keys import npub
 from relay.server.control import RemoteFolder
@@ -42,7 +43,10 @@ def log_command(
     With --json each is a line of JSON.
     """
     if not (folder / "control.sock").exists():
-        raise UserError(f"no relay runs on {folder}: only a running relay remembers its refusals")
+        raise UserError(
+            f"no relay runs on {folder}: only a running relay remembers its refusals;"
+            f" `rookery serve --data {folder}` starts one"
+        )
     asyncio.run(_log(folder / "control.sock", number, connection, follow=follow, as_json=as_json))
 
 
@@ -55,6 +59,8 @@ async def _log(
         wanted = [each for each in remembered if connection in (None, each.connection)]
         for refusal in wanted[-number:] if number else []:
             _print(refusal, as_json=as_json)
+        if not (wanted or follow or as_json):
+            say_nothing_found()
         while follow:
             sys.stdout.flush()
             await asyncio.sleep(_EVERY_S)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.options import console, folder_option, json_option, print_json
+from relay.cli.options import folder_option, json_option, print_json
+from relay.cli.tables import Column, Holds, print_table
 from relay.work import Purpose
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ async def _swept(folder: Path, purpose: Purpose) -> list[SweepLine]:
 
 
 def _print(lines: list[SweepLine]) -> None:
-    from rich.table import Table
-
-    table = Table("rule", "why", "where", "kind", box=None)
-    table.add_column("events", justify="right")
-    table.add_column("bytes", justify="right")
+    columns = (
+        Column("rule"), Column("why"), Column("where", Holds.KEY), Column("kind"),
+        Column("events", Holds.NUMBER), Column("bytes", Holds.NUMBER),
+    )  # fmt: skip
+    rows = []
     for line in lines:
         kind = "held: " + line.held if line.held is not None else str(line.kind)
         size = "" if line.held is not None else f"{line.bytes:,}"
-        table.add_row(line.rule, line.cause, line.place, kind, f"{line.events:,}", size)
-    console().print(table)
+        rows.append((line.rule, line.cause, line.place, kind, f"{line.events:,}", size))
+    print_table(columns, rows, is_framed=False)

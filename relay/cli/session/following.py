@@ -8,6 +8,7 @@ import click
 
 from relay.cli.options import client_options, printable
 from relay.cli.session.sharing import PATH, Server, plan_of, plan_options, with_spool
+from relay.cli.words import counted
 from relay.client.transcripts.following import Follower
 from relay.client.transcripts.tailing import Turn
 from relay.errors import UserError
@@ -43,8 +44,8 @@ def follow_command(
     plan = plan_of(session_id, group, parts, raw_paths=raw_paths)
 
     async def work(transcripts: Transcripts, folder: Path) -> None:
-        if not transcripts.is_online:
-            click.echo(f"{transcripts.url} is away: lines wait in {folder}", err=True)
+        presence = _Presence(transcripts, folder)
+        await presence.look()
         for refused in await transcripts.refused():
             click.echo(f"refused, of an earlier run: {printable(refused.reason)}", err=True)
         await transcripts.drop_refused()
@@ -54,9 +55,34 @@ def follow_command(
             await follower.look()
             await transcripts.settled(_PATIENCE_S)
         else:
-            await follower.run()
+            await follower.run(presence.look)
 
     with_spool(Server(relay, key_file, sealed), work)
+
+
+class _Presence:
+    """Says once that the relay is away, and once that it is back."""
+
+    def __init__(self, transcripts: Transcripts, folder: Path) -> None:
+        self._transcripts = transcripts
+        self._folder = folder
+        self._is_away = False
+        self._waiting = 0
+
+    async def look(self) -> None:
+        was_away, self._is_away = self._is_away, not self._transcripts.is_online
+        url = self._transcripts.url
+        if self._is_away:
+            # As they are while it is away: when it is back they are on their way already.
+            self._waiting = await self._transcripts.waiting()
+            if not was_away:
+                click.echo(
+                    f"{url} is away: lines wait in {self._folder} and are sent when it is back",
+                    err=True,
+                )
+        elif was_away:
+            waited = counted(self._waiting, "event") + " waited"
+            click.echo(f"{url} is back: {waited}", err=True)
 
 
 def _tell(step: Step) -> None:

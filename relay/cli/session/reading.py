@@ -9,6 +9,7 @@ import click
 from relay.cli.options import Words, client_options, console, json_option, print_json, printable
 from relay.cli.session.chat import drawn
 from relay.cli.session.sharing import Server, on_relay
+from relay.cli.tables import say_nothing_found
 from relay.errors import UserError
 from relay.memory.aman.times import utc
 from relay.memory.fence import fenced
@@ -39,6 +40,9 @@ def list_command(
     rows = on_relay(Server(relay, key_file), work)
     if as_json:
         print_json([_as_json(row) for row in rows])
+        return
+    if not rows:
+        say_nothing_found("`rookery session import FILE|DIR` brings some")
         return
     from rich.table import Table
 
@@ -89,7 +93,10 @@ def show_command(
 @click.argument("query", type=Words(), metavar="Q")
 @click.option("--session", "session_id", metavar="S", help="In this session alone.")
 @click.option("--group", metavar="G", help="In the sessions of this group.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+    help="At most so many.",
+)  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["text", "context"]), default="text",
     help="context: fenced, to be put before a model.",
@@ -112,15 +119,15 @@ def search_command(
     notes = on_relay(Server(relay, key_file), work)
     if as_json:
         print_json([_note_as_json(note) for note in notes])
+    elif not notes:
+        say_nothing_found()
     elif form == "context":
         for note in notes:
             source = f"transcripts session {note.session} {note.role} {_time(note.ms)}"
             text = "\n".join(map(printable, note.content.splitlines()))
             click.echo(fenced(text, printable(source), npub(note.author)))
-    elif notes:
-        _print_hits(notes)
     else:
-        click.echo("nothing found", err=True)
+        _print_hits(notes)
 
 
 def _print_hits(notes: Iterable[Note]) -> None:

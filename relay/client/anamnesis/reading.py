@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from relay.client.anamnesis.matching import Question, text_ranks
-from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered, Unreachable
+from relay.client.errors import ClientError, QueryClosed
+from relay.client.information import can_search, keeps_memory, limit_in, owners_in
 from relay.client.memory import MemoryClient
 from relay.errors import Invalid
 from relay.memory.anamnesis import correction, provenance, recall
@@ -41,7 +42,6 @@ _Option = TypeVar("_Option", MemoryType, Attestation)
 
 _PREFIX: Final = "anamnesis:"
 _PREFIXES: Final = {kinds.APP_RECORD: ENTRY, kinds.APP_DATA: PATCH}
-_SEARCH_NIP: Final = 50
 _AT_ONCE: Final = 500
 """Hashes in one filter: 34 kB of a frame."""
 _MOST_FOUND: Final = 500
@@ -49,6 +49,8 @@ _MOST_FOUND: Final = 500
 _LEAST_FOUND: Final = 50
 """… when a question needs several searches."""
 _MOST_UNREAD: Final = 1_000
+_MOST_BYTES: Final = 1 << 19
+"""Of a frame, for a relay that does not say."""
 _BEGINNING: Final = re.compile(r"[0-9a-f]{8,63}")
 _LINE_CHARS: Final = 60
 
@@ -74,11 +76,12 @@ class Ambiguous(ClientError):
 class _Relay:
     """What the relay says of itself (NIP-11)."""
 
-    owners: frozenset[str] = frozenset()
-    guards: bool = False
+    owners: frozenset[str]
+    """… and who else was named as one."""
+    guards: bool
     """It asks who may correct, and keeps one entry of each author and hash (X-05, X-16)."""
-    searches: bool = False
-    most_bytes: int = 1 << 19
+    searches: bool
+    most_bytes: int
     """Of a frame."""
 
 
@@ -111,7 +114,6 @@ class AnamnesisReader(MemoryClient):
         super().__init__(relay, signer, folder=folder)
         self._owners = frozenset(owners)
         self._reputations = Reputations() if reputations is None else reputations
-        self._relay: _Relay | None = None
         self.shortfall = ""
         """What this relay cannot do and is done without; empty when it does all (G-30)."""
         self.unread: dict[str, Unread] = {}
@@ -252,23 +254,14 @@ class AnamnesisReader(MemoryClient):
 
     async def _standing(self) -> _Relay:
         """Nothing of it is known while the relay is away."""
-        if self._relay is None:
-            if self._folder is not None and not self.is_online:
-                return _Relay(self._owners)
-            try:
-                said = await self._client.information()
-            except (Unreachable, Unanswered, NotARelay):
-                return _Relay(self._owners)
-            owner, nips = said.get("pubkey"), said.get("supported_nips")
-            limits = said.get("limitation")
-            most = limits.get("max_message_length") if isinstance(limits, dict) else None
-            self._relay = _Relay(
-                self._owners | ({owner} if isinstance(owner, str) else set()),
-                guards=isinstance(said.get("memory"), dict),
-                searches=isinstance(nips, list) and _SEARCH_NIP in nips,
-                most_bytes=most if isinstance(most, int) else _Relay().most_bytes,
-            )
-        return self._relay
+        said = await self._information()
+        most = limit_in(said, "max_message_length")
+        return _Relay(
+            self._owners | owners_in(said),
+            guards=keeps_memory(said),
+            searches=can_search(said),
+            most_bytes=_MOST_BYTES if most is None else most,
+        )
 
     def _archive(self, records: Iterable[Record], standing: _Relay) -> Archive:
         return archive_of(records, standing.owners, is_guarded=standing.guards)

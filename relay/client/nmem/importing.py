@@ -17,6 +17,7 @@ from relay.client.nmem.writing import (
     ONESELF,
     Origin,
     begin_session,
+    event_id_of,
     put_session,
     queue,
     record_observation,
@@ -25,7 +26,6 @@ from relay.client.nmem.writing import (
     session_in,
 )
 from relay.errors import Invalid
-from relay.memory.draft import Draft
 from relay.memory.fields import is_integer
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import (
@@ -186,11 +186,12 @@ def _put_observation(
 ) -> None:
     (_, session, prompt, at, obs_type, source_event, tool, path, content, metadata,
      is_pinned) = row  # fmt: skip
-    facts = _json_in(metadata)
+    facts = reader.secrets.freed(_json_in(metadata))
     observation = Observation(
         _session(session), _time(at), _text(obs_type), _text(source_event),
         reader.secrets.filtered(_text(content)).text,
-        None if tool is None else _text(tool), None if path is None else _text(path),
+        None if tool is None else _text(tool),
+        None if path is None else reader.secrets.filtered(_text(path)).text,
         facts if isinstance(facts, dict) and facts else None, hashes.get(prompt),
     )  # fmt: skip
     _know(db, observation.session, observation.timestamp, reader)
@@ -208,22 +209,6 @@ def _put_observation(
 
 def _know(db: Any, session: str, at: int, reader: Reader) -> None:
     begin_session(db, Session(session, "unknown", at), reader.group)
-
-
-def event_id_of(db: Any, number: int, signer: SecretKey) -> str:
-    """Of one's own observation, also before it is sent."""
-    event_id, d = db.execute(
-        "SELECT event_id, d FROM _rk_observations WHERE observation_id = ?", (number,)
-    ).fetchone()
-    if event_id is None:
-        kind, tags, content, at = db.execute(
-            "SELECT kind, tags, content, created_at FROM _rk_outbox WHERE d = ?", (d,)
-        ).fetchone()
-        event_id = signer.sign(*Draft(kind, orjson.loads(tags), content, at)).id
-        db.execute(
-            "UPDATE _rk_observations SET event_id = ? WHERE observation_id = ?", (event_id, number)
-        )
-    return str(event_id)
 
 
 def _json_in(text: object) -> object:

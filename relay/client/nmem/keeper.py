@@ -13,6 +13,7 @@ import fcntl
 import os
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from relay.client.connection import Client, unix_now
@@ -23,13 +24,14 @@ from relay.client.nmem.recording import Hooks, log
 from relay.client.nmem.summaries import sum_up
 from relay.client.nmem.taking import bind
 from relay.client.settings import FILE, Actor, find_settings
-from relay.hook import SOCKET, words
+from relay.hook import ANSWER_S, LOCK, SOCKET, words
 from relay.memory.nmem.capture import HookEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
 
     from relay.client.nmem.database import Database
+    from relay.client.nmem.hooks import Told
 
 IDLE_S: Final = 900.0
 """Without a hook for so long the keeper ends."""
@@ -44,25 +46,26 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 2.0, 120.0
 _DAY: Final = 86_400
 
 
-async def keep(home: Path, idle_s: float = IDLE_S) -> None:
+async def keep(home: Path, idle_s: float = IDLE_S, lock: int | None = None) -> None:
     """Until it has been idle for so long, or other settings hold. Ends at once when there is
-    another keeper. Raises what `Hooks` does."""
+    another keeper. `lock`: the file descriptor of the lock, which the hook that started it has
+    handed on and which is closed here. Raises OSError."""
     socket = home / SOCKET
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _lock(socket.with_name("hook.lock")) as is_ours:
+    with _lock(socket.with_name(LOCK), lock) as is_ours:
         if not is_ours:
             return
-        hooks = await asyncio.to_thread(Hooks, home)
-        try:
-            await _Keeper(hooks, idle_s).run(socket)
-        finally:
-            hooks.database.close()
+        await _Keeper(home, idle_s).run(socket)
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[bool]:
+def _lock(path: Path, inherited: int | None) -> Iterator[bool]:
     """Whether the lock is ours inside. It dies with its process, whose number is in the file."""
-    file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    if inherited is None:
+        file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    else:
+        file = inherited
+        os.set_inheritable(file, False)  # noqa: FBT003
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,11 +89,14 @@ def _stamp(home: Path) -> tuple[int, int] | None:
 
 
 class _Keeper:
-    def __init__(self, hooks: Hooks, idle_s: float) -> None:
-        self._hooks = hooks
+    def __init__(self, home: Path, idle_s: float) -> None:
+        self._home = home
+        self._hooks: Hooks | None = None
+        self._opening = Lock()
         self._idle_s = idle_s
-        self._stamp = _stamp(hooks.home)
+        self._stamp = _stamp(home)
         self._over = asyncio.Event()
+        self._taking: set[asyncio.Task[Told]] = set()
         self._busy_at = asyncio.get_running_loop().time()
         self._work = asyncio.Event()
         self._work.set()  # what an earlier one has left
@@ -99,13 +105,33 @@ class _Keeper:
         self._asked: set[tuple[str, int]] = set()
 
     async def run(self, socket: Path) -> None:
-        async with self._listening(socket):
-            background = asyncio.create_task(self._in_background())
-            try:
-                await self._until_idle()
-            finally:
-                background.cancel()
-                await asyncio.wait([background])
+        try:
+            async with self._listening(socket):
+                background = asyncio.create_task(self._in_background())
+                try:
+                    await self._until_idle()
+                finally:
+                    background.cancel()
+                    await asyncio.wait([background])
+        finally:
+            await self._close()
+
+    def _opened(self) -> Hooks:
+        """In a thread. As long as settings or cache cannot be used, every hook says so in the log:
+        to end would have each of them start another keeper. Raises what `Hooks` does."""
+        with self._opening:
+            if self._hooks is None:
+                self._hooks = Hooks(self._home)
+            return self._hooks
+
+    async def _close(self) -> None:
+        """What has been begun is recorded before."""
+        self._over.set()
+        if self._taking:
+            await asyncio.wait(self._taking)
+        with self._opening:
+            if self._hooks is not None:
+                self._hooks.database.close()
 
     @asynccontextmanager
     async def _listening(self, socket: Path) -> AsyncIterator[None]:
@@ -146,23 +172,31 @@ class _Keeper:
 
     async def _done(self, asked: bytes) -> bytes:
         """`+` and what the agent is told, or `-`: that is not for us to do."""
-        if not asked:
-            return b"-"  # a hook that was ended before it said anything
-        *agreed, _ = words("")
-        said = asked.split(b"\0", len(agreed) + 1)
-        if said[:-2] != agreed or self._stamp != _stamp(self._hooks.home):
+        if not asked or self._over.is_set():
+            return b"-"  # a hook that was ended before it said anything; or we are
+        *agreed, _, _ = words("", 0)
+        said = asked.split(b"\0", len(agreed) + 2)
+        if said[:-3] != agreed or not said[-2].isdigit() or self._stamp != _stamp(self._home):
             self._over.set()  # one with the settings that hold now takes its place
             return b"-"
         self._busy_at = asyncio.get_running_loop().time()
-        named, now = os.fsdecode(said[-2]), unix_now()
+        named, at = os.fsdecode(said[-3]), int(said[-2])
+        if unix_now() - at > ANSWER_S:
+            return b"-"  # we were stopped for a while: the hook no longer waits, and has done it
+        taking = asyncio.create_task(asyncio.to_thread(self._taken, said[-1], named, at))
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
         try:
-            told = await asyncio.to_thread(self._hooks.take, said[-1], named, now)
+            told = await taking
         except Exception as error:  # noqa: BLE001  an agent is never stopped by its hooks
-            log(self._hooks.home, named, error, now)
+            log(self._home, named, error, at)
             return b"+"
         self._is_to_fetch |= told.event is HookEvent.SESSION_START
         self._work.set()
         return b"+" + told.answer.encode(errors="replace")
+
+    def _taken(self, said: bytes, named: str, at: int) -> Told:
+        return self._opened().take(said, named, at)
 
     # -- in the background ------------------------------------------------------------------------
 
@@ -175,7 +209,7 @@ class _Keeper:
             await asyncio.sleep(_GATHERED_S)
             self._work.clear()
             is_brought = await self._tried(self._brought())
-            if await self._tried(self._tidied(unix_now())):
+            if self._hooks is not None and await self._tried(self._tidied(self._hooks)):
                 self._work.set()
             if is_brought:
                 wait_s = _FIRST_WAIT_S
@@ -189,18 +223,18 @@ class _Keeper:
         try:
             return await work
         except Exception as error:  # noqa: BLE001  the hooks go on
-            log(self._hooks.home, "keep", error, unix_now())
+            log(self._home, "keep", error, unix_now())
             return False
 
     async def _brought(self) -> bool:
         """Whether all is at the relay, or refused there. Raises Unreachable, UserError, …"""
-        if not (self._is_to_fetch or await asyncio.to_thread(_is_waiting, self._hooks.database)):
+        database = (await asyncio.to_thread(self._opened)).database
+        if not (self._is_to_fetch or await asyncio.to_thread(_is_waiting, database)):
             return True
         settings = await asyncio.to_thread(
             find_settings, Actor.AGENT, relay=None, key_file=None, environ=os.environ,
-            home=self._hooks.home, here=Path(),
+            home=self._home, here=Path(),
         )  # fmt: skip
-        database = self._hooks.database
         await asyncio.to_thread(bind, database, settings.key.pubkey)
         async with Client(settings.relay, settings.key) as client:
             sent = await sync.send(client, settings.key, database)
@@ -209,13 +243,14 @@ class _Keeper:
                 self._is_to_fetch = False
         return sent.waiting == 0
 
-    async def _tidied(self, now: int) -> bool:
+    async def _tidied(self, hooks: Hooks) -> bool:
         """Old rows go once a day; sessions that are over are summed up, one at a time: what is
         recorded meanwhile does not wait for a model. Whether there may be more to do."""
+        now = unix_now()
         if now - self._swept_at > _DAY:
             self._swept_at = now
-            await asyncio.to_thread(sweep, self._hooks.database, now)
-        return await sum_up(self._hooks.database, self._hooks.settings, now, self._asked) > 0
+            await asyncio.to_thread(sweep, hooks.database, now)
+        return await sum_up(hooks.database, hooks.settings, now, self._asked) > 0
 
 
 def _is_waiting(database: Database) -> bool:

@@ -76,8 +76,13 @@ def _indexed_at_the_end(new: Database) -> Iterator[None]:
     with new.transaction() as db:
         for _, _, sql in upkeep:
             db.execute(sql)
-        db.execute("INSERT INTO observations_fts(observations_fts) VALUES ('rebuild')")
-        db.execute("INSERT INTO prompts_fts(prompts_fts) VALUES ('rebuild')")
+        index_anew(db)
+
+
+def index_anew(db: Any) -> None:
+    """Both full-text indices."""
+    db.execute("INSERT INTO observations_fts(observations_fts) VALUES ('rebuild')")
+    db.execute("INSERT INTO prompts_fts(prompts_fts) VALUES ('rebuild')")
 
 
 @contextmanager

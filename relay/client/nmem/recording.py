@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -46,8 +44,8 @@ class Hooks:
 
 
 def take_alone(home: Path, said: bytes, named: str, now: int) -> str:
-    """Record one hook without a keeper, and leave one for those that follow; what the agent is
-    told. Never raises: what went wrong is a line in the log."""
+    """Record one hook without a keeper; what the agent is told. `now`: Unix seconds. Never raises:
+    what went wrong is a line in the log."""
     answer = ""
     try:
         hooks = Hooks(home)
@@ -55,19 +53,9 @@ def take_alone(home: Path, said: bytes, named: str, now: int) -> str:
             answer = hooks.take(said, named, now).answer
         finally:
             hooks.database.close()
-        _leave_keeper()
     except Exception as error:  # noqa: BLE001  an agent is never stopped by its hooks
         log(home, named, error, now)
     return answer
-
-
-def _leave_keeper() -> None:
-    """It outlives the agent, and holds none of its files."""
-    subprocess.Popen(
-        [sys.executable, "-m", "relay", "hook", "keep"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
 
 
 def log(home: Path, named: str, error: BaseException, now: int) -> None:

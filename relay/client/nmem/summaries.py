@@ -117,17 +117,5 @@ def _write(database: Database, settings: NmemSettings, session_id: str, said: An
 
 
 def cleaned(summary: Summary, secrets: SecretFilter) -> Summary:
-    """The summary without secrets, each of its texts by itself."""
-
-    def clean(value: Any) -> Any:
-        match value:
-            case str():
-                return secrets.filtered(value).text
-            case list():
-                return [clean(item) for item in value]
-            case dict():
-                return {secrets.filtered(key).text: clean(item) for key, item in value.items()}
-            case _:
-                return value
-
-    return summary_from({name: clean(value) for name, value in summary.fields().items()})
+    """The summary without secrets."""
+    return summary_from(secrets.freed(summary.fields()))

@@ -12,12 +12,12 @@ import orjson
 from relay.client.errors import (
     ClientError,
     Incomparable,
-    NotARelay,
     PublishRefused,
     QueryClosed,
     Unanswered,
     Unreachable,
 )
+from relay.client.information import document_at, owners_in, reads_prefixes
 from relay.client.nmem.taking import drop_deleted, note_event, put_all
 from relay.client.sync import items_of
 from relay.errors import Prefix
@@ -150,9 +150,11 @@ async def fetch(
     Raises QueryClosed, Unanswered, CacheUnusable, OSError.
     """
     records, pins, authors = await asyncio.to_thread(_known, database)
-    owners = await owners_at(client)
+    said = await document_at(client)
+    owners = owners_in(said)  # who pins what others wrote (M-07)
     events, gone = await _missing(client, records)
-    there = await _pins(client, {signer.pubkey, *authors, *owners, *(e.pubkey for e in events)})
+    people = {signer.pubkey, *authors, *owners, *(event.pubkey for event in events)}
+    there = await _pins(client, said, people)
     events += [event for event in there if event.id not in pins and event.id not in records]
     gone += pins - {event.id for event in there}
     fetched = await asyncio.to_thread(
@@ -164,9 +166,13 @@ async def fetch(
 
 
 async def everything(
-    client: Client, signer: SecretKey, progress: Progress | None = None
+    client: Client, signer: SecretKey, said: Mapping[str, object],
+    progress: Progress | None = None,
 ) -> list[Event]:
-    """Every record of nmem that this key may read. Raises QueryClosed, Unanswered."""
+    """Every record of nmem that this key may read. `said`: by the relay of itself (NIP-11).
+
+    Raises QueryClosed, Unanswered.
+    """
     found: list[Event] = []
     # Most are one's own, and a relay finds those of one author in half the time.
     async for events in client.query_pages({"kinds": _OF_MEMORY, "authors": [signer.pubkey]}):
@@ -175,8 +181,8 @@ async def everything(
             progress(len(events))
     others, _ = await _missing(client, {event.id: event.created_at for event in found})
     known = {event.id for event in found}
-    people = {event.pubkey for event in others} | await owners_at(client)
-    pins = [event for event in await _pins(client, people) if event.id not in known]
+    people = {event.pubkey for event in others} | owners_in(said)
+    pins = [event for event in await _pins(client, said, people) if event.id not in known]
     if progress is not None:
         progress(len(others) + len(pins))
     return found + others + pins
@@ -199,11 +205,13 @@ async def _missing(
     return await _with_ids(client, needed), [id_.hex() for id_ in difference.have]
 
 
-async def _pins(client: Client, people: Collection[str]) -> list[Event]:
+async def _pins(
+    client: Client, said: Mapping[str, object], people: Collection[str]
+) -> list[Event]:
     """Pins, which have no tag of their own. At a relay that does not read `:` at the end of a `#d`
     as a prefix (G-09): those of these people."""
     wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(people)}
-    if await _reads_prefixes(client):
+    if reads_prefixes(said, kinds.APP_DATA):
         wanted = {"kinds": [kinds.APP_DATA], "#d": [PIN]}
     elif not people:
         return []
@@ -211,24 +219,6 @@ async def _pins(client: Client, people: Collection[str]) -> list[Event]:
     async for events in client.query_pages(wanted):
         found += [event for event in events if event.d.startswith(PIN)]
     return found
-
-
-async def _reads_prefixes(client: Client) -> bool:
-    try:
-        said = (await client.information()).get("memory")
-    except (Unreachable, Unanswered, NotARelay):
-        return False
-    listed = said.get("prefix_d_kinds") if isinstance(said, dict) else None
-    return isinstance(listed, list) and kinds.APP_DATA in listed
-
-
-async def owners_at(client: Client) -> frozenset[str]:
-    """Who pins what others wrote (M-07), as far as the relay says whose it is (NIP-11)."""
-    try:
-        said = (await client.information()).get("pubkey")
-    except (Unreachable, Unanswered, NotARelay):
-        return frozenset()
-    return frozenset({said} if isinstance(said, str) else ())
 
 
 async def _with_ids(client: Client, ids: Sequence[str]) -> list[Event]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from relay.memory.nmem.summary import Summary
+    from relay.nostr.keys import SecretKey
 
 ONESELF: Final = ""
 """As the author of a row."""
@@ -137,12 +138,41 @@ def record_pin(
     queue(db, draft)
 
 
+def event_id_of(db: Any, number: int, signer: SecretKey) -> str:
+    """Of one's own observation, also before it is sent."""
+    event_id, d = db.execute(
+        "SELECT event_id, d FROM _rk_observations WHERE observation_id = ?", (number,)
+    ).fetchone()
+    if event_id is None:
+        kind, tags, content, at = db.execute(
+            "SELECT kind, tags, content, created_at FROM _rk_outbox WHERE d = ?", (d,)
+        ).fetchone()
+        event_id = signer.sign(*Draft(kind, orjson.loads(tags), content, at)).id
+        db.execute(
+            "UPDATE _rk_observations SET event_id = ? WHERE observation_id = ?", (event_id, number)
+        )
+    return str(event_id)
+
+
 def queue(db: Any, draft: Draft) -> None:
     """It waits for the relay; in place of an older version of its address that still waits."""
     db.execute(
         "INSERT OR REPLACE INTO _rk_outbox (kind, d, tags, content, created_at)"
         " VALUES (?, ?, ?, ?, ?)",
         (draft.kind, draft.d, compact(draft.tags), draft.content, draft.created_at),
+    )
+
+
+def note_task(
+    db: Any, prompt: str, project: str | None, cwd: str | None, at: int, not_before: int | None
+) -> int:
+    """Its number. Nobody is told of it."""
+    return int(
+        db.execute(
+            "INSERT INTO _rk_tasks (queued_at, not_before, project, cwd, prompt)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (at, not_before, project, cwd, prompt),
+        ).lastrowid
     )
 
 
@@ -161,6 +191,14 @@ def queue_deletion(db: Any, events: Sequence[tuple[str, int]], at: int) -> None:
 def session_in(db: Any, session_id: str) -> Session | None:
     row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
     return None if row is None else session_of(row)
+
+
+def newest_session(db: Any, project: str) -> str | None:
+    """Its id."""
+    found = db.execute(
+        "SELECT id FROM sessions WHERE project = ? ORDER BY started_at DESC, id LIMIT 1", (project,)
+    ).fetchone()
+    return None if found is None else str(found[0])
 
 
 def session_of(row: Sequence[Any]) -> Session:
@@ -248,6 +286,15 @@ def newest_prompt(db: Any, session_id: str) -> str | None:
         (session_id,),
     ).fetchone()
     return None if found is None else hash_in(found[0])
+
+
+def newest_observation(db: Any, session_id: str, content: str) -> int:
+    """The number of the one that says this, which is there."""
+    (number,) = db.execute(
+        "SELECT max(id) FROM observations WHERE session_id = ? AND content = ?",
+        (session_id, content),
+    ).fetchone()
+    return int(number)
 
 
 # -- taken out ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from relay.errors import UserError
 from relay.memory.transcripts.records import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
 
     from relay.client.transcripts.files import SessionFile
@@ -65,11 +65,12 @@ class Follower:
         self._gone: set[Path] = set()
         self._introduced: set[str] = set()
 
-    async def run(self) -> None:
-        """Until it is cancelled. Raises PublishRefused when the relay takes nothing from this key;
-        SpoolFull, SpoolDamaged, OSError."""
+    async def run(self, looked: Callable[[], Awaitable[None]]) -> None:
+        """Until it is cancelled; `looked` is called after each look. Raises PublishRefused when the
+        relay takes nothing from this key; SpoolFull, SpoolDamaged, OSError."""
         while True:
             await self.look()
+            await looked()
             await asyncio.sleep(POLL_S)
 
     async def look(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.errors import Incomparable, PublishRefused, QueryClosed, Unanswered
+from relay.client.information import limit_in
 from relay.client.publishing import each
 from relay.client.transcripts.envelopes import MAX_INNER, room_inside
 from relay.client.transcripts.files import session_file
@@ -306,9 +307,7 @@ class Transcripts(Reading):
 
     async def _most_bytes(self) -> int | None:
         """Of a message; None: the relay does not say."""
-        limits = (await self._information()).get("limitation")
-        most = limits.get("max_message_length") if isinstance(limits, dict) else None
-        return most if isinstance(most, int) and most > 0 else None
+        return limit_in(await self._information(), "max_message_length")
 
 
 def _checked(done: Delivered) -> Delivered:

@@ -98,6 +98,18 @@ class SecretFilter:
         kept.append(raw[at:end])  # nothing when a secret lies across the end
         return Filtered(b"".join(kept).decode(errors="replace")[:limit], at > 0)
 
+    def freed(self, value: Any) -> Any:
+        """JSON without the secrets of its texts, each looked at by itself."""
+        match value:
+            case str():
+                return self.filtered(value).text
+            case list():
+                return [self.freed(item) for item in value]
+            case dict():
+                return {self.filtered(key).text: self.freed(item) for key, item in value.items()}
+            case _:
+                return value
+
     def _secrets(self, raw: bytes) -> Iterator[Span]:
         """Where secrets are, in order, apart from each other."""
         known = _joined(

@@ -166,7 +166,10 @@ async def test_supersede_prints_the_new_hash(
     assert await rookery("supersede", B, "c", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"hash": C, "supersedes": B}
     assert await rookery("supersede", "0" * 64, "c") == 1
-    assert capsys.readouterr().err == "rookery: unknown memory 000000000000\n"
+    assert capsys.readouterr().err == (
+        "rookery: unknown memory 000000000000; `rookery anamnesis recall WORDS` finds what this key"
+        " may read\n"
+    )
 
 
 async def test_a_refusal_is_said_with_the_key_it_was_about(
@@ -235,9 +238,9 @@ async def test_get_prints_the_document(
     assert "\u009b" not in out
     assert '"content_hash": ' in out
     assert await rookery("get", "0" * 8) == 1
-    assert capsys.readouterr().err.startswith("rookery: unknown memory 00000000\n")
+    assert capsys.readouterr().err.startswith("rookery: unknown memory 00000000; ")
     assert await rookery("get", B) == 1
-    assert capsys.readouterr().err.startswith(f"rookery: unknown memory {B[:12]}\n")
+    assert capsys.readouterr().err.startswith(f"rookery: unknown memory {B[:12]}; ")
     assert await rookery("get", "abc") == 1
     assert "'abc' is no hash" in capsys.readouterr().err
 
@@ -353,7 +356,7 @@ async def test_recall_ranks_and_says_when_the_relay_cannot_search(
     assert await rookery("recall", "rain", *past) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.endswith("nothing recalled\n")
+    assert err.endswith("nothing found\n")
 
 
 # -- files ----------------------------------------------------------------------------------------

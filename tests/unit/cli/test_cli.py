@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -16,7 +17,7 @@ from relay.cli import COMMANDS, rookery, run
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -72,21 +73,46 @@ def test_every_command_has_help_with_an_example(
     assert "Example" in out
 
 
-def test_every_command_of_a_group_has_help_with_an_example(
+def every_command() -> Iterator[tuple[list[str], click.Command]]:
+    """(words, command), those within groups too, but for what nobody types."""
+    waiting = [([name], rookery.get_command(click.Context(rookery), name)) for name in COMMANDS]
+    while waiting:
+        words, found = waiting.pop(0)
+        assert found is not None
+        if isinstance(found, click.Group):
+            waiting += [([*words, name], found.commands[name]) for name in found.commands]
+        if not found.hidden:
+            yield words, found
+
+
+def test_every_command_within_another_has_help_with_an_example(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    context = click.Context(rookery)
-    group = rookery.get_command(context, "group")
-    assert isinstance(group, click.Group)
-    for name in group.commands:
-        assert run(["group", name, "--help"]) == 0
-        assert "Example: rookery group " in capsys.readouterr().out
+    for words, _ in every_command():
+        assert run([*words, "--help"]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert re.search(f"Examples?: .*(rookery {' '.join(words)}|mcp)", out), words
+
+
+def test_every_option_says_what_it_is_for_and_one_that_many_have_says_the_same() -> None:
+    said: dict[str, set[str]] = {}
+    for words, found in every_command():
+        for option in found.params:
+            if isinstance(option, click.Option):
+                assert option.help or option.show_default, (words, option.name)
+                assert "RANGE" not in option.make_metavar(click.Context(found)), words
+                said.setdefault(option.opts[-1], set()).add(option.help or "")
+    assert len(said["--json"]) == 1
+    # `sync` has two relays and needs no key, an envelope is opened by a device's.
+    assert (len(said["--relay"]), len(said["--key-file"])) == (2, 3)
 
 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["ini"], "rookery: No such command 'ini'"),
+        (["xyz"], "rookery: No such command 'xyz'"),
+        (["ini"], "rookery: No such command 'ini'. Did you mean 'init'?"),
+        (["sesion", "list"], "rookery: No such command 'sesion'. Did you mean 'session'?"),
         (["keygen", "--jsn"], "rookery keygen: No such option"),
         (["init"], "rookery init: Missing argument 'DIR'"),
         (["init", "x"], "rookery init: Missing option '--owner'"),

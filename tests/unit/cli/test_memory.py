@@ -222,7 +222,9 @@ async def test_of_whom_nothing_is_known_it_is_said(
         ("snowclaw:memory:npub:x", "d must end with an npub"),
         ("snowclaw:memory:x:y", "d must be snowclaw:memory:npub:<key>"),
         ("snowclaw:core", "d must be snowclaw:<category>:<key>"),
-        (alice.npub[:-1], "d must end with an npub"),
+        (alice.npub[:-1], "not a valid npub: check that it was copied whole"),
+        (alice.npub.replace("q", "p"), "not a valid npub: check that it was copied whole"),
+        ("npub:tea", "not a user's key: 'tea' (an npub, or 64, 32 or 16 hex characters)"),
         ("", "d must be snowclaw:<category>:<key>"),
     ],
 )
@@ -287,6 +289,13 @@ async def test_what_does_not_fit_the_key_is_bad_usage(
     assert sent(relay) == []
 
 
+async def test_a_mistyped_user_is_not_silently_a_word(
+    rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("memory", "set", alice.pubkey[:-1], "--note", "x") == 2
+    assert "a user is an npub, or 64, 32 or 16 hex, a group group:ID" in capsys.readouterr().err
+
+
 @pytest.mark.proves("S-23")
 async def test_an_owner_s_note_is_handed_to_the_agent(
     relay: FakeRelay, rookery: Rookery, tmp_path: Path
@@ -319,6 +328,38 @@ async def test_without_an_agent_s_key_an_owner_is_told_so(
     assert sent(relay) == []
 
 
+@pytest.mark.parametrize("terminal", [{}, {"FORCE_COLOR": "1", "COLUMNS": "80"}])
+async def test_nothing_found_is_said_beside_the_output_and_is_no_failure(
+    rookery: Rookery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    terminal: dict[str, str],
+) -> None:  # fmt: skip
+    for name, value in terminal.items():
+        monkeypatch.setenv(name, value)
+    context = ("--format", "context")
+    for args in (
+        ("memory", "list"), ("memory", "search", "tea"), ("memory", "search", "tea", *context),
+        ("session", "list"), ("session", "search", "tea"), ("session", "search", "tea", *context),
+        ("anamnesis", "recall", "tea"), ("anamnesis", "recall", "tea", *context),
+    ):
+        assert await rookery(*args) == 0
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert any(line.startswith("nothing found") for line in err.splitlines())
+        assert await rookery(*args, "--json") == 0
+        assert json.loads(capsys.readouterr().out) == []
+
+
+async def test_keys_are_whole_on_a_narrow_terminal(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    relay.events = [record(ALICE, {})]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    assert await rookery("memory", "list") == 0
+    assert capsys.readouterr().out == f"{ALICE}  {DAY}  {robot.npub[:12]}\n"
+
+
 async def test_one_key_a_line_sorted_with_time_and_author(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,10 +381,11 @@ async def test_one_key_a_line_sorted_with_time_and_author(
 
 
 @pytest.mark.proves("G-30")
+@pytest.mark.parametrize("said", [{}, "no document"])
 async def test_on_another_relay_one_s_own_are_listed_and_that_is_said(
-    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], said: object
 ) -> None:
-    relay.information = {}
+    relay.information = said
     relay.events = [record("snowclaw:core:a", "x"), record("snowclaw:core:b", "x", by=rover)]
     assert await rookery("memory", "list") == 0
     captured = capsys.readouterr()
@@ -569,6 +611,22 @@ async def test_config_by_another_key_fails_before_it_is_sent(
     assert await rookery(*args, "--owner", alice.npub, by=alice) == 0
 
 
+async def test_configuration_of_a_group_that_is_not_there_is_stored_and_warned_of(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("config", "set", "group:tea", "respond_mode=all")
+    relay.information = {"pubkey": owner.pubkey, "self": rover.pubkey, "supported_nips": [1, 29]}
+    assert await rookery(*args, by=owner) == 0
+    out, err = capsys.readouterr()
+    assert out == f"stored {sent(relay)[-1].id[:8]} snowclaw:config:group:tea\n"
+    assert err.startswith(f"warning: there is no group 'tea' that {owner.npub} may see")
+    relay.events.append(rover.sign(39000, [["d", "tea"]], "", AT))
+    assert await rookery(*args, by=owner) == 0
+    assert capsys.readouterr().err == ""
+    assert await rookery("config", "set", "global", "respond_mode=all", by=owner) == 0
+    assert capsys.readouterr().err == ""
+
+
 async def test_where_nobody_says_who_the_owner_is_the_relay_decides(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -592,7 +650,9 @@ async def test_where_nobody_says_who_the_owner_is_the_relay_decides(
         (("global",), "Missing argument"),
         (("globe", "respond_mode=all"), "'globe' is neither global, nor group:ID, nor npub:KEY"),
         (("group:", "respond_mode=all"), "'group:' is neither global, nor group:ID, nor npub:KEY"),
-        (("npub:x", "respond_mode=all"), "npub:KEY with an npub or 16, 32 or 64 hex"),
+        (("npub:x", "respond_mode=all"), "not a user's key: 'x'"),
+        (("npub1xxx", "respond_mode=all"), "not a valid npub: check that it was copied whole"),
+        (("npub:npub1xxx", "respond_mode=all"), "not a valid npub"),
     ],
 )
 async def test_bad_configuration_is_bad_usage(
@@ -641,7 +701,7 @@ async def test_a_key_that_names_nobody_is_no_word_of_the_agent_s_own(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for key, why in (
-        ("group:", "group:ID"), ("npub:tea", "an npub or"), ("npub1tea", "an npub or"),
+        ("group:", "group:ID"), ("npub:tea", "an npub, or 64"), ("npub1tea", "not a valid npub"),
     ):  # fmt: skip
         assert await rookery("memory", "set", key, "some text") == 2
         assert why in capsys.readouterr().err
@@ -653,8 +713,10 @@ async def test_a_user_s_key_is_never_a_secret_one(
 ) -> None:
     assert await rookery("config", "get", "group:tea", "--npub", alice.nsec, by=owner) == 2
     err = capsys.readouterr().err
-    assert "must be an npub" in err
+    assert "that is a secret key" in err
     assert alice.nsec not in err
+    assert await rookery("config", "get", "group:tea", "--npub", "npub1xxx", by=owner) == 2
+    assert "Invalid value for --npub: not a valid npub" in capsys.readouterr().err
     for scope in (alice.nsec, f"npub:{alice.nsec}", f"npub:{alice.nsec.upper()}"):
         assert await rookery("config", "get", scope, by=owner) == 2
         assert await rookery("config", "set", scope, "respond_mode=all", by=owner) == 2

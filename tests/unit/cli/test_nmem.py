@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_session_that_begins_beyond_all_calendars_is_told_by_its_number(
         begin_session(db, Session("far", "rook", 2**63 - 1), None)
     code, out, _ = nmem("status")
     assert code == 0
-    assert f"last session: far (rook, {2**63 - 1} UTC)" in out
+    assert f"last session: far (rook, {2**63 - 1} UTC), begun ahead of this clock" in out
 
 
 def test_a_search_prints_an_array_or_ids(here: Database, nmem: Nmem) -> None:
@@ -87,6 +88,7 @@ def test_a_search_prints_an_array_or_ids(here: Database, nmem: Nmem) -> None:
     ]  # fmt: skip
     (whole,) = as_json(nmem("search", "heron", "--full"))
     assert (whole["content"], whole["tool_name"], whole["project"]) == ("heron", "Grep", "rook")
+    assert nmem("search", "unicorn", "--ids") == (0, "", "nothing found\n")
     code, out, _ = nmem("search", "py", "--ids", "--limit", "2")
     assert (code, len(out.splitlines())) == (0, 2)
     assert as_json(nmem("search", "py", "--ids", "--json", "--order-by", "blended")) == [3, 2, 1]
@@ -113,9 +115,19 @@ def test_the_status_tells_of_the_file_and_of_what_waits(here: Database, nmem: Nm
     assert status["last_session"]["id"] == "t"
     code, out, _ = nmem("status")
     assert code == 0
-    assert "observations: 4\n" in out
+    assert "observations: 4, 0 of them pinned\n" in out
     assert "last session: t (rook, " in out
-    assert "waiting: 7\n" in out
+    assert "waiting: 7 records to be sent to the relay\n" in out
+    assert f"size: {status['bytes'] / 1000:.1f} kB\n" in out
+    assert re.search(r"begun [\d,]+ days ago, not ended$", out, re.MULTILINE)
+    assert not re.search("True|False|None", out)
+
+
+def test_the_status_of_an_empty_cache_is_told_in_words_too(nmem: Nmem) -> None:
+    _, out, _ = nmem("status")
+    assert "last session: none yet\n" in out
+    assert "refused: 0 records by the relay\n" in out
+    assert not re.search("True|False|None", out)
 
 
 @pytest.mark.usefixtures("here")
@@ -244,13 +256,34 @@ def test_what_is_imported_is_counted_and_what_is_not_there_named(
     assert nmem("import", str(here.path))[1].startswith("sessions 0, prompts 0")
 
 
-def test_a_plain_cache_is_warned_of(nmem: Nmem, home: Path) -> None:
+@pytest.mark.proves("M-09")
+def test_a_plain_cache_is_warned_of_once(nmem: Nmem, home: Path) -> None:
     _, settings = find_nmem_settings(home)
     with cache(settings.db) as database:
         a_session(database)
-    code, _, err = nmem("status")
+    code, out, err = nmem("search", "file")  # the first look at what hooks have made
     assert code == 0
     assert "is not encrypted" in err
+    assert nmem("search", "file") == (0, out, ""), "it is said once"
+    assert nmem("context")[2] == ""
+    for _ in range(2):
+        code, out, err = nmem("status")
+        assert (code, err.count("is not encrypted")) == (0, 1)
+        assert "encrypted: no\n" in out
+
+
+@pytest.mark.proves("M-09")
+def test_another_reason_why_a_cache_is_plain_is_said_again(
+    nmem: Nmem, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, settings = find_nmem_settings(home)
+    with cache(settings.db) as database:
+        a_session(database)
+    reasons = {nmem("context")[2], nmem("context")[2]}
+    monkeypatch.setattr("relay.client.nmem.database.cipher_module", lambda: None)
+    reasons |= {nmem("context")[2], nmem("context")[2]}
+    assert len(reasons) == 3, reasons
+    assert "" in reasons
 
 
 def test_settings_and_keys_that_cannot_be_used_are_named(

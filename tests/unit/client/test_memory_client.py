@@ -128,6 +128,20 @@ async def test_a_relay_that_goes_away_under_a_question_is_not_waited_for(
     await fake.start()
 
 
+async def test_a_relay_that_does_not_answer_is_not_asked_what_it_offers(tmp_path: Path) -> None:
+    async def heard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(heard, "127.0.0.1", 0)
+    url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    client = Client(url, robot, pace=PACE, may_be_away=True)
+    async with silent, client, Notes(client, robot, folder=tmp_path) as memory:
+        async with asyncio.timeout(PACE.deadline_s / 2):
+            assert not await memory.searches()
+            assert not await memory.offers("index_tags", "hk")
+
+
 async def test_what_waits_is_read_with_the_copy(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.publish(note("stored", "b"))
     async with online(fake, tmp_path) as memory:

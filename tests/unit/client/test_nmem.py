@@ -134,12 +134,21 @@ async def test_secrets_leave_before_anything_is_stored(fake: FakeRelay, tmp_path
         await memory.session("s")
         await memory.prompt("s", f"use {secret}", Source.USER)
         number = await memory.observe("s", "command", f"curl {secret}")
+        told = await memory.observe(
+            "s", "edit", "tea", file_path=f"/w/{secret}",
+            metadata={"response": [f"is {secret}"], "lines": 3},
+        )  # fmt: skip
         marker = await memory.mark("plum", "rook")
         await memory.queue_task(f"use {secret}")
         assert number is not None
-        first, second = await memory.get([number, marker])
+        assert told is not None
+        first, edit, second = await memory.get([number, told, marker])
         assert (first.content, first.metadata) == ("curl [REDACTED]", {"redacted": True})
+        assert edit.file_path == "/w/[REDACTED]"
+        assert edit.metadata == {"response": ["is [REDACTED]"], "lines": 3}
         assert (second.content, second.metadata) == ("[REDACTED]", {"redacted": True})
+        ended = await memory.end_session("s", {"intent": secret, "learned": ["plum", "tea"]})
+        assert ended.summary == Summary("[REDACTED]", learned=("[REDACTED]", "tea"))
         assert query(memory.database, "SELECT prompt FROM _rk_tasks") == [("use [REDACTED]",)]
         await memory.sync()
     assert fake.events
@@ -300,6 +309,17 @@ async def test_the_owner_of_the_relay_pins_what_agents_did(
         assert [each.is_pinned for each in await agent.get([1, 2])] == [False, False]
 
 
+@pytest.mark.parametrize("named", ["", "somebody", None, 7])
+async def test_a_relay_whose_owner_is_no_key_has_none(
+    fake: FakeRelay, tmp_path: Path, named: object
+) -> None:
+    fake.information = {"pubkey": named}
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        assert (await memory.sync()).sent > 0
+        assert await memory.rebuild() > 0
+
+
 @pytest.mark.proves("M-07")
 async def test_a_pin_that_is_deleted_at_the_relay_pins_no_more(
     fake: FakeRelay, tmp_path: Path
@@ -362,7 +382,7 @@ INSERT INTO sessions VALUES ('bad', 'rook', 'yesterday', NULL, NULL, NULL, NULL)
 INSERT INTO prompts VALUES (7, 's', 110, 'user', 'password=hunter2 please', 9);
 INSERT INTO prompts VALUES (8, 's', 111, 'nobody', 'x', 9);
 INSERT INTO observations VALUES (41, 's', 7, 120, 'command', 'PostToolUse', 'Bash', NULL,
-    'make token=abc', '{"failed": true}', 1, 3);
+    'make token=abc', '{"failed": true, "response": "token=abc"}', 1, 3);
 INSERT INTO observations VALUES (42, 'unknown', NULL, 130, 'brand_new', '', NULL, '/w/a', 'x',
     'not JSON', 0, 3);
 INSERT INTO observations VALUES (43, 's', NULL, -5, 'command', '', NULL, NULL, 'x', NULL, 0, 3);
@@ -391,7 +411,8 @@ async def test_a_database_of_twelve_migrations_is_read_as_the_document_names_it(
         assert session.signature == (("marker", 2), ("command", 1))
         assert session.summary == Summary("tea", ("first wins",))
         assert [prompt.content for prompt in prompts] == ["[REDACTED] please"]
-        assert (made.prompt_id, made.metadata, made.is_pinned) == (1, {"failed": True}, True)
+        facts = {"failed": True, "response": "[REDACTED]"}
+        assert (made.prompt_id, made.metadata, made.is_pinned) == (1, facts, True)
         assert made.content == "make [REDACTED]"
         odd, _, _ = await memory.trace("odd")
         assert (odd.ended_at, odd.signature, odd.summary) == (100, None, None)

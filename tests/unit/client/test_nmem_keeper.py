@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.client.nmem.keeper import keep
-from relay.client.nmem.recording import log, log_of
+from relay.client.nmem.recording import Hooks, log, log_of, take_alone
 from relay.client.settings import FILE
 from relay.errors import UserError
-from relay.hook import SOCKET, words
+from relay.hook import LOCK, SOCKET, words
 from tests.cast import robot
 from tests.unit.client.nmem_cache import NOW
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 PROMPT = json.dumps(
     {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": "/w/rook", "prompt": "tea"}
 ).encode()
+SOON = 4_000_000_000
+"""Unix seconds: no hook that waits no longer."""
 
 
 @pytest.fixture
@@ -42,9 +45,11 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def kept(home: Path, idle_s: float = 60.0) -> AsyncIterator[asyncio.Task[None]]:
+async def kept(
+    home: Path, idle_s: float = 60.0, lock: int | None = None
+) -> AsyncIterator[asyncio.Task[None]]:
     """A keeper that listens."""
-    task = asyncio.create_task(keep(home, idle_s))
+    task = asyncio.create_task(keep(home, idle_s, lock))
     socket = home / SOCKET
     while not await asyncio.to_thread(socket.is_socket):
         assert not task.done(), task.exception()
@@ -68,35 +73,91 @@ async def asked(home: Path, *said: bytes) -> bytes:
 
 async def test_it_records_what_it_is_told(home: Path) -> None:
     async with kept(home):
-        assert await asked(home, *words("UserPromptSubmit"), PROMPT) == b"+"
-        assert await asked(home, *words(""), PROMPT) == b"+"
+        assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
+        assert await asked(home, *words("", SOON), PROMPT) == b"+"
         start = PROMPT.replace(b"UserPromptSubmit", b"SessionStart")
-        assert await asked(home, *words("SessionStart"), start) == b"+"
+        assert await asked(home, *words("SessionStart", SOON), start) == b"+"
 
 
 async def test_a_hook_that_says_nothing_does_not_end_it(home: Path) -> None:
     async with kept(home) as task:
         assert await asked(home) == b"-"
-        assert await asked(home, *words("UserPromptSubmit"), PROMPT) == b"+"
+        assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
         assert not task.done()
 
 
 async def test_garbage_is_a_line_in_the_log(home: Path) -> None:
     async with kept(home):
-        assert await asked(home, *words("Stop"), b"gar\0bage") == b"+"
+        assert await asked(home, *words("Stop", SOON), b"gar\0bage") == b"+"
     assert "Stop Invalid: invalid: the hook is not a JSON object" in log_of(home).read_text()
 
 
 @pytest.mark.parametrize(
-    "said", [[b"garbage"], [b"0.0", *words("Stop")[1:], PROMPT], [*words("Stop")[:2], b"x"]]
+    ("position", "word"),
+    [(0, b"0.0"), (1, b"ws://127.0.0.1:2"), (2, b"nsec1"), (3, b"another"), (5, b"noon"), (5, b"")],
 )
 async def test_who_has_other_settings_is_told_so_and_it_ends(
-    home: Path, said: list[bytes]
+    home: Path, position: int, word: bytes
 ) -> None:
+    said = [*words("Stop", SOON), PROMPT]
+    said[position] = word
     async with kept(home) as task:
         assert await asked(home, *said) == b"-"
         await asyncio.wait_for(task, 20)
     assert not (home / SOCKET).exists()
+
+
+@pytest.mark.proves("M-13")
+async def test_settings_that_cannot_be_used_are_a_line_in_the_log_for_every_hook(
+    home: Path,
+) -> None:
+    (home / FILE).parent.mkdir(parents=True)
+    (home / FILE).write_text("[nmem]\npattern = 5\n")
+    async with kept(home):
+        assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
+        assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
+    lines = [line for line in log_of(home).read_text().splitlines() if " keep " not in line]
+    assert [line.split(" ")[1:3] for line in lines] == [
+        ["Stop", "ConfigFaults:"], ["UserPromptSubmit", "ConfigFaults:"],
+    ]  # fmt: skip
+    assert "did you mean patterns?" in lines[0]
+
+
+async def test_a_cache_that_can_be_used_again_is_used_from_the_next_hook_on(home: Path) -> None:
+    cache = (home / SOCKET).with_name("nmem.db")
+    cache.mkdir(parents=True)
+    async with kept(home):
+        assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
+        cache.rmdir()
+        assert await asked(home, *words("UserPromptSubmit", SOON + 1), PROMPT) == b"+"
+    assert "UserPromptSubmit" in log_of(home).read_text()
+    assert prompts(home) == [SOON + 1]
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 5, 6])
+async def test_who_says_less_than_it_should_is_another_version(home: Path, number: int) -> None:
+    async with kept(home) as task:
+        assert await asked(home, *[*words("Stop", SOON), PROMPT][:number]) == b"-"
+        await asyncio.wait_for(task, 20)
+
+
+async def test_what_was_begun_before_it_ends_is_recorded(home: Path) -> None:
+    transcript = home / "transcript"
+    os.mkfifo(transcript)
+    hook = json.dumps({**json.loads(PROMPT), "transcript_path": str(transcript)}).encode()
+    async with kept(home) as task:
+        reader, writer = await asyncio.open_unix_connection(home / SOCKET)
+        writer.write(b"\0".join([*words("UserPromptSubmit", SOON), hook]))
+        writer.write_eof()
+        assert await asked(home, b"garbage") == b"-"
+        while (home / SOCKET).exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        os.close(await asyncio.to_thread(os.open, transcript, os.O_WRONLY))
+        assert await asyncio.wait_for(reader.read(), 20) == b"+"
+        writer.close()
+        await asyncio.wait_for(task, 20)
+    assert prompts(home) == [SOON]
 
 
 async def test_who_never_ends_what_it_says_is_not_waited_for(
@@ -109,14 +170,14 @@ async def test_who_never_ends_what_it_says_is_not_waited_for(
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.wait_for(reader.read(), 20) == b""
         writer.close()
-        assert await asked(home, *words("Stop"), PROMPT) == b"+"
+        assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
 
 
 async def test_it_ends_when_client_toml_changes(home: Path) -> None:
     async with kept(home) as task:
         (home / FILE).parent.mkdir(parents=True)
         (home / FILE).write_text("[nmem]\n")
-        assert await asked(home, *words("Stop"), PROMPT) == b"-"
+        assert await asked(home, *words("Stop", SOON), PROMPT) == b"-"
         await asyncio.wait_for(task, 20)
 
 
@@ -124,8 +185,60 @@ async def test_there_is_only_one_and_its_socket_is_its_owners(home: Path) -> Non
     async with kept(home):
         await asyncio.wait_for(keep(home), 20)
         assert stat.S_IMODE((home / SOCKET).stat().st_mode) == 0o600
-        assert (home / SOCKET).with_name("hook.lock").read_text() == f"{os.getpid()}\n"
-        assert await asked(home, *words("Stop"), PROMPT) == b"+"
+        assert (home / SOCKET).with_name(LOCK).read_text() == f"{os.getpid()}\n"
+        assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
+
+
+def locked(home: Path) -> int:
+    """The lock, as a hook takes it."""
+    (home / SOCKET).parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open((home / SOCKET).with_name(LOCK), os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return lock
+
+
+async def test_the_lock_of_the_hook_that_started_it_becomes_its_own(home: Path) -> None:
+    lock = locked(home)
+    async with kept(home, lock=os.dup(lock)):
+        os.close(lock)
+        with pytest.raises(BlockingIOError):
+            locked(home)
+        assert (home / SOCKET).with_name(LOCK).read_text() == f"{os.getpid()}\n"
+        assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
+    os.close(locked(home))
+
+
+async def test_with_a_lock_that_is_not_ours_it_ends_at_once(home: Path) -> None:
+    lock = locked(home)
+    another = os.open((home / SOCKET).with_name(LOCK), os.O_RDWR)
+    await asyncio.wait_for(keep(home, lock=another), 20)
+    os.close(lock)
+
+
+# -- when -----------------------------------------------------------------------------------------
+
+
+def prompts(home: Path) -> list[int]:
+    """When each of them was, in Unix seconds."""
+    with contextlib.closing(Hooks(home).database) as database, database.reading() as db:
+        return [at for (at,) in db.execute("SELECT timestamp FROM prompts ORDER BY id")]
+
+
+@pytest.mark.proves("M-03", "M-13")
+async def test_a_hook_that_records_itself_what_it_has_told_is_recorded_once(home: Path) -> None:
+    async with kept(home):
+        assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
+        await asyncio.to_thread(take_alone, home, PROMPT, "UserPromptSubmit", SOON)
+        assert await asked(home, *words("UserPromptSubmit", SOON + 1), PROMPT) == b"+"
+    assert prompts(home) == [SOON, SOON + 1]
+
+
+async def test_what_a_hook_said_that_waits_no_longer_is_left_to_it(home: Path) -> None:
+    async with kept(home) as task:
+        assert await asked(home, *words("UserPromptSubmit", NOW), PROMPT) == b"-"
+        assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
+        assert not task.done()
+    assert prompts(home) == [SOON]
 
 
 async def test_without_work_it_ends(home: Path) -> None:
@@ -138,7 +251,7 @@ async def test_what_one_that_was_killed_left_behind_is_no_hindrance(home: Path) 
     (home / SOCKET).parent.mkdir(parents=True)
     (home / SOCKET).touch()
     async with kept(home):
-        assert await asked(home, *words("UserPromptSubmit"), PROMPT) == b"+"
+        assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
 
 
 @pytest.mark.parametrize("size", [10, 1_000_001])

@@ -1,0 +1,140 @@
+"""What became of a memory: what holds in its place, what rests on it, whose work it is.
+
+`rookery anamnesis resolve|children|credit|amend`. MEMORY.md X-07, X-09, X-10, X-17.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
+from relay.cli.anamnesis_options import SHARE, TYPE
+from relay.cli.connect import Server
+from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.tables import say_nothing_found
+from relay.client.anamnesis import UnknownMemory
+from relay.nostr.keys import npub
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from relay.client.anamnesis import Anamnesis
+    from relay.memory.anamnesis.correction import Resolution
+    from relay.memory.anamnesis.provenance import Credit
+    from relay.memory.anamnesis.records import Memory
+
+
+@click.command("resolve", epilog="Example: rookery anamnesis resolve d78e3a18")
+@click.argument("hashed", metavar="H")
+@client_options
+@json_option
+def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """Print the way from a memory to the one that holds now: hashes, the last one holds."""
+
+    async def work(memory: Anamnesis) -> Resolution:
+        full = await memory.full_hash(hashed)
+        if await memory.get(full) is None:
+            raise UnknownMemory(full)
+        return await memory.resolve(full)
+
+    found = with_memory(Server(relay, key_file), work)
+    if as_json:
+        print_json({
+            "current": found.current, "chain": found.chain, "forks": found.forks,
+            "circle": found.is_circle,
+        })  # fmt: skip
+        return
+    for each in found.chain:
+        click.echo(each)
+    for old, new in found.forks:
+        click.echo(
+            f"{new[:SHORT]} was put in place of {old[:SHORT]} too, and does not count", err=True
+        )
+    if found.is_circle:
+        click.echo("the way comes back to itself: the last one before that is given", err=True)
+
+
+@click.command("children", epilog="Example: rookery anamnesis children d78e3a18")
+@click.argument("hashed", metavar="H")
+@client_options
+@json_option
+def children(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """List what rests on a memory directly, oldest first: hash and text."""
+
+    async def work(memory: Anamnesis) -> Sequence[Memory]:
+        return await memory.children(await memory.full_hash(hashed))
+
+    found = with_memory(Server(relay, key_file), work)
+    if as_json:
+        print_json([
+            {
+                "hash": each.hash, "id": each.event.id, "author": each.author,
+                "content": each.entry.content,
+            }
+            for each in found
+        ])  # fmt: skip
+        return
+    for each in found:
+        click.echo(f"{each.hash[:SHORT]}  {one_line(each.entry.content)}")
+    if not found:
+        say_nothing_found()
+
+
+@click.command("credit", epilog="Example: rookery anamnesis credit d78e3a18")
+@click.argument("hashed", metavar="H")
+@client_options
+@json_option
+def credit(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """Say whose work a memory is, with all that it rests on: entries, key and name of each."""
+
+    async def work(memory: Anamnesis) -> Sequence[Credit]:
+        full = await memory.full_hash(hashed)
+        found = await memory.credit(full)
+        if not found:
+            raise UnknownMemory(full)
+        return found
+
+    found = with_memory(Server(relay, key_file), work)
+    if as_json:
+        print_json([
+            {"author": each.author, "name": each.name, "entries": each.entries} for each in found
+        ])  # fmt: skip
+        return
+    for each in found:
+        name = "" if each.name == each.author else printable(each.name)
+        click.echo(f"{each.entries}  {npub(each.author)}  {name}".rstrip())
+
+
+@click.command("amend", epilog="Example: rookery anamnesis amend d78e3a18 --confidence 0.9")
+@click.argument("hashed", metavar="H")
+@click.option("--type", "memory_type", type=TYPE, help="What kind of memory it is.")
+@click.option("--tag", "tags", multiple=True, metavar="T", help="A topic; all of them anew.")
+@click.option("--confidence", type=SHARE, metavar="C", help="How sure it is.")
+@click.option("--undo", is_flag=True, help="As the memory itself says, again.")
+@client_options
+@json_option
+def amend(
+    hashed: str, memory_type: str | None, tags: tuple[str, ...], confidence: float | None,
+    relay: str | None, key_file: Path | None, *, undo: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Change type, topics or confidence of one's own memory; its text and hash stay.
+
+    An amendment takes the place of the one before, as a whole.
+    """
+    given = {"memory_type": memory_type, "tags": list(tags) or None, "confidence": confidence}
+    fields = {name: value for name, value in given.items() if value is not None}
+    if undo == bool(fields):
+        raise click.UsageError("give one or more of --type, --tag and --confidence, or --undo")
+
+    async def work(memory: Anamnesis) -> tuple[str, str]:
+        full = await memory.full_hash(hashed)
+        return full, (await memory.amend(full, **fields)).event.id
+
+    full, event_id = with_memory(Server(relay, key_file), work)
+    if as_json:
+        print_json({"hash": full, "amended": fields, "id": event_id})
+    else:
+        click.echo(f"amended {full[:SHORT]}")

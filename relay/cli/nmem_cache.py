@@ -1,0 +1,68 @@
+"""The cache of this machine, as `rookery nmem` and `rookery mcp` open it. MEMORY.md M-09."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from relay.client.nmem.cipher import cache_key
+from relay.client.nmem.database import Database
+from relay.client.nmem.settings import find_nmem_settings
+from relay.client.nmem.writing import about, set_about
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from relay.client.nmem.cipher import CacheKey
+
+_WARNED: Final = "warned"
+
+
+def key_here() -> CacheKey | None:
+    _, settings = find_nmem_settings(Path.home())
+    return cache_key(os.environ, settings.key_file, settings.data / "nmem.key")
+
+
+@contextmanager
+def opened_here() -> Iterator[Database]:
+    _, settings = find_nmem_settings(Path.home())
+    database = Database(settings.db, key_here())
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def reading_here() -> Iterator[Any]:
+    """One state of the cache; who reads it for the first time hears how safe it is not."""
+    with opened_here() as database:
+        warn(database)
+        with database.reading() as db:
+            yield db
+
+
+def warn(database: Database) -> None:
+    """On stderr, what `new_warning` gives."""
+    if warning := new_warning(database):
+        click.echo(f"warning: {warning}", err=True)
+
+
+def new_warning(database: Database) -> str:
+    """How safe the file is not, unless that was told of this file before; empty: nothing to tell.
+
+    A file that is made by a hook, where nobody looks, has not been told of yet.
+    """
+    warning = database.warning
+    if not warning:
+        return ""
+    with database.reading() as db:
+        if about(db, _WARNED) == warning:
+            return ""
+    with database.transaction() as db:
+        set_about(db, {_WARNED: warning})
+    return f"{warning}; this is said once, and by `rookery nmem status`"

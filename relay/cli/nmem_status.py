@@ -1,0 +1,69 @@
+"""`rookery nmem status`. MEMORY.md §5.8."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.cli.nmem_cache import new_warning, opened_here
+from relay.cli.options import json_option, print_json, printable
+from relay.cli.words import age_of, counted, size_of
+from relay.client.connection import unix_now
+from relay.client.nmem import reading
+from relay.memory.aman.times import utc
+
+if TYPE_CHECKING:
+    from relay.memory.nmem.records import Session
+
+
+@click.command("status", epilog="Example: rookery nmem status --json")
+@json_option
+def status(*, as_json: bool) -> None:
+    """Show the cache: its file, how much is in it, and what waits for the relay."""
+    with opened_here() as database:
+        new_warning(database)  # is told here at any rate
+        with database.reading() as db:
+            counts = reading.counts(db)
+            last = reading.last_session(db)
+            refused = reading.refused(db)
+    size = database.path.stat().st_size
+    if database.warning:
+        click.echo(f"warning: {database.warning}", err=True)
+    if as_json:
+        print_json({
+            "file": str(database.path), "bytes": size, "encrypted": database.is_encrypted,
+            **asdict(counts), "last_session": None if last is None else _as_json(last),
+            "refusals": [{"d": d, "reason": reason} for d, reason in refused],
+        })  # fmt: skip
+        return
+    for name, value in (
+        ("file", str(database.path)),
+        ("size", size_of(size)),
+        ("encrypted", "yes" if database.is_encrypted else "no"),
+        ("sessions", f"{counts.sessions:,}"),
+        ("prompts", f"{counts.prompts:,}"),
+        ("observations", f"{counts.observations:,}, {counts.pinned:,} of them pinned"),
+        ("last session", "none yet" if last is None else _in_words(last, unix_now())),
+        ("waiting", counted(counts.waiting, "record") + " to be sent to the relay"),
+        ("refused", counted(counts.refused, "record") + " by the relay"),
+    ):
+        click.echo(f"{name}: {printable(value)}")
+    for d, reason in refused:
+        click.echo(f"  {printable(d)}: {printable(reason)}")
+
+
+def _in_words(session: Session, now: int) -> str:
+    if session.ended_at is None:
+        how = f"begun {age_of(session.started_at, now)}, not ended"
+    else:
+        how = f"ended {age_of(session.ended_at, now)}"
+    return f"{session.id} ({session.project}, {utc(session.started_at)} UTC), {how}"
+
+
+def _as_json(session: Session) -> dict[str, object]:
+    return {
+        "id": session.id, "project": session.project, "started_at": session.started_at,
+        "ended_at": session.ended_at,
+    }  # fmt: skip

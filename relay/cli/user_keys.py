@@ -1,0 +1,30 @@
+"""A user's key as people type it, for records that Snowclaw keeps under it. MEMORY.md S-01."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from relay.errors import Invalid
+from relay.memory.snowclaw.keys import hex_of
+from relay.nostr.keys import public_key
+
+NOT_PUBLIC: Final = "that is a secret key; give the public one (npub or 64 hex)"
+
+
+def user_in(text: str) -> str:
+    """As much of the public key as an npub, or 64, 32 or 16 hex, hold.
+
+    Raises Invalid in words about the key: whoever typed it knows nothing of a record's `d`. A
+    secret key is not repeated.
+    """
+    lowered = text.strip().lower()
+    if lowered.startswith("nsec1"):
+        raise Invalid(NOT_PUBLIC)
+    if lowered.startswith("npub1"):
+        return public_key(lowered)
+    try:
+        return hex_of(lowered)
+    except Invalid:
+        raise Invalid(
+            f"not a user's key: {text[:80]!r} (an npub, or 64, 32 or 16 hex characters)"
+        ) from None

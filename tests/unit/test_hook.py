@@ -1,0 +1,194 @@
+"""A hook as an agent calls it: it tells the keeper, waits for one, or leaves one behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.hook import LOCK, SOCKET, Heard, is_done, words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SAID = b'{"session_id": "s",\0 "prompt": "\xff"}'
+ASK = """\
+import sys
+import relay.hook
+sys.executable = sys.argv[1]
+relay.hook.ANSWER_S = 0.3
+sys.exit(relay.hook.is_done(["Stop"]))
+"""
+"""A hook in a process of its own, which is told what to start as Python."""
+KEEPER = """\
+#!/bin/sh
+echo "$@" >> "$HOME/started"
+while [ -e "$HOME/hold" ]; do sleep 0.02; done
+"""
+"""It does nothing but to be there."""
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="rk"))  # short, as the path of a socket must be
+    (made / SOCKET).parent.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(made))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SAID)))
+    yield made
+    shutil.rmtree(made)
+
+
+@contextlib.contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """As by a hook that is about to start a keeper."""
+    with (home / SOCKET).with_name(LOCK).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def is_locked(home: Path) -> bool:
+    try:
+        with locked(home):
+            return False
+    except BlockingIOError:
+        return True
+
+
+@contextlib.contextmanager
+def keeper(home: Path, *answers: bytes) -> Iterator[list[bytes]]:
+    """One that says this to one hook after another; what they asked."""
+    asked = []
+
+    def answer() -> None:
+        for each in answers:
+            hook, _ = listener.accept()
+            with hook:
+                hook.settimeout(20)
+                said = b""
+                while part := hook.recv(65_536):
+                    said += part
+                asked.append(said)
+                hook.sendall(each)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.settimeout(20)
+        listener.bind(str(home / SOCKET))
+        listener.listen()
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield asked
+        finally:
+            thread.join()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_a_keeper_is_told_all_and_what_it_answers_is_printed(
+    home: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    began = int(time.time())
+    with keeper(home, b"+known: tea") as asked:
+        assert is_done(["Stop"])
+    assert capsysbinary.readouterr().out == b"known: tea"
+    *agreed, at, first, second = asked[0].split(b"\0")
+    assert [*agreed, b"0"] == words("Stop", 0)
+    assert b"\0".join([first, second]) == SAID
+    assert began <= int(at) <= began + 60
+    assert not (home / SOCKET).with_name(LOCK).exists()
+
+
+def test_while_another_hook_starts_a_keeper_it_is_waited_for(
+    home: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.hook.ANSWER_S", 20.0)
+    with locked(home), keeper(home, b"", b"-", b"+done") as asked:
+        assert is_done(["Stop"])
+    assert capsysbinary.readouterr().out == b"done"
+    assert len(asked) == 3
+    assert len(set(asked)) == 1
+
+
+def test_a_keeper_that_does_not_come_is_not_waited_for_long(
+    home: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.hook.ANSWER_S", 0.05)
+    began = int(time.time())
+    with locked(home):
+        assert not is_done(["Stop"])
+        heard = sys.stdin.buffer
+        assert isinstance(heard, Heard)
+        assert began <= heard.at <= began + 60
+        assert not is_done(["Stop"]), "it does not ask again"
+    assert heard.read() == SAID
+    assert capsysbinary.readouterr().out == b""
+
+
+def test_one_that_says_nothing_is_not_waited_for_long_either(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.hook.ANSWER_S", 0.05)
+    with locked(home), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / SOCKET))
+        listener.listen()
+        assert not is_done(["Stop"])
+
+
+@pytest.mark.slow
+def test_of_many_that_find_no_keeper_one_starts_it_and_hands_on_the_lock(home: Path) -> None:
+    (home / "hold").touch()
+    (home / "keeper").write_text(KEEPER)
+    (home / "keeper").chmod(0o700)
+    (home / SOCKET).with_name(LOCK).write_text("1234567\n")
+    hooks = [
+        subprocess.Popen([sys.executable, "-c", ASK, home / "keeper"], stdin=subprocess.PIPE)
+        for _ in range(12)
+    ]
+    for hook in hooks:
+        hook.communicate(SAID, timeout=60)
+    assert [hook.returncode for hook in hooks] == [0] * 12
+    assert is_locked(home)
+    assert (home / SOCKET).with_name(LOCK).read_text() == ""
+    (home / "hold").unlink()
+    wait_until(lambda: not is_locked(home))
+    (line,) = (home / "started").read_text().splitlines()
+    assert line.startswith("-P -m relay hook keep --lock ")
+
+
+@pytest.mark.parametrize("nowhere", ["/dev/null", "/dev/null/home", "home"])
+def test_where_no_keeper_can_be_the_hook_is_left_to_itself(
+    home: Path, monkeypatch: pytest.MonkeyPatch, nowhere: str
+) -> None:
+    monkeypatch.setenv("HOME", nowhere)
+    monkeypatch.setattr(sys, "executable", str(home / "nothing"))
+    assert not is_done(["Stop"])
+    assert sys.stdin.buffer.read() == SAID
+
+
+def test_an_agent_that_has_closed_stdin_has_said_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert is_done(["Stop"])
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall", "keep", "--help", "-h"])
+def test_what_is_no_hook_reads_nothing(home: Path, command: str) -> None:
+    assert not is_done([command])
+    assert sys.stdin.buffer.read() == SAID
