@@ -1,4 +1,4 @@
-"""What `match` and `except` may ask: of a write (`Condition`), and of a row (`relay.visibility`).
+"""What `match` and `except` may ask: of a write (`Condition`), and of a row (`relay.read_rules`).
 
 A write is asked more than a row, because what is true of the author at that moment is not stored:
 who-words, age, what it replaces.

@@ -7,6 +7,7 @@ runs for each event on its way in.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -176,7 +177,7 @@ class PolicySet:
         """Where each of `read_rules` stands."""
         self.keep_places = keep_places
         """Where each of `keep.rules` stands."""
-        self.sweeps = sweeps or SweepRules()
+        self.sweeps = SweepRules() if sweeps is None else sweeps
         """Which rows go, and which must not."""
         self.forgetting = forgetting
         """What of it each `[[retention]]` says."""
@@ -213,27 +214,9 @@ class PolicySet:
 
     def with_people(self, people: People) -> PolicySet:
         """These policies with other people."""
-        return PolicySet(
-            people=people,
-            keep=self.keep,
-            read_rules=self.read_rules,
-            write_rules=self.write_rules,
-            groups=self.groups,
-            limits=self.limits,
-            memory=self.memory,
-            auth_writes=self.auth_writes,
-            banned_rows=self.banned_rows,
-            searched=self.searched,
-            trusted_readers=self.trusted_readers,
-            plugins=self.plugins,
-            read_places=self.read_places,
-            keep_places=self.keep_places,
-            sweeps=self.sweeps,
-            forgetting=self.forgetting,
-            files=self.files,
-            key_files=self.key_files,
-            notes=self.notes,
-        )
+        changed = copy(self)
+        changed.people = people
+        return changed
 
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
         """What is wrong with an event whatever its author and our state; before its signature."""

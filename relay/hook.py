@@ -42,8 +42,8 @@ class Heard(io.BytesIO):
         """Unix seconds. Whoever records it, or both, names the same time: it stays one record."""
 
 
-def is_done(args: list[str]) -> bool:
-    """Whether nothing is left to do. If not, stdin is `Heard`."""
+def tell_keeper(args: list[str]) -> bool:
+    """Whether nothing is left to do. If something is, stdin of a hook is `Heard`."""
     if args and args[0] in _NO_HOOKS:
         return False
     if sys.stdin is None:
@@ -80,7 +80,7 @@ def _answer(asking: bytes) -> bytes | None:
         if answer is not None:
             return answer
         try:
-            if _is_left_behind(os.path.dirname(socket)):
+            if _leave_keeper(os.path.dirname(socket)):
                 return None
         except OSError:
             return None  # nowhere to leave one
@@ -113,9 +113,9 @@ def _left(ends: float) -> float:
     return max(0.0, ends - time.monotonic())
 
 
-def _is_left_behind(folder: str) -> bool:
-    """Whether a keeper was started here, by whom has its lock; False: another has that. The new
-    one inherits it, so that it is never free in between. Raises OSError."""
+def _leave_keeper(folder: str) -> bool:
+    """Start a keeper with its lock, which it inherits, so that it is never free in between; False:
+    another process has that lock. Raises OSError."""
     import fcntl
 
     os.makedirs(folder, 0o700, exist_ok=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Hands over to `relay.__main__`, if that is ours."""
-    if sys.argv[1:2] == ["hook"] and _is_told():
+    if sys.argv[1:2] == ["hook"] and _tell_keeper():
         return
     from importlib.util import find_spec
     from pathlib import Path
@@ -36,13 +36,13 @@ def main() -> None:
     run()
 
 
-def _is_told() -> bool:
+def _tell_keeper() -> bool:
     """Whether a hook of a coding agent is done, before anything is imported that takes time."""
     try:
-        from relay.hook import is_done
+        from relay.hook import tell_keeper
     except ImportError:
         return False  # a foreign `relay`: it is named below
-    return is_done(sys.argv[2:])
+    return tell_keeper(sys.argv[2:])
 
 
 def _is_ours(folder: Path) -> bool:

@@ -2,7 +2,7 @@
 
 House rules: a call is a few changes of lists, kept as they are by the store and folded here; the
 lane alone makes them. Nothing here acts: what a ban does to reads stands in `relay.visibility`, to
-rows in `relay.decision`, to open connections in the server.
+rows in `relay.deletion`, to open connections in the server.
 """
 
 from __future__ import annotations

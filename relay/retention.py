@@ -176,4 +176,3 @@ class KeepRules:
                 if rule.match.holds(row, _NO_GROUPS):
                     return rule.keep
         return keep_by_kind(event.kind)
-

@@ -1,4 +1,4 @@
-"""Rows of the store, what a batch must know of them, and what it changes. Data only.
+"""Rows of the store, what a batch must know of them, and what it changes.
 
 Stores look up what is Wanted and apply a WritePlan; what becomes of an event between the two is
 `relay.retention`'s to decide, and what a deletion takes `relay.deletion`'s.

@@ -381,5 +381,3 @@ def _touches(match: Match, kind: int, d: str | None, *, in_group: bool) -> bool:
         and not d.endswith(":")
         and not d.startswith(match.d_prefixes)
     )
-
-

@@ -47,7 +47,9 @@ def export_command(
 
     With --json the summary is JSON; without -o, where stdout has the events, it is on stderr.
     """
-    filter_ = None if filter_text is None else _filter_from(filter_text, folder)
+    filter_ = None
+    if filter_text is not None:
+        filter_ = filter_of(filter_text, load_config(folder / "rookery.toml").storage.terms)
     if target == Path("-"):
         target = None
     try:
@@ -96,7 +98,8 @@ async def _export(
                 rate = done.events / max(perf_counter() - began, 1e-3)
                 progress.update(task, completed=done.events, rate=f"{rate:,.0f} events/s")
 
-            done = await export_events(opened, filter_ or Filter(), out, note)
+            wanted = Filter() if filter_ is None else filter_
+            done = await export_events(opened, wanted, out, note)
             progress.update(task, total=done.events, completed=done.events)
             return done
 
@@ -117,10 +120,6 @@ async def export_events(
         if isinstance(pages, AsyncGenerator):
             await pages.aclose()
     return done
-
-
-def _filter_from(text: str, folder: Path) -> Filter:
-    return filter_of(text, load_config(folder / "rookery.toml").storage.terms)
 
 
 def filter_of(text: str, terms: FilterTerms) -> Filter:

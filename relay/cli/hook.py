@@ -21,7 +21,7 @@ import orjson
 from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
 from relay.errors import UserError
-from relay.hook import Heard, is_done
+from relay.hook import Heard, tell_keeper
 from relay.memory.nmem.capture import HookEvent
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def hook(ctx: click.Context) -> None:
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def event(args: tuple[str, ...] = ()) -> None:
     """Record one hook; done, whatever happens."""
-    if is_done(list(args)):
+    if tell_keeper(list(args)):
         return
     from relay.client.nmem.recording import take_alone
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.nmem_cache import key_here, new_warning
+from relay.cli.nmem_cache import key_here, take_warning
 from relay.cli.options import client_options
 from relay.client.connection import unix_now
 from relay.client.nmem import Nmem
@@ -80,7 +80,7 @@ async def _serve(port: int | None, settings: ClientSettings, of_nmem: NmemSettin
                 secrets=of_nmem.secret_filter(), group=of_nmem.group,
             )
         )  # fmt: skip
-        if warning := new_warning(nmem.database):
+        if warning := take_warning(nmem.database):
             _say(warning)
         toolbox = await opened.enter_async_context(Toolbox(nmem, place, unix_now))
         server = server_of(toolbox)

@@ -47,13 +47,13 @@ def reading_here() -> Iterator[Any]:
 
 
 def warn(database: Database) -> None:
-    """On stderr, what `new_warning` gives."""
-    if warning := new_warning(database):
+    """On stderr, what `take_warning` gives."""
+    if warning := take_warning(database):
         click.echo(f"warning: {warning}", err=True)
 
 
-def new_warning(database: Database) -> str:
-    """How safe the file is not, unless that was told of this file before; empty: nothing to tell.
+def take_warning(database: Database) -> str:
+    """How safe the file is not, told of it from now on; empty: it was told before, or it is safe.
 
     A file that is made by a hook, where nobody looks, has not been told of yet.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.nmem_cache import new_warning, opened_here
+from relay.cli.nmem_cache import opened_here, take_warning
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.words import age_of, counted, size_of
 from relay.client.connection import unix_now
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def status(*, as_json: bool) -> None:
     """Show the cache: its file, how much is in it, and what waits for the relay."""
     with opened_here() as database:
-        new_warning(database)  # is told here at any rate
+        take_warning(database)  # it is told here at any rate
         with database.reading() as db:
             counts = reading.counts(db)
             last = reading.last_session(db)

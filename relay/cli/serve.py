@@ -30,6 +30,7 @@ from relay.answer import Answers
 from relay.bus.local import LocalBus
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
+from relay.cli.options import folder_option
 from relay.config import Config, Synchronous, load_config
 from relay.errors import ConfigFaults, FolderBusy, UserError
 from relay.fanout import Fanout
@@ -352,10 +353,7 @@ async def open_folder(folder: Path) -> AsyncIterator[DataFolder]:
 
 
 @click.command("serve", epilog="Example: rookery serve --data ./data --port 7777")
-@click.option(
-    "--data", "folder", default="data", show_default=True, metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path), help="The relay's folder.",
-)  # fmt: skip
+@folder_option
 @click.option(
     "--config", "config_file", metavar="F", type=click.Path(dir_okay=False, path_type=Path),
     help="Settings to read instead of DIR/rookery.toml.",
@@ -517,5 +515,3 @@ async def _reload(
         _log.info("policies reloaded: %s", rule_changes(before, policy) or "they say the same")
         told = {note.text for note in before.notes}
         _tell(note for note in policy.notes if note.text not in told)
-
-

@@ -23,6 +23,7 @@ from relay.cli.import_lines import Ending, ending_of
 from relay.cli.importing import settled
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.progress import progress_bar
+from relay.cli.words import counted
 from relay.client import Client, ClientError, Pace, Unreachable
 from relay.client.connection import unix_now
 from relay.client.settings import named_key, relay_url
@@ -288,8 +289,7 @@ def _so_far(tally: Tally) -> str:
 
 def _summary(tally: Tally, url: str, seconds: float, *, moved: Direction | None) -> str:
     compared = (
-        f"compared {tally.compared:,} against {url} in {tally.rounds}"
-        f" round{'' if tally.rounds == 1 else 's'},"
+        f"compared {tally.compared:,} against {url} in {counted(tally.rounds, 'round')},"
         f" {_size(tally.sent_bytes + tally.received_bytes)}, {seconds:.1f} s"
     )
     if moved is None:

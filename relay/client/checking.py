@@ -30,7 +30,7 @@ _A_LOT: Final = 1_000
 """Events, without a pause between them, for which processes are worth their start."""
 _PAUSE_S: Final = 5.0
 """Without events for so long, processes end."""
-_MOST: Final = 4
+_MOST_PROCESSES: Final = 4
 
 
 class Checking:
@@ -49,7 +49,7 @@ class Checking:
         loop = asyncio.get_running_loop()
         self._lately += len(events)
         if self._lately >= _A_LOT and not self._processes:
-            self._processes = tuple(_Process() for _ in range(_number()))
+            self._processes = tuple(_Process() for _ in range(_process_count()))
             self._turns = cycle(self._processes)
         if self._processes:
             if self._at_pause is not None:
@@ -70,17 +70,17 @@ class Checking:
         await asyncio.gather(*self._end())
 
     def _end(self) -> list[asyncio.Future[None]]:
-        """What is under way is done before."""
+        """End the processes. What is under way is done before each is gone."""
         if self._at_pause is not None:
             self._at_pause.cancel()
         processes, self._processes, self._lately = self._processes, (), 0
         return [asyncio.wrap_future(process.end()) for process in processes]
 
 
-def _number() -> int:
+def _process_count() -> int:
     """One beside the loop's own core is better than none; more than a few do not help."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min(cores, _MOST)
+    return min(cores, _MOST_PROCESSES)
 
 
 class _Process:
@@ -108,7 +108,7 @@ class _Process:
         return [verdict == 1 for verdict in verdicts]
 
     def end(self) -> Future[None]:
-        """At once; what it was asked is checked by its thread."""
+        """Kill it; what it was asked is checked by its thread, and then it is gone."""
         self._is_over = True
         if self._process is not None:
             self._process.kill()

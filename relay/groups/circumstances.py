@@ -75,7 +75,7 @@ class Circumstances:
     """Unix seconds."""
     origin: Origin
     who: frozenset[Who]
-    """What the author is towards the group: `relay.visibility.who_writes`."""
+    """What the author is towards the group: `relay.people.who_writes`."""
     has_content: bool = False
     """For a 9002: the group has a stored row beside 9000–9022 and 39000–39005 (Z-03)."""
     previous_found: frozenset[str] = frozenset()

@@ -79,7 +79,7 @@ def is_signed(event: Event) -> bool:
 
 
 def is_signature(pubkey: str, digest: bytes, signature: bytes) -> bool:
-    """… of 32 bytes, in 64."""
+    """Whether 64 bytes are a BIP-340 signature of 32, by a key of 64 hex."""
     key = _parsed(pubkey)
     return key is not None and key.verify(signature, digest)
 

@@ -269,4 +269,3 @@ def event_head(sub: str) -> bytes:
 def event_frame(head: bytes, raw: bytes) -> bytes:
     """`raw` must be `Event.raw`: canonical bytes of a checked event, stored or just made."""
     return head + raw + EVENT_END
-

@@ -1,8 +1,8 @@
 """PNS: events inside envelopes of a derived key. Kinds 1080 and 1081. MEMORY.md D-29, D-30.
 
 A channel is a key pair with a conversation key of its own: one derived from a device's key (1080),
-or a team's (1081). Who has its secret reads and writes all of it. A nonce is 32
-random bytes, never the same twice. How a team's secret travels (1082) is nobody's business here.
+or a team's (1081). Who has its secret reads and writes all of it. A nonce is 32 random
+bytes, never the same twice. How a team's secret travels (1082) is nobody's business here.
 """
 
 from __future__ import annotations

@@ -356,4 +356,3 @@ async def test_what_a_banned_key_wrote_goes_where_files_delete() -> None:
         assert await here.take(note) == [(False, "blocked: deleted")]
         assert answers == [None]
         assert [event.id for event in await here.log()] == [kept.id]
-

@@ -12,6 +12,7 @@ from policies.cases import case_table, results
 from policies.load import DEFAULTS
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import data_option, policy_folder
+from relay.cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,7 @@ def cases_command(files: tuple[Path, ...], data: Path | None, *, as_json: bool) 
             click.echo(printable(line), file=sys.stderr)
     against = f"{folder}" if folder is not None else f"the packaged policies ({DEFAULTS})"
     click.echo(
-        f"{len(ran)} case{'' if len(ran) == 1 else 's'}, {len(ran) - len(failed)} passed, "
+        f"{counted(len(ran), 'case')}, {len(ran) - len(failed)} passed, "
         f"{len(failed)} failed, against {against}"
     )
     return 1 if failed else 0

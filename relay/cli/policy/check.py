@@ -12,6 +12,7 @@ from policies import load
 from policies.advice import warnings_of
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import data_option, policy_folder
+from relay.cli.words import counted
 from relay.errors import ConfigFaults
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def check_command(folder: Path | None, data: Path | None, *, strict: bool, as_js
             click.echo(f"{printable(str(warning))} (warning)")
         for note in left_open(found):
             click.echo(f"note: {note}")
-        told = f", {len(warnings)} warning{'' if len(warnings) == 1 else 's'}" if warnings else ""
+        told = f", {counted(len(warnings), 'warning')}" if warnings else ""
         click.echo(f"ok: {rules_in(found)} rules in {len(found.files)} files{told}, {home}")
     return 1 if strict and warnings else 0
 

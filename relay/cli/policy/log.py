@@ -6,28 +6,26 @@ import asyncio
 import sys
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.options import json_option, print_json, printable
+from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.tables import say_nothing_found
 from relay.errors import UserError
 from relay.nostr.keys import npub
 from relay.server.control import RemoteFolder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from relay.observe import Refusal
 
 _EVERY_S: Final = 0.5
 
 
 @click.command("log", epilog="Example: rookery policy log --data ./data -n 20 --follow")
-@click.option(
-    "--data", "folder", default="data", show_default=True, metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path), help="The relay's folder.",
-)  # fmt: skip
+@folder_option
 @click.option(
     "-n", "number", default=20, show_default=True, metavar="N", type=click.IntRange(min=0),
     help="The last N refusals; the relay remembers 1000.",

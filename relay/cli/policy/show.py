@@ -27,6 +27,7 @@ from policies.wording import (
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.check import left_open, rules_in
 from relay.cli.policy.folder import data_option, policy_folder
+from relay.cli.words import counted
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
@@ -210,14 +211,14 @@ def _memory(memory: Memory) -> Iterator[str]:
     if memory.owner_annotations:
         yield "owners annotate what agents remember of people and groups"
     if memory.reject_patterns is not None and memory.reject_patterns.texts:
-        number = len(memory.reject_patterns.texts)
-        yield f"no unencrypted memory may match: {number} pattern{'' if number == 1 else 's'}"
+        patterns = counted(len(memory.reject_patterns.texts), "pattern")
+        yield f"no unencrypted memory may match: {patterns}"
     yield f"aman: of equal ts the {memory.tie.value}est id stays; ts and created_at: " \
           f"{memory.ts_rule.value}; hashes are {'' if memory.verify_hash else 'not '}verified; " \
           f"read without a login: {memory.anonymous_read.value}"  # fmt: skip
     if memory.envelope_keys:
-        number = len(memory.envelope_keys)
-        yield f"sealed envelopes without a login: {number} key{'' if number == 1 else 's'}"
+        keys = counted(len(memory.envelope_keys), "key")
+        yield f"sealed envelopes without a login: {keys}"
     yield f"a memory of anamnesis has at most {memory.max_chars} characters" + (
         f" and {memory.max_bytes} bytes" if memory.max_bytes else ""
     ) + f"; owners and {memory.vouchers.value} vouch"

@@ -77,7 +77,7 @@ class _Relay:
     """What the relay says of itself (NIP-11)."""
 
     owners: frozenset[str]
-    """… and who else was named as one."""
+    """Whose it is, and who else was named as one."""
     guards: bool
     """It asks who may correct, and keeps one entry of each author and hash (X-05, X-16)."""
     searches: bool

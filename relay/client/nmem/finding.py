@@ -17,11 +17,11 @@ from relay.client.nmem.database import Database
 from relay.client.nmem.reading import Order, Scope
 from relay.client.nmem.taking import bind
 from relay.errors import Invalid
-from relay.memory.nmem.records import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AsyncExitStack
+    from enum import StrEnum
 
     from relay.client.connection import Client
     from relay.client.nmem.reading import Counts, Found, FoundPrompt
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
     Result = TypeVar("Result")
-
-_Option = TypeVar("_Option", Source, Order)
+    Option = TypeVar("Option", bound=StrEnum)
 
 
 class NotFound(ClientError):
@@ -154,7 +153,7 @@ def key_of(key: CacheKey | str | None) -> CacheKey | None:
     return CacheKey(key) if isinstance(key, str) else key
 
 
-def one_of(options: type[_Option], value: str, name: str) -> _Option:
+def one_of(options: type[Option], value: str, name: str) -> Option:
     """Raises Invalid."""
     try:
         return options(value)

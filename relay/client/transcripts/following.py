@@ -147,4 +147,3 @@ def _settled(path: Path) -> SessionFile | None:
     except UserError:
         return None  # empty, or gone again
     return file if file.opening.session is not None or file.size > UNSETTLED else None
-

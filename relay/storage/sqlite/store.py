@@ -499,5 +499,3 @@ def _checkpoint(db: sqlite3.Connection, mode: str) -> None:
 
 def _fault(error: sqlite3.Error) -> StoreFault:
     return StoreFault(f"store: {error}")
-
-

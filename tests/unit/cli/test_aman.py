@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.cli import run
 from relay.memory.aman.records import Clear, ToolCall, draft_of
 from relay.nostr.event import event_from
 from tests.cast import robot, rover
+from tests.unit.cli.terminal import Rookery, command_line
 from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.unit.client.fake_relay import Visitor
-
-    Rookery = Callable[..., Coroutine[Any, Any, int]]
 
 KEY = "00" * 31 + "07"
 
@@ -36,17 +33,8 @@ async def relay() -> AsyncIterator[FakeRelay]:
 
 @pytest.fixture
 def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rookery:
-    """`await rookery("show", "u")` runs the command as the agent; its exit code."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("ROOKERY_RELAY", relay.url)
-    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
     monkeypatch.delenv("NOSTR_SECRETBOX_KEY", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    async def command(*args: str) -> int:
-        return await asyncio.to_thread(run, ["aman", *args])
-
-    return command
+    return command_line("aman", relay, robot, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

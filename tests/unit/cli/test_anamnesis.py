@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from typing import TYPE_CHECKING, Any
@@ -10,19 +9,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from relay.cli import run
 from relay.memory.anamnesis.checks import content_hash
 from tests.cast import alice, robot, rover
+from tests.unit.cli.terminal import Rookery, command_line
 from tests.unit.client.fake_relay import FakeRelay
 from tests.unit.memory.anamnesis.making import NOON, superseded, told, vouched
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.unit.client.fake_relay import Visitor
 
-    Rookery = Callable[..., Coroutine[Any, Any, int]]
     Capture = pytest.CaptureFixture[str]
 
 A, B, C = (content_hash(text) for text in ("a", "b", "c"))
@@ -41,16 +39,7 @@ async def relay() -> AsyncIterator[FakeRelay]:
 
 @pytest.fixture
 def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rookery:
-    """`await rookery("get", "…")` runs the command as the agent; its exit code."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("ROOKERY_RELAY", relay.url)
-    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
-    monkeypatch.chdir(tmp_path)
-
-    async def command(*args: str) -> int:
-        return await asyncio.to_thread(run, ["anamnesis", *args])
-
-    return command
+    return command_line("anamnesis", relay, robot, tmp_path, monkeypatch)
 
 
 def write_settings(folder: Path, text: str) -> None:

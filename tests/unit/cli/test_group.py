@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from nostr_sdk import Nip19Coordinate
 
-from relay.cli import run
 from relay.nostr import kinds
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
 from tests.cast import alice, bob, owner, person
+from tests.unit.cli.terminal import Rookery, command_line
 from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from relay.nostr.event import Event
     from tests.unit.client.fake_relay import Visitor
-
-    Rookery = Callable[..., Coroutine[Any, Any, int]]
 
 FLAGS = ["private", "restricted", "closed", "hidden"]
 
@@ -101,15 +98,7 @@ async def relay() -> AsyncIterator[GroupRelay]:
 
 @pytest.fixture
 def rookery(relay: GroupRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rookery:
-    """The command line in a thread, so that the relay in this loop can answer it."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("ROOKERY_RELAY", relay.url)
-    monkeypatch.setenv("ROOKERY_KEY", owner.nsec)
-
-    async def started(*args: str) -> int:
-        return await asyncio.to_thread(run, ["group", *args])
-
-    return started
+    return command_line("group", relay, owner, tmp_path, monkeypatch)
 
 
 async def test_a_group_is_created_with_its_metadata(

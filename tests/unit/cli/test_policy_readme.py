@@ -140,4 +140,3 @@ def test_the_draft_of_the_page_is_one(
     path = str(tmp_path / "draft.json")
     assert run(["policy", "explain", path, "--data", str(tmp_path)]) == 0
     assert "OK true" in capsys.readouterr().out
-

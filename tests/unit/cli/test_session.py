@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import stat
 from hashlib import sha256
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.cli import run
 from relay.nostr import pns
 from relay.nostr.event import event_from_raw
 from tests.cast import person, robot
 from tests.golden import HERE, document
+from tests.unit.cli.terminal import Rookery, command_line
 from tests.unit.client.fake_relay import FakeRelay
 from tests.unit.memory.transcripts.telling import (
     HOME,
@@ -27,13 +26,11 @@ from tests.unit.memory.transcripts.telling import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from relay.nostr.event import Event
     from tests.unit.client.fake_relay import Visitor
-
-    Rookery = Callable[..., Coroutine[Any, Any, int]]
 
 GOLDEN = HERE / "memory" / "conversation"
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.jsonl"))
@@ -61,17 +58,8 @@ async def relay() -> AsyncIterator[FakeRelay]:
 
 @pytest.fixture
 def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rookery:
-    """`await rookery("list")` runs the command as the agent; its exit code."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("ROOKERY_RELAY", relay.url)
-    monkeypatch.setenv("ROOKERY_KEY", robot.nsec)
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    async def command(*args: str) -> int:
-        return await asyncio.to_thread(run, ["session", *args])
-
-    return command
+    return command_line("session", relay, robot, tmp_path, monkeypatch)
 
 
 @pytest.fixture

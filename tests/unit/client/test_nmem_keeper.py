@@ -30,7 +30,7 @@ PROMPT = json.dumps(
     {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": "/w/rook", "prompt": "tea"}
 ).encode()
 SOON = 4_000_000_000
-"""Unix seconds: no hook that waits no longer."""
+"""Unix seconds: whoever asked then still waits."""
 
 
 @pytest.fixture
@@ -77,6 +77,7 @@ async def test_it_records_what_it_is_told(home: Path) -> None:
         assert await asked(home, *words("", SOON), PROMPT) == b"+"
         start = PROMPT.replace(b"UserPromptSubmit", b"SessionStart")
         assert await asked(home, *words("SessionStart", SOON), start) == b"+"
+    assert prompts(home) == [SOON], "what was told twice is there once"
 
 
 async def test_a_hook_that_says_nothing_does_not_end_it(home: Path) -> None:

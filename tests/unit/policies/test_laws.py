@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from policies import PolicySet, load
 from policies.conditions import Condition
 from policies.write_rule import Place, WriteRule
 from relay.nostr.event import Event
+from relay.nostr.kinds import VANISH
 from relay.read_rules import KindSet
 from relay.verdict import Facts, Origin, Who
 from tests.cast import alice, bob, owner
@@ -76,10 +78,16 @@ POLICY = _policy()
 
 
 def _with_rule(policy: PolicySet, rule: WriteRule, at: int) -> PolicySet:
+    told = {name: getattr(policy, name) for name in signature(PolicySet).parameters}
     rules = (*policy.write_rules[:at], rule, *policy.write_rules[at:])
-    made = policy.with_people(policy.people)
-    made.write_rules = rules
-    return made
+    return PolicySet(**{**told, "write_rules": rules})
+
+
+@given(event=EVENTS, facts=FACTS, at=st.integers(0, 25))
+def test_an_added_rule_is_asked_wherever_it_stands(event: Event, facts: Facts, at: int) -> None:
+    nobody = WriteRule(Place("nobody", "a.toml", 1), writers=frozenset({Who.NOBODY}))
+    if event.kind != VANISH and facts.origin is not Origin.TRUSTED_IMPORT:
+        assert _with_rule(POLICY, nobody, at).judge(event, facts) is not None
 
 
 @given(event=EVENTS, facts=FACTS, rule=RULES, at=st.integers(0, 25))

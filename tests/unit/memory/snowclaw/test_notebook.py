@@ -358,4 +358,3 @@ def test_one_s_own_memory_is_found_by_key_and_by_category() -> None:
     assert [memory.key for _, memory in book.memories()] == ["city", "tea:green", "city"]
     assert [memory.category for _, memory in book.memories("city")] == ["daily", "core"]
     assert [memory.key for _, memory in book.memories("core:")] == ["tea:green", "city"]
-
