@@ -13,9 +13,9 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from relay.deletion import is_kind
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
+from relay.nostr.kinds import is_kind
 from relay.rows import Stored
 from relay.verdict import Who
 from relay.visibility import Viewer, Visibility, kind_is_guarded, visibility_for

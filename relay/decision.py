@@ -16,7 +16,6 @@ from relay.deletion import (
     delete_by_author,
     deleted_rows,
     event_target,
-    is_kind,
     is_record,
     records_left,
     remove,
@@ -41,6 +40,7 @@ from relay.management import (
 from relay.memory import is_memory
 from relay.named import names_any, records_about
 from relay.nostr import kinds
+from relay.nostr.kinds import is_kind
 from relay.people import is_known, who_writes
 from relay.pins import all_pinning, pinnable, pins_left, unsettled_pins
 from relay.rates import Coming, excess
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from relay.verdict import Result
     from relay.work import Expiry, Order, Submission, Sweeping
 
-_NOBODY: Final = frozenset({Who.ANYONE})
+_ANYONE: Final = frozenset({Who.ANYONE})
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _CLOCKS_APART_S: Final = 900
@@ -282,7 +282,7 @@ class Decision:
     ) -> Facts:
         event = submission.event
         authenticated = submission.author.authenticated
-        readers = _NOBODY
+        readers = _ANYONE
         for key in authenticated:
             readers |= self._who_is(key, group_id)
         slot = slot_of(event, keep)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
-from relay.nostr.kinds import KindClass, class_of
-from relay.rows import Slot, Tombstone, Vanish
+from relay.rows import Slot, Tombstone, Vanish, address_of
 from relay.verdict import WriteOutcome
 
 if TYPE_CHECKING:
@@ -19,23 +18,6 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.rows import Found, Stored, WritePlan
-
-
-def is_kind(text: str) -> bool:
-    """Whether a text may be a kind number: digits of ASCII, few enough for `int`."""
-    return text.isascii() and text.isdigit() and len(text) <= 5
-
-
-def address_of(value: str) -> Slot | None:
-    """The slot that an `a` value `kind:pubkey:d` names; None when malformed (N09-05, N09-15)."""
-    kind, _, rest = value.partition(":")
-    pubkey, colon, d = rest.partition(":")
-    if not (colon and is_kind(kind) and is_hex64(pubkey)):
-        return None
-    number = int(kind)
-    if class_of(number) is KindClass.REPLACEABLE:
-        d = ""
-    return Slot(pubkey, number, d)
 
 
 def address_target(slot: Slot) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relay.deletion import address_of, deletion_targets
+from relay.deletion import deletion_targets
 from relay.groups.group import PIN_TAGS
 from relay.nostr import kinds
+from relay.rows import address_of
 from relay.verdict import Origin
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.deletion import (
-    address_of,
     address_target,
     deletion_targets,
     event_target,
@@ -24,7 +23,16 @@ from relay.memory.naming import Named
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.kinds import is_ephemeral
-from relay.rows import Keep, Stored, Wanted, expiry_of, keep_by_kind, slot_of, version_of
+from relay.rows import (
+    Keep,
+    Stored,
+    Wanted,
+    address_of,
+    expiry_of,
+    keep_by_kind,
+    slot_of,
+    version_of,
+)
 from relay.verdict import WriteOutcome
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from relay.errors import Invalid
 from relay.nostr import kinds
-from relay.nostr.kinds import KindClass, class_of
+from relay.nostr.event import is_hex64
+from relay.nostr.kinds import KindClass, class_of, is_kind
 from relay.usage import Ledger
 
 if TYPE_CHECKING:
@@ -194,6 +195,18 @@ def slot_of(event: Event, keep: Keep) -> Slot | None:
         return None
     d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
     return Slot(event.pubkey, event.kind, d)
+
+
+def address_of(value: str) -> Slot | None:
+    """The slot that an `a` value `kind:pubkey:d` names; None when malformed (N09-05, N09-15)."""
+    kind, _, rest = value.partition(":")
+    pubkey, colon, d = rest.partition(":")
+    if not (colon and is_kind(kind) and is_hex64(pubkey)):
+        return None
+    number = int(kind)
+    if class_of(number) is KindClass.REPLACEABLE:
+        d = ""
+    return Slot(pubkey, number, d)
 
 
 def version_of(event: Event, keep: Keep) -> int:

@@ -11,20 +11,20 @@ from typing import Protocol
 
 
 class Announcements(Protocol):
-    """What one listener hears, for `async for`. One task at a time waits on it."""
+    """What one follower hears, for `async for`. One task at a time waits on it."""
 
     def __aiter__(self) -> Announcements: ...
 
     async def __anext__(self) -> int:
         """The newest seq announced and not yet heard; waits for one.
 
-        Strictly ascending. A listener that was busy hears the newest only: one number waits for it,
+        Strictly ascending. A follower that was busy hears the newest only: one number waits for it,
         however many were announced. Ends when the bus or this is closed, after what was announced
         before.
         """
 
     async def aclose(self) -> None:
-        """Hear no more; the bus forgets this listener."""
+        """Hear no more; the bus forgets this follower."""
 
 
 class Bus(Protocol):
@@ -33,12 +33,12 @@ class Bus(Protocol):
     def announce(self, seq: int) -> None:
         """Say that rows up to `seq` are committed. Called on the event loop, after the commit.
 
-        Never waits and never fails: a slow, gone or missing listener is not the writer's concern.
+        Never waits and never fails: a slow, gone or missing follower is not the writer's concern.
         After `close` it does nothing.
         """
 
     def announcements(self) -> Announcements:
-        """A new listener, the announcer's own process included.
+        """A new follower, the announcer's own process included.
 
         Hears what is announced from this call on, also before it first waits: who calls this and
         then reads the store up to its head misses nothing between the two. It may be told of what
@@ -46,4 +46,4 @@ class Bus(Protocol):
         """
 
     async def close(self) -> None:
-        """End every listener's iteration. A second call does nothing."""
+        """End every follower's iteration. A second call does nothing."""

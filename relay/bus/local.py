@@ -9,33 +9,33 @@ class LocalBus:
     """A Bus for the tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._listeners: set[LocalAnnouncements] = set()
+        self._followers: set[LocalAnnouncements] = set()
         self._is_closed = False
 
     def announce(self, seq: int) -> None:
-        for listener in self._listeners:
-            listener.ring(seq)
+        for follower in self._followers:
+            follower.ring(seq)
 
     def announcements(self) -> LocalAnnouncements:
         # Not an async generator: that would begin to listen only when first waited on.
-        listener = LocalAnnouncements(self._listeners)
+        follower = LocalAnnouncements(self._followers)
         if self._is_closed:
-            listener.end()
+            follower.end()
         else:
-            self._listeners.add(listener)
-        return listener
+            self._followers.add(follower)
+        return follower
 
     async def close(self) -> None:
         self._is_closed = True
-        while self._listeners:
-            self._listeners.pop().end()
+        while self._followers:
+            self._followers.pop().end()
 
 
 class LocalAnnouncements:
-    """One listener of a LocalBus. All that waits for it is one number."""
+    """One follower of a LocalBus. All that waits for it is one number."""
 
-    def __init__(self, listeners: set[LocalAnnouncements]) -> None:
-        self._listeners = listeners
+    def __init__(self, followers: set[LocalAnnouncements]) -> None:
+        self._followers = followers
         self._announced = 0
         self._heard = 0
         self._is_over = False
@@ -63,5 +63,5 @@ class LocalAnnouncements:
         return self._heard
 
     async def aclose(self) -> None:
-        self._listeners.discard(self)
+        self._followers.discard(self)
         self.end()

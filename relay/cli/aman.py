@@ -25,7 +25,7 @@ from relay.client.aman import Aman
 from relay.client.settings import Actor
 from relay.client.writer import Outcome
 from relay.memory.aman.records import payload_of
-from relay.memory.aman.times import utc
+from relay.memory.times import utc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -12,7 +12,7 @@ from relay.cli.options import json_option, print_json, printable
 from relay.cli.words import age_of, counted, size_of
 from relay.client.connection import unix_now
 from relay.client.nmem import reading
-from relay.memory.aman.times import utc
+from relay.memory.times import utc
 
 if TYPE_CHECKING:
     from relay.memory.nmem.records import Session

@@ -16,8 +16,8 @@ import orjson
 from relay.client.errors import ClientError
 from relay.memory.aman.checks import FIELDS, VERSION, content_fault
 from relay.memory.aman.records import Clear, Preference, Summary, ToolCall
-from relay.memory.aman.times import utc
 from relay.memory.fields import Need, whole_number
+from relay.memory.times import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -65,8 +65,8 @@ async def serve_http(
 ) -> None:
     """Until SIGTERM or Ctrl-C. `port` 0: a free one. `say` is told the address, and the token,
     once connections are taken. Raises OSError for a port that is taken."""
-    listener = _listener(port)
-    taken = listener.getsockname()[1]
+    bound = _bound(port)
+    taken = bound.getsockname()[1]
     application = server.streamable_http_app(streamable_http_path=PATH, host=_LOOPBACK)
     http = uvicorn.Server(
         uvicorn.Config(
@@ -78,17 +78,17 @@ async def serve_http(
     asyncio.get_running_loop().add_signal_handler(SIGTERM, lambda: None)
     say(f"listening on http://{_LOOPBACK}:{taken}{PATH}")
     say(f"bearer token: {token}")
-    with listener:
-        await http.serve(sockets=[listener])
+    with bound:
+        await http.serve(sockets=[bound])
 
 
-def _listener(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((_LOOPBACK, port))
-        listener.listen(_BACKLOG)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((_LOOPBACK, port))
+        bound.listen(_BACKLOG)
     except OSError as error:
-        listener.close()
+        bound.close()
         raise OSError(error.errno, error.strerror, f"{_LOOPBACK}:{port}") from error
-    return listener
+    return bound

@@ -100,3 +100,8 @@ def class_of(kind: int) -> KindClass:
 
 def is_ephemeral(kind: int) -> bool:
     return 20000 <= kind < 30000
+
+
+def is_kind(text: str) -> bool:
+    """Whether a text may be a kind number: digits of ASCII, few enough for `int`."""
+    return text.isascii() and text.isdigit() and len(text) <= 5

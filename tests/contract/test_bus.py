@@ -19,7 +19,7 @@ async def rest_of(heard: Announcements) -> list[int]:
     return [seq async for seq in heard]
 
 
-async def test_a_listener_hears_what_is_announced(bus: Bus) -> None:
+async def test_a_follower_hears_what_is_announced(bus: Bus) -> None:
     """Hears what is announced from this call on, also before it first waits."""
     heard = bus.announcements()
     for seq in (1, 2, 7):
@@ -27,14 +27,14 @@ async def test_a_listener_hears_what_is_announced(bus: Bus) -> None:
         assert await anext(heard) == seq
 
 
-async def test_every_listener_hears_the_ring(bus: Bus) -> None:
+async def test_every_follower_hears_the_ring(bus: Bus) -> None:
     """A doorbell between all that follow one store."""
-    listeners = [bus.announcements() for _ in range(3)]
+    followers = [bus.announcements() for _ in range(3)]
     bus.announce(4)
-    assert [await anext(heard) for heard in listeners] == [4, 4, 4]
+    assert [await anext(heard) for heard in followers] == [4, 4, 4]
 
 
-async def test_a_listener_that_waits_is_woken(bus: Bus) -> None:
+async def test_a_follower_that_waits_is_woken(bus: Bus) -> None:
     """The newest seq announced and not yet heard; waits for one."""
     heard = bus.announcements()
     async with asyncio.TaskGroup() as tasks:
@@ -45,7 +45,7 @@ async def test_a_listener_that_waits_is_woken(bus: Bus) -> None:
     assert waiting.result() == 3
 
 
-async def test_rings_before_the_listener_came_are_not_heard(bus: Bus) -> None:
+async def test_rings_before_the_follower_came_are_not_heard(bus: Bus) -> None:
     """Hears what is announced from this call on."""
     bus.announce(5)
     heard = bus.announcements()
@@ -53,7 +53,7 @@ async def test_rings_before_the_listener_came_are_not_heard(bus: Bus) -> None:
     assert await rest_of(heard) == []
 
 
-async def test_a_busy_listener_hears_only_the_newest(bus: Bus) -> None:
+async def test_a_busy_follower_hears_only_the_newest(bus: Bus) -> None:
     """One number waits for it, however many were announced."""
     heard = bus.announcements()
     for seq in range(1, 10_001):
@@ -74,12 +74,12 @@ async def test_what_is_heard_only_ever_grows(bus: Bus) -> None:
 
 
 async def test_nobody_listening_is_no_fault(bus: Bus) -> None:
-    """Never waits and never fails: a missing listener is not the writer's concern."""
+    """Never waits and never fails: a missing follower is not the writer's concern."""
     bus.announce(1)
 
 
-async def test_a_listener_that_was_cancelled_can_wait_again(bus: Bus) -> None:
-    """A gone listener is not the writer's concern; a wait that was given up loses no ring."""
+async def test_a_follower_that_was_cancelled_can_wait_again(bus: Bus) -> None:
+    """A gone follower is not the writer's concern; a wait that was given up loses no ring."""
     heard = bus.announcements()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
@@ -97,7 +97,7 @@ async def test_close_ends_the_iteration_after_what_was_announced(bus: Bus) -> No
 
 
 async def test_close_wakes_who_waits(bus: Bus) -> None:
-    """End every listener's iteration."""
+    """End every follower's iteration."""
     heard = bus.announcements()
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(rest_of(heard))
@@ -116,8 +116,8 @@ async def test_a_closed_bus_is_silent(bus: Bus) -> None:
     assert await rest_of(bus.announcements()) == []
 
 
-async def test_one_listener_may_leave(bus: Bus) -> None:
-    """Hear no more; the bus forgets this listener."""
+async def test_one_follower_may_leave(bus: Bus) -> None:
+    """Hear no more; the bus forgets this follower."""
     leaves, stays = bus.announcements(), bus.announcements()
     bus.announce(1)
     await leaves.aclose()

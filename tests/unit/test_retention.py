@@ -10,7 +10,7 @@ from itertools import permutations
 
 import pytest
 
-from relay.deletion import address_of, is_deleted, key_target
+from relay.deletion import is_deleted, key_target
 from relay.errors import Invalid
 from relay.nostr import kinds
 from relay.nostr.event import Event, event_from_raw
@@ -23,6 +23,7 @@ from relay.rows import (
     Stored,
     Tombstone,
     WritePlan,
+    address_of,
     expiry_of,
     slot_of,
     version_of,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, assert_never
 from rich.text import Text
 
 from relay.cli.options import printable
-from relay.memory.aman.times import utc
 from relay.memory.fields import compact
+from relay.memory.times import utc
 from relay.memory.transcripts.showing import (
     Permission,
     Role,

@@ -11,8 +11,8 @@ from relay.cli.session.chat import drawn
 from relay.cli.session.sharing import Server, on_relay
 from relay.cli.tables import say_nothing_found
 from relay.errors import UserError
-from relay.memory.aman.times import utc
 from relay.memory.fence import fenced
+from relay.memory.times import utc
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.aman.exchange import cut
-from relay.memory.aman.times import utc
+from relay.memory.times import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 from relay.memory.aman.fold import Fold
 from relay.memory.aman.prompt import Privacy, PromptPolicy, format_prompt, redacted
 from relay.memory.aman.records import Clear, Preference, Summary, ToolCall
-from relay.memory.aman.times import utc
+from relay.memory.times import utc
 from tests.unit.memory.aman.making import written
 
 if TYPE_CHECKING:
