@@ -113,9 +113,11 @@ def _h_holds(wanted: bool | frozenset[str], h: str | None) -> bool:  # noqa: FBT
 
 
 def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
-    if isinstance(wanted, bool):  # "-" and others say what they say without a value
-        return event.has_tag(name) is wanted
-    return any(value in wanted for value in event.tag_values(name))
+    if not isinstance(wanted, bool):
+        return any(value in wanted for value in event.tag_values(name))
+    if len(name) == 1 and name.isalpha():  # a letter points to something, or is no pointer
+        return bool(event.tag_values(name)) is wanted
+    return event.has_tag(name) is wanted
 
 
 def condition_from(table: Table) -> Condition:

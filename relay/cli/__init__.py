@@ -129,4 +129,7 @@ def _is_text(arg: str) -> bool:
 
 
 def _complain(text: str) -> None:
-    click.echo(text, file=sys.stderr)
+    from relay.cli.options import printable
+
+    # It may repeat what a relay said.
+    click.echo("\n".join(map(printable, text.split("\n"))), file=sys.stderr)

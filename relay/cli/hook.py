@@ -229,7 +229,8 @@ def _program() -> str:
     beside = Path(sys.executable).with_name("rookery")
     if beside.exists():
         return shlex.quote(str(beside))
-    return f"{shlex.quote(sys.executable)} -m relay"
+    # -P: a package `relay` in the folder of a project is not ours.
+    return f"{shlex.quote(sys.executable)} -P -m relay"
 
 
 def _backed_up(path: Path, text: bytes) -> Path:

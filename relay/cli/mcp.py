@@ -48,7 +48,7 @@ def mcp(port: int | None, relay: str | None, key_file: Path | None) -> None:
     _look_for_the_sdk()
     settings = find_settings(
         Actor.AGENT, relay=relay, key_file=key_file, environ=os.environ, home=Path.home(),
-        here=Path(),
+        here=None,
     )  # fmt: skip
     _, of_nmem = find_nmem_settings(Path.home())
     if port is None:

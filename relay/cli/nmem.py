@@ -231,7 +231,7 @@ async def _told_there(memory: Nmem) -> None:
     try:
         await memory.send(_PATIENCE_S)
     except (UserError, ClientError) as away:
-        click.echo(f"not deleted at the relay yet: {away}", err=True)
+        click.echo(printable(f"not deleted at the relay yet: {away}"), err=True)
         return
     if await memory.deletions_waiting():
         click.echo(f"not deleted at {memory.url} yet: `rookery nmem sync` tries again", err=True)

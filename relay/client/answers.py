@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_ANSWER: Final = 250_000
 """Events in one answer: five times what Rookery sends for one filter."""
+MAX_ANSWER_BYTES: Final = 2**28
+"""… and what they take as JSON: whoever asks holds all of it."""
 _CHECKED_AT_ONCE: Final = 128
 _WORTH_A_THREAD: Final = 8
 """Signatures: 25 µs each; a trip to a thread costs 65 µs and lets the loop go on (DESIGN §7)."""
@@ -122,6 +124,7 @@ class StoredAnswer(_Ending):
         self._checking = checking
         self._most = most
         self._ids: set[str] = set()
+        self._bytes = 0
         self._unchecked: list[Event] = []
         self._checks: list[asyncio.Future[list[bool]]] = []
         self._chunks: list[list[Event]] = []
@@ -164,6 +167,10 @@ class StoredAnswer(_Ending):
             return
         if len(self._ids) >= self._most:
             self._fail(AnswerTooLong(self._most))
+            return
+        self._bytes += len(event.raw)
+        if self._bytes > MAX_ANSWER_BYTES:
+            self._fail(AnswerTooLong(MAX_ANSWER_BYTES, "bytes"))
             return
         self._ids.add(event.id)
         self._unchecked.append(event)

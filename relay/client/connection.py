@@ -192,15 +192,19 @@ class Client:
         *,
         window: int = 256,
         deadline_s: float | None = None,
+        patience_s: float = 60.0,
     ) -> PublishReport:
         """Publish in order, at most `window` events on their way at a time; refusals stop nothing.
 
-        The deadline is that of each event. Raises Unanswered; it is safe to begin again.
+        The deadline is that of each event. What is `rate-limited:` is sent again at the relay's
+        pace, and refused when for `patience_s` nothing was taken. Raises Unanswered; it is safe to
+        begin again.
         """
         most_s = self._dialer.pace.deadline_s if deadline_s is None else deadline_s
         publishing = Publishing(
-            lambda: self._dialer.link, lambda event: self._accepted(event, most_s), window, most_s
-        )
+            lambda: self._dialer.link, lambda event: self._accepted(event, most_s), window, most_s,
+            patience_s,
+        )  # fmt: skip
         done = await publishing.all_of(each(events))
         return PublishReport(done.stored, done.duplicates, tuple(done.refused))
 

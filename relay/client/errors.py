@@ -87,10 +87,8 @@ class QueryClosed(ClientError):
 class AnswerTooLong(ClientError):
     """One query brought more events than may be held at once."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(
-            f"the answer has more than {most} events; read it in pages with query_all()"
-        )
+    def __init__(self, most: int, of: str = "events") -> None:
+        super().__init__(f"the answer has more than {most} {of}; read it in pages with query_all()")
 
 
 class NotARelay(ClientError):

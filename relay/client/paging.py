@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
 
+_MOST_PAGES: Final = 100
+"""Of one second: a relay that has always one more is not asked for ever."""
 
 class Paging:
     """Where one is in the answer to one filter.
@@ -30,6 +32,7 @@ class Paging:
         self._longest = 0
         self._edge: set[str] = set()
         """Ids dated `until` that were given already."""
+        self._pages_of_second = 0
         self._is_over = self._left is not None and self._left <= 0
 
     @property
@@ -61,12 +64,19 @@ class Paging:
     def _goes_on_after(self, fresh: Sequence[Event], answer: Sequence[Event]) -> bool:
         if fresh:
             oldest = fresh[-1].created_at
-            held = self._edge if oldest == self._until else set()
+            is_same = oldest == self._until
+            self._pages_of_second = self._pages_of_second + 1 if is_same else 0
+            if self._pages_of_second == _MOST_PAGES:
+                return self._goes_below(oldest)
+            held = self._edge if is_same else set()
             self._edge = held | {event.id for event in fresh if event.created_at == oldest}
             self._until = oldest
             return True
         if self._until is not None and len(answer) == self._longest > 0:
             # Perhaps the relay serves no more at a time than this second holds: go on below it.
-            self._until, self._edge = self._until - 1, set()
-            return True
+            return self._goes_below(self._until)
         return False
+
+    def _goes_below(self, second: int) -> bool:
+        self._until, self._edge, self._pages_of_second = second - 1, set(), 0
+        return self._until >= 0

@@ -2,16 +2,18 @@
 
 An event goes out on the connection that there is, and its OK is noted when it comes: no task and no
 timer for each. What gets no plain answer that way (the connection ended, a login is asked for) is
-published again by itself, with the patience of `Client.publish`.
+published again by itself, with the patience of `Client.publish`. What comes too fast for the relay
+is sent again at its pace, one after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import ConnectionLost, PublishRefused, Unanswered
 from relay.errors import Prefix
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
     from relay.client.link import Link, Reply
     from relay.nostr.event import Event
+
+_WAIT: Final = re.compile(r"try again in (\d{1,4}) s")
+_PAUSE_S: Final = 2.0
+"""Before what came too fast is sent again, where the relay does not say when."""
 
 
 @dataclass(slots=True)
@@ -48,15 +54,21 @@ class Publishing:
         patiently: Callable[[Event], Awaitable[Reply]],
         window: int,
         deadline_s: float,
+        patience_s: float,
     ) -> None:
         """`link`: the connection of the moment. `patiently`: publishes one event, whatever happens.
-        `window`: events that may be on their way. `deadline_s`: for the answer to each."""
+        `window`: events that may be on their way. `deadline_s`: for the answer to each.
+        `patience_s`: without any taken for so long, what comes too fast is refused."""
         self.done = Published()
         self._link = link
         self._patiently = patiently
         self._window = window
         self._slots = asyncio.Semaphore(window)
         self._deadline_s = deadline_s
+        self._patience_s = patience_s
+        self._pace = asyncio.Lock()
+        """Held by the one event that waits for the relay's pace."""
+        self._taken_at = 0.0
         self._begun: dict[asyncio.Future[Reply | None], float] = {}
         """When it was sent, for each answer that is awaited here; oldest first."""
         self._tasks = asyncio.TaskGroup()
@@ -64,6 +76,7 @@ class Publishing:
 
     async def all_of(self, events: AsyncIterator[Event]) -> Published:
         """In their order; refusals stop nothing. Raises Unanswered, and as `patiently` does."""
+        self._taken_at = asyncio.get_running_loop().time()
         try:
             async with self._tasks:
                 watch = self._tasks.create_task(self._watch())
@@ -100,24 +113,57 @@ class Publishing:
             self._again(event)
             return
         if answer.accepted:
-            self.done.note(answer)
+            self._note(answer)
+            self._slots.release()
         else:
-            self.done.refused.append(PublishRefused(answer.prefix, answer.text, event))
-        self._slots.release()
+            self._refused(PublishRefused(answer.prefix, answer.text, event))
+
+    def _refused(self, refusal: PublishRefused) -> None:
+        if refusal.prefix != Prefix.RATE_LIMITED:
+            self.done.refused.append(refusal)
+            self._slots.release()
+        elif not self._is_over:
+            self._tasks.create_task(self._at_pace(refusal))
+
+    def _note(self, reply: Reply) -> None:
+        self._taken_at = asyncio.get_running_loop().time()
+        self.done.note(reply)
 
     def _again(self, event: Event) -> None:
         if not self._is_over:
             self._tasks.create_task(self._one(event))
 
+    async def _at_pace(self, refusal: PublishRefused) -> None:
+        """Sent again until it is taken, or nothing has been for too long."""
+        left: PublishRefused | None = refusal
+        async with self._pace:
+            while left is not None and left.prefix == Prefix.RATE_LIMITED:
+                if asyncio.get_running_loop().time() >= self._taken_at + self._patience_s:
+                    break
+                told = _WAIT.search(left.text)
+                await asyncio.sleep(int(told[1]) if told else _PAUSE_S)
+                left = await self._again_now(left.event)
+        if left is not None:
+            self.done.refused.append(left)
+        self._slots.release()
+
     async def _one(self, event: Event) -> None:
+        refusal = await self._again_now(event)
+        if refusal is None:
+            self._slots.release()
+        else:
+            self._refused(refusal)
+
+    async def _again_now(self, event: Event) -> PublishRefused | None:
+        """The refusal; None: it is taken."""
         try:
-            self.done.note(await self._patiently(event))
+            self._note(await self._patiently(event))
         except PublishRefused as refusal:
-            self.done.refused.append(refusal)
+            return refusal
         except BaseException:
             self._is_over = True  # the group takes no more tasks
             raise
-        self._slots.release()
+        return None
 
     async def _watch(self) -> None:
         """Raises Unanswered when the oldest has waited for too long."""

@@ -99,9 +99,10 @@ def find_settings(
     key_file: Path | None,
     environ: Mapping[str, str],
     home: Path,
-    here: Path,
+    here: Path | None,
 ) -> ClientSettings:
-    """`relay`, `key_file`: the options of the command. `here`: the current folder.
+    """`relay`, `key_file`: the options of the command. `here`: the current folder; None where it is
+    nobody's choice, as for what a coding agent starts in a project: a key lies in no project.
 
     Raises UserError saying what to do next, ConfigFaults for a client.toml that cannot be used.
     """
@@ -176,7 +177,7 @@ def _key(
     key_file: Path | None,
     file: ClientFile,
     environ: Mapping[str, str],
-    here: Path,
+    here: Path | None,
 ) -> SecretKey:
     named = named_key(key_file, environ)
     if named is not None:
@@ -192,6 +193,11 @@ def _key(
     for path in files:
         if path is not None:
             return _key_in(path)
+    if here is None:
+        raise UserError(
+            f"no key to sign with: name agent_key_file in ~/{FILE} (`rookery keygen` makes a key),"
+            " or set ROOKERY_KEY"
+        )
     made_by_serve = here / "data" / "keys" / f"{name}.nsec"
     if made_by_serve.exists():
         return _key_in(made_by_serve)

@@ -106,7 +106,7 @@ class RelaySide:
         """Raises PublishRefused when all of many are refused for now, and for so long."""
         taken, waiting = Taken(), events
         for pause in (*_PAUSES_S, None):
-            report = await self._writer.publish_many(waiting)
+            report = await self._writer.publish_many(waiting, patience_s=0)
             taken.stored += report.stored
             taken.duplicates += report.duplicates
             for_now = {

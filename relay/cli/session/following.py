@@ -16,6 +16,7 @@ from relay.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from relay.client.errors import PublishRefused
     from relay.client.transcripts import Transcripts
     from relay.client.transcripts.following import Step
 
@@ -31,17 +32,25 @@ def follow_command(
     path: Path, session_id: str | None, group: str | None, max_inner: int | None,
     parts: tuple[str, ...], relay: str | None, key_file: Path | None, *, once: bool, sealed: bool,
     raw_paths: bool,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Send a running session line by line; of a folder, all that run below it.
 
     Goes on behind the last line that was sent, also when it is started anew. While the relay is
-    away lines wait on disk. Ctrl-C ends it.
+    away lines wait on disk. Ctrl-C ends it. With --once the exit code is 1 when something was
+    refused.
     """
     if not path.exists():
         raise UserError(f"there is no file {path}")
     if session_id is not None and path.is_dir():
         raise click.UsageError("--session names one session: give one file with it")
     plan = plan_of(session_id, group, parts, raw_paths=raw_paths)
+
+    refused_now: list[PublishRefused] = []
+
+    def tell(step: Step) -> None:
+        _tell(step)
+        if step.sent is not None and once:
+            refused_now.extend(step.sent.refused)
 
     async def work(transcripts: Transcripts, folder: Path) -> None:
         presence = _Presence(transcripts, folder)
@@ -50,7 +59,7 @@ def follow_command(
             click.echo(f"refused, of an earlier run: {printable(refused.reason)}", err=True)
         await transcripts.drop_refused()
         fitted = await transcripts.fitted(plan, max_inner)
-        follower = Follower(transcripts, path, fitted, folder / "follow", _tell)
+        follower = Follower(transcripts, path, fitted, folder / "follow", tell)
         if once:
             await follower.look()
             await transcripts.settled(_PATIENCE_S)
@@ -58,6 +67,7 @@ def follow_command(
             await follower.run(presence.look)
 
     with_spool(Server(relay, key_file, sealed), work)
+    return 1 if refused_now else 0
 
 
 class _Presence:

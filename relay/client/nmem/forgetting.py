@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.nmem.writing import (
@@ -12,6 +13,7 @@ from relay.client.nmem.writing import (
     drop_sessions,
     pass_over,
     queue_deletion,
+    queued_id,
 )
 from relay.memory.nmem.finding import safe_query
 from relay.memory.nmem.retention import DAYS, due_before
@@ -120,14 +122,15 @@ def purge(db: Any, wanted: Purge, now: int, *, is_confirmed: bool) -> Removed:
         prompts = _prompts(db, wanted)
         sessions = _sessions(db, wanted, [row[0] for row in observations], [p[0] for p in prompts])
     if is_confirmed:
+        told = [
+            *(_events(db, row[1], kinds.APP_RECORD, row[2]) for row in (*observations, *prompts)),
+            *(_events(db, row[1], kinds.APP_DATA, f"nmem:session:{row[0]}") for row in sessions),
+        ]
         drop_observations(db, [row[0] for row in observations])
         drop_prompts(db, [row[0] for row in prompts])
         drop_sessions(db, [row[0] for row in sessions])
         pins = _drop_pins(db, [row[1] for row in observations])
-        told = [(row[1], kinds.APP_RECORD) for row in (*observations, *prompts)]
-        told += [(row[1], kinds.APP_DATA) for row in sessions]
-        told += [(event_id, kinds.APP_DATA) for event_id in pins]
-        queue_deletion(db, [each for each in told if each[0] is not None], now)
+        queue_deletion(db, list(chain.from_iterable([*told, *pins])), now)
         db.executemany(
             "DELETE FROM _rk_outbox WHERE d = ?", [(row[2],) for row in (*observations, *prompts)]
         )
@@ -197,14 +200,22 @@ def _sessions(
     return [(id_, event_id) for id_, event_id in rows if not is_left(id_)]
 
 
-def _drop_pins(db: Any, targets: Iterable[str | None]) -> list[str | None]:
-    """One's own pins of these; the ids of their events."""
-    found: list[str | None] = []
+def _events(db: Any, event_id: str | None, kind: int, d: str) -> list[tuple[str, int]]:
+    """What a relay may have of a row: its event, and the version that waits or is on its way."""
+    found = dict.fromkeys((event_id, queued_id(db, kind, d)))
+    return [(known, kind) for known in found if known is not None]
+
+
+def _drop_pins(db: Any, targets: Iterable[str | None]) -> list[list[tuple[str, int]]]:
+    """One's own pins of these; the events that a relay may have of each."""
+    found: list[list[tuple[str, int]]] = []
     for target in targets:
         rows = db.execute(
             "SELECT event_id FROM _rk_pins WHERE target = ? AND author = ?", (target, ONESELF)
         ).fetchall()
-        found += [event_id for (event_id,) in rows]
+        found += [
+            _events(db, event_id, kinds.APP_DATA, f"nmem:pin:{target}") for (event_id,) in rows
+        ]
         db.execute("DELETE FROM _rk_pins WHERE target = ?", (target,))
         db.execute("DELETE FROM _rk_outbox WHERE d = ?", (f"nmem:pin:{target}",))
     return found

@@ -12,7 +12,6 @@ import asyncio
 import fcntl
 import os
 from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +28,7 @@ from relay.memory.nmem.capture import HookEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
+    from pathlib import Path
 
     from relay.client.nmem.database import Database
     from relay.client.nmem.hooks import Told
@@ -233,7 +233,7 @@ class _Keeper:
             return True
         settings = await asyncio.to_thread(
             find_settings, Actor.AGENT, relay=None, key_file=None, environ=os.environ,
-            home=self._home, here=Path(),
+            home=self._home, here=None,
         )  # fmt: skip
         await asyncio.to_thread(bind, database, settings.key.pubkey)
         async with Client(settings.relay, settings.key) as client:

@@ -7,6 +7,7 @@ that waits; the sender signs it, so that a hook needs no key. What came from a r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -27,6 +28,7 @@ from relay.memory.nmem.records import (
 from relay.memory.nmem.records import Pin as PinRecord
 from relay.memory.nmem.summary import summary_from
 from relay.nostr import kinds
+from relay.nostr.event import id_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -152,6 +154,19 @@ def event_id_of(db: Any, number: int, signer: SecretKey) -> str:
             "UPDATE _rk_observations SET event_id = ? WHERE observation_id = ?", (event_id, number)
         )
     return str(event_id)
+
+
+def queued_id(db: Any, kind: int, d: str) -> str | None:
+    """Of what waits to be sent, as its event will have it, or has it at the relay already: the
+    answer may be on its way. None: nothing waits, or no key has sent anything yet."""
+    signer = about(db, "pubkey")
+    row = db.execute(
+        "SELECT created_at, tags, content FROM _rk_outbox WHERE kind = ? AND d = ?", (kind, d)
+    ).fetchone()
+    if signer is None or row is None:
+        return None
+    at, tags, content = row
+    return sha256(id_bytes(signer, at, kind, orjson.loads(tags), content)).hexdigest()
 
 
 def queue(db: Any, draft: Draft) -> None:

@@ -99,14 +99,19 @@ class SecretFilter:
         return Filtered(b"".join(kept).decode(errors="replace")[:limit], at > 0)
 
     def freed(self, value: Any) -> Any:
-        """JSON without the secrets of its texts, each looked at by itself."""
+        """JSON without the secrets of its texts. A text that its name calls one is one."""
         match value:
             case str():
                 return self.filtered(value).text
             case list():
                 return [self.freed(item) for item in value]
             case dict():
-                return {self.filtered(key).text: self.freed(item) for key, item in value.items()}
+                return {
+                    self.filtered(key).text: _MARK.decode()
+                    if isinstance(item, str) and self.filtered(f"{key}=x").is_redacted
+                    else self.freed(item)
+                    for key, item in value.items()
+                }
             case _:
                 return value
 

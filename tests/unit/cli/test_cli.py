@@ -129,6 +129,18 @@ def test_bad_usage_is_one_line_and_exit_2(
     assert "\n" not in line
 
 
+def test_what_a_relay_or_a_file_says_gives_a_terminal_no_orders(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object, **more: object) -> None:
+        raise UserError("restricted: \x1b]0;mine\x07 \x9b2J \u202etxt\nsecond line")
+
+    monkeypatch.setattr("relay.cli.rookery.main", refused)
+    assert run(["group", "list"]) == 1
+    told = capsys.readouterr().err
+    assert told == "rookery: restricted: \ufffd]0;mine\ufffd \ufffd2J \ufffdtxt\nsecond line\n"
+
+
 def test_an_argument_that_is_no_utf_8_is_bad_usage_unless_it_names_a_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

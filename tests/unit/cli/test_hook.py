@@ -117,6 +117,17 @@ def test_the_hooks_of_an_older_installation_are_replaced(tmp_path: Path, ask: As
     assert commands(path)["Stop"] == ["bell", f"{program} hook Stop"]
 
 
+def test_without_a_program_of_its_own_no_package_of_a_project_is_run(
+    tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/some python/python3")
+    path = settings_in(tmp_path, "{}")
+    ask("install", "--settings", str(path))
+    assert commands(path)["Stop"] == ["'/opt/some python/python3' -P -m relay hook Stop"]
+    ask("uninstall", "--settings", str(path))
+    assert json.loads(path.read_text()) == {}
+
+
 def test_a_link_stays_a_link(tmp_path: Path, ask: Ask) -> None:
     path = settings_in(tmp_path, "{}")
     link = tmp_path / "link.json"

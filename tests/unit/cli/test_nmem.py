@@ -166,13 +166,16 @@ def test_a_purge_deletes_only_when_that_is_confirmed(nmem: Nmem) -> None:
         0, "would delete 3 observations, 1 prompts, 1 sessions; add --confirm to do it\n", ""
     )  # fmt: skip
     assert as_json(nmem("status", "--json"))["observations"] == 4
-    assert as_json(nmem("purge", "--type", "search", "--confirm", "--json")) == {
-        "observations": 1, "prompts": 0, "sessions": 0, "deleted": True,
-    }  # fmt: skip
+    code, told, warned = nmem("purge", "--type", "search", "--confirm", "--json")
+    assert (code, json.loads(told)) == (
+        0, {"observations": 1, "prompts": 0, "sessions": 0, "deleted": True},
+    )  # fmt: skip
+    assert warned.startswith("not deleted at the relay yet: ws://127.0.0.1:1 does not answer")
     assert nmem("purge", "--older-than", "1d", "--project", "rook", "--confirm")[1] == (
         "deleted 3 observations, 1 prompts, 2 sessions\n"
     )
-    assert as_json(nmem("status", "--json"))["waiting"] == 0
+    waiting = as_json(nmem("status", "--json"))["waiting"]
+    assert waiting == 2, "the two deletions: the relay may have what they name"
 
 
 async def test_what_is_purged_is_deleted_at_the_relay_at_once(

@@ -446,7 +446,7 @@ async def test_follow_says_what_was_refused_and_goes_on(
             await relay.take(visitor, frame)
 
     relay.on["EVENT"] = refuse
-    assert await rookery("follow", str(file), "--once") == 0
+    assert await rookery("follow", str(file), "--once") == 1
     out, err = capsys.readouterr()
     assert out == f"{SESSION}: 4 lines, 4 stored, 0 duplicates\n"
     assert err == "  refused: invalid: not here\n" * 4

@@ -336,6 +336,17 @@ async def test_an_answer_longer_than_may_be_held_raises(
             await relay.query(CHAT)
 
 
+async def test_an_answer_of_more_bytes_than_may_be_held_raises(
+    fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 10_000)
+    fake.events = [chat("x" * 3000, 1000 + n) for n in range(5)]
+    async with Client(fake.url, alice, pace=pace) as relay:
+        with pytest.raises(AnswerTooLong, match="more than 10000 bytes"):
+            await relay.query(CHAT)
+        assert len([event async for event in relay.query_all(CHAT, page=1)]) == 5
+
+
 # Paging
 
 

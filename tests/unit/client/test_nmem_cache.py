@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
@@ -16,7 +17,7 @@ from relay.client.nmem.database import CacheUnusable, Database, statements
 from relay.client.nmem.forgetting import Purge, Removed, purge, sweep
 from relay.client.nmem.reading import Order, Scope, search, timeline
 from relay.client.nmem.rebuilding import rebuild
-from relay.client.nmem.taking import drop_deleted, put_all
+from relay.client.nmem.taking import bind, drop_deleted, put_all
 from relay.client.nmem.writing import record_pin, summarise
 from relay.errors import UserError
 from relay.memory.nmem.records import (
@@ -560,6 +561,19 @@ def test_a_purge_of_what_was_never_sent_tells_the_relay_nothing(here: Database) 
     a_session(here)
     assert purged(here, Purge(session="s")) == Removed(3, 1, 1)
     assert sent(here) == []
+
+
+def test_a_purge_names_what_may_be_on_its_way_too(here: Database) -> None:
+    """The relay may have it, and its answer was lost: else it would come back from there."""
+    bind(here, robot.pubkey)
+    a_session(here)
+    with here.reading() as db:
+        waiting = db.execute("SELECT kind, tags, content, created_at FROM _rk_outbox").fetchall()
+    ids = {robot.sign(kind, json.loads(tags), text, at).id for kind, tags, text, at in waiting}
+    assert purged(here, Purge(session="s")) == Removed(3, 1, 1)
+    (deletion,) = sent(here)
+    assert set(deletion.tag_values("e")) == ids
+    assert len(ids) == 5
 
 
 def test_a_purge_leaves_what_others_wrote(here: Database) -> None:

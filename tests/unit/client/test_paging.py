@@ -63,6 +63,15 @@ def test_an_answer_shorter_than_what_is_served_is_not_asked_after(
     assert Counter(map(len, pages))[0] <= 1
 
 
+def test_a_relay_that_has_always_one_more_is_not_asked_for_ever() -> None:
+    paging, given = Paging(Filter(), 1, 0), 0
+    while (wanted := paging.wanted) is not None and given < 1000:
+        at = 5 if wanted.until is None else wanted.until
+        paging.take([alice.sign(1, [], f"{given}", at)])
+        given += 1
+    assert 100 < given < 1000
+
+
 def test_a_search_is_one_page_in_the_order_of_the_relay() -> None:
     answer = [NOTES[3], NOTES[9], NOTES[1]]
     paging = Paging(Filter(search="note"), 5_000, 0)

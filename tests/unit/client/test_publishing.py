@@ -88,3 +88,32 @@ async def test_who_gives_up_waiting_leaves_nothing_behind(fake: FakeRelay) -> No
         fake.on["EVENT"] = fake.take
         fake.vanish()
         assert (await client.publish_many(EVENTS)).stored == 20
+
+
+async def test_what_comes_too_fast_is_sent_again_at_the_relays_pace(fake: FakeRelay) -> None:
+    bucket = 5
+
+    async def at_a_pace(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal bucket
+        bucket -= 1
+        if bucket < 0:
+            bucket = 3  # it has filled a little while the client waited
+            await visitor.say_no(frame[1]["id"], "rate-limited: slow down; try again in 0 s")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = at_a_pace
+    async with Client(fake.url, robot, pace=PACE) as client:
+        report = await client.publish_many(EVENTS, window=8)
+    assert (report.stored, report.refused) == (len(EVENTS), ())
+
+
+async def test_a_relay_that_takes_nothing_more_is_not_waited_for_for_ever(fake: FakeRelay) -> None:
+    async def full(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "rate-limited: no more today")
+
+    fake.on["EVENT"] = full
+    async with Client(fake.url, robot, pace=PACE) as client:
+        report = await client.publish_many(EVENTS, patience_s=0)
+    assert len(report.refused) == len(EVENTS)
+    assert {refusal.text for refusal in report.refused} == {"no more today"}

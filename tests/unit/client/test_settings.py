@@ -69,6 +69,14 @@ def test_with_nothing_said_it_is_the_relay_that_serve_starts(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("keys_of_serve")
+def test_what_an_agent_starts_in_a_project_takes_no_key_that_lies_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="name agent_key_file in"):
+        find_settings(
+            Actor.AGENT, relay=None, key_file=None, environ={}, home=tmp_path, here=None
+        )
+
+
+@pytest.mark.usefixtures("keys_of_serve")
 def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     write_key(tmp_path / "alice.nsec", alice)
     write_file(tmp_path, f'relay = "wss://file.example"\nkey_file = "{tmp_path}/alice.nsec"\n')

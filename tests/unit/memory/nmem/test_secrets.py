@@ -130,6 +130,19 @@ def test_any_text_comes_out_as_text_and_no_longer_than_asked(text: str, limit: i
         assert part.text == text[:limit]
 
 
+@pytest.mark.proves("M-30")
+def test_what_its_name_calls_a_secret_is_one() -> None:
+    said = {
+        "env": {"DB_PASSWORD": "hunter2", "HOME": "/home/ada", "retries": 3},
+        "token": "t0p", "tokens_used": "12", "list": [{"api_key": "x"}, "password=abc", None],
+    }  # fmt: skip
+    assert NORMAL.freed(said) == {
+        "env": {"DB_PASSWORD": "[REDACTED]", "HOME": "/home/ada", "retries": 3},
+        "token": "[REDACTED]", "tokens_used": "12",
+        "list": [{"api_key": "[REDACTED]"}, "[REDACTED]", None],
+    }  # fmt: skip
+
+
 def test_half_of_a_character_becomes_a_question_mark() -> None:
     assert NORMAL.filtered("a\ud800b").text == "a?b"
 
