@@ -140,9 +140,10 @@ class Publishing:
             while left is not None and left.prefix == Prefix.RATE_LIMITED:
                 if asyncio.get_running_loop().time() >= self._taken_at + self._patience_s:
                     break
-                told = _WAIT.search(left.text)
-                await asyncio.sleep(int(told[1]) if told else _PAUSE_S)
-                left = await self._again_now(left.event)
+                left = await self._again_now(left.event)  # at once: another may have waited enough
+                if left is not None and left.prefix == Prefix.RATE_LIMITED:
+                    told = _WAIT.search(left.text)
+                    await asyncio.sleep(int(told[1]) if told else _PAUSE_S)
         if left is not None:
             self.done.refused.append(left)
         self._slots.release()
