@@ -28,6 +28,14 @@ class Server(NamedTuple):
     key_file: Path | None
 
 
+def advice_on(login_refusal: str) -> str:
+    """What to do about it: something only where it is about the login's `relay` tag (N42-06)."""
+    word, _, text = login_refusal.partition(":")
+    if word in _ABOUT_WHO or "relay" not in text:
+        return ""
+    return "; use the address that the relay has as [relay] url"
+
+
 def with_client(
     actor: Actor,
     relay: str | None,
@@ -60,7 +68,7 @@ def with_settings(
                 # Going on would show less than the key may see, without a word.
                 raise UserError(
                     f"{settings.relay} refused the login of {settings.key.npub}:"
-                    f" {client.login_refusal}; use the address that the relay has as [relay] url"
+                    f" {client.login_refusal}{advice_on(client.login_refusal)}"
                 )
             return await work(client, settings)
 

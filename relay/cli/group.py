@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -52,6 +53,9 @@ _GROUPS: Final = 29
 """The NIP."""
 _MIN_CODE: Final = 8
 _DAY_S: Final = 86_400
+_AGENT_ROLE: Final = "agent"
+"""Lets its holder write memory in the group, unless `[actors] agent_role` says another: no 39003
+lists that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +136,6 @@ def create(
             click.echo(f"the relay keeps its groups {', '.join(kept)}", err=True)
 
 
-_KNOWN_ROLES: Final = ("admin", "moderator", "agent")
-
-
 @group.command("add", epilog="Example: rookery group add tea npub1… --role admin")
 @click.argument("group_id", metavar="ID")
 @click.argument("people", metavar="KEY...", type=PublicKey(), nargs=-1, required=True)
@@ -151,14 +152,14 @@ def add(
     as_json: bool,
 ) -> None:
     """Put people into a group, or give members other roles: exactly those named."""
-    for role in roles:
-        if role not in _KNOWN_ROLES:
-            click.echo(
-                f"the role {role!r} is a label: only {', '.join(_KNOWN_ROLES)} have powers here"
-                " (agent: as [actors] agent_role says)", err=True,
-            )  # fmt: skip
     tags = [["h", group_id], *(["p", person, *roles] for person in people)]
-    event = _sent(kinds.PUT_USER, tags, relay, key_file)
+
+    async def work(client: Client) -> Event:
+        if roles:
+            _warn_of_unlisted(roles, await _card(client, group_id))
+        return await client.send(kinds.PUT_USER, "", tags)
+
+    event = with_client(Actor.OWNER, relay, key_file, work)
     _say(event, f"added {_people(people)} to {printable(group_id)}", as_json=as_json)
 
 
@@ -177,8 +178,21 @@ def remove(
 ) -> None:
     """Take people out of a group; they stop receiving at once."""
     tags = [["h", group_id], *(["p", person] for person in people)]
-    event = _sent(kinds.REMOVE_USER, tags, relay, key_file)
-    _say(event, f"removed {_people(people)} from {printable(group_id)}", as_json=as_json)
+
+    async def work(client: Client) -> tuple[Event, Card]:
+        """The removal, and the group before it."""
+        before = await _card(client, group_id)
+        return await client.send(kinds.REMOVE_USER, "", tags), before
+
+    event, before = with_client(Actor.OWNER, relay, key_file, work)
+    # The relay takes a removal that names one member, or turns a request to join away.
+    inside = people if before.members is None else {*before.members, *before.admins}
+    gone = [person for person in people if person in inside]
+    if len(gone) < len(people):
+        others = [person for person in people if person not in inside]
+        click.echo(f"not in {printable(group_id)}: {_people(others)}", err=True)
+    if gone or as_json:
+        _say(event, f"removed {_people(gone)} from {printable(group_id)}", as_json=as_json)
 
 
 @group.command("invite", epilog="Example: rookery group invite tea --days 7")
@@ -382,13 +396,20 @@ def _naddr(group_id: str, relay_key: str, url: str) -> str:
     return encode_pointer(AddressPointer(group_id, relay_key, kinds.GROUP_METADATA, (url,)))
 
 
-def _sent(
-    kind: int, tags: list[list[str]], relay: str | None, key_file: Path | None
-) -> Event:
-    async def work(client: Client) -> Event:
-        return await client.send(kind, "", tags)
+def _warn_of_unlisted(roles: Sequence[str], card: Card) -> None:
+    """Of a role that is neither in the group's 39003 nor held in the group: it is a label.
 
-    return with_client(Actor.OWNER, relay, key_file, work)
+    A relay that lists none gives any (N29-111).
+    """
+    held = [role for roles_held in card.admins.values() for role in roles_held]
+    listed = dict.fromkeys((*card.roles, _AGENT_ROLE, *held))
+    for role in roles:
+        if role not in listed and card.roles:
+            near = get_close_matches(role, listed, n=1)
+            click.echo(
+                f"the role {role!r} is a label without powers; {card.id} has {', '.join(listed)}"
+                + (f"; did you mean {near[0]!r}?" if near else ""), err=True,
+            )  # fmt: skip
 
 
 def _say(event: Event, text: str, *, as_json: bool) -> None:

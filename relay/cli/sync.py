@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import click
 import msgspec
 
+from relay.cli.connect import advice_on
 from relay.cli.exporting import filter_of
 from relay.cli.import_lines import Ending, ending_of
 from relay.cli.importing import settled
@@ -253,8 +254,8 @@ async def _client(url: str, key: SecretKey | None) -> AsyncIterator[Client]:
     async with Client(url, *(() if key is None else (key,)), pace=_PACE) as client:
         if key is not None and client.login_refusal:
             raise UserError(
-                f"{url} refused the login of {key.npub}: {client.login_refusal};"
-                " use the address that the relay has for itself"
+                f"{url} refused the login of {key.npub}: {client.login_refusal}"
+                f"{advice_on(client.login_refusal)}"
             )
         yield client
 

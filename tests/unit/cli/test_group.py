@@ -63,7 +63,7 @@ class GroupRelay(FakeRelay):
                     self.users[group][user] = roles
             case kinds.REMOVE_USER:
                 for user in event.tag_values("p"):
-                    del self.users[group][user]
+                    self.users[group].pop(user, None)
         users = self.users[group]
         admins = [["p", user, *roles] for user, roles in users.items() if roles]
         self.state(kinds.GROUP_ADMINS, group, admins)
@@ -189,6 +189,71 @@ async def test_a_refusal_names_who_asked_and_how_to_be_another(
     assert "refused: restricted: not an admin" in line
     assert bob.npub in line
     assert "--key-file" in line
+
+
+async def test_who_is_no_member_is_said_to_be_none(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea")
+    await rookery("add", "tea", alice.npub)
+    capsys.readouterr()
+    assert await rookery("remove", "tea", alice.npub, bob.npub) == 0
+    out, err = capsys.readouterr()
+    assert out == f"removed {alice.npub} from tea\n"
+    assert err == f"not in tea: {bob.npub}\n"
+    assert await rookery("remove", "tea", bob.npub) == 0, "a request to join may have waited"
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"not in tea: {bob.npub}\n")
+
+
+async def test_of_a_role_that_the_group_has_not_it_is_said_that_it_is_a_label(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await rookery("create", "tea")
+    relay.state(kinds.GROUP_ROLES, "tea", [["role", "admin", ""], ["role", "moderator", ""]])
+    capsys.readouterr()
+    assert await rookery("add", "tea", alice.npub, "--role", "moderatr") == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the role 'moderatr' is a label without powers; tea has admin, moderator, agent" in line
+    assert "did you mean 'moderator'?" in line
+    assert relay.users["tea"][alice.pubkey] == ["moderatr"]
+    for role in ("moderator", "agent", "moderatr"):
+        assert await rookery("add", "tea", bob.npub, "--role", role) == 0, role
+        assert capsys.readouterr().err == "", role
+
+
+async def test_a_relay_that_lists_no_roles_is_given_any(
+    relay: GroupRelay, rookery: Rookery
+) -> None:
+    await rookery("create", "tea")
+    assert await rookery("add", "tea", alice.npub, "--role", "brewer") == 0
+    assert relay.users["tea"][alice.pubkey] == ["brewer"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_of_address"),
+    [
+        ("invalid: relay: is not this relay's URL", True),
+        ("restricted: this key is banned here", False),
+        ("restricted: you are no member of this relay", False),
+        ("invalid: created_at: must be within 600 seconds of now", False),
+    ],
+)
+async def test_a_refused_login_blames_the_address_only_when_it_is_that(
+    relay: GroupRelay,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
+    refusal: str,
+    is_of_address: bool,  # noqa: FBT001
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], refusal)
+
+    relay.on["AUTH"] = refuse
+    assert await rookery("list") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"refused the login of {owner.npub}: {refusal}" in line
+    assert ("[relay] url" in line) is is_of_address
 
 
 async def test_groups_are_listed(

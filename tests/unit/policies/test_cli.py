@@ -178,8 +178,14 @@ def test_explain_says_who_may_read(data: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_cases_pass_or_are_named(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    nowhere = tmp_path / "without data"
+    nowhere.mkdir()
+    monkeypatch.chdir(nowhere)
     cases = tmp_path / "cases.toml"
     cases.write_text(
         '[[case]]\nsays = "a stranger writes"\nevent = { kind = 1 }\nwant = "accept"\n'
