@@ -192,7 +192,7 @@ class Client:
         *,
         window: int = 256,
         deadline_s: float | None = None,
-        patience_s: float = 60.0,
+        patience_s: float = 120.0,
     ) -> PublishReport:
         """Publish in order, at most `window` events on their way at a time; refusals stop nothing.
 

@@ -143,7 +143,8 @@ class Publishing:
                 left = await self._again_now(left.event)  # at once: another may have waited enough
                 if left is not None and left.prefix == Prefix.RATE_LIMITED:
                     told = _WAIT.search(left.text)
-                    await asyncio.sleep(int(told[1]) if told else _PAUSE_S)
+                    pause = int(told[1]) if told else _PAUSE_S
+                    await asyncio.sleep(min(pause, self._patience_s))
         if left is not None:
             self.done.refused.append(left)
         self._slots.release()

@@ -110,10 +110,10 @@ async def test_what_comes_too_fast_is_sent_again_at_the_relays_pace(fake: FakeRe
 
 async def test_a_relay_that_takes_nothing_more_is_not_waited_for_for_ever(fake: FakeRelay) -> None:
     async def full(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "rate-limited: no more today")
+        await visitor.say_no(frame[1]["id"], "rate-limited: no more today; try again in 9999 s")
 
     fake.on["EVENT"] = full
     async with Client(fake.url, robot, pace=PACE) as client:
-        report = await client.publish_many(EVENTS, patience_s=0)
+        report = await client.publish_many(EVENTS, patience_s=0.05)
     assert len(report.refused) == len(EVENTS)
-    assert {refusal.text for refusal in report.refused} == {"no more today"}
+    assert {refusal.text for refusal in report.refused} == {"no more today; try again in 9999 s"}
