@@ -47,14 +47,14 @@ class Checking:
     def begin(self, events: Sequence[Event]) -> asyncio.Future[list[bool]]:
         """`are_signed`, of at most some hundred."""
         loop = asyncio.get_running_loop()
+        if self._at_pause is not None:
+            self._at_pause.cancel()
+        self._at_pause = loop.call_later(self._pause_s, self._end)
         self._lately += len(events)
         if self._lately >= _A_LOT and not self._processes:
             self._processes = tuple(_Process() for _ in range(_process_count()))
             self._turns = cycle(self._processes)
         if self._processes:
-            if self._at_pause is not None:
-                self._at_pause.cancel()
-            self._at_pause = loop.call_later(self._pause_s, self._end)
             process = next(self._turns)
             if process.is_ready:
                 return loop.run_in_executor(process.thread, process.checked, events)

@@ -72,6 +72,24 @@ async def test_a_few_events_start_no_process() -> None:
     await checking.close()
 
 
+async def test_many_events_over_a_long_time_start_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[object] = []
+
+    def start(*args: object, **more: object) -> None:
+        started.append(args)
+        raise OSError
+
+    monkeypatch.setattr("relay.client.checking.subprocess.Popen", start)
+    checking = Checking(pause_s=0.01)
+    for _ in range(BATCHES):
+        assert all(await checking.begin(GOOD))
+        await asyncio.sleep(0.02)  # the loop's own clock: the pause is over before
+    assert started == []
+    await checking.close()
+
+
 async def test_processes_say_what_threads_would() -> None:
     expected = are_signed(MIXED)
     assert 0 < sum(expected) < len(expected)
