@@ -30,6 +30,7 @@ fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten 
 check: lint types imports conformance  ## linter, types, import contracts, conformance
 
 lint: $(VENV)/.with-check  ## only the linter
+	$(BIN)/ruff format --check relay policies tests deploy
 	$(BIN)/ruff check relay policies tests
 
 types: $(VENV)/.with-check  ## only the types

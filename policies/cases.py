@@ -21,29 +21,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from policies.load import PRESETS, load, values_of
+from relay.access.actors import is_known, who_writes
+from relay.access.management import author_objection
+from relay.access.quotas import Buckets, Coming, excess
+from relay.access.usage import Size, UsageCounter
+from relay.access.visibility import Viewer, visibility_for
 from relay.errors import ConfigFaults, Fault, Prefix
 from relay.groups.group import Flag, Group, Groups, Role
-from relay.groups.ruling import Circumstances, NotStored, objection
-from relay.management import author_objection
+from relay.groups.rules import GroupContext, NotStored, objection
+from relay.lifecycle.rows import Stored
 from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64, signed
 from relay.nostr.filters import Filter
-from relay.people import is_known, who_writes
-from relay.rates import Buckets, Coming, excess
-from relay.rows import Stored
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
-from relay.usage import Ledger, Size
 from relay.verdict import Facts, Origin, Reject, Who
-from relay.visibility import Viewer, visibility_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policies.engine import PolicySet
-    from relay.people import People
-    from relay.rates import Meter
+    from relay.access.actors import People
+    from relay.access.quotas import Meter
 
 NOW: Final = 1_772_000_000
 """The moment at which every case takes place, unix seconds."""
@@ -56,13 +56,28 @@ NO_LOGIN: Final = "no login"
 CASE_KEYS: Final = ("says", "event", "given", "reads", "want", "rule")
 EVENT_KEYS: Final = ("kind", "by", "tags", "content", "content_chars", "age")
 GIVEN_KEYS: Final = (
-    "group", "flags", "members", "admins", "agents", "kinds", "logged_in", "known", "replaces",
-    "deletes_own", "quiet", "origin", "sent", "stored", "beside",
-)  # fmt: skip
+    "group",
+    "flags",
+    "members",
+    "admins",
+    "agents",
+    "kinds",
+    "logged_in",
+    "known",
+    "replaces",
+    "deletes_own",
+    "quiet",
+    "origin",
+    "sent",
+    "stored",
+    "beside",
+)
 _FILE_KEYS: Final = ("case", "preset", "policy")
 _ORIGINS: Final = {
-    "wire": Origin.WIRE, "import": Origin.IMPORT, "trusted import": Origin.TRUSTED_IMPORT,
-}  # fmt: skip
+    "wire": Origin.WIRE,
+    "import": Origin.IMPORT,
+    "trusted import": Origin.TRUSTED_IMPORT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +189,18 @@ def _case(table: Table) -> Case:
     if want:
         _check_want(table, want, reads)
     return Case(
-        table.text("says") or "", table.line, event.kind, event.by, event.tags, event.content,
-        event.age, want, table.text("rule"), reads, _given(table.table("given")),
-    )  # fmt: skip
+        table.text("says") or "",
+        table.line,
+        event.kind,
+        event.by,
+        event.tags,
+        event.content,
+        event.age,
+        want,
+        table.text("rule"),
+        reads,
+        _given(table.table("given")),
+    )
 
 
 def _told(event: Table | None) -> Other:
@@ -191,9 +215,12 @@ def _told(event: Table | None) -> Other:
         event.wrong("content", "content must be a text")
     content = event.values.get("content", "x" * (event.integer("content_chars") or 0))
     return Other(
-        kind or 0, event.text("by") or "stranger", _tags(event),
-        content if isinstance(content, str) else "", age,
-    )  # fmt: skip
+        kind or 0,
+        event.text("by") or "stranger",
+        _tags(event),
+        content if isinstance(content, str) else "",
+        age,
+    )
 
 
 def _check_want(table: Table, want: str, reads: str | None) -> None:
@@ -233,7 +260,9 @@ def _given(table: Table | None) -> Given:
         table.wrong("origin", f"origin must be one of {', '.join(_ORIGINS)}")
     flags = table.list_of("flags", Flag) or frozenset()
     return Given(
-        table.text("group"), tuple(sorted(flags)), **names,
+        table.text("group"),
+        tuple(sorted(flags)),
+        **names,
         kinds=frozenset(listed) if isinstance(listed, list) else None,
         replaces=table.boolean("replaces") or False,
         deletes_own=table.boolean("deletes_own") or False,
@@ -242,7 +271,7 @@ def _given(table: Table | None) -> Given:
         sent=table.integer("sent") or 0,
         stored=_stored(table.table("stored")),
         beside=tuple([_told(other) for other in table.tables("beside")]),
-    )  # fmt: skip
+    )
 
 
 def _stored(table: Table | None) -> Size:
@@ -277,9 +306,9 @@ def _policy_for(table: CaseTable, folder: Path | None) -> PolicySet:
         try:
             return load(home)
         except ConfigFaults as wrong:
-            raise ConfigFaults([
-                _at_home(fault, home, folder, table) for fault in wrong.faults
-            ]) from None  # fmt: skip
+            raise ConfigFaults(
+                [_at_home(fault, home, folder, table) for fault in wrong.faults]
+            ) from None
 
 
 _OWN: Final = "99-cases.toml"
@@ -335,9 +364,13 @@ def result_of(case: Case, policy: PolicySet) -> Result:
 
 
 def verdict_on(
-    event: Event, policy: PolicySet, groups: Groups, logged_in: frozenset[str], given: Given,
+    event: Event,
+    policy: PolicySet,
+    groups: Groups,
+    logged_in: frozenset[str],
+    given: Given,
     now: int,
-) -> Reject | None:  # fmt: skip
+) -> Reject | None:
     """What the rules of the policies and of the event's group object to."""
     facts = facts_for(event, policy.people, groups, logged_in, now, given=given)
     refusal = policy.screen(event, now, given.origin)
@@ -347,7 +380,7 @@ def verdict_on(
         refusal = policy.judge(event, facts)
     if refusal is not None or event.kind in kinds.GROUP_RECORDS:
         return refusal
-    circumstances = Circumstances(
+    context = GroupContext(
         now,
         given.origin,
         facts.who,
@@ -355,13 +388,13 @@ def verdict_on(
         is_memory=is_memory(event),
         operators=policy.people.owners,
     )
-    refusal = objection(event, event.tag("h"), groups, policy.groups, circumstances)
+    refusal = objection(event, event.tag("h"), groups, policy.groups, context)
     return refusal or _too_much(event, policy.meters(event, facts), given)
 
 
 def _too_much(event: Event, meters: Sequence[Meter], given: Given) -> Reject | None:
     """What rates and quotas say, in a world that is told."""
-    h, buckets, ledger = event.tag("h"), Buckets(), Ledger()
+    h, buckets, ledger = event.tag("h"), Buckets(), UsageCounter()
     replaced = Stored(1, event, h) if given.replaces else None
     coming = Coming(event, h, given.origin, None, is_stored=True, replaced=replaced)
     for meter in meters:
@@ -375,20 +408,30 @@ def _too_much(event: Event, meters: Sequence[Meter], given: Given) -> Reject | N
 
 
 def facts_for(
-    event: Event, people: People, groups: Groups, logged_in: frozenset[str], now: int, *,
+    event: Event,
+    people: People,
+    groups: Groups,
+    logged_in: frozenset[str],
+    now: int,
+    *,
     given: Given,
-) -> Facts:  # fmt: skip
+) -> Facts:
     """Facts of an event in a world that is told and not stored."""
     group = groups.get(event.tag("h"))
     readers: set[Who] = set()
     for key in logged_in:
         readers |= who_writes(key, people, groups, group)
     return Facts(
-        now, given.origin, logged_in, who_writes(event.pubkey, people, groups, group),
+        now,
+        given.origin,
+        logged_in,
+        who_writes(event.pubkey, people, groups, group),
         frozenset(readers),
         wraps_for_known=any(is_known(key, people, groups) for key in event.tag_values("p")),
-        deletes_own=given.deletes_own, replaces=given.replaces, has_group=group is not None,
-    )  # fmt: skip
+        deletes_own=given.deletes_own,
+        replaces=given.replaces,
+        has_group=group is not None,
+    )
 
 
 class Cast:

@@ -18,17 +18,25 @@ def rule_changes(old: PolicySet, new: PolicySet) -> str:
         ("added", [name for name in after if name not in before]),
         ("changed", [name for name in after if name in before and before[name] != after[name]]),
         ("removed", [name for name in before if name not in after]),
-        ("settings changed", [
-            name for name in _SETTINGS if getattr(old, name) != getattr(new, name)
-        ]),
-    ]  # fmt: skip
+        (
+            "settings changed",
+            [name for name in _SETTINGS if getattr(old, name) != getattr(new, name)],
+        ),
+    ]
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
 
 
 _SETTINGS: Final = (
-    "people", "groups", "limits", "memory", "auth_writes", "banned_rows", "searched",
-    "trusted_readers", "plugins",
-)  # fmt: skip
+    "people",
+    "groups",
+    "limits",
+    "memory",
+    "auth_writes",
+    "banned_rows",
+    "searched",
+    "trusted_readers",
+    "plugins",
+)
 
 
 def _rules_of(policy: PolicySet) -> Mapping[str, list[object]]:

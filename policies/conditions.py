@@ -1,4 +1,5 @@
-"""What `match` and `except` may ask: of a write (`Condition`), and of a row (`relay.read_rules`).
+"""What `match` and `except` may ask: of a write (`Condition`), and of a row
+(`relay.access.read_rules`).
 
 A write is asked more than a row, because what is true of the author at that moment is not stored:
 who-words, age, what it replaces.
@@ -9,29 +10,45 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from relay.access.read_rules import Match
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.read_rules import KindSet, Match
 from relay.toml.fields import nearest
 from relay.verdict import Origin, Who
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.access.actors import People
     from relay.nostr.event import Event
-    from relay.people import People
+    from relay.nostr.kinds import KindSet
     from relay.toml.fields import Table
     from relay.verdict import Facts
 
 MATCH_KEYS: Final = (
-    "kinds", "d", "d_prefix", "h", "authors", "tags", "content_chars", "age", "replaces",
-)  # fmt: skip
+    "kinds",
+    "d",
+    "d_prefix",
+    "h",
+    "authors",
+    "tags",
+    "content_chars",
+    "age",
+    "replaces",
+)
 WRITE_ONLY: Final = ("content_chars", "age", "replaces")
 PACKAGED_ONLY: Final = ("quiet", "ended")
 
 WRITERS: Final = (
-    Who.ANYONE, Who.NOBODY, Who.OWNER, Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN,
-)  # fmt: skip
+    Who.ANYONE,
+    Who.NOBODY,
+    Who.OWNER,
+    Who.AGENT,
+    Who.MEMBER,
+    Who.KNOWN,
+    Who.INSIDER,
+    Who.ADMIN,
+)
 """What can be said of an author; the other who-words are about readers."""
 LISTED: Final = frozenset({Who.OWNER, Who.AGENT})
 """Whose keys stand in the policy files, so that it can be said of what is stored long since."""
@@ -130,9 +147,18 @@ def condition_from(table: Table) -> Condition:
     who, authors = _authors(table)
     tags, wraps_for_known = _tags_of_a_write(table, parts)
     return Condition(
-        parts.kinds, parts.d, parts.d_prefixes, parts.h, who, authors, tags, wraps_for_known,
-        table.integer("content_chars"), table.integer("age"), table.boolean("replaces"),
-    )  # fmt: skip
+        parts.kinds,
+        parts.d,
+        parts.d_prefixes,
+        parts.h,
+        who,
+        authors,
+        tags,
+        wraps_for_known,
+        table.integer("content_chars"),
+        table.integer("age"),
+        table.boolean("replaces"),
+    )
 
 
 def match_of_kept(table: Table) -> Match:
@@ -140,8 +166,11 @@ def match_of_kept(table: Table) -> Match:
     match = _match_of_rows(table)
     for word, _ in match.classes:
         if word not in LISTED:
-            table.wrong("authors", f'"{word.value}" cannot be asked of a stored event; its authors '
-                                   "can be keys, owner and agent")  # fmt: skip
+            table.wrong(
+                "authors",
+                f'"{word.value}" cannot be asked of a stored event; its authors '
+                "can be keys, owner and agent",
+            )
     return match
 
 
@@ -154,9 +183,13 @@ def _match_of_rows(table: Table) -> Match:
     who, authors = _authors(table)
     words = [word for word in WRITERS if who is not None and word in who]
     return replace(
-        parts, authors=authors, tags=_tags(table), quiet=table.boolean("quiet"),
-        ended=table.boolean("ended"), classes=tuple([(word, frozenset()) for word in words]),
-    )  # fmt: skip
+        parts,
+        authors=authors,
+        tags=_tags(table),
+        quiet=table.boolean("quiet"),
+        ended=table.boolean("ended"),
+        classes=tuple([(word, frozenset()) for word in words]),
+    )
 
 
 def with_keys_of(match: Match, people: People) -> Match:
@@ -211,9 +244,10 @@ def who_words(
             continue
         elif value in every or value.startswith("tag:"):
             table.wrong_item(
-                key, number,
+                key,
+                number,
                 f'"{value}" is no word {what_for}; {key} takes {", ".join(words)}',
-            )  # fmt: skip
+            )
         elif value[:5] in ("npub1", "nsec1") or is_hex64(value):
             table.wrong_item(key, number, f"{key} takes who-words, not keys: {', '.join(words)}")
         else:

@@ -16,21 +16,21 @@ from policies.conditions import (
     who_words,
     with_keys_of,
 )
-from policies.forgetting import Forgetting, forgetting_from
-from policies.measures import content_from, meter_from
+from policies.limits import content_from, meter_from
+from policies.retention import Forgetting, forgetting_from
 from policies.rules.people import CODED
 from policies.settings import System
 from policies.write_rule import Place, WriteRule
-from relay.read_rules import Match, ReadRule, Target
-from relay.retention import KeepRule
-from relay.rows import Keep
+from relay.access.read_rules import Match, ReadRule, Target
+from relay.lifecycle.rows import Keep
+from relay.lifecycle.versions import KeepRule
 from relay.toml.fields import nearest
 from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relay.people import People
+    from relay.access.actors import People
     from relay.toml.fields import Table
 
 
@@ -64,12 +64,33 @@ class KeepDefinition:
 
 
 RULE_KEYS: Final = (
-    "name", "enabled", "match", "except", "write", "read", "only_by", "target", "require",
-    "schema", "content", "rate", "quota", "pow", "reject",
-)  # fmt: skip
+    "name",
+    "enabled",
+    "match",
+    "except",
+    "write",
+    "read",
+    "only_by",
+    "target",
+    "require",
+    "schema",
+    "content",
+    "rate",
+    "quota",
+    "pow",
+    "reject",
+)
 RETENTION_KEYS: Final = (
-    "name", "enabled", "match", "keep", "days", "count", "bytes", "never", "never_before",
-)  # fmt: skip
+    "name",
+    "enabled",
+    "match",
+    "keep",
+    "days",
+    "count",
+    "bytes",
+    "never",
+    "never_before",
+)
 _WRITE_KEYS: Final = ("write", "require", "schema", "content", "rate", "quota", "pow")
 _SAID: Final = ("write", "require", "content", "rate", "quota", "pow")
 """Parts whose refusals say `reject`."""
@@ -140,9 +161,9 @@ def _write_rule(table: Table, place: Place) -> WriteRule:
     systems = {system.value: system for system in System}
     if schema is not None and schema not in (*systems, "off"):
         table.wrong(
-            "schema", f'unknown memory system "{schema}" in schema'
-                      f'{nearest(schema, [*systems, "off"])}'
-        )  # fmt: skip
+            "schema",
+            f'unknown memory system "{schema}" in schema{nearest(schema, [*systems, "off"])}',
+        )
     bits = table.integer("pow", 1)
     if bits is not None and bits > 256:
         table.wrong("pow", "pow must be a whole number of bits from 1 to 256")
@@ -172,8 +193,11 @@ def _read_rule(table: Table, name: str) -> ReadRule:
     tags = tuple([word.removeprefix("tag:") for word in words if word.startswith("tag:")])
     for tag in tags:
         if not is_letter(tag) and tag != "scope":
-            table.wrong("read", f'the readers "tag:{tag}" are not offered by this version; '
-                                "offered: tag: and a single letter, tag:scope")  # fmt: skip
+            table.wrong(
+                "read",
+                f'the readers "tag:{tag}" are not offered by this version; '
+                "offered: tag: and a single letter, tag:scope",
+            )
     rule = ReadRule(
         name,
         Match() if match is None else match_of_readable(match),
@@ -218,9 +242,10 @@ def _only_by(table: Table) -> frozenset[str] | None:
         tag = key[:1] == "#" and is_letter(key[1:])
         if key not in ("authors", "ids") and not tag:
             table.wrong_item(
-                "only_by", number,
+                "only_by",
+                number,
                 f'only_by cannot name "{key}"{nearest(key, ("authors", "ids", "#p", "#e"))}',
-            )  # fmt: skip
+            )
     return frozenset(keys)
 
 

@@ -1,6 +1,6 @@
 """PolicySet: every rule in force, asked in order. The first objection wins; none can force a yes.
 
-House rules: a rule gets all it needs in Facts and works alone. Each kind has its own short list of
+Invariants: a rule gets all it needs in Facts and works alone. Each kind has its own short list of
 the rules that may be about it, with all that depends on the kind alone answered beforehand: this
 runs for each event on its way in.
 """
@@ -21,31 +21,32 @@ from policies.rules.people import CODED, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
+from relay.access.visibility import visibility_for
 from relay.errors import Prefix
-from relay.forgetting import SweepRules
+from relay.lifecycle.retention import SweepRules
 from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
-from relay.visibility import visibility_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policies.conditions import Condition
-    from policies.forgetting import Forgetting
     from policies.plugins.definition import Plugin
+    from policies.retention import Forgetting
+    from relay.access.actors import People
+    from relay.access.management import BannedRows
+    from relay.access.quotas import Meter, Quota
+    from relay.access.read_rules import ReadRule, Row
+    from relay.access.visibility import Viewer
     from relay.errors import Fault
     from relay.groups.group import Groups
-    from relay.groups.ruling import GroupSettings
-    from relay.management import BannedRows
+    from relay.groups.rules import GroupSettings
+    from relay.lifecycle.versions import KeepRules
     from relay.nostr.event import Event
-    from relay.people import People
-    from relay.rates import Meter, Quota
-    from relay.read_rules import KindSet, ReadRule, Row
-    from relay.retention import KeepRules
+    from relay.nostr.kinds import KindSet
     from relay.toml.fields import Network
     from relay.verdict import Facts
-    from relay.visibility import Viewer
 
 
 class Stage(Enum):
@@ -57,7 +58,7 @@ class Stage(Enum):
     FORM = "form"
     PLUGIN = "plug-in"
     """Matched: it is asked, when the event comes."""
-    MUCH = "how much"
+    QUOTA = "how much"
     """Rates and quotas: asked when all else is well, so that only what is taken counts."""
 
 
@@ -138,7 +139,8 @@ class PolicySet:
     """What the policy files say, whole. Not changed after `load`; a reload makes another."""
 
     def __init__(
-        self, *,
+        self,
+        *,
         people: People,
         keep: KeepRules,
         read_rules: tuple[ReadRule, ...],
@@ -158,7 +160,7 @@ class PolicySet:
         files: tuple[str, ...] = (),
         key_files: tuple[str, ...] = (),
         notes: tuple[Fault, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.people = people
         self.keep = keep
         self.read_rules = read_rules
@@ -416,7 +418,7 @@ class PolicySet:
         if facts.origin is not Origin.TRUSTED_IMPORT:
             for asked in meters:
                 # Whether it is too much is told by the relay alone, when the event comes.
-                yield Step(asked.rule.place, Stage.MUCH, asked.about(event, facts), None)
+                yield Step(asked.rule.place, Stage.QUOTA, asked.about(event, facts), None)
 
     def explain_read(
         self, row: Row, viewer: Viewer, groups: Groups, beside: Sequence[Row] = ()

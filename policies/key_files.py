@@ -47,10 +47,12 @@ def key_files_from(table: Table, key: str) -> tuple[KeyFile, ...] | None:
     names = table.strings(key)
     if names is None:
         return None
-    return tuple([
-        KeyFile(name, table.source.name, table.source.line((*table.path, key, number)))
-        for number, name in enumerate(names)
-    ])  # fmt: skip
+    return tuple(
+        [
+            KeyFile(name, table.source.name, table.source.line((*table.path, key, number)))
+            for number, name in enumerate(names)
+        ]
+    )
 
 
 def listed_keys(
@@ -103,8 +105,14 @@ def _keys(raw: bytes, name: str, faults: list[Fault]) -> list[ListedKey]:
             continue
         if value.lower().startswith("nsec"):
             # Never repeated: the fault goes to logs and screens.
-            wrongs.append(Fault(name, number, "that is a secret key (nsec); take it out of this "
-                                              "file and give the public key (npub)"))  # fmt: skip
+            wrongs.append(
+                Fault(
+                    name,
+                    number,
+                    "that is a secret key (nsec); take it out of this "
+                    "file and give the public key (npub)",
+                )
+            )
             continue
         try:
             found.append(ListedKey(public_key(value), name, number))

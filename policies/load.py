@@ -21,9 +21,9 @@ from policies.definitions import (
     rule_from,
 )
 from policies.engine import PolicySet
-from policies.forgetting import Forgetting, sweep_rules
 from policies.key_files import listed_keys
 from policies.plugins.definition import PluginDefinition, plugin_from
+from policies.retention import Forgetting, sweep_rules
 from policies.rules.memory import tuned_read, tuned_write
 from policies.settings import SERVER_TABLES, Tie
 from policies.tables import (
@@ -37,7 +37,7 @@ from policies.tables import (
     searched_of,
 )
 from relay.errors import ConfigFaults, Fault
-from relay.retention import KeepRules
+from relay.lifecycle.versions import KeepRules
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policies.write_rule import Place
-    from relay.read_rules import ReadRule
+    from relay.access.read_rules import ReadRule
 
 HOME: Final = Path(__file__).parent
 DEFAULTS: Final = HOME / "defaults"
@@ -55,9 +55,13 @@ KNOWN_WRITE: Final = "known people write"
 """The rule that makes a preset: on in "group", off in "open"."""
 
 
-_TOP: Final = ("include", "rule", "retention", "plugin", *(
-    table for table in SETTINGS if "." not in table
-))  # fmt: skip
+_TOP: Final = (
+    "include",
+    "rule",
+    "retention",
+    "plugin",
+    *(table for table in SETTINGS if "." not in table),
+)
 
 _Definition = RuleDefinition | KeepDefinition | PluginDefinition
 
@@ -74,17 +78,17 @@ class _File:
 
     def of_kind(self, kind: str) -> Sequence[_Definition]:
         by_kind: dict[str, Sequence[_Definition]] = {
-            "rule": self.rules, "retention": self.keeps, "plugin": self.plugins
-        }  # fmt: skip
+            "rule": self.rules,
+            "retention": self.keeps,
+            "plugin": self.plugins,
+        }
         return by_kind[kind]
 
 
 _AT_LINE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
 
 
-def values_of(
-    path: Path, name: str, faults: list[Fault]
-) -> tuple[str, dict[str, Any]] | None:
+def values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[str, Any]] | None:
     """Text and values of a TOML file; None after what is wrong with it was noted."""
     try:
         raw = path.read_bytes()
@@ -230,17 +234,23 @@ def _in_place(
         for rule in file.of_kind(kind):
             name, before = rule.place.name, found.get(rule.place.name)
             if before is not None and getattr(before, "fixed", False):
-                faults.append(Fault(
-                    rule.place.file, rule.place.line,
-                    f'"{name}" is fixed: how groups, gift wraps, encrypted messages and remote '
-                    "signing are read is no setting",
-                ))  # fmt: skip
+                faults.append(
+                    Fault(
+                        rule.place.file,
+                        rule.place.line,
+                        f'"{name}" is fixed: how groups, gift wraps, encrypted messages and remote '
+                        "signing are read is no setting",
+                    )
+                )
             elif rule.is_switch:
                 if before is None:
-                    faults.append(Fault(
-                        rule.place.file, rule.place.line,
-                        f'there is no earlier {kind} "{name}" to switch{nearest(name, found)}',
-                    ))  # fmt: skip
+                    faults.append(
+                        Fault(
+                            rule.place.file,
+                            rule.place.line,
+                            f'there is no earlier {kind} "{name}" to switch{nearest(name, found)}',
+                        )
+                    )
                     continue
                 if _is_news(before) and before.enabled and not rule.enabled:
                     notes.append(_note(rule, f'switches off the packaged {kind} "{name}"'))
@@ -266,11 +276,12 @@ def _second_steps(rules: Sequence[RuleDefinition]) -> Iterator[Fault]:
             if met:
                 at = (other if rule.packaged else rule).place
                 yield Fault(
-                    at.file, at.line,
+                    at.file,
+                    at.line,
                     f'the target of "{rule.place.name}" leads to kind {met[0]}, and '
                     f'"{other.place.name}", which is about that kind, has a target too: one step '
                     "is all there is",
-                )  # fmt: skip
+                )
 
 
 def _note(rule: _Definition, text: str) -> Fault:
@@ -329,9 +340,9 @@ def _merged(
         trusted_readers=settings.get(("actors", "trusted_readers"), ()),
         plugins=tuple([each.plugin for each in plugins if each.plugin is not None]),
         read_places=tuple(read_places),
-        forgetting=tuple([
-            (keep.place, keep.forgetting) for keep in keeps if keep.forgetting != Forgetting()
-        ]),
+        forgetting=tuple(
+            [(keep.place, keep.forgetting) for keep in keeps if keep.forgetting != Forgetting()]
+        ),
         sweeps=sweep_rules([keep.forgetting for keep in keeps], settings),
         keep_places=tuple([keep.place for keep in keeps if keep.rule is not None]),
         files=tuple([file.source.name for file in files]),

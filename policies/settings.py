@@ -116,6 +116,14 @@ SERVER_TABLES: Final = ("relay", "server", "storage", "bus", "log")
 """Tables of rookery.toml; `[limits]` is in both files with other keys."""
 
 SERVER_LIMITS: Final = (
-    "max_message_length", "max_subscriptions", "max_filters", "max_limit", "default_limit",
-    "max_connections", "connections_per_address", "outbox_bytes", "neg_records", "neg_sessions",
-)  # fmt: skip
+    "max_message_length",
+    "max_subscriptions",
+    "max_filters",
+    "max_limit",
+    "default_limit",
+    "max_connections",
+    "connections_per_address",
+    "outbox_bytes",
+    "neg_records",
+    "neg_sessions",
+)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.conditions import WRITERS, who_words
-from policies.forgetting import days_by_type
 from policies.key_files import key_files_from
 from policies.patterns import patterns_from
+from policies.retention import days_by_type
 from policies.settings import (
     SERVER_LIMITS,
     AnonymousRead,
@@ -23,13 +23,12 @@ from policies.settings import (
     TsRule,
     Vouchers,
 )
+from relay.access.actors import Household, People
+from relay.access.management import MAX_ENTRIES, BannedRows
 from relay.errors import Fault
 from relay.groups.group import Flag
-from relay.groups.ruling import GroupSettings, Joins
-from relay.management import MAX_ENTRIES, BannedRows
-from relay.nostr.kinds import MAX_KIND
-from relay.people import Household, People
-from relay.read_rules import KindSet
+from relay.groups.rules import GroupSettings, Joins
+from relay.nostr.kinds import MAX_KIND, KindSet
 from relay.toml.fields import Table, nearest
 
 if TYPE_CHECKING:
@@ -212,9 +211,12 @@ def read_settings(top: Table, name: str, into: dict[tuple[str, str], object]) ->
 
 
 def people_of(
-    settings: Settings, relay: str, banned: Sequence[ListedKey], allowed: Sequence[ListedKey],
+    settings: Settings,
+    relay: str,
+    banned: Sequence[ListedKey],
+    allowed: Sequence[ListedKey],
     faults: list[Fault],
-) -> People:  # fmt: skip
+) -> People:
     """`banned`, `allowed`: the keys of the files that the settings name."""
     owners = settings.get(("actors", "owners"), frozenset())
     for listed in banned:
@@ -237,11 +239,13 @@ def people_of(
 
 def paths_of(settings: Settings, home: Path) -> tuple[str, ...]:
     """The files of keys that the settings name."""
-    return tuple([
-        str(home / file.path)
-        for table in ("bans", "allow")
-        for file in settings.get((table, "files"), ())
-    ])  # fmt: skip
+    return tuple(
+        [
+            str(home / file.path)
+            for table in ("bans", "allow")
+            for file in settings.get((table, "files"), ())
+        ]
+    )
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -269,8 +273,9 @@ def groups_of(settings: Settings) -> GroupSettings:
 def memory_of(settings: Settings) -> Memory:
     general = settings["memory", "schema"]
     return Memory(
-        schemas={system: settings.get((f"memory.{system}", "schema"), general)
-                 for system in System},
+        schemas={
+            system: settings.get((f"memory.{system}", "schema"), general) for system in System
+        },
         owner_annotations=settings["memory", "owner_annotations"],
         tie=settings["memory.aman", "tie"],
         ts_rule=settings["memory.aman", "ts_rule"],
@@ -282,4 +287,4 @@ def memory_of(settings: Settings) -> Memory:
         max_bytes=settings["memory.anamnesis", "max_bytes"],
         created_at_upper=settings["limits", "created_at_upper"],
         reject_patterns=settings.get(("memory", "reject_patterns")),
-    )  # fmt: skip
+    )

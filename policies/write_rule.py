@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from policies.conditions import Condition
     from policies.rules.content import Content
     from policies.settings import System
-    from relay.rates import Meter
+    from relay.access.quotas import Meter
     from relay.verdict import Who
 
 
@@ -51,9 +51,12 @@ class WriteRule:
     @property
     def asks_form(self) -> bool:
         return bool(
-            self.require or self.schema or self.pow_bits or self.content
+            self.require
+            or self.schema
+            or self.pow_bits
+            or self.content
             or asks_records(self.place.name)
-        )  # fmt: skip
+        )
 
 
 _NARROW: Final = 256

@@ -1,6 +1,6 @@
 """rookery.toml → Config: what the admin set for the server, read once at start. DESIGN §10, rows R.
 
-House rules: frozen; each room gets only its own slice. A key that is not known, stands in the wrong
+Invariants: frozen; each room gets only its own slice. A key that is not known, stands in the wrong
 table or belongs in a policy file is a fault with its line; all faults come at once. A reader gives
 the value, or None when the key is not there or wrong (then it noted the fault).
 """
@@ -250,8 +250,11 @@ def _choice(words: type[StrEnum], *later: str) -> Reader:
     def read(table: Table, key: str) -> StrEnum | None:
         value = table.values.get(key)
         if value in later:
-            table.wrong(key, f'{key} "{value}" is not offered by this version'
-                             f"{nearest('', [word.value for word in words])}")  # fmt: skip
+            table.wrong(
+                key,
+                f'{key} "{value}" is not offered by this version'
+                f"{nearest('', [word.value for word in words])}",
+            )
             return None
         return table.choice(key, words)
 
@@ -319,13 +322,19 @@ def _index_tags(table: Table, key: str) -> frozenset[str] | None:
         return None
     for number, value in enumerate(values):
         if len(value) == 1:
-            table.wrong_item(key, number, f'{key}: "{value}": single letters can be filtered by '
-                                          "anyway; name tags of several")  # fmt: skip
+            table.wrong_item(
+                key,
+                number,
+                f'{key}: "{value}": single letters can be filtered by anyway; name tags of several',
+            )
         elif not _TAG_NAME(value):
             table.wrong_item(key, number, f"{key}: {value!r} cannot be the name of a tag")
         elif value in NEVER_FILTERED:
-            table.wrong_item(key, number, f'{key}: "{value}" decides who may read an event; no '
-                                          "filter may ask for it")  # fmt: skip
+            table.wrong_item(
+                key,
+                number,
+                f'{key}: "{value}" decides who may read an event; no filter may ask for it',
+            )
     return frozenset(values)
 
 
@@ -344,26 +353,45 @@ NEVER_FILTERED: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
 
 SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "relay": {
-        "name": _name, "description": _text, "contact": _text, "icon": _web_url,
-        "banner": _web_url, "terms_of_service": _web_url, "url": _relay_url,
+        "name": _name,
+        "description": _text,
+        "contact": _text,
+        "icon": _web_url,
+        "banner": _web_url,
+        "terms_of_service": _web_url,
+        "url": _relay_url,
     },
     "server": {
-        "host": _host, "port": _whole(0, 65535), "tls_cert": _path, "tls_key": _path,
-        "trusted_proxies": _networks, "metrics_from": _networks, "compression": _boolean,
+        "host": _host,
+        "port": _whole(0, 65535),
+        "tls_cert": _path,
+        "tls_key": _path,
+        "trusted_proxies": _networks,
+        "metrics_from": _networks,
+        "compression": _boolean,
     },
     "limits": {
-        "max_message_length": _whole(1), "max_subscriptions": _whole(1), "max_filters": _whole(1),
-        "max_limit": _whole(1), "default_limit": _whole(1), "max_connections": _whole(0),
-        "connections_per_address": _whole(0), "outbox_bytes": _whole(1), "neg_records": _whole(1),
+        "max_message_length": _whole(1),
+        "max_subscriptions": _whole(1),
+        "max_filters": _whole(1),
+        "max_limit": _whole(1),
+        "default_limit": _whole(1),
+        "max_connections": _whole(0),
+        "connections_per_address": _whole(0),
+        "outbox_bytes": _whole(1),
+        "neg_records": _whole(1),
         "neg_sessions": _whole(1),
     },
     "storage": {
-        "backend": _choice(Backend, "postgres"), "dsn": Table.text,
-        "synchronous": _choice(Synchronous), "index_tags": _index_tags, "prefix_d_kinds": _kinds,
+        "backend": _choice(Backend, "postgres"),
+        "dsn": Table.text,
+        "synchronous": _choice(Synchronous),
+        "index_tags": _index_tags,
+        "prefix_d_kinds": _kinds,
     },
     "bus": {"backend": _choice(BusBackend, "nats"), "url": Table.text},
     "log": {"level": _choice(LogLevel), "format": _choice(LogFormat)},
-}  # fmt: skip
+}
 """Every table and key of rookery.toml, with what reads it."""
 
 
@@ -397,22 +425,36 @@ def _only_for(backend: str, key: str) -> Agreement:
 
 
 AGREEMENTS: Final[Mapping[str, Agreement]] = {
-    "server": _files_agree, "limits": _limits_agree, "storage": _only_for("postgres", "dsn"),
+    "server": _files_agree,
+    "limits": _limits_agree,
+    "storage": _only_for("postgres", "dsn"),
     "bus": _only_for("nats", "url"),
-}  # fmt: skip
+}
 """What the keys of a table ask of each other."""
 
 
 # -- keys that are not ours -----------------------------------------------------------------------
 
 _POLICY_TABLES: Final = (
-    "include", "actors", "groups", "auth", "search", "bans", "allow", "memory", "rule", "retention",
+    "include",
+    "actors",
+    "groups",
+    "auth",
+    "search",
+    "bans",
+    "allow",
+    "memory",
+    "rule",
+    "retention",
     "plugin",
-)  # fmt: skip
+)
 _POLICY_LIMITS: Final = (
-    "created_at_upper", "created_at_lower", "max_content_length", "max_event_tags",
+    "created_at_upper",
+    "created_at_lower",
+    "max_content_length",
+    "max_event_tags",
     "min_pow_difficulty",
-)  # fmt: skip
+)
 
 
 def _refuse_unknown_tables(top: Table) -> None:
@@ -432,8 +474,8 @@ def _refuse_unknown_tables(top: Table) -> None:
 def _stranger(table: Table, key: str, text: str) -> None:
     """A fault where the text first speaks of the key: `[rule.match]` alone gives `rule` no line."""
     path = (*table.path, key)
-    spoken = (known for known in table.source.lines if known[: len(path)] == path)
-    table.source.fault(next(spoken, path), text)
+    ok_reply = (known for known in table.source.lines if known[: len(path)] == path)
+    table.source.fault(next(ok_reply, path), text)
 
 
 def _unknown_key(section: str, key: str) -> str:

@@ -1,16 +1,16 @@
 """Every error class of Rookery, and the words that OK and CLOSED begin with.
 
-    RookeryError
-    ├── Refused            what a client sent cannot be taken; has its wire word
-    │   ├── Invalid        … because its form is wrong
-    │   ├── Unsupported    … because this relay does not know that part of the protocol
-    │   ├── TooManyRecords … because the set to be reconciled is too large
-    │   └── TooWide        … because too much would have to be looked at
-    ├── ConfigFaults       files of the admin that cannot be used: every fault with file and line
-    ├── StoreFault         the store cannot do its work
-    │   └── StoreVersion   the store was written by another version
-    ├── FolderBusy         another process writes in this data folder
-    └── UserError          a command cannot go on; the text says what to do next
+RookeryError
+├── Refused            what a client sent cannot be taken; has its wire word
+│   ├── Invalid        … because its form is wrong
+│   ├── Unsupported    … because this relay does not know that part of the protocol
+│   ├── TooManyRecords … because the set to be reconciled is too large
+│   └── TooWide        … because too much would have to be looked at
+├── ConfigFaults       files of the admin that cannot be used: every fault with file and line
+├── StoreFault         the store cannot do its work
+│   └── StoreVersion   the store was written by another version
+├── FolderBusy         another process writes in this data folder
+└── UserError          a command cannot go on; the text says what to do next
 """
 
 from __future__ import annotations

@@ -138,6 +138,10 @@ def _start_keeper(lock: int) -> None:
 
     subprocess.Popen(  # noqa: S603  ourselves
         [sys.executable, "-P", "-m", "relay", "hook", "keep", "--lock", str(lock)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        cwd=os.path.expanduser("~"), start_new_session=True, pass_fds=(lock,),
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=os.path.expanduser("~"),
+        start_new_session=True,
+        pass_fds=(lock,),
+    )

@@ -1,6 +1,6 @@
 """What the admin sees of a running relay: log lines, metrics, readiness.
 
-House rules: for shells and orchestration only. Nothing that an event says and no secret key goes
+Invariants: for shells and orchestration only. Nothing that an event says and no secret key goes
 into a log line; ids, public keys, addresses and rule names may. Metrics are plain numbers that the
 loop's thread adds to, once for each batch; they become Prometheus text when somebody asks.
 """
@@ -80,7 +80,8 @@ def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> None:
 
 
 class TextLines(logging.Formatter):
-    """`2026-05-04 12:34:56 info relay.ingest: text  peer=::1`; one line, then the traceback."""
+    """`2026-05-04 12:34:56 info relay.write.ingest: text  peer=::1`; one line, then the
+    traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -144,8 +145,22 @@ def _masked(line: str) -> str:
 
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _SECONDS: Final = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10,
-)  # fmt: skip
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    10,
+)
 
 _OUTCOMES: Final = {outcome: (outcome.name.lower(), "") for outcome in WriteOutcome}
 """Labels `outcome` and `prefix`; of a refusal they are `refused` and its word."""
@@ -272,9 +287,10 @@ class Metrics(Collector):
         for name, (text, read) in self._watched.items():
             yield _gauge(name, text, read())
         events = CounterMetricFamily(
-            "rookery_events", "Events by how they ended; prefix is the word of a refusal.",
+            "rookery_events",
+            "Events by how they ended; prefix is the word of a refusal.",
             labels=("outcome", "prefix"),
-        )  # fmt: skip
+        )
         for labels, number in (dict.fromkeys(_OUTCOMES.values(), 0) | self._events).items():
             events.add_metric(labels, number)
         yield events
@@ -286,9 +302,7 @@ class Metrics(Collector):
         return Histogram(f"rookery_{name}", text, buckets=bounds, registry=self._registry)
 
 
-def _counter(
-    name: str, text: str, values: Mapping[str, int], label: str
-) -> CounterMetricFamily:
+def _counter(name: str, text: str, values: Mapping[str, int], label: str) -> CounterMetricFamily:
     family = CounterMetricFamily(f"rookery_{name}", text, labels=(label,))
     for word, number in values.items():
         family.add_metric((word,), number)
@@ -336,15 +350,28 @@ class Refusals:
         self._number = 0
 
     def note(
-        self, reject: Reject, event: Event, at: int, connection: int | None,
+        self,
+        reject: Reject,
+        event: Event,
+        at: int,
+        connection: int | None,
         address: IPv4Address | IPv6Address | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """An event was refused."""
         self._number += 1
-        self._last.append(Refusal(
-            self._number, at, reject.rule, reject.prefix.value, event.kind, event.pubkey, event.id,
-            connection, None if address is None else str(address),
-        ))  # fmt: skip
+        self._last.append(
+            Refusal(
+                self._number,
+                at,
+                reject.rule,
+                reject.prefix.value,
+                event.kind,
+                event.pubkey,
+                event.id,
+                connection,
+                None if address is None else str(address),
+            )
+        )
 
     def after(self, number: int) -> Sequence[Refusal]:
         """Those behind this number that are not forgotten yet, oldest first."""

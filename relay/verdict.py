@@ -1,16 +1,15 @@
 """The words in which yes and no are said: who somebody is, what a rule objects to, how it ends.
 
-`spoken` is the only maker of what an author reads in an OK.
+`ok_reply` is the only maker of what an author reads in an OK.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from relay.errors import Prefix, Refused
-from relay.memory.naming import RecordFacts  # noqa: TC001  (Facts are decoded by their types)
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
@@ -32,7 +31,7 @@ class Who(Enum):
     """The who-words of policy files: what a key may be towards the relay, a group or a row.
 
     `insider`, `admin`, `group`, `visible` are towards the row's group; `author`, `recipient` and
-    `tag:NAME` (see `relay.read_rules.ReadRule.tag_readers`) towards the row.
+    `tag:NAME` (see `relay.access.read_rules.ReadRule.tag_readers`) towards the row.
     """
 
     ANYONE = "anyone"
@@ -72,6 +71,18 @@ class Arrival:
     """Keys that logged in on the connection."""
     address: IPv4Address | IPv6Address | None
     """The client's, as far as it can be known."""
+
+
+class RecordFacts(NamedTuple):
+    """What rules look at of a stored record."""
+
+    d: str
+    pubkey: str
+    created_at: int
+    """Unix seconds."""
+    id: str
+    leads_to: str | None
+    """The hash of the newer memory, of a supersession."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,7 @@ Result = WriteOutcome | Reject
 """What the author of an event is told in its OK."""
 
 
-def spoken(result: Result) -> tuple[bool, str]:
+def ok_reply(result: Result) -> tuple[bool, str]:
     """The third and fourth element of OK. Contract §6."""
     if isinstance(result, Reject):
         return False, f"{result.prefix}: {result.text}"

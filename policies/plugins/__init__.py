@@ -1,6 +1,6 @@
 """Plug-ins: programs of an admin's own that may object to an event. DESIGN §5.
 
-House rules: they can only object, never accept for anybody else; each has a deadline, and no
+Invariants: they can only object, never accept for anybody else; each has a deadline, and no
 answer is `error:`. They are asked before the lane, so that a slow one holds up no commit, and what
 they say counts in the lane, behind the rules of the files.
 
@@ -20,6 +20,14 @@ from relay.nostr.event import Event
 from relay.verdict import Arrival, Reject
 
 __all__ = [
-    "Arrival", "Asked", "Chain", "Event", "Plugin", "PluginDefinition", "Reject", "Rule",
-    "objection", "plugin_from",
-]  # fmt: skip
+    "Arrival",
+    "Asked",
+    "Chain",
+    "Event",
+    "Plugin",
+    "PluginDefinition",
+    "Reject",
+    "Rule",
+    "objection",
+    "plugin_from",
+]

@@ -28,9 +28,11 @@ class Chain:
     """
 
     def __init__(
-        self, plugins: Sequence[Plugin] = (), *,
+        self,
+        plugins: Sequence[Plugin] = (),
+        *,
         changed: Callable[[Sequence[str]], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`changed` hears what is wrong with plug-ins, a line each, whenever that is another."""
         self._wanted = tuple(plugins)
         self._changed = changed
@@ -81,9 +83,7 @@ class Chain:
     def asks_about(self, event: Event, origin: Origin) -> bool:
         return bool(self._wanted) and may_object(event, origin)
 
-    async def objections(
-        self, events: Sequence[tuple[Event, Arrival]]
-    ) -> Sequence[Reject | None]:
+    async def objections(self, events: Sequence[tuple[Event, Arrival]]) -> Sequence[Reject | None]:
         """One for each event: the first objection, `error:` for an answer that is owed."""
         if not self._is_started:
             self.start()

@@ -1,6 +1,6 @@
 """A plug-in that is a Python function of an installed package, here in the process.
 
-House rules: what it raises, returns or forgets is its own affair: the event gets `error:`, the log
+Invariants: what it raises, returns or forgets is its own affair: the event gets `error:`, the log
 a line with the place, never with what the event says. A plain function runs on a thread of its own,
 because it may compute; nobody can stop it there, so while it is late all other events get `error:`
 at once. An async one runs on the loop, all events of a batch side by side.
@@ -93,10 +93,11 @@ class AsyncRule:
             task.add_done_callback(self._late.discard)
             task.cancel()
         return [
-            self._said.failed("did not answer in time") if task in late or task.cancelled()
+            self._said.failed("did not answer in time")
+            if task in late or task.cancelled()
             else self._result(task.result())
             for task in tasks
-        ]  # fmt: skip
+        ]
 
     async def stop(self) -> None:
         tasks = self._late | self._running

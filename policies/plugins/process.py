@@ -3,7 +3,7 @@
     → {"type":"new","event":{…},"receivedAt":…,"sourceType":"IP4","sourceInfo":"10.1.2.3"}
     ← {"id":"…","action":"accept"}          or "reject" with "msg", or "shadowReject"
 
-House rules: a batch is written at once and the answers are matched by id, so that a plug-in may
+Invariants: a batch is written at once and the answers are matched by id, so that a plug-in may
 answer in any order; its deadline runs anew from each answer. What is no JSON is passed over, as
 strfry does: plug-ins print greetings and traces; too many such lines between two answers are not.
 Whatever else it prints, says of another event or leaves unsaid ends this life of the process: all
@@ -376,9 +376,12 @@ class ProcessPlugin:
         command = self._command
         try:
             await loop.subprocess_exec(
-                lambda: life, *command.words, cwd=command.folder,
-                env=environment(os.environ), start_new_session=True,
-            )  # fmt: skip
+                lambda: life,
+                *command.words,
+                cwd=command.folder,
+                env=environment(os.environ),
+                start_new_session=True,
+            )
         except OSError as wrong:
             self._is_settled.set()
             return f"cannot be started: {wrong.strerror or wrong}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from policies.rules.people import ENVELOPES
 from policies.settings import AnonymousRead, SchemaMode, System, TsRule, Vouchers
+from relay.access.read_rules import Match
 from relay.errors import Prefix
 from relay.memory.aman import checks as aman
 from relay.memory.anamnesis import checks as anamnesis
@@ -22,7 +23,6 @@ from relay.memory.nmem import checks as nmem
 from relay.memory.snowclaw import checks as snowclaw
 from relay.memory.terms import Terms
 from relay.memory.transcripts import checks as transcripts
-from relay.read_rules import Match
 from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from policies.settings import Memory
     from policies.write_rule import WriteRule
+    from relay.access.actors import People
+    from relay.access.read_rules import ReadRule
     from relay.nostr.event import Event
-    from relay.people import People
-    from relay.read_rules import ReadRule
     from relay.verdict import Facts
 
     Check = Callable[[Event, Terms], str | None]
@@ -111,8 +111,10 @@ def _rejected(rule: str, objection: tuple[Prefix, str] | None) -> Reject | None:
 
 
 _ASKING: Final[Mapping[str, Callable[[Event, Facts, Owns], Reject | None]]] = {
-    SUPERSEDES: _superseding, PATCHES: _patching, PINS: _pinning,
-}  # fmt: skip
+    SUPERSEDES: _superseding,
+    PATCHES: _patching,
+    PINS: _pinning,
+}
 
 
 def asks_records(rule: str) -> bool:
@@ -120,9 +122,7 @@ def asks_records(rule: str) -> bool:
     return rule in _ASKING
 
 
-def records_objection(
-    rule: str, event: Event, facts: Facts, people: People
-) -> Reject | None:
+def records_objection(rule: str, event: Event, facts: Facts, people: People) -> Reject | None:
     """What stored records say against a record; nothing where nobody looked them up.
 
     They are rules about the author, so that trusted imports are not asked.

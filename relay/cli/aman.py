@@ -99,9 +99,17 @@ def set_summary(
 @client_options
 @json_option
 def add_tool(
-    hk: str, name: str, content: str, sender: str | None, group: str | None,
-    relay: str | None, key_file: Path | None, *, success: bool | None, as_json: bool,
-) -> None:  # fmt: skip
+    hk: str,
+    name: str,
+    content: str,
+    sender: str | None,
+    group: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    success: bool | None,
+    as_json: bool,
+) -> None:
     """Add an entry to the tool history."""
     if success is None:
         raise click.UsageError("say how the tool ended: --ok or --failed")
@@ -134,9 +142,10 @@ def subscribe(
 ) -> None:
     """Set the topics subscribed to, in place of those before."""
     _write(
-        Server(relay, key_file), lambda memory: memory.set_subscriptions(hk, topics),
+        Server(relay, key_file),
+        lambda memory: memory.set_subscriptions(hk, topics),
         as_json=as_json,
-    )  # fmt: skip
+    )
 
 
 @aman.command("show", epilog="Example: rookery aman show user-1 --json")
@@ -180,9 +189,10 @@ def rehydrate(
         with progress_bar("{task.completed:,.0f}") as progress:
             task = progress.add_task("reading", total=None)
             done = await memory.rehydrate(
-                db, any_author=any_author,
+                db,
+                any_author=any_author,
                 progress=lambda read: progress.update(task, completed=read),
-            )  # fmt: skip
+            )
         _tell_unread(done.skipped)
         return dict(zip(_COUNTED, (*done.rows, len(done.skipped)), strict=True))
 
@@ -228,9 +238,7 @@ def _with_aman(server: Server, work: Callable[[Aman], Awaitable[Result]]) -> Res
     return with_settings(Actor.AGENT, server.relay, server.key_file, on)
 
 
-def _write(
-    server: Server, write: Callable[[Aman], Awaitable[Written]], *, as_json: bool
-) -> None:
+def _write(server: Server, write: Callable[[Aman], Awaitable[Written]], *, as_json: bool) -> None:
     async def work(memory: Aman) -> Written:
         return await write(memory)
 
@@ -281,9 +289,11 @@ def _draw(snapshot: Snapshot, out: Console) -> None:
         for call in snapshot.tools:
             record = call.record
             table.add_row(
-                utc(call.time), printable(record.tool_name), "ok" if record.success else "failed",
+                utc(call.time),
+                printable(record.tool_name),
+                "ok" if record.success else "failed",
                 "\n".join(map(printable, record.content.splitlines())),
-            )  # fmt: skip
+            )
         out.print(table)
     for cleared in snapshot.clears:
         sender = cleared.record.sender_id

@@ -63,9 +63,16 @@ def anamnesis() -> None:
 @client_options
 @json_option
 def remember(
-    text: str, parents: tuple[str, ...], relay: str | None, key_file: Path | None, *,
-    author_id: str | None, author_name: str | None, as_json: bool, **fields: Any,
-) -> None:  # fmt: skip
+    text: str,
+    parents: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    author_id: str | None,
+    author_name: str | None,
+    as_json: bool,
+    **fields: Any,
+) -> None:
     """Store a memory and print its hash. The same text again is the same memory."""
 
     async def work(memory: Anamnesis) -> None:
@@ -109,19 +116,36 @@ def get(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool)
 
 @anamnesis.command("vouch", epilog="Example: rookery anamnesis vouch d78e3a18 --confidence 0.9")
 @click.argument("hashed", metavar="H")
-@click.option("--confidence", type=SHARE, default=1.0, show_default=True, metavar="C",
-              help="How sure this key is.")  # fmt: skip
-@click.option("--dispute", "attestation", flag_value=Attestation.DISPUTE.value,
-              help="Say that it is wrong.")  # fmt: skip
-@click.option("--partial", "attestation", flag_value=Attestation.PARTIAL.value,
-              help="Say that some of it is right; counts neither way.")  # fmt: skip
+@click.option(
+    "--confidence",
+    type=SHARE,
+    default=1.0,
+    show_default=True,
+    metavar="C",
+    help="How sure this key is.",
+)
+@click.option(
+    "--dispute", "attestation", flag_value=Attestation.DISPUTE.value, help="Say that it is wrong."
+)
+@click.option(
+    "--partial",
+    "attestation",
+    flag_value=Attestation.PARTIAL.value,
+    help="Say that some of it is right; counts neither way.",
+)
 @click.option("--name", metavar="N", help="Else author_name of client.toml.")
 @client_options
 @json_option
 def vouch(
-    hashed: str, confidence: float, attestation: str | None, name: str | None,
-    relay: str | None, key_file: Path | None, *, as_json: bool,
-) -> None:  # fmt: skip
+    hashed: str,
+    confidence: float,
+    attestation: str | None,
+    name: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Stand up for a memory, in place of what this key said of it before."""
     said = Attestation(attestation or Attestation.CONFIRM)
 
@@ -131,9 +155,9 @@ def vouch(
 
     full, event_id = with_memory(Server(relay, key_file), work)
     if as_json:
-        print_json({
-            "hash": full, "attestation": said.value, "confidence": confidence, "id": event_id
-        })  # fmt: skip
+        print_json(
+            {"hash": full, "attestation": said.value, "confidence": confidence, "id": event_id}
+        )
     else:
         click.echo(f"{_DONE[said]} {full[:SHORT]} {confidence:g}")
 
@@ -175,9 +199,16 @@ def withdraw(hashed: str, relay: str | None, key_file: Path | None, *, as_json: 
 @client_options
 @json_option
 def supersede(
-    hashed: str, text: str, relay: str | None, key_file: Path | None, *,
-    author_id: str | None, author_name: str | None, as_json: bool, **fields: Any,
-) -> None:  # fmt: skip
+    hashed: str,
+    text: str,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    author_id: str | None,
+    author_name: str | None,
+    as_json: bool,
+    **fields: Any,
+) -> None:
     """Put a new memory in place of one's own and print its hash. The old one stays readable."""
 
     async def work(memory: Anamnesis) -> tuple[str, str]:
@@ -209,10 +240,15 @@ def trace(
     full, archive = with_memory(Server(relay, key_file), work)
     found, nodes = traced(full, archive), nodes_of(full, archive)
     if as_json:
-        print_json({
-            "hash": full, "order": found.order, "depth": found.depth, "missing": found.missing,
-            "truncated": found.truncated,
-        })  # fmt: skip
+        print_json(
+            {
+                "hash": full,
+                "order": found.order,
+                "depth": found.depth,
+                "missing": found.missing,
+                "truncated": found.truncated,
+            }
+        )
     elif form is not None:
         click.echo(dot_of(nodes) if form == "dot" else svg_of(nodes), nl=False)
     else:
@@ -236,10 +272,16 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
         if found is None:
             raise UnknownMemory(full)
         if as_json:
-            print_json({
-                "hash": full, "score": found.score, "level": found.level.value,
-                "confirm": found.confirm, "disputes": found.disputes, "anchors": found.anchors,
-            })  # fmt: skip
+            print_json(
+                {
+                    "hash": full,
+                    "score": found.score,
+                    "level": found.level.value,
+                    "confirm": found.confirm,
+                    "disputes": found.disputes,
+                    "anchors": found.anchors,
+                }
+            )
         else:
             click.echo(str(found))
 
@@ -251,24 +293,47 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
 @click.option("--topic", "topics", multiple=True, metavar="T", help="Any of these tags.")
 @click.option("--type", "memory_type", type=TYPE, help="Of this kind only.")
 @click.option("--min-trust", type=SHARE, default=0.0, metavar="N", help="Trusted so far at least.")
-@click.option("--min-confidence", type=SHARE, default=0.0, metavar="N",
-              help="As sure as that at least.")  # fmt: skip
-@click.option("--author", "authors", type=PublicKey(), multiple=True, metavar="KEY",
-              help="By this key; once for each.")  # fmt: skip
+@click.option(
+    "--min-confidence", type=SHARE, default=0.0, metavar="N", help="As sure as that at least."
+)
+@click.option(
+    "--author",
+    "authors",
+    type=PublicKey(),
+    multiple=True,
+    metavar="KEY",
+    help="By this key; once for each.",
+)
 @click.option("--include-superseded", is_flag=True, help="What has been corrected too.")
 @click.option("--as-of", type=Moment(), metavar="TIME", help="As it was known then.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
     help="At most so many.",
-)  # fmt: skip
-@click.option("--format", "form", type=click.Choice(["table", "context"]), default="table",
-              show_default=True, help="context: fenced, to be put before a model.")  # fmt: skip
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "context"]),
+    default="table",
+    show_default=True,
+    help="context: fenced, to be put before a model.",
+)
 @client_options
 @json_option
 def recall(
-    query: str, authors: tuple[str, ...], form: str, relay: str | None, key_file: Path | None, *,
-    as_json: bool, **wish: Any,
-) -> None:  # fmt: skip
+    query: str,
+    authors: tuple[str, ...],
+    form: str,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+    **wish: Any,
+) -> None:
     """Find memories by their words; rank them by text, trust and age."""
 
     async def work(memory: Anamnesis) -> Sequence[Hit]:
@@ -301,9 +366,10 @@ def import_(
         with progress_bar(Amount.BYTES) as bar:
             task = bar.add_task("sending", total=None)
             done = await memory.import_entries(
-                file, group=group,
+                file,
+                group=group,
                 progress=lambda read, total: bar.update(task, completed=read, total=total),
-            )  # fmt: skip
+            )
         for line in done.refused:
             click.echo(printable(line), err=True)
         if done.claims:
@@ -311,9 +377,10 @@ def import_(
                 f"{done.claims} entries name vouchers or a successor; nobody signed that: left out",
                 err=True,
             )
-        print_counts({
-            "stored": done.stored, "duplicates": done.duplicates, "refused": len(done.refused)
-        }, as_json=as_json)  # fmt: skip
+        print_counts(
+            {"stored": done.stored, "duplicates": done.duplicates, "refused": len(done.refused)},
+            as_json=as_json,
+        )
         return 1 if done.refused else 0
 
     return with_memory(Server(relay, key_file), work)
@@ -344,24 +411,41 @@ for command in (resolve, children, credit, amend, validate_file, bench):
 
 def _hit_as_json(rank: int, hit: Hit) -> dict[str, object]:
     return {
-        "rank": rank, "score": hit.score, "hash": hit.hash, "id": hit.memory.event.id,
-        "author": hit.memory.author, "trust": hit.trust.score, "level": hit.trust.level.value,
-        "why": hit.why, "entry": hit.document,
-    }  # fmt: skip
+        "rank": rank,
+        "score": hit.score,
+        "hash": hit.hash,
+        "id": hit.memory.event.id,
+        "author": hit.memory.author,
+        "trust": hit.trust.score,
+        "level": hit.trust.level.value,
+        "why": hit.why,
+        "entry": hit.document,
+    }
 
 
 def _draw_hits(hits: Sequence[Hit]) -> None:
     columns = (
-        Column("#", Holds.NUMBER), Column("Score", Holds.NUMBER), Column("Trust", Holds.NUMBER),
-        Column("Level"), Column("Memory", Holds.KEY), Column("Text"),
-    )  # fmt: skip
-    print_table(columns, [
-        (
-            str(rank), f"{hit.score:.3f}", f"{hit.trust.score:g}", hit.trust.level.value,
-            hit.hash[:SHORT], one_line(hit.memory.entry.content),
-        )
-        for rank, hit in enumerate(hits, 1)
-    ])  # fmt: skip
+        Column("#", Holds.NUMBER),
+        Column("Score", Holds.NUMBER),
+        Column("Trust", Holds.NUMBER),
+        Column("Level"),
+        Column("Memory", Holds.KEY),
+        Column("Text"),
+    )
+    print_table(
+        columns,
+        [
+            (
+                str(rank),
+                f"{hit.score:.3f}",
+                f"{hit.trust.score:g}",
+                hit.trust.level.value,
+                hit.hash[:SHORT],
+                one_line(hit.memory.entry.content),
+            )
+            for rank, hit in enumerate(hits, 1)
+        ],
+    )
 
 
 def _on_terminal(text: str) -> str:

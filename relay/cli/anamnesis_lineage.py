@@ -42,10 +42,14 @@ def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: b
 
     found = with_memory(Server(relay, key_file), work)
     if as_json:
-        print_json({
-            "current": found.current, "chain": found.chain, "forks": found.forks,
-            "circle": found.is_circle,
-        })  # fmt: skip
+        print_json(
+            {
+                "current": found.current,
+                "chain": found.chain,
+                "forks": found.forks,
+                "circle": found.is_circle,
+            }
+        )
         return
     for each in found.chain:
         click.echo(each)
@@ -69,13 +73,17 @@ def children(hashed: str, relay: str | None, key_file: Path | None, *, as_json: 
 
     found = with_memory(Server(relay, key_file), work)
     if as_json:
-        print_json([
-            {
-                "hash": each.hash, "id": each.event.id, "author": each.author,
-                "content": each.entry.content,
-            }
-            for each in found
-        ])  # fmt: skip
+        print_json(
+            [
+                {
+                    "hash": each.hash,
+                    "id": each.event.id,
+                    "author": each.author,
+                    "content": each.entry.content,
+                }
+                for each in found
+            ]
+        )
         return
     for each in found:
         click.echo(f"{each.hash[:SHORT]}  {one_line(each.entry.content)}")
@@ -99,9 +107,9 @@ def credit(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bo
 
     found = with_memory(Server(relay, key_file), work)
     if as_json:
-        print_json([
-            {"author": each.author, "name": each.name, "entries": each.entries} for each in found
-        ])  # fmt: skip
+        print_json(
+            [{"author": each.author, "name": each.name, "entries": each.entries} for each in found]
+        )
         return
     for each in found:
         name = "" if each.name == each.author else printable(each.name)
@@ -117,9 +125,16 @@ def credit(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bo
 @client_options
 @json_option
 def amend(
-    hashed: str, memory_type: str | None, tags: tuple[str, ...], confidence: float | None,
-    relay: str | None, key_file: Path | None, *, undo: bool, as_json: bool,
-) -> None:  # fmt: skip
+    hashed: str,
+    memory_type: str | None,
+    tags: tuple[str, ...],
+    confidence: float | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    undo: bool,
+    as_json: bool,
+) -> None:
     """Change type, topics or confidence of one's own memory; its text and hash stay.
 
     An amendment takes the place of the one before, as a whole.

@@ -40,9 +40,7 @@ def with_memory(
         author = None
         if who or name:
             author = {"id": who or settings.key.pubkey, "name": name or who}
-        async with Anamnesis(
-            client, settings.key, author, reputations=table.reputations
-        ) as memory:
+        async with Anamnesis(client, settings.key, author, reputations=table.reputations) as memory:
             try:
                 result = await work(memory)
             except UnknownMemory as unknown:

@@ -64,15 +64,18 @@ def _faults_of(text: str) -> tuple[list[str], list[str]]:
 def _draw_report(report: Report) -> None:
     from rich.table import Table
 
-    click.echo(
-        f"seed {report.seed}: {report.planted} things told, {report.never_told} never told"
-    )
+    click.echo(f"seed {report.seed}: {report.planted} things told, {report.never_told} never told")
     table = Table("System", "K", "Exact", "Semantic", "Calibration", "False", "Decay")
     for column in report.columns:
         for marks, decay in zip(column.marks, column.decay, strict=True):
             calibration = "–" if marks.calibration is None else f"{marks.calibration:.3f}"
             table.add_row(
-                column.system, str(marks.sessions), f"{marks.exact:.3f}", f"{marks.semantic:.3f}",
-                calibration, str(marks.false_memories), f"{decay:.3f}",
-            )  # fmt: skip
+                column.system,
+                str(marks.sessions),
+                f"{marks.exact:.3f}",
+                f"{marks.semantic:.3f}",
+                calibration,
+                str(marks.false_memories),
+                f"{decay:.3f}",
+            )
     console().print(table)

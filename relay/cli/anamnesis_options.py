@@ -24,9 +24,7 @@ class Moment(MomentType):
 
     name = "time"
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if value.isascii() and value.isdigit() and len(value) < 16:
             return int(value)
         seconds = time_in(value)
@@ -41,13 +39,30 @@ def entry_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--author-name", metavar="N", help="Else author_name of client.toml."),
         click.option("--author-id", metavar="I", help="Else author_id of client.toml."),
         click.option("--group", metavar="G", help="Only its members read it."),
-        click.option("--anchor", "anchors", multiple=True, metavar="R",
-                     help="What it can be checked against: a URL, a hash."),
-        click.option("--confidence", type=SHARE, default=0.5, show_default=True, metavar="C",
-                     help="How sure it is."),
+        click.option(
+            "--anchor",
+            "anchors",
+            multiple=True,
+            metavar="R",
+            help="What it can be checked against: a URL, a hash.",
+        ),
+        click.option(
+            "--confidence",
+            type=SHARE,
+            default=0.5,
+            show_default=True,
+            metavar="C",
+            help="How sure it is.",
+        ),
         click.option("--tag", "tags", multiple=True, metavar="T", help="A topic."),
-        click.option("--type", "memory_type", type=TYPE, default=MemoryType.EPISODIC.value,
-                     show_default=True, help="What kind of memory it is."),
-    ):  # fmt: skip
+        click.option(
+            "--type",
+            "memory_type",
+            type=TYPE,
+            default=MemoryType.EPISODIC.value,
+            show_default=True,
+            help="What kind of memory it is.",
+        ),
+    ):
         command = option(command)
     return command

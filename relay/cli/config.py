@@ -53,10 +53,14 @@ class ScopeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
                 return OfUser(user)
             return scope_in(text)
         except Invalid as invalid:
-            why = invalid.text if lowered.startswith(("npub", "nsec")) else (
-                f"{printable(text)!r} is neither global, nor group:ID, nor npub:KEY with an npub or"
-                " 16, 32 or 64 hex"
-            )  # fmt: skip
+            why = (
+                invalid.text
+                if lowered.startswith(("npub", "nsec"))
+                else (
+                    f"{printable(text)!r} is neither global, nor group:ID, nor npub:KEY with an"
+                    " npub or 16, 32 or 64 hex"
+                )
+            )
             self.fail(why, param, ctx)
 
 
@@ -74,9 +78,14 @@ def config() -> None:
 @client_options
 @json_option
 def set_(
-    scope: Scope, values: tuple[str, ...], owners: tuple[str, ...], relay: str | None,
-    key_file: Path | None, *, as_json: bool,
-) -> None:  # fmt: skip
+    scope: Scope,
+    values: tuple[str, ...],
+    owners: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Set respond_mode (all, mention, owner, none) or context_history (0 to 1000).
 
     SCOPE is global, group:ID or npub:KEY. What is not named keeps its value. Running agents obey
@@ -116,9 +125,14 @@ def set_(
 @client_options
 @json_option
 def get(
-    scope: Scope, user: str | None, owners: tuple[str, ...], relay: str | None,
-    key_file: Path | None, *, as_json: bool,
-) -> None:  # fmt: skip
+    scope: Scope,
+    user: str | None,
+    owners: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Show what holds, and where each value comes from: npub, group, global, file or default.
 
     The file is [snowclaw] of client.toml.

@@ -44,7 +44,11 @@ _BEGINNING: Final = 60
 @click.command("context", epilog="Example: rookery context techteam --budget 2000")
 @click.argument("group", metavar="GROUP")
 @click.option(
-    "--budget", type=click.IntRange(min=0), default=_BUDGET, show_default=True, metavar="N",
+    "--budget",
+    type=click.IntRange(min=0),
+    default=_BUDGET,
+    show_default=True,
+    metavar="N",
     help="Tokens; four characters are one.",
 )
 @click.option("--message", metavar="TEXT", help="To be answered. Not given: the newest one there.")
@@ -54,9 +58,17 @@ _BEGINNING: Final = 60
 @client_options
 @json_option
 def context(
-    group: str, budget: int, message: str | None, sender: str | None, system: str,
-    owners: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool,
-) -> None:  # fmt: skip
+    group: str,
+    budget: int,
+    message: str | None,
+    sender: str | None,
+    system: str,
+    owners: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Print what a model would be given to answer a message, and why each part is kept or not."""
     if sender is not None and message is None:
         raise click.UsageError("--sender says whose --message it is: give both")
@@ -67,10 +79,16 @@ def context(
         # An owner writes no memory, and wants to see what the agent would be given.
         agents = [] if agent is None else [agent.pubkey]
         async with Snowclaw(
-            client, settings.key, known, table.config, agents=agents, groups=[group],
-            key_style=table.key_style, trim_order=table.trim_order,
+            client,
+            settings.key,
+            known,
+            table.config,
+            agents=agents,
+            groups=[group],
+            key_style=table.key_style,
+            trim_order=table.trim_order,
             history_style=table.history_style,
-        ) as claw:  # fmt: skip
+        ) as claw:
             await claw.load()
             await claw.backfill()
             newest = await _newest(client, group) if message is None else None
@@ -117,9 +135,7 @@ def _unsent(pubkey: str, text: str, group: str, at: int) -> Event:
 def _summary(made: Context) -> str:
     over = "; the fixed part alone is over the budget" if made.over_budget else ""
     dropped = ", ".join(f"{count} {part}" for part, count in made.dropped.items() if count > 0)
-    return (
-        f"{made.tokens_used} of {made.budget} tokens, dropped: {dropped or 'nothing'}{over}"
-    )
+    return f"{made.tokens_used} of {made.budget} tokens, dropped: {dropped or 'nothing'}{over}"
 
 
 def _tree(made: Context) -> Tree:
@@ -155,9 +171,13 @@ def _as_json(made: Context) -> dict[str, object]:
         "over_budget": made.over_budget,
         "pieces": [
             {
-                "section": piece.section, "part": piece.part, "kept": piece.is_kept,
-                "tokens": piece.tokens, "why": piece.why, "text": piece.text,
+                "section": piece.section,
+                "part": piece.part,
+                "kept": piece.is_kept,
+                "tokens": piece.tokens,
+                "why": piece.why,
+                "text": piece.text,
             }
             for piece in made.pieces
         ],
-    }  # fmt: skip
+    }

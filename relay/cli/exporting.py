@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 @click.command("export", epilog="Example: rookery export --data ./data -o events.jsonl")
 @folder_option
 @click.option(
-    "--filter", "filter_text", metavar="JSON",
+    "--filter",
+    "filter_text",
+    metavar="JSON",
     help="""Only events that match, as in a REQ: '{"kinds":[9],"#h":["tea"]}'.""",
-)  # fmt: skip
+)
 @click.option(
-    "-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Write here instead of stdout: the whole file or none.",
-)  # fmt: skip
+)
 @json_option
 def export_command(
     folder: Path, filter_text: str | None, target: Path | None, *, as_json: bool

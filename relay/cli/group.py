@@ -42,13 +42,19 @@ _FLAGS: Final[tuple[str, ...]] = ("private", "restricted", "closed", "hidden")
 _SHUT: Final = frozenset(_FLAGS[:3])
 """What a group is when some flags are named and others not: opening one opens no other."""
 _OPPOSITE: Final = {
-    "private": "public", "restricted": "unrestricted", "closed": "open", "hidden": "visible",
-}  # fmt: skip
+    "private": "public",
+    "restricted": "unrestricted",
+    "closed": "open",
+    "hidden": "visible",
+}
 """The word that confirms, in a 9002, that a flag is left out on purpose (NIPS.md Z-03)."""
 _TEXTS: Final = ("name", "about", "picture")
 _SHOWN: Final = (
-    kinds.GROUP_METADATA, kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS, kinds.GROUP_ROLES,
-)  # fmt: skip
+    kinds.GROUP_METADATA,
+    kinds.GROUP_ADMINS,
+    kinds.GROUP_MEMBERS,
+    kinds.GROUP_ROLES,
+)
 _GROUPS: Final = 29
 """The NIP."""
 _MIN_CODE: Final = 8
@@ -254,16 +260,25 @@ def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> N
         say_nothing_found("`rookery group create ID` makes a group")
         return
     columns = (
-        Column("ID", Holds.KEY), Column("Name"), Column("Flags"), Column("Members"),
+        Column("ID", Holds.KEY),
+        Column("Name"),
+        Column("Flags"),
+        Column("Members"),
         Column("With a role"),
-    )  # fmt: skip
-    print_table(columns, [
-        (
-            printable(card.id), printable(card.texts.get("name", "")), _flags_in_words(card),
-            "–" if card.members is None else str(len(card.members)), str(len(card.admins)),
-        )
-        for card in cards
-    ])  # fmt: skip
+    )
+    print_table(
+        columns,
+        [
+            (
+                printable(card.id),
+                printable(card.texts.get("name", "")),
+                _flags_in_words(card),
+                "–" if card.members is None else str(len(card.members)),
+                str(len(card.admins)),
+            )
+            for card in cards
+        ],
+    )
 
 
 @group.command("show", epilog="Example: rookery group show tea")
@@ -294,10 +309,13 @@ def show(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bo
         out.print(f"kinds: {printable(', '.join(card.supported_kinds) or 'none')}")
     if card.roles:
         out.print(f"roles: {printable(', '.join(card.roles))}")
-    print_table((Column("Member", Holds.KEY), Column("Roles")), [
-        (npub(person), printable(", ".join(card.admins.get(person, ()))))
-        for person in dict.fromkeys((*card.admins, *(card.members or ())))
-    ])  # fmt: skip
+    print_table(
+        (Column("Member", Holds.KEY), Column("Roles")),
+        [
+            (npub(person), printable(", ".join(card.admins.get(person, ()))))
+            for person in dict.fromkeys((*card.admins, *(card.members or ())))
+        ],
+    )
     if card.members is None:
         out.print("its members are not for this key to see")
 
@@ -361,14 +379,14 @@ def _card_of(group_id: str, events: Mapping[int, Event]) -> Card:
         texts={name: text for name in _TEXTS if (text := metadata.tag(name)) is not None},
         flags=frozenset(flag for flag in _FLAGS if metadata.has_tag(flag)),
         supported_kinds=None if supported is None else tuple(supported),
-        admins={} if admins is None else {
-            tag[1]: tuple(tag[2:]) for tag in admins.tags if _is_person(tag)
-        },
-        members=None if members is None else tuple(
-            tag[1] for tag in members.tags if _is_person(tag)
-        ),
+        admins={}
+        if admins is None
+        else {tag[1]: tuple(tag[2:]) for tag in admins.tags if _is_person(tag)},
+        members=None
+        if members is None
+        else tuple(tag[1] for tag in members.tags if _is_person(tag)),
         roles=() if roles is None else tuple(roles.tag_values("role")),
-    )  # fmt: skip
+    )
 
 
 def _is_person(tag: Sequence[str]) -> bool:
@@ -408,8 +426,9 @@ def _warn_of_unlisted(roles: Sequence[str], card: Card) -> None:
             near = get_close_matches(role, listed, n=1)
             click.echo(
                 f"the role {role!r} is a label without powers; {card.id} has {', '.join(listed)}"
-                + (f"; did you mean {near[0]!r}?" if near else ""), err=True,
-            )  # fmt: skip
+                + (f"; did you mean {near[0]!r}?" if near else ""),
+                err=True,
+            )
 
 
 def _say(event: Event, text: str, *, as_json: bool) -> None:

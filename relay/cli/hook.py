@@ -34,10 +34,13 @@ _OF_TOOLS: Final = (HookEvent.TOOL, HookEvent.TOOL_FAILURE)
 """These name the tools that they are called for."""
 
 settings_option = click.option(
-    "--settings", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    default=lambda: Path.home() / ".claude/settings.json", show_default="~/.claude/settings.json",
+    "--settings",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    default=lambda: Path.home() / ".claude/settings.json",
+    show_default="~/.claude/settings.json",
     help="The agent's settings.",
-)  # fmt: skip
+)
 
 
 class HookCommands(click.Group):
@@ -52,10 +55,12 @@ class HookCommands(click.Group):
 
 
 @click.group(
-    "hook", cls=HookCommands, invoke_without_command=True,
+    "hook",
+    cls=HookCommands,
+    invoke_without_command=True,
     context_settings={"ignore_unknown_options": True},
     epilog="Example: rookery hook install",
-)  # fmt: skip
+)
 @click.pass_context
 def hook(ctx: click.Context) -> None:
     """Remember what a coding agent does: called by its hooks as `rookery hook EVENT`.
@@ -151,9 +156,12 @@ def _edit(
         _write(path, orjson.dumps(after, option=orjson.OPT_INDENT_2) + b"\n")
     if as_json:
         print_json(
-            {"settings": str(path), "changed": after != before,
-             "backup": None if backup is None else str(backup)}
-        )  # fmt: skip
+            {
+                "settings": str(path),
+                "changed": after != before,
+                "backup": None if backup is None else str(backup),
+            }
+        )
     elif after == before:
         click.echo(f"nothing to change in {path}")
     else:

@@ -37,14 +37,16 @@ _FOR_NOW: Final = ("error:", "rate-limited:")
 
 @click.command("import", epilog="Example: rookery import events.jsonl --data ./data --trust")
 @click.argument(
-    "file", metavar="FILE",
+    "file",
+    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-)  # fmt: skip
+)
 @folder_option
 @click.option(
-    "--trust", is_flag=True,
+    "--trust",
+    is_flag=True,
     help="Do not ask who may write: for an own export, or a move from another relay.",
-)  # fmt: skip
+)
 @json_option
 def import_command(file: Path, folder: Path, *, trust: bool, as_json: bool) -> int:
     """Read JSON lines of events ("-": from stdin).
@@ -108,9 +110,16 @@ def _stopped(name: str, place: Place) -> str:
 
 
 async def import_events(
-    folder: Folder, source: BinaryIO, name: str, origin: Origin, place: Place, *,
-    say: Say, note: Callable[[Place], None], pauses_s: Sequence[float] = _PAUSES_S,
-) -> None:  # fmt: skip
+    folder: Folder,
+    source: BinaryIO,
+    name: str,
+    origin: Origin,
+    place: Place,
+    *,
+    say: Say,
+    note: Callable[[Place], None],
+    pauses_s: Sequence[float] = _PAUSES_S,
+) -> None:
     """Submit the lines of `source`, which stands at `place`; `place` moves with each batch.
 
     `say` hears every refusal, in order of lines; `note` the place after each acknowledged batch.
@@ -158,6 +167,7 @@ async def settled(
 
 def _for_now(answers: Sequence[tuple[bool, str]]) -> Sequence[int]:
     return [
-        number for number, (accepted, text) in enumerate(answers)
+        number
+        for number, (accepted, text) in enumerate(answers)
         if not accepted and text.startswith(_FOR_NOW)
-    ]  # fmt: skip
+    ]

@@ -116,17 +116,29 @@ class FreshFolder:
 @click.command("init", epilog="Example: rookery init ./data --owner npub1… --agent npub1…")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
-    "--owner", "owners", type=PublicKey(), multiple=True, required=True, metavar="KEY",
+    "--owner",
+    "owners",
+    type=PublicKey(),
+    multiple=True,
+    required=True,
+    metavar="KEY",
     help="Public key of an owner, npub or 64 hex; once for each.",
-)  # fmt: skip
+)
 @click.option(
-    "--agent", "agents", type=PublicKey(), multiple=True, metavar="KEY",
+    "--agent",
+    "agents",
+    type=PublicKey(),
+    multiple=True,
+    metavar="KEY",
     help="Public key of an agent; once for each.",
-)  # fmt: skip
+)
 @click.option(
-    "--preset", type=click.Choice(PRESETS), default="group", show_default=True,
+    "--preset",
+    type=click.Choice(PRESETS),
+    default="group",
+    show_default=True,
     help="group: a private home for a team and its agents. open: anybody may write.",
-)  # fmt: skip
+)
 @click.option("--name", metavar="TEXT", help="What the relay is called.")
 @click.option("--url", metavar="URL", help="Its public URL, wss://…")
 def init(
@@ -148,9 +160,13 @@ def init(
 
 @click.command("keygen", epilog="Example: rookery keygen -o me.nsec")
 @click.option(
-    "-o", "--output", "file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    "-o",
+    "--output",
+    "file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Write the nsec to a new file (0600) and print the npub only.",
-)  # fmt: skip
+)
 @json_option
 def keygen(*, file: Path | None, as_json: bool) -> None:
     """Make one new key pair and print it; without -o it is kept nowhere."""
@@ -160,9 +176,7 @@ def keygen(*, file: Path | None, as_json: bool) -> None:
         click.echo(f"npub  {key.npub}   (its nsec is in {file}: sign with --key-file {file})")
         return
     if as_json:
-        print_json(
-            {"nsec": key.nsec, "npub": key.npub, "secret": key.hex, "public": key.pubkey}
-        )
+        print_json({"nsec": key.nsec, "npub": key.npub, "secret": key.hex, "public": key.pubkey})
         return
     click.echo(f"nsec  {key.nsec}   (secret: who has it is you)")
     click.echo(f"npub  {key.npub}")

@@ -33,11 +33,15 @@ _PORT: Final = 7780
 
 @click.command("mcp", epilog="Example: claude mcp add rookery -- rookery mcp")
 @click.option(
-    "--http", "port", type=click.IntRange(0, 65_535), is_flag=False, flag_value=_PORT,
+    "--http",
+    "port",
+    type=click.IntRange(0, 65_535),
+    is_flag=False,
+    flag_value=_PORT,
     metavar="[PORT]",
     help=f"Streamable HTTP on 127.0.0.1 (port {_PORT}; 0 picks one) in place of stdin and stdout."
     " The token that a client needs is printed.",
-)  # fmt: skip
+)
 @client_options
 def mcp(port: int | None, relay: str | None, key_file: Path | None) -> None:
     """Give a coding agent its memory: an MCP server.
@@ -47,9 +51,13 @@ def mcp(port: int | None, relay: str | None, key_file: Path | None) -> None:
     """
     _look_for_the_sdk()
     settings = find_settings(
-        Actor.AGENT, relay=relay, key_file=key_file, environ=os.environ, home=Path.home(),
+        Actor.AGENT,
+        relay=relay,
+        key_file=key_file,
+        environ=os.environ,
+        home=Path.home(),
         here=None,
-    )  # fmt: skip
+    )
     _, of_nmem = find_nmem_settings(Path.home())
     if port is None:
         # A thread that waits for stdin outlives every way of ending in good order.
@@ -76,10 +84,14 @@ async def _serve(port: int | None, settings: ClientSettings, of_nmem: NmemSettin
     async with AsyncExitStack() as opened:
         nmem = await opened.enter_async_context(
             Nmem(
-                settings.relay, settings.key, of_nmem.db, key_here(),
-                secrets=of_nmem.secret_filter(), group=of_nmem.group,
+                settings.relay,
+                settings.key,
+                of_nmem.db,
+                key_here(),
+                secrets=of_nmem.secret_filter(),
+                group=of_nmem.group,
             )
-        )  # fmt: skip
+        )
         if warning := take_warning(nmem.database):
             _say(warning)
         toolbox = await opened.enter_async_context(Toolbox(nmem, place, unix_now))

@@ -68,9 +68,15 @@ class Key:
     def ds(self) -> list[str]:
         """Where its records may be; one that ends in `:` is a prefix (G-09)."""
         if self.user is not None:
-            return user_ds(self.user) if len(self.user) == 64 else [
-                f"{MEMORY}npub:", f"{MEMORY}npub:{self.user}", f"{MEMORY}npub:{self.user[:16]}",
-            ]  # fmt: skip
+            return (
+                user_ds(self.user)
+                if len(self.user) == 64
+                else [
+                    f"{MEMORY}npub:",
+                    f"{MEMORY}npub:{self.user}",
+                    f"{MEMORY}npub:{self.user[:16]}",
+                ]
+            )
         if self.group is not None:
             return [group_d(self.group)]
         return [f"{AGENT}{self.plain}", f"{COLLECTIVE}{self.text.removeprefix(COLLECTIVE)}"]
@@ -194,9 +200,15 @@ def get(
 @client_options
 @json_option
 def set_(
-    key: Key, text: str | None, owners: tuple[str, ...], relay: str | None,
-    key_file: Path | None, *, as_json: bool, **given: Any,
-) -> None:  # fmt: skip
+    key: Key,
+    text: str | None,
+    owners: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Note something about a user or a group, or keep TEXT under a key of the agent's own.
 
     What is known of a user is read by the agent and the owner, or by the members of --group.
@@ -242,9 +254,11 @@ def set_(
 
 
 def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
-    fits = {"notes", "preferences", "group"} if key.user else (
-        {"notes", "purpose", "themes", "decisions"}
-    )  # fmt: skip
+    fits = (
+        {"notes", "preferences", "group"}
+        if key.user
+        else ({"notes", "purpose", "themes", "decisions"})
+    )
     said = {name for name, value in given.items() if value}
     if key.plain is not None:
         if said - {"encrypted"}:
@@ -256,9 +270,9 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
             raise click.UsageError(f"{printable(key.text)!r} takes a TEXT, and no more")
         return
     if text is not None or not said - {"group"} or said - fits:
-        options = "--note or --preference" if key.user else (
-            "--note, --purpose, --theme or --decision"
-        )  # fmt: skip
+        options = (
+            "--note or --preference" if key.user else ("--note, --purpose, --theme or --decision")
+        )
         raise click.UsageError(f"{printable(key.text)!r} takes {options}")
     for pair in given["preferences"]:
         if not pair.partition("=")[0] or "=" not in pair:
@@ -318,14 +332,15 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
         return [event async for event in client.query_all(wanted)]
 
     found = [
-        event for event in with_client(Actor.USER, relay, key_file, work)
+        event
+        for event in with_client(Actor.USER, relay, key_file, work)
         if event.d.startswith((AGENT, COLLECTIVE)) and not event.d.startswith(CONFIG)
-    ]  # fmt: skip
+    ]
     found.sort(key=lambda event: (event.d, -event.created_at, event.id))
     if as_json:
-        print_json([
-            {"d": e.d, "created_at": e.created_at, "author": e.pubkey, "id": e.id} for e in found
-        ])  # fmt: skip
+        print_json(
+            [{"d": e.d, "created_at": e.created_at, "author": e.pubkey, "id": e.id} for e in found]
+        )
         return
     for event in found:
         click.echo(f"{printable(event.d)}  {iso(event.created_at)}  {npub(event.pubkey)[:12]}")

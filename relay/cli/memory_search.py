@@ -58,8 +58,14 @@ class System(NamedTuple):
 SYSTEMS: Final[Mapping[str, System]] = {
     "A": System(
         "aman",
-        (kinds.DOC_MANIFEST, kinds.CHUNK_REF, kinds.PREFERENCE, kinds.SUMMARY, kinds.TOOL_HISTORY,
-         kinds.SUBSCRIPTION_STATE),
+        (
+            kinds.DOC_MANIFEST,
+            kinds.CHUNK_REF,
+            kinds.PREFERENCE,
+            kinds.SUMMARY,
+            kinds.TOOL_HISTORY,
+            kinds.SUBSCRIPTION_STATE,
+        ),
     ),
     "D": System(
         "transcripts", (kinds.CONVERSATION_NOTE, kinds.SESSION_STATE, kinds.RUN_CONFIGURATION)
@@ -67,7 +73,7 @@ SYSTEMS: Final[Mapping[str, System]] = {
     "S": System("snowclaw", (kinds.APP_DATA,), (AGENT, COLLECTIVE)),
     "M": System("nmem", _RECORDS, ("nmem:",)),
     "X": System("anamnesis", _RECORDS, ("anamnesis:",)),
-}  # fmt: skip
+}
 
 
 class Hit(NamedTuple):
@@ -99,29 +105,49 @@ class Found(NamedTuple):
 @click.command("search", epilog="Example: rookery memory search 'green tea' --system S")
 @click.argument("query", type=Words(), metavar="Q")
 @click.option(
-    "--system", "systems", multiple=True,
+    "--system",
+    "systems",
+    multiple=True,
     type=click.Choice(list(SYSTEMS), case_sensitive=False),
     help="A aman, D transcripts, S snowclaw, M nmem, X anamnesis. Not given: all.",
 )
 @click.option(
-    "--kind", "kind", type=click.IntRange(0, kinds.MAX_KIND), metavar="K",
+    "--kind",
+    "kind",
+    type=click.IntRange(0, kinds.MAX_KIND),
+    metavar="K",
     help="Of this kind only.",
-)  # fmt: skip
+)
 @click.option("--group", metavar="ID", help="With the tag h of this group only.")
 @click.option(
-    "--limit", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N",
+    "--limit",
+    type=click.IntRange(1, 500),
+    default=20,
+    show_default=True,
+    metavar="N",
     help="At most so many.",
-)  # fmt: skip
+)
 @click.option(
-    "--format", "form", type=click.Choice(["table", "context"]), default="table",
+    "--format",
+    "form",
+    type=click.Choice(["table", "context"]),
+    default="table",
     help="context: each text between <memory> and </memory>, for a model.",
 )
 @client_options
 @json_option
 def search(
-    query: str, systems: tuple[str, ...], kind: int | None, group: str | None, limit: int,
-    form: str, relay: str | None, key_file: Path | None, *, as_json: bool,
-) -> None:  # fmt: skip
+    query: str,
+    systems: tuple[str, ...],
+    kind: int | None,
+    group: str | None,
+    limit: int,
+    form: str,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Find what agents remember, best first. What is encrypted has no words to be found by."""
 
     async def work(client: Client, settings: ClientSettings) -> Found:
@@ -129,12 +155,14 @@ def search(
         if not is_searched:
             click.echo(
                 f"{client.url} has no search (NIP-50): the newest {_LOOKED_THROUGH:,} records of"
-                " each system are looked through word by word", err=True,
-            )  # fmt: skip
+                " each system are looked through word by word",
+                err=True,
+            )
         asked = {
-            system: wanted for system in systems or SYSTEMS
+            system: wanted
+            for system in systems or SYSTEMS
             if (wanted := _filter(SYSTEMS[system], kind, group)) is not None
-        }  # fmt: skip
+        }
         hits: list[Hit] = []
         for system, wanted in asked.items():
             if is_searched:
@@ -176,18 +204,18 @@ def _filter(system: System, kind: int | None, group: str | None) -> dict[str, ob
     return wanted
 
 
-async def _looked_through(
-    client: Client, wanted: Mapping[str, object], query: str
-) -> list[Event]:
+async def _looked_through(client: Client, wanted: Mapping[str, object], query: str) -> list[Event]:
     prefixes = wanted.get("#d", [""])
     assert isinstance(prefixes, list)
     everything = {name: value for name, value in wanted.items() if name != "#d"}
     words = query.casefold().split()
     return [
-        event async for event in client.query_all({**everything, "limit": _LOOKED_THROUGH})
+        event
+        async for event in client.query_all({**everything, "limit": _LOOKED_THROUGH})
         if event.d.startswith(tuple(prefixes))
-        and (text := search_text(event)) and all(word in text.casefold() for word in words)
-    ]  # fmt: skip
+        and (text := search_text(event))
+        and all(word in text.casefold() for word in words)
+    ]
 
 
 def _is_plain(query: str) -> bool:
@@ -200,14 +228,14 @@ def _is_plain(query: str) -> bool:
     )
 
 
-async def _by_any_word(
-    client: Client, wanted: Mapping[str, object], question: str
-) -> list[Event]:
+async def _by_any_word(client: Client, wanted: Mapping[str, object], question: str) -> list[Event]:
     """For when nothing has all of the words, as is so with a question in a sentence."""
     answers = await asyncio.gather(
-        *(client.query({**wanted, "search": word, "limit": ANSWERS_TO_A_WORD})
-          for word in keywords(question))
-    )  # fmt: skip
+        *(
+            client.query({**wanted, "search": word, "limit": ANSWERS_TO_A_WORD})
+            for word in keywords(question)
+        )
+    )
     events = {event.id: event for answer in answers for event in answer}
     return [events[id_] for id_ in merged([[event.id for event in answer] for answer in answers])]
 
@@ -215,9 +243,10 @@ async def _by_any_word(
 def _hits(system: str, events: Iterable[Event]) -> list[Hit]:
     """Each system answers with its best first, and says no scores: ranks are what can be merged."""
     return [
-        Hit(system, rank, event, search_text(event) or "") for rank, event in enumerate(events)
+        Hit(system, rank, event, search_text(event) or "")
+        for rank, event in enumerate(events)
         if not event.d.startswith(CONFIG)
-    ]  # fmt: skip
+    ]
 
 
 async def _names(client: Client, authors: set[str]) -> dict[str, str]:
@@ -235,15 +264,22 @@ async def _names(client: Client, authors: set[str]) -> dict[str, str]:
 def _as_json(hit: Hit, names: Mapping[str, str], said: Said | None) -> dict[str, object]:
     event = hit.event
     shown: dict[str, object] = {
-        "system": hit.system, "kind": event.kind, "author": event.pubkey,
-        "name": names.get(event.pubkey), "created_at": event.created_at, "id": event.id,
-        "d": event.d, "h": event.tag("h"), "text": hit.text,
-    }  # fmt: skip
+        "system": hit.system,
+        "kind": event.kind,
+        "author": event.pubkey,
+        "name": names.get(event.pubkey),
+        "created_at": event.created_at,
+        "id": event.id,
+        "d": event.d,
+        "h": event.tag("h"),
+        "text": hit.text,
+    }
     if said is not None:
         shown |= {
-            "vouchers": said.vouchers, "supersedes": said.supersedes,
+            "vouchers": said.vouchers,
+            "supersedes": said.supersedes,
             "superseded_by": said.superseded_by,
-        }  # fmt: skip
+        }
     return shown
 
 
@@ -268,13 +304,16 @@ def _voucher(voucher: Mapping[str, object]) -> str:
 def _print(hits: Iterable[Hit], names: Mapping[str, str], said: Mapping[str, Said]) -> None:
     rows = [
         (
-            hit.system, str(hit.event.kind),
+            hit.system,
+            str(hit.event.kind),
             printable(names.get(hit.event.pubkey) or npub(hit.event.pubkey)[:12]),
-            iso(hit.event.created_at), hit.event.id, printable(" ".join(hit.text.split())),
+            iso(hit.event.created_at),
+            hit.event.id,
+            printable(" ".join(hit.text.split())),
             printable(_in_words(said.get(hit.hashed))),
         )
         for hit in hits
-    ]  # fmt: skip
+    ]
     out = console()
     if not out.is_terminal:
         for row in rows:

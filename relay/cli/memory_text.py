@@ -41,22 +41,32 @@ class Shown:
 
     def as_json(self) -> dict[str, object]:
         about = {
-            "d": self.event.d, "author": self.event.pubkey, "id": self.event.id,
-            "created_at": self.event.created_at, "h": self.event.tag("h"),
-        }  # fmt: skip
+            "d": self.event.d,
+            "author": self.event.pubkey,
+            "id": self.event.id,
+            "created_at": self.event.created_at,
+            "h": self.event.tag("h"),
+        }
         match self.known:
             case Unread() as unread:
                 return {**about, "unread": unread.why, "locked": unread.is_locked}
             case AgentMemory() as memory:
                 return {
-                    **about, "category": memory.category, "key": memory.key,
-                    "session": memory.session, "content": memory.text,
-                }  # fmt: skip
+                    **about,
+                    "category": memory.category,
+                    "key": memory.key,
+                    "session": memory.session,
+                    "content": memory.text,
+                }
             case CollectiveMemory() as memory:
                 return {
-                    **about, "topic": memory.topic, "tier": memory.tier, "summary": memory.summary,
-                    "detail": memory.detail, "confidence": memory.confidence,
-                }  # fmt: skip
+                    **about,
+                    "topic": memory.topic,
+                    "tier": memory.tier,
+                    "summary": memory.summary,
+                    "detail": memory.detail,
+                    "confidence": memory.confidence,
+                }
             case memory:
                 return {**about, **memory.as_fields()}
 
@@ -72,12 +82,14 @@ def shown_in(
         of_author.setdefault((event.pubkey, event.d.startswith(COLLECTIVE)), []).append(event)
     found = [
         (event, record_in(event, key) if event.d.startswith(MEMORY) else _other_in(event, key))
-        for event in map(newest, of_author.values()) if event is not None
-    ]  # fmt: skip
+        for event in map(newest, of_author.values())
+        if event is not None
+    ]
     by_owners = [
-        record for event, record in found
+        record
+        for event, record in found
         if event.pubkey in owners and isinstance(record, (UserRecord, GroupRecord))
-    ]  # fmt: skip
+    ]
     noted = {record.event.id for record in by_owners}
     others = [(event, record) for event, record in found if event.id not in noted] or found
     others.sort(key=lambda pair: (pair[0].pubkey != reader, -pair[0].created_at, pair[0].id))

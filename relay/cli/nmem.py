@@ -69,21 +69,34 @@ def nmem() -> None:
 @project_option
 @click.option("--type", "obs_type", metavar="T", help="As file_edit, git_commit, marker.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
     help="At most so many.",
-)  # fmt: skip
+)
 @click.option("--full", is_flag=True, help="Whole rows, not their beginnings.")
 @click.option("--ids", is_flag=True, help="Numbers only, one a line.")
 @click.option(
-    "--order-by", type=click.Choice([order.value for order in Order]), show_default=True,
+    "--order-by",
+    type=click.Choice([order.value for order in Order]),
+    show_default=True,
     default=Order.RELEVANCE.value,
     help="blended: also the newer, and edits before reads.",
-)  # fmt: skip
+)
 @json_option
 def search(
-    query: str, project: str | None, obs_type: str | None, limit: int, order_by: str, *,
-    full: bool, ids: bool, as_json: bool,
-) -> None:  # fmt: skip
+    query: str,
+    project: str | None,
+    obs_type: str | None,
+    limit: int,
+    order_by: str,
+    *,
+    full: bool,
+    ids: bool,
+    as_json: bool,
+) -> None:
     """Find observations by their words. Prints JSON."""
     if full and ids:
         raise click.UsageError("--full and --ids exclude each other")
@@ -195,10 +208,19 @@ def mark(
 @client_options
 @json_option
 def purge(
-    before: str | None, older_than: str | None, project: str | None, session: str | None,
-    number: int | None, obs_type: str | None, search: str | None, relay: str | None,
-    key_file: Path | None, *, confirm: bool, as_json: bool,
-) -> None:  # fmt: skip
+    before: str | None,
+    older_than: str | None,
+    project: str | None,
+    session: str | None,
+    number: int | None,
+    obs_type: str | None,
+    search: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    confirm: bool,
+    as_json: bool,
+) -> None:
     """Delete what you recorded, here and at the relay: what all options hold for.
 
     While the relay is away it is deleted here, and there with the next `rookery nmem sync`.
@@ -208,9 +230,15 @@ def purge(
 
     async def work(memory: Nmem) -> dict[str, object]:
         removed = await memory.purge(
-            before=until, older_than=age, project=project, session=session, id=number,
-            obs_type=obs_type, search=search, confirm=confirm,
-        )  # fmt: skip
+            before=until,
+            older_than=age,
+            project=project,
+            session=session,
+            id=number,
+            obs_type=obs_type,
+            search=search,
+            confirm=confirm,
+        )
         if confirm and await memory.deletions_waiting():
             await _told_there(memory)
         return {**asdict(removed), "deleted": confirm}
@@ -244,9 +272,14 @@ async def _told_there(memory: Nmem) -> None:
 @client_options
 @json_option
 def maintain(
-    session: str | None, relay: str | None, key_file: Path | None, *, sweep: bool,
-    rebuild_fts: bool, as_json: bool,
-) -> int:  # fmt: skip
+    session: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    sweep: bool,
+    rebuild_fts: bool,
+    as_json: bool,
+) -> int:
     """Look after the cache. What leaves it stays at the relay."""
 
     async def work(memory: Nmem, settings: NmemSettings) -> dict[str, int] | str:
@@ -323,9 +356,10 @@ def _with_nmem(
 
 
 def _with_settings(
-    relay: str | None, key_file: Path | None,
+    relay: str | None,
+    key_file: Path | None,
     work: Callable[[Nmem, NmemSettings], Awaitable[Result]],
-) -> Result:  # fmt: skip
+) -> Result:
     home = Path.home()
     _, settings = find_nmem_settings(home)
     found = find_settings(
@@ -334,9 +368,13 @@ def _with_settings(
 
     async def opened() -> Result:
         memory = Nmem(
-            found.relay, found.key, settings.db, key_here(),
-            secrets=settings.secret_filter(), group=settings.group,
-        )  # fmt: skip
+            found.relay,
+            found.key,
+            settings.db,
+            key_here(),
+            secrets=settings.secret_filter(),
+            group=settings.group,
+        )
         async with memory:
             warn(memory.database)
             return await work(memory, settings)

@@ -32,11 +32,16 @@ def status(*, as_json: bool) -> None:
     if database.warning:
         click.echo(f"warning: {database.warning}", err=True)
     if as_json:
-        print_json({
-            "file": str(database.path), "bytes": size, "encrypted": database.is_encrypted,
-            **asdict(counts), "last_session": None if last is None else _as_json(last),
-            "refusals": [{"d": d, "reason": reason} for d, reason in refused],
-        })  # fmt: skip
+        print_json(
+            {
+                "file": str(database.path),
+                "bytes": size,
+                "encrypted": database.is_encrypted,
+                **asdict(counts),
+                "last_session": None if last is None else _as_json(last),
+                "refusals": [{"d": d, "reason": reason} for d, reason in refused],
+            }
+        )
         return
     for name, value in (
         ("file", str(database.path)),
@@ -64,6 +69,8 @@ def _in_words(session: Session, now: int) -> str:
 
 def _as_json(session: Session) -> dict[str, object]:
     return {
-        "id": session.id, "project": session.project, "started_at": session.started_at,
+        "id": session.id,
+        "project": session.project,
+        "started_at": session.started_at,
         "ended_at": session.ended_at,
-    }  # fmt: skip
+    }

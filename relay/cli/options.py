@@ -27,9 +27,14 @@ _WIDE: Final = 200
 """Columns when nobody looks: a table in a pipe must not break its keys in two."""
 
 folder_option = click.option(
-    "--data", "folder", default="data", show_default=True, metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path), help="The relay's folder.",
-)  # fmt: skip
+    "--data",
+    "folder",
+    default="data",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The relay's folder.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -49,9 +54,7 @@ class Words(KeyType):
 
     name = "words"
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if search_from(value) is None:
             self.fail("there is no word in it to look for", param, ctx)
         return value
@@ -62,9 +65,7 @@ class PublicKey(KeyType):
 
     name = "key"
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value.strip().lower().startswith("nsec1"):
             # Never repeated, however it is spelt.
             self.fail("that is a secret key; give the public one (npub or 64 hex)", param, ctx)

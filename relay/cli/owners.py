@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from relay.client import Client
 
 owner_option: Final = click.option(
-    "--owner", "owners", metavar="KEY", multiple=True, type=PublicKey(),
+    "--owner",
+    "owners",
+    metavar="KEY",
+    multiple=True,
+    type=PublicKey(),
     help="An owner's public key; once for each. Not given: the one that the relay names.",
-)  # fmt: skip
+)
 
 
 async def owners_at(client: Client, given: tuple[str, ...]) -> frozenset[str]:

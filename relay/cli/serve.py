@@ -26,52 +26,52 @@ import policies
 from policies.changes import rule_changes
 from policies.plugins import Chain
 from policies.reload import fingerprint, reloaded
-from relay.answer import Answers
+from relay.access.management import BannedRows, Register
+from relay.access.visibility import ANONYMOUS
 from relay.bus.local import LocalBus
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
 from relay.cli.options import folder_option
 from relay.config import Config, Synchronous, load_config
 from relay.errors import ConfigFaults, FolderBusy, UserError
-from relay.fanout import Fanout
-from relay.ingest import Ingest
-from relay.management import BannedRows, Register
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import npub, read_key_file
 from relay.nostr.nip42 import OwnAddresses
 from relay.observe import Metrics, Readiness, set_up_logging
-from relay.outbox import Turn
-from relay.projections import Realm, rebuilt_groups
-from relay.reconciliation import Negentropy
-from relay.search_follower import SearchFollower
+from relay.read.fanout import Fanout
+from relay.read.linked_rows import Targets
+from relay.read.negentropy import Negentropy
+from relay.read.outbox import Turn
+from relay.read.query import QueryRunner
+from relay.read.search_indexer import SearchFollower
 from relay.server.app import Parts, Server
 from relay.server.connection import Roads
-from relay.server.control import ALLOWED, BANNED, ControlServer, Foresight, RemoteFolder, Rows
+from relay.server.control import ALLOWED, BANNED, ControlServer, DryRunReply, RemoteFolder, Rows
+from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.store import SqliteStore
-from relay.storage.words import Reading
-from relay.succession import taken_over
-from relay.sweep import Sweep
-from relay.targets import Targets
-from relay.verdict import Origin, Reject, WriteOutcome, spoken
-from relay.visibility import STRANGER
-from relay.work import Order
+from relay.storage.sqlite.words import FtsMatcher
+from relay.verdict import Origin, Reject, WriteOutcome, ok_reply
+from relay.write.commands import ManagementChange
+from relay.write.ingest import Ingest
+from relay.write.key_rotation import taken_over
+from relay.write.sweeper import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence, Set
     from concurrent.futures import Executor
 
     from policies.reload import Fingerprint
+    from relay.access.usage import Sized, SizedBy
     from relay.errors import Fault
+    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
     from relay.observe import Refusal
-    from relay.rows import Stored
     from relay.server.control import DataFolder
-    from relay.sweep import SweepLine
-    from relay.usage import Sized, SizedBy
     from relay.verdict import Result
-    from relay.work import Purpose
+    from relay.write.commands import Purpose
+    from relay.write.sweeper import SweepLine
 
 _log = logging.getLogger("rookery")
 
@@ -92,7 +92,7 @@ class Opened:
     policy_files: Fingerprint
     """From before they were read: what changes while the relay starts is a change."""
     store: SqliteStore
-    realm: Realm
+    state: RelayState
     targets: Targets
     fanout: Fanout
     plugins: Chain
@@ -114,7 +114,7 @@ class Opened:
     @property
     def sweep(self) -> Sweep:
         """Not yet running; any number may, each asks anew what is still there."""
-        return Sweep(self.store, self.realm, self.ingest, clock=_now, metrics=self.metrics)
+        return Sweep(self.store, self.state, self.ingest, clock=_now, metrics=self.metrics)
 
 
 def _now() -> int:
@@ -135,25 +135,47 @@ async def opened(folder: Path, config: Config) -> AsyncIterator[Opened]:
     store = await SqliteStore.open(
         folder / "rookery.db", terms, synchronous=config.storage.synchronous.value
     )
-    words = Reading()
+    words = FtsMatcher()
     verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(1, "negentropy")
     try:
         groups = await rebuilt_groups(store, relay_key.pubkey)
         groups = await taken_over(store, groups, relay_key, policy.keep, _now())
-        realm = Realm(policy, groups, await store.management())
-        targets = Targets(store, realm, _now)
-        fanout = Fanout(realm, words, targets)
+        state = RelayState(policy, groups, await store.management())
+        targets = Targets(store, state, _now)
+        fanout = Fanout(state, words, targets)
         plugins = _plugins(policy, metrics, readiness)
         ingest = Ingest(
-            store, realm, relay_key, fanout, clock=_now, verifiers=verifiers, metrics=metrics,
-            committed=bus.announce, is_here=addresses.has, plugins=plugins,
-        )  # fmt: skip
+            store,
+            state,
+            relay_key,
+            fanout,
+            clock=_now,
+            verifiers=verifiers,
+            metrics=metrics,
+            committed=bus.announce,
+            is_here=addresses.has,
+            plugins=plugins,
+        )
         async with plugins, ingest:
             yield Opened(
-                config, relay_key, policy, files, store, realm, targets, fanout, plugins, ingest,
-                metrics, readiness, bus, terms, addresses, comparers,
-                SearchFollower(store, realm, bus, clock=_now),
-            )  # fmt: skip
+                config,
+                relay_key,
+                policy,
+                files,
+                store,
+                state,
+                targets,
+                fanout,
+                plugins,
+                ingest,
+                metrics,
+                readiness,
+                bus,
+                terms,
+                addresses,
+                comparers,
+                SearchFollower(store, state, bus, clock=_now),
+            )
     finally:
         verifiers.shutdown()
         comparers.shutdown()
@@ -232,15 +254,15 @@ class LocalFolder:
             case Rows.ALL:
                 return page
             case Rows.PUBLIC:
-                realm, targets = self._parts.realm, self._parts.targets
-                pointing = [(row, {STRANGER}) for row in page if realm.points_to(row)]
+                state, targets = self._parts.state, self._parts.targets
+                pointing = [(row, {ANONYMOUS}) for row in page if state.points_to(row)]
                 pointed = await targets.pointed(pointing)
-                visibility = realm.visibility(STRANGER)
+                visibility = state.visibility(ANONYMOUS)
                 return [
                     row
                     for row in page
                     # What no rule is about is quicker to tell, and is most of what there is.
-                    if realm.is_public(row)
+                    if state.is_public(row)
                     or visibility.may_read(row, filter_, pointed.readable(row, visibility))
                 ]
             case _:
@@ -249,13 +271,13 @@ class LocalFolder:
     async def head(self) -> int:
         return await self._parts.store.head()
 
-    async def foreseen(self, event: Event, logins: frozenset[str]) -> Foresight:
-        seen = await self._parts.ingest.foreseen(event, _Asker(logins))
+    async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
+        seen = await self._parts.ingest.dry_run(event, _Asker(logins))
         rule = seen.result.rule if isinstance(seen.result, Reject) else None
-        return Foresight(*spoken(seen.result), rule, seen.facts)
+        return DryRunReply(*ok_reply(seen.result), rule, seen.facts)
 
     async def standings(self) -> Sequence[tuple[str, str]]:
-        management = self._parts.realm.management
+        management = self._parts.state.management
         return [
             *((ALLOWED, key) for key in management.of(Register.ALLOWED_KEYS)),
             *((BANNED, key) for key in management.of(Register.BANNED_KEYS)),
@@ -283,9 +305,7 @@ class _Batch:
             self.done.set()
 
     def note(self, number: int, result: Result) -> None:
-        self.results[number] = (
-            (True, "") if result is WriteOutcome.STORED else spoken(result)
-        )
+        self.results[number] = (True, "") if result is WriteOutcome.STORED else ok_reply(result)
         self._left -= 1
         if not self._left:
             self.done.set()
@@ -355,9 +375,12 @@ async def open_folder(folder: Path) -> AsyncIterator[DataFolder]:
 @click.command("serve", epilog="Example: rookery serve --data ./data --port 7777")
 @folder_option
 @click.option(
-    "--config", "config_file", metavar="F", type=click.Path(dir_okay=False, path_type=Path),
+    "--config",
+    "config_file",
+    metavar="F",
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Settings to read instead of DIR/rookery.toml.",
-)  # fmt: skip
+)
 @click.option("--host", metavar="H", help="Listen here instead of [server] host.")
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="0 picks a free one.")
 def serve_command(
@@ -417,14 +440,24 @@ async def _serve(folder: Path, config: Config) -> None:
     async with opened(folder, config) as parts:
         roads = roads_of(parts)
         server = Server(
-            Parts(config, parts.realm, parts.store, roads, parts.relay_key.pubkey, parts.metrics,
-                  parts.readiness),
-            config.server.host, config.server.port,
-        )  # fmt: skip
+            Parts(
+                config,
+                parts.state,
+                parts.store,
+                roads,
+                parts.relay_key.pubkey,
+                parts.metrics,
+                parts.readiness,
+            ),
+            config.server.host,
+            config.server.port,
+        )
         async with (
-            ControlServer(folder / "control.sock", parts.folder), server, parts.following,
+            ControlServer(folder / "control.sock", parts.folder),
+            server,
+            parts.following,
             parts.sweep,
-        ):  # fmt: skip
+        ):
             parts.addresses.listens_on(server.addresses)
             watching = asyncio.create_task(
                 _reload(folder, parts, reload, server.rights_changed), name="reload"
@@ -441,28 +474,41 @@ async def _serve(folder: Path, config: Config) -> None:
 def roads_of(parts: Opened) -> Roads:
     config = parts.config
     loop = asyncio.get_running_loop()
-    answers = Answers(
-        parts.store, parts.realm, parts.fanout, config.limits, clock=_now, metrics=parts.metrics,
+    queries = QueryRunner(
+        parts.store,
+        parts.state,
+        parts.fanout,
+        config.limits,
+        clock=_now,
+        metrics=parts.metrics,
         index=parts.following,
-    )  # fmt: skip
+    )
     negentropy = Negentropy(
-        parts.store, parts.realm, config.limits, clock=_now, workers=parts.comparers
+        parts.store, parts.state, config.limits, clock=_now, workers=parts.comparers
     )
     parts.metrics.watch(
         "negentropy_records", "Records held for clients that reconcile.", lambda: negentropy.held
     )
     turn = Turn(loop.call_soon, parts.metrics.frames_out)
     return Roads(
-        parts.ingest, answers, negentropy, turn, config.limits, parts.terms, parts.metrics, _now,
-        parts.realm, compression=config.server.compression,
-    )  # fmt: skip
+        parts.ingest,
+        queries,
+        negentropy,
+        turn,
+        config.limits,
+        parts.terms,
+        parts.metrics,
+        _now,
+        parts.state,
+        compression=config.server.compression,
+    )
 
 
 def _banish(policy: policies.PolicySet, before: Set[str], parts: Opened) -> None:
     """Delete what keys wrote that a file bans anew, where `[bans] stored` says so."""
     banned = policy.people.banned - before
     if banned and policy.banned_rows is BannedRows.DELETE:
-        parts.ingest.order(Order((), lambda _: None, banishes=banned))
+        parts.ingest.order(ManagementChange((), lambda _: None, banishes=banned))
 
 
 def _tell(notes: Iterable[Fault]) -> None:
@@ -505,7 +551,7 @@ async def _reload(
                 _log.error("policies stay as they were: %s", fault)
             continue
         before, current, wrong = current, policy, ""
-        parts.realm.enforce(policy)
+        parts.state.enforce(policy)
         deleted = before.banned_rows is BannedRows.DELETE
         _banish(policy, before.people.banned if deleted else frozenset(), parts)
         parts.plugins.enforce(policy.plugins)

@@ -7,26 +7,28 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.access.usage import Size, SizedBy
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
 from relay.nostr.keys import npub
 from relay.nostr.kinds import MAX_KIND
-from relay.usage import Size, SizedBy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from relay.usage import Sized
+    from relay.access.usage import Sized
 
 _FILES: Final = (
-    "rookery.db", "rookery.db-wal", "rookery.db-shm", "search.db", "search.db-wal",
+    "rookery.db",
+    "rookery.db-wal",
+    "rookery.db-shm",
+    "search.db",
+    "search.db-wal",
     "search.db-shm",
-)  # fmt: skip
-
-_NUMBERS: Final = tuple(
-    Column(name, Holds.NUMBER) for name in ("events", "bytes", "share")
 )
+
+_NUMBERS: Final = tuple(Column(name, Holds.NUMBER) for name in ("events", "bytes", "share"))
 
 _Sizes = dict[SizedBy, list["Sized"]]
 
@@ -34,9 +36,14 @@ _Sizes = dict[SizedBy, list["Sized"]]
 @click.command("stats", epilog="Example: rookery stats --data ./data -n 5")
 @folder_option
 @click.option(
-    "-n", "number", default=20, show_default=True, metavar="N", type=click.IntRange(min=1),
+    "-n",
+    "number",
+    default=20,
+    show_default=True,
+    metavar="N",
+    type=click.IntRange(min=1),
     help="The N largest of each.",
-)  # fmt: skip
+)
 @json_option
 def stats(folder: Path, number: int, *, as_json: bool) -> None:
     """Show how much is stored: by kind, by author, by group, and the sizes of the files.
@@ -46,16 +53,18 @@ def stats(folder: Path, number: int, *, as_json: bool) -> None:
     sizes = asyncio.run(_sizes(folder, number))
     kinds = sizes[SizedBy.KIND]
     total = Size(sum(line.size.events for line in kinds), sum(line.size.bytes for line in kinds))
-    files = {
-        name: (folder / name).stat().st_size for name in _FILES if (folder / name).is_file()
-    }
+    files = {name: (folder / name).stat().st_size for name in _FILES if (folder / name).is_file()}
     if as_json:
-        print_json({
-            **total._asdict(),
-            **{by.value: [_as_json(by, line) for line in lines[:number]]
-               for by, lines in sizes.items()},
-            "files": files,
-        })  # fmt: skip
+        print_json(
+            {
+                **total._asdict(),
+                **{
+                    by.value: [_as_json(by, line) for line in lines[:number]]
+                    for by, lines in sizes.items()
+                },
+                "files": files,
+            }
+        )
         return
     click.echo(f"{total.events:,} events, {total.bytes:,} bytes")
     for by, lines in sizes.items():
@@ -81,11 +90,13 @@ def _as_json(by: SizedBy, line: Sized) -> Mapping[str, object]:
 def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size) -> None:
     rows = [
         (
-            _named(by, line.of), f"{line.size.events:,}", f"{line.size.bytes:,}",
+            _named(by, line.of),
+            f"{line.size.events:,}",
+            f"{line.size.bytes:,}",
             f"{100 * line.size.bytes / total.bytes:.0f} %",
         )
         for line in lines[:number]
-    ]  # fmt: skip
+    ]
     if len(lines) > number:
         rows.append((f"and {len(lines) - number} more", "", "", ""))
     if lines:

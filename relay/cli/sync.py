@@ -66,36 +66,53 @@ _PACE: Final = Pace(deadline_s=60.0)
 @click.command("sync", epilog="Example: rookery sync wss://relay.example.com --data ./data --down")
 @click.argument("url", metavar="URL")
 @click.option(
-    "--filter", "filter_text", metavar="JSON",
+    "--filter",
+    "filter_text",
+    metavar="JSON",
     help="""Only events that match, as in a REQ: '{"kinds":[1],"authors":["…"]}'.""",
-)  # fmt: skip
+)
 @click.option(
-    "--data", "folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    "--data",
+    "folder",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
     help="Our side: this folder, whether its relay runs or not.  [default: data]",
-)  # fmt: skip
+)
 @click.option("--relay", metavar="URL", help="Our side: this relay, over the wire.")
 @click.option(
-    "--key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with the nsec or 64 hex that logs in. Without one nobody does.",
-)  # fmt: skip
+)
 @click.option("--down", is_flag=True, help="Only fetch what we lack.")
 @click.option("--up", is_flag=True, help="Only send what the relay at URL lacks.")
 @click.option(
-    "--all", "is_all", is_flag=True,
+    "--all",
+    "is_all",
+    is_flag=True,
     help="Also what not everybody may read on our side: private groups, gift wraps, memory,"
     " configuration. It is sent to URL, whose rules then decide who reads it. Of --relay: all that"
     " the key may read there.",
-)  # fmt: skip
+)
 @click.option(
     "--trust", is_flag=True, help="Into a folder: do not ask who may write, as in import --trust."
 )
 @click.option("--dry-run", is_flag=True, help="Only say what differs.")
 @json_option
 def sync_command(
-    url: str, filter_text: str | None, folder: Path | None, relay: str | None,
-    key_file: Path | None, *,
-    down: bool, up: bool, is_all: bool, trust: bool, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    url: str,
+    filter_text: str | None,
+    folder: Path | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    down: bool,
+    up: bool,
+    is_all: bool,
+    trust: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Make our side and the relay at URL alike, both ways unless --down or --up is given.
 
     Only what differs is moved, and every event is verified. What either side refuses is counted by

@@ -56,9 +56,11 @@ def print_table(
     table = Table(box=HEAVY_HEAD if is_framed else None)
     for column in columns:
         table.add_column(
-            column.name, justify="right" if column.holds is Holds.NUMBER else "left",
-            no_wrap=column.holds is not Holds.TEXT, overflow="fold",
-        )  # fmt: skip
+            column.name,
+            justify="right" if column.holds is Holds.NUMBER else "left",
+            no_wrap=column.holds is not Holds.TEXT,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*row)
     out.print(table)

@@ -79,7 +79,7 @@ __all__ = [
 
 _HOMES: Final = {
     "relay.client.errors": "AnswerTooLong ClientClosed ClientError Incomparable NoKey NotARelay"
-                           " PublishRefused QueryClosed Unanswered Unreachable",
+    " PublishRefused QueryClosed Unanswered Unreachable",
     "relay.client.aman": "Aman",
     "relay.client.anamnesis": "Anamnesis content_hash trust_score validate",
     "relay.client.connection": "Client PublishReport",
@@ -95,7 +95,7 @@ _HOMES: Final = {
     "relay.memory.snowclaw.context": "ContextAssembler",
     "relay.memory.snowclaw.history": "RingBuffer",
     "relay.memory.snowclaw.key_filter": "KeyFilter",
-}  # fmt: skip
+}
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 

@@ -168,9 +168,7 @@ class Aman(MemoryClient):
     def _draft(self, record: Record) -> Draft:
         if self._key is None:
             return draft_of(record)
-        return sealed_draft_of(
-            record, self._key.key, secrets.token_bytes(secretbox.NONCE_BYTES)
-        )
+        return sealed_draft_of(record, self._key.key, secrets.token_bytes(secretbox.NONCE_BYTES))
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -218,9 +216,10 @@ class Aman(MemoryClient):
             await self._until_online()
         wanted = await self._filter(hk, any_author=any_author)
         deletions = Filter(
-            kinds=frozenset({kinds.DELETION}), authors=wanted.authors,
+            kinds=frozenset({kinds.DELETION}),
+            authors=wanted.authors,
             since=self._client.now() - OVERLAP_S,
-        )  # fmt: skip
+        )
         async with self._client.subscribe(wanted, deletions) as events:
             fold = self._folded([event async for event in events.stored()])
             yield fold.snapshot(hk, author)
@@ -315,9 +314,10 @@ class Aman(MemoryClient):
     async def _stored(self, kind: type[R], hk: str) -> R | None:
         """The version of this key's own record that is stored. Raises Unreadable."""
         wanted = Filter(
-            kinds=frozenset({kind.kind}), authors=frozenset({self.pubkey}),
+            kinds=frozenset({kind.kind}),
+            authors=frozenset({self.pubkey}),
             tags=(("d", frozenset({f"{hk}:{D_ENDS[kind.kind]}"})),),
-        )  # fmt: skip
+        )
         snapshot = self._folded(await self.read(wanted)).snapshot(hk, self.pubkey)
         _raise_unread(snapshot.unread)
         rows = snapshot.preference, snapshot.summary, snapshot.subscriptions

@@ -181,11 +181,14 @@ def _replace(
                     utc(row.time) if name in _TIMES else _storable(getattr(row.record, name))
                     for name in columns
                 ),
-                row.id, utc(row.created_at), relay, SCHEMA_VERSION,
+                row.id,
+                utc(row.created_at),
+                relay,
+                SCHEMA_VERSION,
             )
             for row in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def _storable(value: object) -> object:

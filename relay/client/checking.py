@@ -120,8 +120,10 @@ class _Process:
         with suppress(OSError):
             self._process = subprocess.Popen(  # noqa: S603  our own file
                 [sys.executable, "-P", checker.__file__],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
             if self._is_over:
                 self._process.kill()
             assert self._process.stdout is not None

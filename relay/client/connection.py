@@ -170,9 +170,7 @@ class Client:
         at = self._dialer.now() if created_at is None else created_at
         return self._signer(key).sign(kind, [list(tag) for tag in tags], content, at)
 
-    async def send(
-        self, kind: int, content: str = "", tags: Iterable[Iterable[str]] = ()
-    ) -> Event:
+    async def send(self, kind: int, content: str = "", tags: Iterable[Iterable[str]] = ()) -> Event:
         """Sign and publish; the event, once the relay has it. Raises NoKey, PublishRefused."""
         event = self.sign(kind, content, tags)
         await self.publish(event)
@@ -202,9 +200,12 @@ class Client:
         """
         most_s = self._dialer.pace.deadline_s if deadline_s is None else deadline_s
         publishing = Publishing(
-            lambda: self._dialer.link, lambda event: self._accepted(event, most_s), window, most_s,
+            lambda: self._dialer.link,
+            lambda event: self._accepted(event, most_s),
+            window,
+            most_s,
             patience_s,
-        )  # fmt: skip
+        )
         done = await publishing.all_of(each(events))
         return PublishReport(done.stored, done.duplicates, tuple(done.refused))
 
@@ -248,11 +249,16 @@ class Client:
             earlier = [other for other in wanted[:position] if _is_whole(other)]
             async with aclosing(self._pages(filter_, page, served, deadline_s)) as pages:
                 async for events in pages:
-                    fresh = events if position == 0 else [
-                        event for event in events
-                        if event.id not in given
-                        and not any(other.matches(event) for other in earlier)
-                    ]  # fmt: skip
+                    fresh = (
+                        events
+                        if position == 0
+                        else [
+                            event
+                            for event in events
+                            if event.id not in given
+                            and not any(other.matches(event) for other in earlier)
+                        ]
+                    )
                     if len(wanted) > 1 and not _is_whole(filter_):
                         # Bounded by the filter's limit, or by one answer to a search.
                         given.update(event.id for event in fresh)

@@ -102,9 +102,7 @@ class Dialer:
         return _JITTER.uniform(whole / 2, whole)
 
     @asynccontextmanager
-    async def deadline(
-        self, seconds: float | None, what: str
-    ) -> AsyncIterator[Callable[[], None]]:
+    async def deadline(self, seconds: float | None, what: str) -> AsyncIterator[Callable[[], None]]:
         """Raises Unanswered when the block takes longer; None: the pace's own deadline.
 
         The block is given what makes the time begin anew.

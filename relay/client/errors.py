@@ -1,17 +1,17 @@
 """What can go wrong between a client and a relay.
 
-    RookeryError
-    └── ClientError
-        ├── Unreachable       no connection could be made; says why the last try failed
-        ├── Unanswered        the deadline of a request passed; says what was waited for
-        ├── ClientClosed      used outside its `async with`
-        ├── NoKey             something must be signed and the client has no key
-        ├── PublishRefused    OK false: the relay does not take the event
-        ├── QueryClosed       CLOSED or NEG-ERR: the relay does not answer, or has ended it
-        ├── AnswerTooLong     more events than one answer may hold
-        ├── NotARelay         the URL answers, but with no relay information document
-        ├── Incomparable      no comparison: no NIP-77 there, or what it says cannot be followed
-        └── ConnectionLost    inside this package only: requests survive it and are sent again
+RookeryError
+└── ClientError
+    ├── Unreachable       no connection could be made; says why the last try failed
+    ├── Unanswered        the deadline of a request passed; says what was waited for
+    ├── ClientClosed      used outside its `async with`
+    ├── NoKey             something must be signed and the client has no key
+    ├── PublishRefused    OK false: the relay does not take the event
+    ├── QueryClosed       CLOSED or NEG-ERR: the relay does not answer, or has ended it
+    ├── AnswerTooLong     more events than one answer may hold
+    ├── NotARelay         the URL answers, but with no relay information document
+    ├── Incomparable      no comparison: no NIP-77 there, or what it says cannot be followed
+    └── ConnectionLost    inside this package only: requests survive it and are sent again
 """
 
 from __future__ import annotations

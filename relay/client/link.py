@@ -1,6 +1,6 @@
 """Link: one socket to a relay, from its handshake to its end, and the login on it (NIP-42).
 
-House rules: the reader never sends, since a relay that waits until we read and a reader that waits
+Invariants: the reader never sends, since a relay that waits until we read and a reader that waits
 until it may send would wait for each other. Frames for nobody are dropped. When the socket ends,
 all who wait on this link are told at once; the Client behind them decides whether to ask again.
 """

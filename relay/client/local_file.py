@@ -20,11 +20,16 @@ _BUSY_S: Final = 10.0
 """How long another program that writes is waited for."""
 _OUTSIDE: Final = frozenset(
     {
-        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
         sqlite3.SQLITE_NOMEM,
     }
-)  # fmt: skip
+)
 """Errors that say nothing about what is in the file."""
 
 

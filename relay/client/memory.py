@@ -153,9 +153,10 @@ class MemoryClient(AtRelay):
         if self._cache is not None and not (self.is_online or self._writer.knows(kind, d)):
             # With a clock that stands still or goes back it would be older than what is stored.
             address = Filter(
-                kinds=frozenset({kind}), authors=frozenset({self.pubkey}),
+                kinds=frozenset({kind}),
+                authors=frozenset({self.pubkey}),
                 tags=(("d", frozenset({d})),),
-            )  # fmt: skip
+            )
             for event in await asyncio.to_thread(self._cache.matching, address):
                 self._writer.saw(event)
         return await self._writer.write(kind, d, make)
@@ -193,9 +194,7 @@ class MemoryClient(AtRelay):
 
     async def _asked(self, wanted: Sequence[Filter]) -> list[Event]:
         if self._client.login_refusal:
-            raise ClientError(
-                f"{self._client.url} refused the login: {self._client.login_refusal}"
-            )
+            raise ClientError(f"{self._client.url} refused the login: {self._client.login_refusal}")
         found = [event async for events in self.all_of(*wanted) for event in events]
         for event in found:
             self._writer.saw(event)

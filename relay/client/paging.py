@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _MOST_PAGES: Final = 100
 """Of one second: a relay that has always one more is not asked for ever."""
 
+
 class Paging:
     """Where one is in the answer to one filter.
 

@@ -104,9 +104,13 @@ class Comparison:
     """One set and one filter, over as many connections as it takes."""
 
     def __init__(
-        self, filter_: Filter, items: Items, *,
-        noticed: Callable[[str], Awaitable[None]], answered: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        filter_: Filter,
+        items: Items,
+        *,
+        noticed: Callable[[str], Awaitable[None]],
+        answered: Callable[[], None],
+    ) -> None:
         """`noticed` hears the NOTICE that came instead of an answer, and raises when that is what
         it was. `answered`: after each message of the relay."""
         self._filter = filter_
@@ -126,9 +130,12 @@ class Comparison:
             while (reply := await self._reply(initiator, await replies.next())) is not None:
                 await send(self._outgoing(reply))
         return Difference(
-            frozenset(initiator.have), frozenset(initiator.need),
-            self._rounds, self._sent_bytes, self._received_bytes,
-        )  # fmt: skip
+            frozenset(initiator.have),
+            frozenset(initiator.need),
+            self._rounds,
+            self._sent_bytes,
+            self._received_bytes,
+        )
 
     async def _reply(self, initiator: Initiator, text: str) -> bytes | None:
         self._received_bytes += len(text)

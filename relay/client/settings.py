@@ -32,8 +32,12 @@ _KEYS: Final = ("relay", "key_file", "agent_key_file", "data")
 _TABLES: Final = ("snowclaw", "nmem", "anamnesis")
 """Known here; those that are not checked here are read by those who use them."""
 _SNOWCLAW: Final = (
-    "respond_mode", "context_history", "key_style", "trim_order", "history_style",
-)  # fmt: skip
+    "respond_mode",
+    "context_history",
+    "key_style",
+    "trim_order",
+    "history_style",
+)
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "key_style": tuple(style.name.lower() for style in KeyStyle),
     "trim_order": tuple(TrimOrder),

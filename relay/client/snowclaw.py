@@ -90,9 +90,15 @@ class Snowclaw(SnowclawRecords):
         to, by id; None: all that the relay delivers. Raises Invalid.
         """
         super().__init__(
-            relay, signer, owner, file_config, folder=folder, agents=agents, key_style=key_style,
+            relay,
+            signer,
+            owner,
+            file_config,
+            folder=folder,
+            agents=agents,
+            key_style=key_style,
             later=later,
-        )  # fmt: skip
+        )
         agent = Agent(signer.pubkey, tuple(names), self._notebook.owners)
         self._chat = Chat(agent, self._notebook, trim_order, history_style)
         self._groups = None if groups is None else sorted(groups)
@@ -144,9 +150,10 @@ class Snowclaw(SnowclawRecords):
         """Records as they change, also while the relay comes and goes."""
         await self._until_online()
         deletions = {
-            "kinds": [kinds.DELETION], "authors": sorted(self._notebook.authors),
+            "kinds": [kinds.DELETION],
+            "authors": sorted(self._notebook.authors),
             "since": self._client.now() - OVERLAP_S,
-        }  # fmt: skip
+        }
         async with self._client.subscribe(await self._wanted(), deletions) as events:
             async for event in events.stored():
                 self._take(event)
@@ -282,9 +289,10 @@ class Snowclaw(SnowclawRecords):
         words = query.casefold().split()
         newest_first = sorted(self._notebook.events(), key=lambda e: (-e.created_at, e.id))
         return [
-            event for event in newest_first
+            event
+            for event in newest_first
             if (text := search_text(event)) and all(word in text.casefold() for word in words)
-        ]  # fmt: skip
+        ]
 
     async def verify_isolation(self, readers: Iterable[SecretKey] = ()) -> list[Leak]:
         """Ask the relay for all memory as somebody who has no business with it: without a login, as

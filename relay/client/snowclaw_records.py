@@ -83,9 +83,13 @@ class SnowclawRecords(MemoryClient):
         file = file_config if isinstance(file_config, GroupConfig) else config_of(file_config or {})
         self._own_key = conversation_key(signer, signer.pubkey)
         self._notebook = Notebook(
-            signer.pubkey, map(public_key, owners), map(public_key, agents),
-            key=self._own_key, style=key_style, file=file,
-        )  # fmt: skip
+            signer.pubkey,
+            map(public_key, owners),
+            map(public_key, agents),
+            key=self._own_key,
+            style=key_style,
+            file=file,
+        )
         self._is_loaded = False
         self._one_at_a_time = asyncio.Lock()
         self._saving = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
@@ -128,8 +132,9 @@ class SnowclawRecords(MemoryClient):
     async def _wanted(self) -> dict[str, object]:
         """A filter for every record that counts here (S-28)."""
         wanted: dict[str, object] = {
-            "kinds": [kinds.APP_DATA], "authors": sorted(self._notebook.authors),
-        }  # fmt: skip
+            "kinds": [kinds.APP_DATA],
+            "authors": sorted(self._notebook.authors),
+        }
         if await self.offers("prefix_d_kinds", kinds.APP_DATA):
             self.shortfall = ""
             return wanted | {"#d": [AGENT]}
@@ -189,9 +194,7 @@ class SnowclawRecords(MemoryClient):
         else:
             self._edit_user(key, lambda memory: memory.annotated(text), group)
 
-    def set_preference(
-        self, key: str, name: str, value: str, *, group: str | None = None
-    ) -> None:
+    def set_preference(self, key: str, name: str, value: str, *, group: str | None = None) -> None:
         self._edit_user(key, lambda memory: memory.preferring(name, value), group)
 
     def note_group(self, group: str, text: str) -> None:

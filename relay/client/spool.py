@@ -128,7 +128,5 @@ class Spool:
 
 
 def _number_waiting(file: sqlite3.Connection) -> int:
-    number: int = file.execute(
-        "SELECT count(*) FROM waiting WHERE refusal IS NULL"
-    ).fetchone()[0]
+    number: int = file.execute("SELECT count(*) FROM waiting WHERE refusal IS NULL").fetchone()[0]
     return number

@@ -110,13 +110,15 @@ class RelaySide:
             taken.stored += report.stored
             taken.duplicates += report.duplicates
             for_now = {
-                refusal.event.id: refusal for refusal in report.refused
+                refusal.event.id: refusal
+                for refusal in report.refused
                 if pause is not None and refusal.prefix in _FOR_NOW
-            }  # fmt: skip
+            }
             taken.refused += [
-                (refusal.event, str(refusal)) for refusal in report.refused
+                (refusal.event, str(refusal))
+                for refusal in report.refused
                 if refusal.event.id not in for_now
-            ]  # fmt: skip
+            ]
             if pause is None or not for_now:
                 break
             await asyncio.sleep(pause)
@@ -178,9 +180,14 @@ class Sync:
     """
 
     def __init__(
-        self, ours: Side, theirs: Client, filter_: Filter, *,
-        now: int, note: Callable[[Tally], None],
-    ) -> None:  # fmt: skip
+        self,
+        ours: Side,
+        theirs: Client,
+        filter_: Filter,
+        *,
+        now: int,
+        note: Callable[[Tally], None],
+    ) -> None:
         """`now`: seconds since 1970. `note` hears the tally whenever it has grown.
 
         ValueError for a filter that is not `comparable`.

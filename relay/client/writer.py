@@ -3,7 +3,7 @@
 One key, one relay. Two versions of one record never have the same time (A-10, S-24). With a spool a
 write outlives a relay that is away and the program itself; without one it is refused at once.
 
-House rules, with a spool: a write is on disk before it is sent, and who wrote it sends it and hears
+Invariants, with a spool: a write is on disk before it is sent, and who wrote it sends it and hears
 the answer. What is still on disk after that, from earlier runs too, is the backlog: a task sends it
 in its order whenever the relay is there, and no later write overtakes it.
 """
@@ -142,9 +142,10 @@ class Writer:
 
     async def _look_at_stored(self, kind: int, d: str) -> None:
         wanted = Filter(
-            kinds=frozenset({kind}), authors=frozenset({self._signer.pubkey}),
+            kinds=frozenset({kind}),
+            authors=frozenset({self._signer.pubkey}),
             tags=(("d", frozenset({d})),),
-        )  # fmt: skip
+        )
         for event in await self._client.query(wanted):
             self.saw(event)
 
@@ -194,9 +195,10 @@ class Writer:
     async def _send_some(self, spool: Spool) -> None:
         self._queued.clear()
         waiting = [
-            event for event in await asyncio.to_thread(spool.waiting, _SENT_AT_ONCE)
+            event
+            for event in await asyncio.to_thread(spool.waiting, _SENT_AT_ONCE)
             if event.id not in self._under_way
-        ]  # fmt: skip
+        ]
         if not waiting:
             if not self._queued.is_set():
                 self._caught_up.set()

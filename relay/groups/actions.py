@@ -1,7 +1,7 @@
 """Event → Action: what a 9000–9022 asks for, its form checked once, at the edge.
 
-House rules: whatever is wrong here is `invalid:` and can be seen in the event alone. Who may do it,
-and what it does, is `relay.groups.ruling`'s question.
+Invariants: whatever is wrong here is `invalid:` and can be seen in the event alone. Who may do it,
+and what it does, is `relay.groups.rules`'s question.
 """
 
 from __future__ import annotations
@@ -32,8 +32,16 @@ MAX_COPIED_TAGS: Final = 64
 CONFIRMING: Final = frozenset({"public", "visible", "open"})
 """Tags by which a 9002 says that it means to drop a flag (Z-03)."""
 _SAID_OTHERWISE: Final = CONFIRMING | {
-    "h", "d", "previous", "-", "expiration", "nonce", "unrestricted", "parent", "child",
-}  # fmt: skip
+    "h",
+    "d",
+    "previous",
+    "-",
+    "expiration",
+    "nonce",
+    "unrestricted",
+    "parent",
+    "child",
+}
 """Tags of a 9002 that 39000 does not repeat as they are."""
 
 _NEVER_EXPIRING: Final = frozenset(

@@ -1,6 +1,6 @@
 """Group and Groups: what NIP-29 events add up to. Frozen; a change is a new value.
 
-House rules: `group_after` is the one fold. `relay.groups.ruling` folds with it what it lets in,
+Invariants: `group_after` is the one fold. `relay.groups.rules` folds with it what it lets in,
 `replayed` what the store gives back, so that both come to the same. It never raises and judges
 nothing: what stands in the log was accepted, perhaps under other rules.
 """
@@ -383,12 +383,13 @@ def _with_notice(group: Group, event: Event) -> Group:
         flags=flags,
         supported_kinds=None if supported is None else frozenset(map(int, supported[1:])),
         metadata=tuple(
-            tuple(tag) for tag in event.tags
+            tuple(tag)
+            for tag in event.tags
             if tag and tag[0] not in FLAGS and tag[0] not in _NO_METADATA
         ),
         parent=event.tag("parent"),
         children=tuple(event.tag_values("child")),
-    )  # fmt: skip
+    )
 
 
 def users_in(tags: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Group → the 39000–39003 and 39005 that it implies, unsigned.
 
-House rules: only what changed is said again (N29-69), each time with a later created_at than
+Invariants: only what changed is said again (N29-69), each time with a later created_at than
 before (N29-68); what no message can hold is said in part and never fails what caused it (N29-71).
 """
 
@@ -95,8 +95,9 @@ def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, 
     for tag in tags:
         # Quotes and comma of each element, brackets and comma of the tag; a character of JSON takes
         # at most six bytes, and the name of a role may be anything.
-        room -= 3 + sum(3 + (1 if part.isascii() and part.isalnum() else 6) * len(part)
-                        for part in tag)  # fmt: skip
+        room -= 3 + sum(
+            3 + (1 if part.isascii() and part.isalnum() else 6) * len(part) for part in tag
+        )
         if room < 0:
             break
         listed.append(tag)

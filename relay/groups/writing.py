@@ -1,6 +1,6 @@
 """Who may write what into a group beside 9000–9022, and when: membership, kinds, time, `previous`.
 
-House rules: membership is asked before anything that could tell a stranger what is stored (N29-25).
+Invariants: membership is asked before anything that could tell a stranger what is stored (N29-25).
 What has no group goes through here too: it may be a version of what a group holds (Z-07).
 """
 
@@ -10,12 +10,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
-from relay.groups.circumstances import NOT_A_MEMBER, RULE, NotStored, rejected, rules_all
+from relay.groups.context import NOT_A_MEMBER, RULE, NotStored, rejected, rules_all
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:
-    from relay.groups.circumstances import Circumstances, GroupSettings
+    from relay.groups.context import GroupContext, GroupSettings
     from relay.groups.group import Group, Groups
     from relay.nostr.event import Event
 
@@ -54,23 +54,23 @@ def objection(
     group_id: str | None,
     groups: Groups,
     settings: GroupSettings,
-    circumstances: Circumstances,
+    context: GroupContext,
 ) -> Reject | None:
     """Why an event that is no 9000–9022 may not be written, as far as groups are concerned."""
-    if _is_config(event) and (group_id is None or Who.OWNER in circumstances.who):
+    if _is_config(event) and (group_id is None or Who.OWNER in context.who):
         return None  # its `h` is a label (G-33, G-31)
     if group_id is None:
-        return _moved(event, None, circumstances)
+        return _moved(event, None, context)
     if event.kind in _OF_NO_GROUP:
         return rejected(Prefix.INVALID, f"h: an event of kind {event.kind} belongs to no group")
     group = groups.get(group_id)
-    if group is None or not _may_write(event.pubkey, group, circumstances):
+    if group is None or not _may_write(event.pubkey, group, context):
         return NOT_A_MEMBER
     return (
         _unsupported(event.kind, group)
-        or _moved(event, group_id, circumstances)
-        or untimely(event, settings, circumstances)
-        or unfounded(event, settings, circumstances)
+        or _moved(event, group_id, context)
+        or untimely(event, settings, context)
+        or check_previous(event, settings, context)
     )
 
 
@@ -78,11 +78,11 @@ def _is_config(event: Event) -> bool:
     return event.kind == kinds.APP_DATA and event.d.startswith(CONFIG_PREFIX)
 
 
-def _may_write(pubkey: str, group: Group, circumstances: Circumstances) -> bool:
+def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
     """By the author, not by who is logged in (N29-10); memory is members' in every group (G-33)."""
-    if not (group.members_only or circumstances.is_memory):
+    if not (group.members_only or context.is_memory):
         return True
-    return pubkey in group.members or rules_all(pubkey, circumstances)
+    return pubkey in group.members or rules_all(pubkey, context)
 
 
 def _unsupported(kind: int, group: Group) -> Reject | None:
@@ -92,21 +92,21 @@ def _unsupported(kind: int, group: Group) -> Reject | None:
     return rejected(Prefix.BLOCKED, f"kind {kind} is not supported by this group")
 
 
-def _moved(event: Event, group_id: str | None, circumstances: Circumstances) -> Reject | None:
+def _moved(event: Event, group_id: str | None, context: GroupContext) -> Reject | None:
     """An address does not change its group (N29-16, Z-07); memory may come in or out (G-31)."""
-    before = circumstances.moved_from
+    before = context.moved_from
     if isinstance(before, NotStored) or before == group_id:
         return None
-    if circumstances.is_memory and (before is None or group_id is None):
+    if context.is_memory and (before is None or group_id is None):
         return None
     return rejected(Prefix.INVALID, "address belongs to another group")
 
 
-def untimely(event: Event, settings: GroupSettings, circumstances: Circumstances) -> Reject | None:
+def untimely(event: Event, settings: GroupSettings, context: GroupContext) -> Reject | None:
     """Why the event comes too late or too early for a group (N29-26, N29-27, Z-19)."""
-    if circumstances.origin is not Origin.WIRE or event.kind not in _DATED:
+    if context.origin is not Origin.WIRE or event.kind not in _DATED:
         return None
-    age = circumstances.now - event.created_at
+    age = context.now - event.created_at
     if settings.late_s and age > settings.late_s:
         return rejected(
             Prefix.INVALID, f"created_at: {age} s in the past, at most {settings.late_s} s allowed"
@@ -118,16 +118,19 @@ def untimely(event: Event, settings: GroupSettings, circumstances: Circumstances
     return None
 
 
-def unfounded(
-    event: Event, settings: GroupSettings, circumstances: Circumstances, *,
+def check_previous(
+    event: Event,
+    settings: GroupSettings,
+    context: GroupContext,
+    *,
     group: Group | None = None,
-) -> Reject | None:  # fmt: skip
+) -> Reject | None:
     """What is wrong with the event's `previous` (N29-20…25).
 
     `group` is given when the author is no member of it: of a guarded group they learn nothing, not
     even whether an id is known there.
     """
-    if circumstances.origin is not Origin.WIRE:
+    if context.origin is not Origin.WIRE:
         return None
     prefixes = {prefix for tag in event.tags if tag and tag[0] == "previous" for prefix in tag[1:]}
     if prefixes and group is not None and group.is_guarded:
@@ -135,7 +138,7 @@ def unfounded(
     for prefix in prefixes:
         if not _PREFIX(prefix):
             return rejected(Prefix.INVALID, "previous: must be 8 to 64 lowercase hex characters")
-    if not prefixes <= circumstances.previous_found:
+    if not prefixes <= context.previous_found:
         return rejected(Prefix.INVALID, "previous: names an event that is not known in this group")
     if len(prefixes) < settings.previous and event.kind in _REFERRING:
         return rejected(

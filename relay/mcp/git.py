@@ -27,9 +27,12 @@ _SHOWN: Final = 10
 _DAY: Final = 86_400
 _REVERT: Final = re.compile(r"^revert\b|\brollback\b", re.IGNORECASE)
 _OFF: Final = {
-    "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1",
-    "GIT_LITERAL_PATHSPECS": "1", "LC_ALL": "C",
-}  # fmt: skip
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "LC_ALL": "C",
+}
 
 
 class NotInGit(ToolFault):
@@ -63,10 +66,19 @@ async def commits_in(here: Path, file_path: str, most: int) -> tuple[str, list[C
     root = Path((await _git(here, "rev-parse", "--show-toplevel")).decode(errors="replace").strip())
     path = _path_in(root, here, file_path)
     said = await _git(
-        root, "log", f"--max-count={most}", "--full-diff", "--no-renames", "--numstat", "-z",
-        "--no-show-signature", "--no-color",
-        "--format=%H%x00%at%x00%an%x00%s", "--", path,
-    )  # fmt: skip
+        root,
+        "log",
+        f"--max-count={most}",
+        "--full-diff",
+        "--no-renames",
+        "--numstat",
+        "-z",
+        "--no-show-signature",
+        "--no-color",
+        "--format=%H%x00%at%x00%an%x00%s",
+        "--",
+        path,
+    )
     commits = list(_commits(said, path))
     if not commits:
         raise NotInGit(f"file not found in history: {file_path}")
@@ -95,9 +107,13 @@ def history_of(path: str, commits: Sequence[Commit]) -> dict[str, Any]:
         "path": path,
         "commits": [
             {
-                "oid": each.oid[:8], "message": each.message, "author": each.author,
-                "timestamp": each.timestamp, "insertions": each.insertions,
-                "deletions": each.deletions, "is_revert": each.is_revert,
+                "oid": each.oid[:8],
+                "message": each.message,
+                "author": each.author,
+                "timestamp": each.timestamp,
+                "insertions": each.insertions,
+                "deletions": each.deletions,
+                "is_revert": each.is_revert,
                 "co_changed": each.co_changed[:_SHOWN],
             }
             for each in commits
@@ -113,7 +129,7 @@ def history_of(path: str, commits: Sequence[Commit]) -> dict[str, Any]:
         "co_changes": [
             {"path": name, "frequency": count} for name, count in _together(commits)[:_SHOWN]
         ],
-    }  # fmt: skip
+    }
 
 
 def _together(commits: Sequence[Commit]) -> list[tuple[str, int]]:
@@ -169,10 +185,15 @@ async def _git(folder: Path, *arguments: str) -> bytes:
     around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         process = await asyncio.create_subprocess_exec(
-            "git", "-C", str(folder), *arguments,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL, env=around | _OFF,
-        )  # fmt: skip
+            "git",
+            "-C",
+            str(folder),
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=around | _OFF,
+        )
     except OSError as error:
         raise NotInGit(f"git cannot be run: {error.strerror}") from error
     assert process.stdout is not None

@@ -50,9 +50,10 @@ class Door:
         given = [value for name, value in headers if name == b"authorization"]
         if len(given) != 1 or not self._is_token(given[0]):
             return PlainTextResponse(
-                "the bearer token that `rookery mcp` printed is missing or wrong\n", 401,
+                "the bearer token that `rookery mcp` printed is missing or wrong\n",
+                401,
                 {"WWW-Authenticate": 'Bearer realm="rookery mcp"'},
-            )  # fmt: skip
+            )
         return None
 
     def _is_token(self, authorization: bytes) -> bool:
@@ -70,10 +71,16 @@ async def serve_http(
     application = server.streamable_http_app(streamable_http_path=PATH, host=_LOOPBACK)
     http = uvicorn.Server(
         uvicorn.Config(
-            Door(application, taken, token), lifespan="on", log_config=None, access_log=False,
-            server_header=False, ws="none", proxy_headers=False, timeout_graceful_shutdown=2,
+            Door(application, taken, token),
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
         )
-    )  # fmt: skip
+    )
     # uvicorn gives the signal on when it is done; here it has done its work by then.
     asyncio.get_running_loop().add_signal_handler(SIGTERM, lambda: None)
     say(f"listening on http://{_LOOPBACK}:{taken}{PATH}")

@@ -21,10 +21,15 @@ _TRACED: Final = 400
 def hit(found: Found) -> dict[str, Any]:
     """A row of a list: enough to choose by."""
     return {
-        "id": found.id, "timestamp": found.timestamp, "obs_type": found.obs_type,
-        "content_preview": found.content[:_PREVIEW], "file_path": found.file_path,
-        "session_id": found.session_id, "is_pinned": found.is_pinned, "event_id": found.event_id,
-    }  # fmt: skip
+        "id": found.id,
+        "timestamp": found.timestamp,
+        "obs_type": found.obs_type,
+        "content_preview": found.content[:_PREVIEW],
+        "file_path": found.file_path,
+        "session_id": found.session_id,
+        "is_pinned": found.is_pinned,
+        "event_id": found.event_id,
+    }
 
 
 def hits(found: Sequence[Found]) -> list[dict[str, Any]]:
@@ -34,20 +39,30 @@ def hits(found: Sequence[Found]) -> list[dict[str, Any]]:
 def whole(found: Found) -> dict[str, Any]:
     """All that is known of one."""
     return {
-        "id": found.id, "timestamp": found.timestamp, "session_id": found.session_id,
-        "project": found.project, "prompt_id": found.prompt_id, "obs_type": found.obs_type,
-        "source_event": found.source_event, "tool_name": found.tool_name,
-        "file_path": found.file_path, "content": found.content, "metadata": found.metadata,
-        "is_pinned": found.is_pinned, "event_id": found.event_id,
-    }  # fmt: skip
+        "id": found.id,
+        "timestamp": found.timestamp,
+        "session_id": found.session_id,
+        "project": found.project,
+        "prompt_id": found.prompt_id,
+        "obs_type": found.obs_type,
+        "source_event": found.source_event,
+        "tool_name": found.tool_name,
+        "file_path": found.file_path,
+        "content": found.content,
+        "metadata": found.metadata,
+        "is_pinned": found.is_pinned,
+        "event_id": found.event_id,
+    }
 
 
 def summarised(session: Session) -> dict[str, Any]:
     return {
-        "session_id": session.id, "project": session.project, "started_at": session.started_at,
+        "session_id": session.id,
+        "project": session.project,
+        "started_at": session.started_at,
         "ended_at": session.ended_at,
         "summary": None if session.summary is None else session.summary.fields(),
-    }  # fmt: skip
+    }
 
 
 def traced(
@@ -55,8 +70,10 @@ def traced(
 ) -> dict[str, Any]:
     """A session step by step: its prompts in order, each with what followed from it. What followed
     from none stands under `system`. `more_after`: when the trace goes on, if it is cut."""
-    steps = sorted([(each.timestamp, 0, each.id) for each in prompts]
-                   + [(each.timestamp, 1, each.id) for each in observations])  # fmt: skip
+    steps = sorted(
+        [(each.timestamp, 0, each.id) for each in prompts]
+        + [(each.timestamp, 1, each.id) for each in observations]
+    )
     kept = set(steps[:_TRACED])
     shown = {
         each.id: _prompt(each.id, each.timestamp, each.source, _cut(each.content))
@@ -82,9 +99,13 @@ def traced(
 
 def _prompt(number: int | None, timestamp: int, source: str, content: str | None) -> dict[str, Any]:
     return {
-        "prompt_id": number, "timestamp": timestamp, "source": source, "content": content,
-        "observation_count": 0, "observations": [],
-    }  # fmt: skip
+        "prompt_id": number,
+        "timestamp": timestamp,
+        "source": source,
+        "content": content,
+        "observation_count": 0,
+        "observations": [],
+    }
 
 
 def _cut(text: str) -> str:

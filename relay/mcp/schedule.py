@@ -13,11 +13,14 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _UNITS: Final = {
     spelling: _SECONDS[unit]
     for unit, spellings in {
-        "s": "s sec secs second seconds", "m": "m min mins minute minutes",
-        "h": "h hr hrs hour hours", "d": "d day days", "w": "w wk wks week weeks",
+        "s": "s sec secs second seconds",
+        "m": "m min mins minute minutes",
+        "h": "h hr hrs hour hours",
+        "d": "d day days",
+        "w": "w wk wks week weeks",
     }.items()
     for spelling in spellings.split()
-}  # fmt: skip
+}
 _EVENING: Final = 21
 """The hour of `tonight`."""
 

@@ -55,9 +55,13 @@ def server_of(toolbox: Toolbox) -> Server[Any]:
         return await _called(known[params.name], toolbox, params.arguments or {})
 
     return Server(
-        "rookery", version=__version__, title="Rookery memory", instructions=_INSTRUCTIONS,
-        on_list_tools=list_tools, on_call_tool=call_tool,
-    )  # fmt: skip
+        "rookery",
+        version=__version__,
+        title="Rookery memory",
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
 
 
 async def serve_stdio(server: Server[Any]) -> None:
@@ -90,7 +94,9 @@ def _listed(tool: ToolInfo) -> Tool:
         description=tool.about,
         input_schema=input_schema(tool.parameters),
         annotations=ToolAnnotations(
-            read_only_hint=reads, destructive_hint=False, idempotent_hint=reads,
+            read_only_hint=reads,
+            destructive_hint=False,
+            idempotent_hint=reads,
             open_world_hint=False,
         ),
-    )  # fmt: skip
+    )

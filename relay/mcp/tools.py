@@ -84,9 +84,16 @@ class Toolbox:
     # -- in three steps ---------------------------------------------------------------------------
 
     async def search(
-        self, query: str, project: str | None, obs_type: str | None, limit: int, offset: int,
-        order_by: str, before: int | None, after: int | None,
-    ) -> object:  # fmt: skip
+        self,
+        query: str,
+        project: str | None,
+        obs_type: str | None,
+        limit: int,
+        offset: int,
+        order_by: str,
+        before: int | None,
+        after: int | None,
+    ) -> object:
         try:
             order = Order(order_by)
         except ValueError:
@@ -94,18 +101,25 @@ class Toolbox:
                 f'invalid orderBy: "{order_by}" (expected "relevance" or "blended")'
             ) from None
         found = await self._nmem.search(
-            query, project=project, obs_type=obs_type, limit=limit, offset=offset,
-            order_by=order, before=before, after=after,
-        )  # fmt: skip
+            query,
+            project=project,
+            obs_type=obs_type,
+            limit=limit,
+            offset=offset,
+            order_by=order,
+            before=before,
+            after=after,
+        )
         return hits(found)
 
     async def timeline(self, anchor: int, before: int, after: int) -> object:
         around = await self._nmem.timeline(anchor, before, after)
         at = next(number for number, found in enumerate(around) if found.id == anchor)
         return {
-            "anchor": whole(around[at]), "before": hits(around[:at]),
+            "anchor": whole(around[at]),
+            "before": hits(around[:at]),
             "after": hits(around[at + 1 :]),
-        }  # fmt: skip
+        }
 
     async def get_observations(self, ids: list[int]) -> object:
         if not ids:
@@ -173,9 +187,12 @@ class Toolbox:
         folder = str(self._place.folder) if cwd is None else cwd
         number = await self._nmem.queue_task(prompt, project, folder, not_before)
         return {
-            "task_id": number, "status": "pending", "project": project, "cwd": folder,
+            "task_id": number,
+            "status": "pending",
+            "project": project,
+            "cwd": folder,
             "not_before": not_before,
-        }  # fmt: skip
+        }
 
     async def create_marker(self, text: str, project: str | None) -> object:
         if not text.strip():
@@ -214,9 +231,12 @@ _BEFORE: Final = Parameter(
     "before", Kind.INTEGER, "Only what is older than this, in Unix seconds.", least=0, most=LARGEST
 )
 _AFTER: Final = Parameter(
-    "after", Kind.INTEGER, "Only what is as old as this or newer, in Unix seconds.", least=0,
+    "after",
+    Kind.INTEGER,
+    "Only what is as old as this or newer, in Unix seconds.",
+    least=0,
     most=LARGEST,
-)  # fmt: skip
+)
 _PATH: Final = Parameter("file_path", Kind.TEXT, "The file, as it was named.", is_required=True)
 _HERE: Final = Parameter(
     "project", Kind.TEXT, "The project that it belongs to; the one here when left out."
@@ -235,36 +255,48 @@ def _number(name: str, about: str, default: int, most: int, least: int = 0) -> P
 
 TOOLS: Final = (
     ToolInfo(
-        "search", Toolbox.search,
+        "search",
+        Toolbox.search,
         "Find observations of earlier sessions by their words. Gives ids and previews, best first;"
         " look around a hit with timeline, read it with get_observations.",
         (
             Parameter(
-                "query", Kind.TEXT, 'Words; AND, OR, NOT, "a phrase" and prefix* are understood.',
+                "query",
+                Kind.TEXT,
+                'Words; AND, OR, NOT, "a phrase" and prefix* are understood.',
                 is_required=True,
             ),
             _PROJECT,
             Parameter("obs_type", Kind.TEXT, "Only of this type: file_edit, command, marker, …"),
             _limit(20, 100),
             Parameter(
-                "offset", Kind.INTEGER, "How many hits to leave out.", default=0, least=0,
+                "offset",
+                Kind.INTEGER,
+                "How many hits to leave out.",
+                default=0,
+                least=0,
                 most=LARGEST,
             ),
             Parameter(
-                "orderBy", Kind.TEXT,
+                "orderBy",
+                Kind.TEXT,
                 "relevance: by the words alone; blended: also by age and type.",
-                default="relevance", choices=("relevance", "blended"),
+                default="relevance",
+                choices=("relevance", "blended"),
             ),
-            _BEFORE, _AFTER,
+            _BEFORE,
+            _AFTER,
         ),
     ),
     ToolInfo(
-        "get_observations", Toolbox.get_observations,
+        "get_observations",
+        Toolbox.get_observations,
         "Read observations in full, in the order of their ids as given.",
         (Parameter("ids", Kind.IDS, f"Ids, {_MOST_IDS} at most.", is_required=True),),
     ),
     ToolInfo(
-        "timeline", Toolbox.timeline,
+        "timeline",
+        Toolbox.timeline,
         "What happened before and after an observation, the oldest first, as previews.",
         (
             Parameter("anchor", Kind.INTEGER, "The id of the observation.", is_required=True),
@@ -273,39 +305,46 @@ TOOLS: Final = (
         ),
     ),
     ToolInfo(
-        "session_summaries", Toolbox.session_summaries,
+        "session_summaries",
+        Toolbox.session_summaries,
         "What earlier sessions were about: intent, what was learned and done, next steps. Newest"
         " first; times are those of a session's start.",
         (_PROJECT, _limit(10, 50), _BEFORE, _AFTER),
     ),
     ToolInfo(
-        "regenerate_context", Toolbox.regenerate_context,
+        "regenerate_context",
+        Toolbox.regenerate_context,
         "What an agent on the project is told at the start of a session, as of now or of a past"
         " time.",
         (Parameter("project", Kind.TEXT, "The project.", is_required=True), _BEFORE),
     ),
     ToolInfo(
-        "recent_context", Toolbox.recent_context,
+        "recent_context",
+        Toolbox.recent_context,
         "The observations that are worth most now, by age, type and project, as previews; of each"
         " file only the best.",
         (_PROJECT, _limit(30, 100), _BEFORE, _AFTER),
     ),
     ToolInfo(
-        "session_trace", Toolbox.session_trace,
+        "session_trace",
+        Toolbox.session_trace,
         "One session step by step: its prompts, each with the observations that followed from it."
         " Of a long one the first part; go on with `after` = `more_after`.",
         (
             Parameter("session_id", Kind.TEXT, "The session's id.", is_required=True),
-            _BEFORE, _AFTER,
+            _BEFORE,
+            _AFTER,
         ),
     ),
     ToolInfo(
-        "file_history", Toolbox.file_history,
+        "file_history",
+        Toolbox.file_history,
         "What was done to a file, session by session, the newest first.",
         (_PATH, _BEFORE, _AFTER, _limit(10, 50)),
     ),
     ToolInfo(
-        "git_file_summary", Toolbox.git_file_summary,
+        "git_file_summary",
+        Toolbox.git_file_summary,
         "A file's git history in a few sentences: commits, churn, what changes together with it."
         " `full`: also commit by commit.",
         (
@@ -315,7 +354,8 @@ TOOLS: Final = (
         ),
     ),
     ToolInfo(
-        "queue_task", Toolbox.queue_task,
+        "queue_task",
+        Toolbox.queue_task,
         "Note a task to be done later, on this machine. Gives its number; nothing is run.",
         (
             Parameter("prompt", Kind.TEXT, "What is to be done.", is_required=True),
@@ -326,22 +366,28 @@ TOOLS: Final = (
         Effect.NOTES,
     ),
     ToolInfo(
-        "create_marker", Toolbox.create_marker,
+        "create_marker",
+        Toolbox.create_marker,
         "Remember a decision or a conclusion for good. It is signed, and found by later sessions.",
         (Parameter("text", Kind.TEXT, "What to remember.", is_required=True), _HERE),
         Effect.RECORDS,
     ),
     ToolInfo(
-        "current_stance", Toolbox.current_stance,
+        "current_stance",
+        Toolbox.current_stance,
         "How a session goes about its work, as classifiers see it. There are none here.",
         (
             Parameter("session_id", Kind.TEXT, "The session; the current one when left out."),
             Parameter(
-                "alpha", Kind.NUMBER, "Weight of the newest observation, 0 to 1.", default=0.08,
-                least=0, most=1,
+                "alpha",
+                Kind.NUMBER,
+                "Weight of the newest observation, 0 to 1.",
+                default=0.08,
+                least=0,
+                most=1,
             ),
         ),
         Effect.KNOWS,
     ),
-)  # fmt: skip
+)
 """In the order of M-29."""

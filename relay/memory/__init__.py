@@ -12,11 +12,15 @@ if TYPE_CHECKING:
 OWN_KINDS: Final = frozenset(
     {
         *range(kinds.DOC_MANIFEST, kinds.SUBSCRIPTION_STATE + 1),
-        kinds.CONVERSATION_NOTE, kinds.SOURCE_DATA,
-        kinds.SESSION_STATE, kinds.SESSION_COMMAND, kinds.RUN_CONFIGURATION,
-        kinds.ENVELOPE, kinds.SHARED_ENVELOPE,
+        kinds.CONVERSATION_NOTE,
+        kinds.SOURCE_DATA,
+        kinds.SESSION_STATE,
+        kinds.SESSION_COMMAND,
+        kinds.RUN_CONFIGURATION,
+        kinds.ENVELOPE,
+        kinds.SHARED_ENVELOPE,
     }
-)  # fmt: skip
+)
 """Kinds that only memory systems use."""
 
 ADDRESSED: Final = {

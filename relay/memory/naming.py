@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.memory.fields import object_in
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
+from relay.verdict import RecordFacts
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
@@ -28,18 +29,6 @@ class Named(NamedTuple):
 
     kind: int
     d: str
-
-
-class RecordFacts(NamedTuple):
-    """What rules look at of a stored record."""
-
-    d: str
-    pubkey: str
-    created_at: int
-    """Unix seconds."""
-    id: str
-    leads_to: str | None
-    """The hash of the newer memory, of a supersession."""
 
 
 _NOTHING: Final[frozenset[Named]] = frozenset()

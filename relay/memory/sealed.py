@@ -13,10 +13,16 @@ if TYPE_CHECKING:
 _TAGS: Final = ("enc", "encrypted")
 _KINDS: Final = frozenset(
     {
-        kinds.ENCRYPTED_MESSAGE, kinds.SEAL, kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP,
-        kinds.NOSTR_CONNECT, kinds.ENVELOPE, kinds.SHARED_ENVELOPE, kinds.KEY_SHARE,
+        kinds.ENCRYPTED_MESSAGE,
+        kinds.SEAL,
+        kinds.GIFT_WRAP,
+        kinds.EPHEMERAL_GIFT_WRAP,
+        kinds.NOSTR_CONNECT,
+        kinds.ENVELOPE,
+        kinds.SHARED_ENVELOPE,
+        kinds.KEY_SHARE,
     }
-)  # fmt: skip
+)
 _NIP44: Final = re.compile(r"A[g-v][A-Za-z0-9+/]{130,}={0,2}")
 """Base64 of at least 99 bytes whose first, the version, is 2."""
 _NIP04: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}\?iv=[A-Za-z0-9+/]+={0,2}")

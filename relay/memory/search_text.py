@@ -24,10 +24,14 @@ _TITLES: Final = ("title", "name", "about", "summary", "subject", "description",
 
 _NEVER: Final = frozenset(
     {
-        kinds.SOURCE_DATA, kinds.DOC_POLICY, kinds.CLEAR_CONTEXT, kinds.SESSION_COMMAND,
-        kinds.REPOST, kinds.GENERIC_REPOST,  # what they hold is found as itself
+        kinds.SOURCE_DATA,
+        kinds.DOC_POLICY,
+        kinds.CLEAR_CONTEXT,
+        kinds.SESSION_COMMAND,
+        kinds.REPOST,
+        kinds.GENERIC_REPOST,  # what they hold is found as itself
     }
-)  # fmt: skip
+)
 
 _FIELDS: Final[Mapping[int, tuple[str, ...]]] = {
     kinds.PROFILE: ("name", "display_name", "displayName", "about", "nip05"),
@@ -47,13 +51,24 @@ _TAGS: Final[Mapping[int, tuple[str, ...]]] = {
 """Kinds that are found by tags."""
 
 _USER_FIELDS: Final = (
-    "display_names", "display_name", "name_history_json", "notes", "notes_json", "owner_notes",
+    "display_names",
+    "display_name",
+    "name_history_json",
+    "notes",
+    "notes_json",
+    "owner_notes",
     "owner_notes_json",
-)  # fmt: skip
+)
 _GROUP_FIELDS: Final = ("purpose", "themes", "decisions", "notes", "notes_json")
 _SUMMARY_FIELDS: Final = (
-    "intent", "learned", "completed", "next_steps", "files_read", "files_edited", "notes",
-)  # fmt: skip
+    "intent",
+    "learned",
+    "completed",
+    "next_steps",
+    "files_read",
+    "files_edited",
+    "notes",
+)
 
 
 def search_text(event: Event) -> str | None:

@@ -1,6 +1,6 @@
 """Event: seven checked fields, the id that they hash to, and the bytes that are stored and sent.
 
-House rules: an Event exists only with a right shape and a right id; whether its signature is right
+Invariants: an Event exists only with a right shape and a right id; whether its signature is right
 is `relay.nostr.keys`' question. `tags` are lists for speed and are never changed. `raw` is the one
 canonical serialisation, made once, and is what leaves this relay ever after (N01-04).
 """
@@ -143,7 +143,13 @@ def _with_right_id(
     if sha256(id_bytes(pubkey, created_at, kind, tags, content)).hexdigest() != id_:
         raise Invalid("id: is not the hash of this event")
     return Event(
-        id_, pubkey, created_at, kind, tags, content, sig,
+        id_,
+        pubkey,
+        created_at,
+        kind,
+        tags,
+        content,
+        sig,
         _raw(id_, pubkey, created_at, kind, tags, content, sig),
     )
 
@@ -156,7 +162,13 @@ def signed(
     id_ = digest.hexdigest()
     sig = sign(digest.digest())
     return Event(
-        id_, pubkey, created_at, kind, tags, content, sig,
+        id_,
+        pubkey,
+        created_at,
+        kind,
+        tags,
+        content,
+        sig,
         _raw(id_, pubkey, created_at, kind, tags, content, sig),
     )
 
@@ -165,8 +177,14 @@ def event_from_raw(raw: bytes) -> Event:
     """Read back bytes that this module made: shape and id were checked on the way in."""
     fields = orjson.loads(raw)
     return Event(
-        fields["id"], fields["pubkey"], fields["created_at"], fields["kind"], fields["tags"],
-        fields["content"], fields["sig"], raw,
+        fields["id"],
+        fields["pubkey"],
+        fields["created_at"],
+        fields["kind"],
+        fields["tags"],
+        fields["content"],
+        fields["sig"],
+        raw,
     )
 
 
@@ -174,9 +192,16 @@ def _raw(
     id_: str, pubkey: str, created_at: int, kind: int, tags: list[list[str]], content: str, sig: str
 ) -> bytes:
     return orjson.dumps(
-        {"id": id_, "pubkey": pubkey, "created_at": created_at, "kind": kind, "tags": tags,
-         "content": content, "sig": sig}
-    )  # fmt: skip
+        {
+            "id": id_,
+            "pubkey": pubkey,
+            "created_at": created_at,
+            "kind": kind,
+            "tags": tags,
+            "content": content,
+            "sig": sig,
+        }
+    )
 
 
 if TYPE_CHECKING:

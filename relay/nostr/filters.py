@@ -120,7 +120,14 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
             raise Unsupported("filter contains unknown elements")
     tags.sort()
     return Filter(
-        ids, authors, kinds, since, until, limit, search, tuple(tags),
+        ids,
+        authors,
+        kinds,
+        since,
+        until,
+        limit,
+        search,
+        tuple(tags),
         _d_prefixes(tags, kinds, terms),
         impossible=(
             (ids is not None and not ids)
@@ -129,7 +136,7 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
             or any(not values for _, values in tags)
         ),
         first_tag_value=value[f"#{tags[0][0]}"][0] if len(tags) == 1 and tags[0][1] else None,
-    )  # fmt: skip
+    )
 
 
 def _d_prefixes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 PROFILE = 0
@@ -105,3 +106,24 @@ def is_ephemeral(kind: int) -> bool:
 def is_kind(text: str) -> bool:
     """Whether a text may be a kind number: digits of ASCII, few enough for `int`."""
     return text.isascii() and text.isdigit() and len(text) <= 5
+
+
+@dataclass(frozen=True, slots=True)
+class KindSet:
+    """Kinds as inclusive ranges, ascending and disjoint."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def __contains__(self, kind: int) -> bool:
+        return any(low <= kind <= high for low, high in self.ranges)
+
+    @classmethod
+    def of(cls, *parts: int | tuple[int, int]) -> KindSet:
+        spans = sorted(part if isinstance(part, tuple) else (part, part) for part in parts)
+        merged: list[tuple[int, int]] = []
+        for low, high in spans:
+            if merged and low <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+            else:
+                merged.append((low, high))
+        return cls(tuple(merged))

@@ -105,9 +105,19 @@ class BadFrame:
 
 
 ClientMessage = (
-    Publish | Login | Subscribe | Count | Close | NegOpen | NegMessage | NegClose
-    | BadEvent | BadQuery | BadNeg | BadFrame
-)  # fmt: skip
+    Publish
+    | Login
+    | Subscribe
+    | Count
+    | Close
+    | NegOpen
+    | NegMessage
+    | NegClose
+    | BadEvent
+    | BadQuery
+    | BadNeg
+    | BadFrame
+)
 
 EVENT_END: Final = b"]"
 """What stands behind the event in an EVENT frame."""
@@ -152,9 +162,7 @@ def _with_event(verb: str, frame: list[object]) -> ClientMessage:
     return Publish(event) if verb == "EVENT" else Login(event)
 
 
-def _query(
-    verb: str, frame: list[object], terms: FilterTerms, max_filters: int
-) -> ClientMessage:
+def _query(verb: str, frame: list[object], terms: FilterTerms, max_filters: int) -> ClientMessage:
     sub = frame[1] if len(frame) > 1 else None
     if type(sub) is not str:
         return BadFrame(Invalid(f"{verb}: needs a subscription id"))

@@ -61,9 +61,7 @@ class OwnAddresses:
         )
 
 
-def check_login(
-    event: Event, challenge: str, here: frozenset[RelayAddress], now: int
-) -> None:
+def check_login(event: Event, challenge: str, here: frozenset[RelayAddress], now: int) -> None:
     """Raises Invalid when the event is no login for this challenge here (N42-05, 06, 15).
 
     The signature is checked elsewhere. `here`: every address that this connection may call ours.

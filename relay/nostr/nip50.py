@@ -1,6 +1,6 @@
 """NIP-50: what a query asks for, and what makes one answer better than another.
 
-House rules: the text of a query is data. It is read here, once, into words, phrases and what must
+Invariants: the text of a query is data. It is read here, once, into words, phrases and what must
 not occur; whatever cannot be read is words (N50-10). How a text falls into words is the business of
 the index behind a store; the order of answers is not: no number in it is taken from a collection of
 texts, since who orders by how rare a word is tells of texts that the reader may not see.

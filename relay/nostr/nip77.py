@@ -1,6 +1,6 @@
 """NIP-77: negentropy version 1, which finds by few messages where two sets of events differ.
 
-House rules: only (timestamp, id) is compared here; whose events, over which frames, for how long is
+Invariants: only (timestamp, id) is compared here; whose events, over which frames, for how long is
 the shells' question. A set is one array of timestamps and one string of ids, with no object per
 item: a million items are 40 MB. Lower bounds are inclusive, upper bounds exclusive (N77-23).
 """

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
     from pathlib import Path
 
+    from relay.access.management import Blocklist
     from relay.config import Config
-    from relay.management import Blocklist
     from relay.observe import Metrics, Readiness
-    from relay.projections import Realm
     from relay.server.nip86 import Reply
+    from relay.state import RelayState
     from relay.storage import Store
 
 _GOODBYE_S: Final = 5.0
@@ -55,7 +55,7 @@ class Parts:
     """What the server stands on; made by the command that serves."""
 
     config: Config
-    realm: Realm
+    state: RelayState
     store: Store
     roads: Roads
     relay_pubkey: str
@@ -77,12 +77,16 @@ class Server:
         self._writable = True
         self._per_address: Counter[str] = Counter()
         self._calls = Calls(
-            parts.realm, parts.store, parts.roads.ingest, clock=parts.roads.clock,
+            parts.state,
+            parts.store,
+            parts.roads.ingest,
+            clock=parts.roads.clock,
             changed=self.rights_changed,
-        )  # fmt: skip
+        )
         url = parts.config.relay.url
-        self._path = "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") \
-            if url else "/"
+        self._path = (
+            "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") if url else "/"
+        )
         app = web.Application(client_max_size=parts.config.limits.max_message_length)
         app.router.add_route("GET", self._path, self._get)
         app.router.add_route("POST", self._path, self._post)
@@ -93,9 +97,13 @@ class Server:
         logger = logging.getLogger("relay.http")
         logger.addFilter(_NotTheirs())
         self._runner = web.AppRunner(
-            app, access_log=None, logger=logger, handle_signals=False, shutdown_timeout=_SHUTDOWN_S,
+            app,
+            access_log=None,
+            logger=logger,
+            handle_signals=False,
+            shutdown_timeout=_SHUTDOWN_S,
             keepalive_timeout=30.0,
-        )  # fmt: skip
+        )
         self.port = 0
         self.addresses: frozenset[RelayAddress] = frozenset()
         """Once it listens."""
@@ -170,14 +178,16 @@ class Server:
             parts = self._parts
             return web.Response(
                 body=http.information(
-                    self._config, parts.realm, parts.relay_pubkey, parts.store.features
+                    self._config, parts.state, parts.relay_pubkey, parts.store.features
                 ),
-                content_type=http.NOSTR_JSON, headers=http.CORS,
-            )  # fmt: skip
+                content_type=http.NOSTR_JSON,
+                headers=http.CORS,
+            )
         return web.Response(
-            text=http.page(self._config, self._parts.realm.management), content_type="text/html",
+            text=http.page(self._config, self._parts.state.management),
+            content_type="text/html",
             headers=http.CORS,
-        )  # fmt: skip
+        )
 
     async def _post(self, request: web.Request) -> web.Response:
         """A call of NIP-86 (N86-01)."""
@@ -217,14 +227,15 @@ class Server:
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         parts, config = self._parts, self._config
         address = http.client_address(request, config.server.trusted_proxies)
-        if not self._may_connect(request, parts.realm.blocked):
+        if not self._may_connect(request, parts.state.blocked):
             parts.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
         most = config.limits.max_connections
         if most and len(self._connections) >= most:
             parts.metrics.connection_refused()
-            return web.Response(status=503, text="too many connections", headers={
-                "Retry-After": "30"})  # fmt: skip
+            return web.Response(
+                status=503, text="too many connections", headers={"Retry-After": "30"}
+            )
         limit = config.limits.connections_per_address
         name = str(address)
         if limit and self._per_address[name] >= limit:
@@ -236,9 +247,13 @@ class Server:
         )
         await socket.prepare(request)
         connection = Connection(
-            parts.roads, request, socket, self._addresses_for(request),
-            address=address, trusted=self._is_trusted(address),
-        )  # fmt: skip
+            parts.roads,
+            request,
+            socket,
+            self._addresses_for(request),
+            address=address,
+            trusted=self._is_trusted(address),
+        )
         self._connections[connection] = request
         self._per_address[name] += 1
         parts.metrics.connections(len(self._connections))
@@ -256,7 +271,7 @@ class Server:
         return http.may_connect(request, self._config.server.trusted_proxies, blocked)
 
     def _is_trusted(self, address: IPv4Address | IPv6Address | None) -> bool:
-        return http.is_within(address, self._parts.realm.policy.trusted_readers)
+        return http.is_within(address, self._parts.state.policy.trusted_readers)
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -280,13 +295,13 @@ class Server:
 
     def rights_changed(self) -> None:
         """Look again at what a connection was given when it came, and at who may stay (N42-16)."""
-        realm, proxies = self._parts.realm, self._config.server.trusted_proxies
+        state, proxies = self._parts.state, self._config.server.trusted_proxies
         for connection, request in self._connections.items():
             address = http.client_address(request, proxies)
             connection.trust(trusted=self._is_trusted(address))
-            if not self._may_connect(request, realm.blocked):
+            if not self._may_connect(request, state.blocked):
                 connection.send_away()
-            elif not connection.authenticated.isdisjoint(realm.people.banned):
+            elif not connection.authenticated.isdisjoint(state.people.banned):
                 connection.shut_out()
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -294,7 +309,7 @@ class Server:
         if not http.is_within(address, self._config.server.metrics_from):
             return web.Response(status=403, text="see [server] metrics_from\n")
         metrics = self._parts.metrics
-        metrics.subscriptions(self._parts.roads.answers.open_subscriptions)
+        metrics.subscriptions(self._parts.roads.queries.open_subscriptions)
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

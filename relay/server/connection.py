@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from relay.answer import Scans
+from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused
-from relay.ingest import BAD_SIGNATURE
 from relay.nostr import messages
 from relay.nostr.keys import is_signed
-from relay.outbox import Outbox
-from relay.reconciliation import Reconciliations
-from relay.session import (
+from relay.read.negentropy import Reconciliations
+from relay.read.outbox import Outbox
+from relay.read.query import QueryQueue
+from relay.server.session import (
     POLICY_VIOLATION,
     Ask,
     CountRows,
@@ -30,25 +30,25 @@ from relay.session import (
     Submit,
     VerifyLogin,
 )
-from relay.verdict import Origin, WriteOutcome, spoken
-from relay.visibility import BANNED
+from relay.verdict import Origin, WriteOutcome, ok_reply
+from relay.write.ingest import BAD_SIGNATURE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from ipaddress import IPv4Address, IPv6Address
 
-    from relay.answer import Answers
     from relay.config import LimitsConfig
-    from relay.ingest import Ingest
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
     from relay.nostr.nip42 import RelayAddress
     from relay.observe import Metrics
-    from relay.outbox import Turn
-    from relay.projections import Realm
-    from relay.reconciliation import Negentropy
-    from relay.session import Effect
+    from relay.read.negentropy import Negentropy
+    from relay.read.outbox import Turn
+    from relay.read.query import QueryRunner
+    from relay.server.session import Effect
+    from relay.state import RelayState
     from relay.verdict import Result
+    from relay.write.ingest import Ingest
 
 _MAX_UNANSWERED: Final = 2048
 """Events of one connection on their road; then its socket is not read for a while."""
@@ -70,14 +70,14 @@ class Roads:
     """What every connection of a relay shares."""
 
     ingest: Ingest
-    answers: Answers
+    queries: QueryRunner
     negentropy: Negentropy
     turn: Turn
     limits: LimitsConfig
     terms: FilterTerms
     metrics: Metrics
     clock: Callable[[], int]
-    realm: Realm
+    state: RelayState
     compression: bool
 
 
@@ -86,9 +86,12 @@ class RelaySocket(web.WebSocketResponse):
 
     def __init__(self, *, max_message_length: int, compression: bool) -> None:
         super().__init__(
-            max_msg_size=max_message_length + 1, compress=compression, decode_text=False,
-            timeout=_CLOSE_S, heartbeat=_HEARTBEAT_S,
-        )  # fmt: skip
+            max_msg_size=max_message_length + 1,
+            compress=compression,
+            decode_text=False,
+            timeout=_CLOSE_S,
+            heartbeat=_HEARTBEAT_S,
+        )
         self._max_message_length = max_message_length
 
     async def close(
@@ -104,15 +107,33 @@ class RelaySocket(web.WebSocketResponse):
 class Connection:
     """A client of `answer` and `reconciliation`, an author of `ingest`. Lives with its socket."""
 
-    __slots__ = ("_address", "_hangup", "_leaving", "_reconciliations", "_request", "_roads",
-                 "_room", "_scans", "_session", "_settled", "_socket", "_unanswered",
-                 "connection", "outbox")  # fmt: skip
+    __slots__ = (
+        "_address",
+        "_hangup",
+        "_leaving",
+        "_reconciliations",
+        "_request",
+        "_roads",
+        "_room",
+        "_scans",
+        "_session",
+        "_settled",
+        "_socket",
+        "_unanswered",
+        "connection",
+        "outbox",
+    )
 
     def __init__(
-        self, roads: Roads, request: web.Request, socket: RelaySocket,
-        addresses: frozenset[RelayAddress], *,
-        address: IPv4Address | IPv6Address | None, trusted: bool,
-    ) -> None:  # fmt: skip
+        self,
+        roads: Roads,
+        request: web.Request,
+        socket: RelaySocket,
+        addresses: frozenset[RelayAddress],
+        *,
+        address: IPv4Address | IPv6Address | None,
+        trusted: bool,
+    ) -> None:
         transport, loop = request.transport, asyncio.get_running_loop()
         assert transport is not None
         self._roads = roads
@@ -121,15 +142,19 @@ class Connection:
         self.connection = next(_NUMBERS)
         self._socket = socket
         self._session = Session(
-            secrets.token_hex(16), addresses,
-            max_subscriptions=roads.limits.max_subscriptions, trusted=trusted,
-        )  # fmt: skip
+            secrets.token_hex(16),
+            addresses,
+            max_subscriptions=roads.limits.max_subscriptions,
+            trusted=trusted,
+        )
         self.outbox = Outbox(
-            transport, roads.turn, max_bytes=roads.limits.outbox_bytes,
+            transport,
+            roads.turn,
+            max_bytes=roads.limits.outbox_bytes,
             # Soon and not at once: it may be found while the subscriptions are walked through.
             overflow=lambda: loop.call_soon(self._too_slow),
-        )  # fmt: skip
-        self._scans = Scans(roads.answers, self)
+        )
+        self._scans = QueryQueue(roads.queries, self)
         self._reconciliations = Reconciliations(roads.negentropy, self)
         self._unanswered = 0
         self._room: asyncio.Event | None = None
@@ -171,7 +196,7 @@ class Connection:
         if result is WriteOutcome.STORED:
             self.outbox.put(messages.ok(event.id, None))
         else:
-            accepted, text = spoken(result)
+            accepted, text = ok_reply(result)
             self.outbox.put(messages.ok_text(event.id, text, accepted=accepted))
         if self._leaving and not self._unanswered:
             self._settled.set()
@@ -256,7 +281,7 @@ class Connection:
         # On the loop, 25 µs: what the client sends next must already find its key.
         if not is_signed(event):
             reply = self._session.login_refused(event, BAD_SIGNATURE.refused())
-        elif event.pubkey in self._roads.realm.people.banned:
+        elif event.pubkey in self._roads.state.people.banned:
             reply = self._session.login_refused(event, BANNED.refused())
         else:
             reply = self._session.logged_in(event)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay import __version__
-from relay.management import Register
+from relay.access.management import Register
 from relay.memory import ADDRESSED, OWN_KINDS
-from relay.read_rules import KindSet
+from relay.nostr.kinds import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from relay.access.management import Blocklist, Management
     from relay.config import Config
-    from relay.management import Blocklist, Management
-    from relay.projections import Realm
+    from relay.state import RelayState
     from relay.storage import Features
 
 SOFTWARE: Final = "https://github.com/rookery-relay/rookery"
@@ -36,12 +36,10 @@ SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 62, 70, 77, 86)
 _FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
-def information(
-    config: Config, realm: Realm, relay_pubkey: str, features: Features
-) -> bytes:
+def information(config: Config, state: RelayState, relay_pubkey: str, features: Features) -> bytes:
     """The NIP-11 document. Every limit in it is the one enforced (N11-12)."""
-    relay, limits, policy = config.relay, config.limits, realm.policy
-    told = realm.management
+    relay, limits, policy = config.relay, config.limits, state.policy
+    told = state.management
     rules = policy.limits
     document: dict[str, object] = {
         "name": told.text("name", relay.name),
@@ -149,9 +147,7 @@ def may_connect(
     if is_within(peer, trusted_proxies):
         peer = None
     client = client_address(request, trusted_proxies)
-    return not any(
-        address is not None and blocked.has(address) for address in (client, peer)
-    )
+    return not any(address is not None and blocked.has(address) for address in (client, peer))
 
 
 def is_within(

@@ -1,6 +1,6 @@
 """NIP-86: calls that manage the relay, each signed by NIP-98.
 
-What a call may change, and how its parameters are read, stands in `relay.management`.
+What a call may change, and how its parameters are read, stands in `relay.access.management`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.errors import Invalid, Prefix, Refused, StoreFault
-from relay.management import (
+from relay.access.management import (
     LISTED_REPORTS,
     Register,
     blocklist_of,
@@ -21,24 +20,25 @@ from relay.management import (
     entry,
     listed,
 )
+from relay.access.visibility import Viewer
+from relay.errors import Invalid, Prefix, Refused, StoreFault
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
 from relay.nostr.filters import Filter
 from relay.nostr.nip98 import WINDOW_S, authorization
-from relay.visibility import Viewer
-from relay.work import Order
+from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relay.ingest import Ingest
-    from relay.management import Blocklist, Change
+    from relay.access.management import Blocklist, Change
     from relay.nostr.event import Event
     from relay.nostr.nip42 import RelayAddress
     from relay.nostr.nip98 import HttpRequest
-    from relay.projections import Realm
+    from relay.state import RelayState
     from relay.storage import Store
     from relay.verdict import Reject
+    from relay.write.ingest import Ingest
 
 _log = logging.getLogger(__name__)
 
@@ -88,12 +88,17 @@ class Calls:
     """All NIP-86 calls of one relay."""
 
     def __init__(
-        self, realm: Realm, store: Store, ingest: Ingest, *,
-        clock: Callable[[], int], changed: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        state: RelayState,
+        store: Store,
+        ingest: Ingest,
+        *,
+        clock: Callable[[], int],
+        changed: Callable[[], None],
+    ) -> None:
         """`changed` is called after each commit of a call, before what came with it is sent to
         anybody."""
-        self._realm = realm
+        self._state = state
         self._store = store
         self._ingest = ingest
         self._clock = clock
@@ -101,9 +106,12 @@ class Calls:
         self._spent = Spent()
 
     async def reply(
-        self, header: str | None, request: HttpRequest, here: frozenset[RelayAddress],
+        self,
+        header: str | None,
+        request: HttpRequest,
+        here: frozenset[RelayAddress],
         may_connect: Callable[[Blocklist], bool],
-    ) -> Reply:  # fmt: skip
+    ) -> Reply:
         """`header`: Authorization. `here`: what the relay is called. `may_connect`: whether its
         caller still could, were these addresses blocked."""
         now = self._clock()
@@ -131,13 +139,16 @@ class Calls:
 
     def _may_call(self, pubkey: str) -> bool:
         """N86-03: the operator, and the relay itself."""
-        people = self._realm.people
+        people = self._state.people
         return pubkey in people.owners or pubkey == people.relay
 
     async def _result(
-        self, caller: str, method: str, params: Sequence[object],
+        self,
+        caller: str,
+        method: str,
+        params: Sequence[object],
         may_connect: Callable[[Blocklist], bool],
-    ) -> object:  # fmt: skip
+    ) -> object:
         changes = changes_of(method, params)
         if changes:
             _check_way_back(changes, may_connect)
@@ -145,7 +156,7 @@ class Calls:
             return True
         if method == LISTED_REPORTS:
             return await self._reported(caller)
-        return listed(method, self._realm.management)
+        return listed(method, self._state.management)
 
     async def _carry_out(self, changes: tuple[Change, ...]) -> None:
         done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
@@ -155,14 +166,14 @@ class Calls:
             if not done.done():
                 done.set_result(refused)
 
-        self._ingest.order(Order(changes, answered))
+        self._ingest.order(ManagementChange(changes, answered))
         refused = await done
         if refused is not None:
             raise refused.refused()
 
     async def _reported(self, caller: str) -> list[dict[str, str]]:
         """Stored events that the newest reports name and that no call has decided on (N86-21)."""
-        management = self._realm.management
+        management = self._state.management
         decided = (
             management.of(Register.BANNED_EVENTS).keys()
             | management.of(Register.ALLOWED_EVENTS).keys()
@@ -183,15 +194,20 @@ class Calls:
 
     async def _events(self, caller: str, filter_: Filter) -> Sequence[Event]:
         """The newest that the caller may read."""
-        visibility = self._realm.visibility(Viewer(frozenset({caller})))
+        visibility = self._state.visibility(Viewer(frozenset({caller})))
         found: list[bytes] = []
         after = None
         try:
             while len(found) < _REPORTS:
                 page = await self._store.page(
-                    filter_, visibility, limit=_REPORTS - len(found),
-                    upto=self._store.committed(), now=self._clock(), after=after, size=_REPORTS,
-                )  # fmt: skip
+                    filter_,
+                    visibility,
+                    limit=_REPORTS - len(found),
+                    upto=self._store.committed(),
+                    now=self._clock(),
+                    after=after,
+                    size=_REPORTS,
+                )
                 found += page.raws
                 after = page.next
                 if after is None:
@@ -237,5 +253,6 @@ def _reported_in(report: Event) -> list[tuple[str, str]]:
 def _note(caller: str, method: str, params: Sequence[object], outcome: str) -> None:
     """N86-03. As JSON, so that no parameter can begin a line of its own."""
     said = orjson.dumps(params).decode()[:_LOGGED]
-    _log.info("NIP-86: %s called %s %s: %s", caller, orjson.dumps(method[:64]).decode(), said,
-              outcome)  # fmt: skip
+    _log.info(
+        "NIP-86: %s called %s %s: %s", caller, orjson.dumps(method[:64]).decode(), said, outcome
+    )

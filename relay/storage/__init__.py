@@ -1,7 +1,9 @@
 """The door of storage: what every store promises. Each promise has a test in tests/contract.
 
-A store looks facts up and applies plans; what survives is decided by `relay.retention` inside the
-store's transaction, who may read by `relay.visibility`, which a store compiles and never weakens.
+A store looks facts up and applies plans; what survives is decided by `relay.lifecycle.versions`
+inside the
+store's transaction, who may read by `relay.access.visibility`, which a store compiles and never
+weakens.
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relay.forgetting import Seen, SweepRule
-    from relay.management import Management
+    from relay.access.management import Management
+    from relay.access.read_rules import Match
+    from relay.access.usage import Sized, SizedBy
+    from relay.access.visibility import Visibility
+    from relay.lifecycle.retention import Seen, SweepRule
+    from relay.lifecycle.rows import Found, Stored, Wanted, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip77 import Items
-    from relay.read_rules import Match
-    from relay.rows import Found, Stored, Wanted, WritePlan
-    from relay.usage import Sized, SizedBy
-    from relay.visibility import Visibility
 
 
 PAGE_BYTES: Final = 1 << 20
@@ -67,16 +69,23 @@ class Store(Protocol):
         What the plan `ends`, lets vanish or banishes takes along rows that the same plan adds.
         """
 
-    def foresee(self, events: Sequence[Event]) -> None:
+    def prepare(self, events: Sequence[Event]) -> None:
         """These will probably be appended soon: prepare what the events alone decide.
 
         May be called on any thread; never needed, changes nothing that can be seen.
         """
 
     async def page(
-        self, filter_: Filter, visibility: Visibility, *,
-        limit: int, upto: int, now: int, after: Place | None, size: int,
-    ) -> Page:  # fmt: skip
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Page:
         """Up to `size` rows that match, that `visibility` lets through and that are not expired.
 
         Fewer when they are large: then a page ends at about PAGE_BYTES. In order of Place, from
@@ -85,20 +94,32 @@ class Store(Protocol):
         """
 
     def page_now(
-        self, filter_: Filter, visibility: Visibility, *,
-        limit: int, upto: int, now: int, after: Place | None, size: int,
-    ) -> Page | None:  # fmt: skip
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Page | None:
         """`page` without waiting; None when it would take long: then ask `page`."""
 
     async def places(
-        self, filter_: Filter, visibility: Visibility, *,
-        limit: int, upto: int, now: int, after: Place | None, size: int,
-    ) -> Sequence[tuple[Place, bytes]]:  # fmt: skip
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Sequence[tuple[Place, bytes]]:
         """As `page`, each row with its place, for merging several filters."""
 
-    async def count(
-        self, filters: Sequence[Filter], visibility: Visibility, *, now: int
-    ) -> int:
+    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
         """How many rows match any filter and may be read; `limit` plays no part (N45-04).
 
         A filter with `search` counts what `search` would give. May raise TooWide then.
@@ -113,17 +134,21 @@ class Store(Protocol):
         """
 
     async def items(
-        self, filter_: Filter, visibility: Visibility, *,
-        limit: int | None, upto: int, now: int, at_most: int,
-    ) -> Items | None:  # fmt: skip
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int | None,
+        upto: int,
+        now: int,
+        at_most: int,
+    ) -> Items | None:
         """created_at and id of every row that `page` would give, of the newest `limit`. NIP-77.
 
         None when there are more than `at_most`.
         """
 
-    async def index(
-        self, text_of: Callable[[Event], str | None], rules: str, limit: int
-    ) -> int:
+    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         """Take the texts of the next `limit` rows of the log into the index that `search` asks.
 
         Gives the seq up to which every row is in it. `rules` names what `text_of` does (on another
@@ -166,9 +191,15 @@ class Store(Protocol):
         """Ids of rows that are still stored though they have expired, at most `limit`."""
 
     async def overdue(
-        self, rule: SweepRule, spared: Sequence[Match], *,
-        now: int, seen: Seen | None, after: tuple[int, str] | None, limit: int,
-    ) -> Sequence[int]:  # fmt: skip
+        self,
+        rule: SweepRule,
+        spared: Sequence[Match],
+        *,
+        now: int,
+        seen: Seen | None,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> Sequence[int]:
         """seq of rows that the rule lets go and that are not `spared`, in the order of sweeping.
 
         At most `limit`, from behind `after` (version, id). What was overdue already when all up to

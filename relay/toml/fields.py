@@ -1,6 +1,6 @@
 """One table of a policy file, read with its place: every wrong value becomes a Fault, none is lost.
 
-House rules: a reader gives the typed value, or None after it noted a fault; nothing raises. A fault
+Invariants: a reader gives the typed value, or None after it noted a fault; nothing raises. A fault
 says the file, the line, what is wrong and the nearest word that would be right.
 """
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from relay.errors import Fault, Invalid
 from relay.nostr.keys import public_key
-from relay.nostr.kinds import MAX_KIND
-from relay.read_rules import KindSet
+from relay.nostr.kinds import MAX_KIND, KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -155,8 +154,9 @@ class Table:
         by_name = {str(word.value): word for word in words}
         for number, value in enumerate(values):
             if value not in by_name:
-                self.wrong_item(key, number, f'unknown word "{value}" in {key}'
-                                             f"{nearest(value, by_name)}")  # fmt: skip
+                self.wrong_item(
+                    key, number, f'unknown word "{value}" in {key}{nearest(value, by_name)}'
+                )
         return frozenset(by_name[value] for value in values if value in by_name)
 
     def wrong_item(self, key: str, number: int, text: str) -> None:
@@ -177,8 +177,12 @@ class Table:
     def key_of(self, key: str, number: int, value: str) -> str | None:
         if value.strip().lower().startswith("nsec"):
             # Never repeated: the fault goes to logs and screens.
-            self.wrong_item(key, number, f"{key}: that is a secret key (nsec); take it out of this "
-                                         "file and give the public key (npub)")  # fmt: skip
+            self.wrong_item(
+                key,
+                number,
+                f"{key}: that is a secret key (nsec); take it out of this "
+                "file and give the public key (npub)",
+            )
             return None
         try:
             return public_key(value)
@@ -211,9 +215,10 @@ class Table:
             span = _span(item)
             if span is None:
                 self.wrong_item(
-                    key, number,
+                    key,
+                    number,
                     f'{key}: {item!r} is no kind (0 to {MAX_KIND}) and no range like "9000-9022"',
-                )  # fmt: skip
+                )
             else:
                 parts.append(span)
         return KindSet.of(*parts)

@@ -337,9 +337,7 @@ def compare(
     )
 
 
-def answered(
-    relay: Running, questions: Sequence[Question], patience_s: float
-) -> list[Question]:
+def answered(relay: Running, questions: Sequence[Question], patience_s: float) -> list[Question]:
     """The questions, each with the number of events that it gets now; waits while it gets CLOSED.
 
     For searches: the relay may still be reading what it is asked to find, and says so after 2 s.

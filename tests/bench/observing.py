@@ -57,10 +57,13 @@ def hooks(bench: "Bench", target: Target) -> Measure:
         took = []
         for number in range(HOOKS):
             hook = {
-                "session_id": "s", "cwd": str(home), "hook_event_name": "PostToolUse",
-                "tool_name": "Edit", "tool_input": {"file_path": f"/w/{number}.py"},
+                "session_id": "s",
+                "cwd": str(home),
+                "hook_event_name": "PostToolUse",
+                "tool_name": "Edit",
+                "tool_input": {"file_path": f"/w/{number}.py"},
                 "tool_response": corpus.prose()[:4000],
-            }  # fmt: skip
+            }
             took.append(_hooked(environ, "PostToolUse", hook))
         with closing(Database(home / "nmem.db")) as database, database.reading() as db:
             recorded = db.execute("SELECT count(*) FROM observations").fetchone()[0]
@@ -77,8 +80,12 @@ def _keeper(home: Path) -> Iterator[dict[str, str]]:
     settings.write_text(f'[nmem]\ndb = "{home}/nmem.db"\n')
     with closing(Database(home / "nmem.db")):
         pass
-    environ = {**os.environ, "HOME": str(home), "ROOKERY_KEY": AGENT.nsec,
-               "ROOKERY_RELAY": "ws://127.0.0.1:1"}  # fmt: skip
+    environ = {
+        **os.environ,
+        "HOME": str(home),
+        "ROOKERY_KEY": AGENT.nsec,
+        "ROOKERY_RELAY": "ws://127.0.0.1:1",
+    }
     _hooked(environ, "SessionStart", {"session_id": "s", "cwd": str(home)})
     lock = (home / SOCKET).with_name("hook.lock")
     ends = time.monotonic() + 30
@@ -95,8 +102,9 @@ def _keeper(home: Path) -> Iterator[dict[str, str]]:
 def _hooked(environ: dict[str, str], event: str, hook: dict[str, object]) -> float:
     said = json.dumps(hook).encode()
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", LAUNCH, "hook", event], input=said, env=environ,
-                   check=True)  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-c", LAUNCH, "hook", event], input=said, env=environ, check=True
+    )
     return time.perf_counter() - began
 
 
@@ -156,9 +164,16 @@ def drafts(observations: int) -> Iterator[Draft]:
         for which in range(OF_A_SESSION):
             text = " ".join(said[which * 20 : which * 20 + 10])
             observation = Observation(
-                session.id, at + which, TYPES[which % 5], "PostToolUse", text, "Bash",
-                f"/w/{chance.randrange(3000)}.py" if which % 2 else None, None, hash_in(prompt.d),
-            )  # fmt: skip
+                session.id,
+                at + which,
+                TYPES[which % 5],
+                "PostToolUse",
+                text,
+                "Bash",
+                f"/w/{chance.randrange(3000)}.py" if which % 2 else None,
+                None,
+                hash_in(prompt.d),
+            )
             yield observation_draft(observation, session.project)
 
 

@@ -61,9 +61,15 @@ FULL = Scale(
     searched=1_000_000,
 )
 QUICK = Scale(
-    seconds=1.0, written=20_000, archive=4_000, lines=10_000, compared=4_000, pairs=2, idle=200,
+    seconds=1.0,
+    written=20_000,
+    archive=4_000,
+    lines=10_000,
+    compared=4_000,
+    pairs=2,
+    idle=200,
     searched=40_000,
-)  # fmt: skip
+)
 
 
 @dataclass(slots=True)
@@ -314,8 +320,14 @@ ROWS = (
     Row("a sweep", "% of ingest", forgetting.sweeping, "rows/s swept", "less", peer=False),
     Row("policies, reloads", "ms later, slowest OK", ruled.reloading, "ms", "less", peer=False),
     Row("sync, 1 % differs", "s", sync, beside="kB compared", better="less", peer=False),
-    Row("Aman, 100,000 events folded", "s", remembering.rehydration, "× reading them", "less",
-        peer=False),
+    Row(
+        "Aman, 100,000 events folded",
+        "s",
+        remembering.rehydration,
+        "× reading them",
+        "less",
+        peer=False,
+    ),
     Row("memory set", "notes/s", noting.memory_set, peer=False),
     Row("context of a full ring", "contexts/s", noting.context, peer=False),
     Row("nmem, a hook", "hooks/s", observing.hooks, peer=False),

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import orjson
 
+from relay.lifecycle.rows import Found, Stored, Wanted, WritePlan
 from relay.nostr.event import Event
 from relay.nostr.filters import FilterTerms
 from relay.nostr.nip77 import Items
-from relay.rows import Found, Stored, Wanted, WritePlan
 from relay.storage.sqlite.store import SqliteStore
 from tests.bench.loads import Question
 
@@ -88,9 +88,14 @@ class Tally:
     def questions(self, count: int) -> dict[str, list[str]]:
         """Queries of words that about so many events have; each finds something."""
         chance = random.Random(2)
-        rare = {name: {word for word, has in self.counts.items()
-                       if count / one_in / 1.5 < has < count / one_in * 1.5}
-                for name, one_in in ONE_IN.items()}  # fmt: skip
+        rare = {
+            name: {
+                word
+                for word, has in self.counts.items()
+                if count / one_in / 1.5 < has < count / one_in * 1.5
+            }
+            for name, one_in in ONE_IN.items()
+        }
         asked = {name: chance.choices(sorted(some), k=QUESTIONS) for name, some in rare.items()}
         pairs = []
         for here in self.together:

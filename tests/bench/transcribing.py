@@ -37,10 +37,16 @@ def session(number: int) -> Iterator[bytes]:
 
     for at in range(LINES):
         common = {
-            "parentUuid": f"u-{at - 1}", "isSidechain": False, "userType": "external",
-            "cwd": HOME, "sessionId": f"bench-{number}", "version": "2.1.42", "gitBranch": "main",
-            "uuid": f"u-{at}", "timestamp": f"2026-02-09T20:{at // 60 % 60:02}:{at % 60:02}.000Z",
-        }  # fmt: skip
+            "parentUuid": f"u-{at - 1}",
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": HOME,
+            "sessionId": f"bench-{number}",
+            "version": "2.1.42",
+            "gitBranch": "main",
+            "uuid": f"u-{at}",
+            "timestamp": f"2026-02-09T20:{at // 60 % 60:02}:{at % 60:02}.000Z",
+        }
         match at % 3:
             case 0:
                 written = {"file_path": f"{HOME}/x.py", "content": said(4000)}
@@ -50,8 +56,11 @@ def session(number: int) -> Iterator[bytes]:
             case 1:
                 output = said(5000)
                 given = {"tool_use_id": f"toolu_{at - 1}", "type": "tool_result", "content": output}
-                line = {"type": "user", "message": {"role": "user", "content": [given]},
-                        "toolUseResult": {"content": output[:2000]}}  # fmt: skip
+                line = {
+                    "type": "user",
+                    "message": {"role": "user", "content": [given]},
+                    "toolUseResult": {"content": output[:2000]},
+                }
             case _:
                 line = _by_assistant([{"type": "text", "text": said(4000)}])
         line = {**common, **line}

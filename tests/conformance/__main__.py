@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.conformance.page import Ledger, page, page_with_tables
+from tests.conformance.page import UsageCounter, page, page_with_tables
 from tests.conformance.proofs import Broken, collected
 from tests.conformance.statements import (
     Unknown,
@@ -25,7 +25,7 @@ def main() -> int:
     """0: done or all well; 1: something is open or stale; 2: the tests cannot be read."""
     args = arguments()
     try:
-        ledger = Ledger(all_statements(), collected(), all_left_out())
+        ledger = UsageCounter(all_statements(), collected(), all_left_out())
         ledger.check_nothing_is_both()
         pages = pages_of(ledger)
     except (Broken, Unknown) as wrong:
@@ -39,14 +39,20 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true",
-                      help="fail when a statement is open or the page is stale")  # fmt: skip
-    what.add_argument("--missing", nargs="?", const="", metavar="ID",
-                      help="list what is open, of ids that begin so (N01, N29-1, S)")  # fmt: skip
+    what.add_argument(
+        "--check", action="store_true", help="fail when a statement is open or the page is stale"
+    )
+    what.add_argument(
+        "--missing",
+        nargs="?",
+        const="",
+        metavar="ID",
+        help="list what is open, of ids that begin so (N01, N29-1, S)",
+    )
     return parser.parse_args()
 
 
-def pages_of(ledger: Ledger) -> dict[Path, str]:
+def pages_of(ledger: UsageCounter) -> dict[Path, str]:
     """Each page as it should be. Raises Unknown."""
     written = MEMORY.read_text(encoding="utf-8")
     return {
@@ -55,7 +61,7 @@ def pages_of(ledger: Ledger) -> dict[Path, str]:
     }
 
 
-def missing(ledger: Ledger, beginning: str) -> int:
+def missing(ledger: UsageCounter, beginning: str) -> int:
     found = [each for each in ledger.open() if each.id.startswith(beginning)]
     for statement in found:
         print(f"{statement.id:8}{statement.level.value:13}{statement.text}")
@@ -63,7 +69,7 @@ def missing(ledger: Ledger, beginning: str) -> int:
     return 1 if found else 0
 
 
-def check(ledger: Ledger, pages: dict[Path, str]) -> int:
+def check(ledger: UsageCounter, pages: dict[Path, str]) -> int:
     still_open = missing(ledger, "")
     stale = [path.name for path, text in pages.items() if not is_written(path, text)]
     if stale:

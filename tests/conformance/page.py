@@ -42,7 +42,7 @@ BEGIN = "<!-- Made by `python -m tests.conformance` from here to the end of the 
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class UsageCounter:
     """The statements, each with its proofs or the reason why it has none."""
 
     statements: Mapping[str, Statement]
@@ -63,7 +63,7 @@ class Ledger:
     def open(self) -> list[Statement]:
         return [statement for statement in self.statements.values() if self.is_open(statement)]
 
-    def of(self, statements: Mapping[str, Statement]) -> Ledger:
+    def of(self, statements: Mapping[str, Statement]) -> UsageCounter:
         """The part about these."""
         return replace(self, statements=statements)
 
@@ -74,12 +74,12 @@ class Ledger:
             raise Unknown(f"both proven and left out: {', '.join(sorted(both))}")
 
 
-def page(ledger: Ledger) -> str:
+def page(ledger: UsageCounter) -> str:
     """Markdown. The same ledger gives the same bytes."""
     return "\n".join([INTRODUCTION, *_tables(ledger, "##")])
 
 
-def page_with_tables(written: str, ledger: Ledger) -> str:
+def page_with_tables(written: str, ledger: UsageCounter) -> str:
     """What people wrote, up to BEGIN, and behind it the tables. Raises Unknown without a BEGIN."""
     by_hand, begin, _ = written.partition(BEGIN)
     if not begin:
@@ -87,7 +87,7 @@ def page_with_tables(written: str, ledger: Ledger) -> str:
     return "\n".join([by_hand + begin, "", *_tables(ledger, "###")])
 
 
-def _tables(ledger: Ledger, heading: str) -> list[str]:
+def _tables(ledger: UsageCounter, heading: str) -> list[str]:
     """`heading`: the signs before a section's, `##`."""
     sections = [
         (section, list(members))
@@ -97,7 +97,7 @@ def _tables(ledger: Ledger, heading: str) -> list[str]:
     return [_summary(ledger, sections), *parts]
 
 
-def _summary(ledger: Ledger, sections: list[tuple[str, list[Statement]]]) -> str:
+def _summary(ledger: UsageCounter, sections: list[tuple[str, list[Statement]]]) -> str:
     rows = ["| section | statements | proven | left out | open |", "|---|--:|--:|--:|--:|"]
     total = [0, 0, 0, 0]
     for section, members in sections:
@@ -110,7 +110,7 @@ def _summary(ledger: Ledger, sections: list[tuple[str, list[Statement]]]) -> str
     return "\n".join([*rows, ""])
 
 
-def _section(ledger: Ledger, heading: str, members: list[Statement]) -> str:
+def _section(ledger: UsageCounter, heading: str, members: list[Statement]) -> str:
     rows = [heading, "", "| id | level | statement | proven by |", "|---|---|---|---|"]
     for statement in members:
         what = _proofs(ledger.proofs.get(statement.id, frozenset())) or _why_not(ledger, statement)
@@ -126,7 +126,7 @@ def _proofs(proofs: Iterable[Proof]) -> str:
     return "<br>".join([*links, f"and {more} more"] if more > 0 else links)
 
 
-def _why_not(ledger: Ledger, statement: Statement) -> str:
+def _why_not(ledger: UsageCounter, statement: Statement) -> str:
     reason = ledger.left_out.reason(statement)
     if reason is not None:
         return f"left out: {_escaped(reason)}"

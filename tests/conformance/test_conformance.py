@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.page import BEGIN, Ledger, page, page_with_tables
+from tests.conformance.page import BEGIN, UsageCounter, page, page_with_tables
 from tests.conformance.proofs import Collected, Proof, check_marks
 from tests.conformance.statements import (
     MEMORY,
@@ -39,9 +39,9 @@ Between the lines anything may stand.
 NOWHERE = LeftOut({}, {}, {})
 
 
-def ledger(left_out: LeftOut = NOWHERE, **proofs: int) -> Ledger:
+def ledger(left_out: LeftOut = NOWHERE, **proofs: int) -> UsageCounter:
     """The statements of TEXT, each named one proven by so many tests."""
-    return Ledger(
+    return UsageCounter(
         statements_in(TEXT),
         {
             id_.replace("_", "-"): {Proof(f"unit/test_{n}.py", "test_it") for n in range(many)}
@@ -69,9 +69,7 @@ def test_an_id_stands_once() -> None:
 
 
 def test_every_line_of_the_list_is_read() -> None:
-    lines = [
-        path.read_text(encoding="utf-8").count("\n- **") for path in (PROTOCOL, MEMORY)
-    ]  # fmt: skip
+    lines = [path.read_text(encoding="utf-8").count("\n- **") for path in (PROTOCOL, MEMORY)]
     assert [len(of_the_protocol()), len(of_memory())] == lines
     assert {"N01-01", "N29-172", "N86-28", "NK-08", "Z-19"} <= set(of_the_protocol())
     assert {"G-33", "A-28", "D-35", "S-40", "M-31", "X-22"} <= set(of_memory())
@@ -159,8 +157,9 @@ def test_a_mark_is_a_proof_by_the_test_or_by_the_file_that_it_plays(
     collected.pytest_collection_modifyitems([marked(proves("N01-01", "N01-02")), script])
     by_test = Proof("conformance/test_conformance.py", "test_tea")
     assert collected.proofs == {
-        "N01-01": {by_test}, "N01-02": {by_test, Proof("conversations/a.nostr", "")},
-    }  # fmt: skip
+        "N01-01": {by_test},
+        "N01-02": {by_test, Proof("conversations/a.nostr", "")},
+    }
 
 
 @pytest.mark.parametrize("mark", [pytest.mark.xfail(reason="not built"), pytest.mark.skip])
@@ -232,5 +231,5 @@ def test_the_page_counts_and_names_what_proves_each_statement() -> None:
 
 def test_a_long_statement_is_cut_between_words_and_outside_of_code() -> None:
     text = f"## A\n- **Z-01** MUST: {'word ' * 28}`code with many a blank in it that is long`."
-    made = page(Ledger(statements_in(text), {}, NOWHERE))
+    made = page(UsageCounter(statements_in(text), {}, NOWHERE))
     assert f"| Z-01 | MUST | {'word ' * 28}… |" in made

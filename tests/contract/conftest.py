@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from relay.bus.local import LocalBus
-from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.tail import GENERATION
 from tests.contract.writing import TERMS
+from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

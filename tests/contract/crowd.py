@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from relay.access.actors import People
+from relay.access.read_rules import Match, ReadRule
+from relay.access.visibility import Viewer, visibility_for
 from relay.groups.group import Groups
-from relay.people import People
-from relay.read_rules import Match, ReadRule
-from relay.visibility import Viewer, visibility_for
 from tests import cast
 from tests.contract.writing import in_order, unsigned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.verdict import Who
-    from relay.visibility import Visibility
 
 ALICE, BOB, CAROL = cast.alice.pubkey, cast.bob.pubkey, cast.carol.pubkey
 
@@ -73,10 +73,15 @@ FILTERS: Final[dict[str, dict[str, Any]]] = {
     "many kinds": {"kinds": list(range(2, 60))},
     "many values": {"#t": [str(n) for n in range(100)] + ["a", "b"]},
     "all at once": {
-        "ids": ["@0", "@1", "@2", "@3", "@4"], "authors": [ALICE, BOB], "kinds": [1, 7], "since": 0,
-        "until": 5, "#t": ["a", "b"], "#k": ["a"],
+        "ids": ["@0", "@1", "@2", "@3", "@4"],
+        "authors": [ALICE, BOB],
+        "kinds": [1, 7],
+        "since": 0,
+        "until": 5,
+        "#t": ["a", "b"],
+        "#k": ["a"],
     },
-}  # fmt: skip
+}
 """`@N` is the id of the Nth event of the wide crowd."""
 
 

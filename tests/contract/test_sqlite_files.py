@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from relay.access.management import Change, Register
+from relay.access.usage import SizedBy
 from relay.errors import StoreFault, StoreVersion
-from relay.management import Change, Register
+from relay.lifecycle.rows import Keep, version_of
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.rows import Keep, version_of
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from relay.storage.sqlite.store import SqliteStore
-from relay.usage import SizedBy
 from relay.verdict import WriteOutcome
 from tests import cast
 from tests.contract.writing import (
@@ -170,10 +170,11 @@ def shape(path: Path) -> dict[str, object]:
     db = sqlite3.connect(path)
     names = db.execute("SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
     found: dict[str, object] = {
-        name: db.execute(f"PRAGMA {'table_info' if kind == 'table' else 'index_xinfo'}({name})")
-        .fetchall()
+        name: db.execute(
+            f"PRAGMA {'table_info' if kind == 'table' else 'index_xinfo'}({name})"
+        ).fetchall()
         for kind, name in names.fetchall()
-    }  # fmt: skip
+    }
     found["version"] = db.execute("PRAGMA user_version").fetchone()[0]
     db.close()
     return found
@@ -201,9 +202,16 @@ async def test_the_sizes_of_a_file_of_version_1_are_counted(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tags", "version"),
-    [([["ts", "77"]], 77), ([["hk", "a"], ["ts", "5"], ["ts", "6"]], 5), ([], 1000),
-     ([["ts"]], 1000), ([["ts", ""]], 1000), ([["ts", "7a"]], 1000), ([["ts", "9" * 19]], 1000)],
-)  # fmt: skip
+    [
+        ([["ts", "77"]], 77),
+        ([["hk", "a"], ["ts", "5"], ["ts", "6"]], 5),
+        ([], 1000),
+        ([["ts"]], 1000),
+        ([["ts", ""]], 1000),
+        ([["ts", "7a"]], 1000),
+        ([["ts", "9" * 19]], 1000),
+    ],
+)
 async def test_how_old_tool_history_is_stands_in_a_file_of_version_1_too(
     path: Path, tags: list[list[str]], version: int
 ) -> None:
@@ -234,8 +242,11 @@ async def test_a_file_of_version_1_keeps_all_that_was_in_it(path: Path) -> None:
         assert await store.head() == 5 + opening
         rows = [event_from_raw(raw) for raw in await read(store, asked(until=1004))]
         assert [(row.kind, row.created_at) for row in rows] == [
-            (5, 1004), (0, 1003), (9, 1002), (1, 1000),
-        ]  # fmt: skip
+            (5, 1004),
+            (0, 1003),
+            (9, 1002),
+            (1, 1000),
+        ]
         assert await read(store, asked(tag_t=["tea"])) == [rows[-1].raw]
         assert await read(store, asked(tag_h=["den"])) == [rows[2].raw]
         assert await write(store, gone) == [WriteOutcome.DELETED]

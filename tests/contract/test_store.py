@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.read_rules import Match
 from relay.errors import StoreFault
 from relay.groups.group import Flag, Group, Groups
-from relay.read_rules import KindSet, Match
-from relay.rows import Found, Keep, Slot, Stored, Tombstone, WritePlan
+from relay.lifecycle.rows import Found, Keep, Slot, Stored, Tombstone, WritePlan
+from relay.nostr.kinds import KindSet
 from relay.verdict import Who, WriteOutcome
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, ORDERED, a_wide_crowd, keys, rule, seen_by
@@ -20,8 +21,8 @@ from tests.contract.writing import (
     MAX,
     NOTHING_WANTED,
     Batch,
+    add_tombstone,
     asked,
-    bury,
     change,
     in_order,
     kept_as,
@@ -44,9 +45,13 @@ if TYPE_CHECKING:
 async def test_an_empty_store_has_found_nothing(store: Store) -> None:
     """Look `wanted` up."""
     found = await look_up(
-        store, ids=["0" * 64], slots=[Slot(ALICE, 0, "")], tombstones=["e:" + "0" * 64],
-        prefixes=[("tea", "00000000")], used_groups=["tea"],
-    )  # fmt: skip
+        store,
+        ids=["0" * 64],
+        slots=[Slot(ALICE, 0, "")],
+        tombstones=["e:" + "0" * 64],
+        prefixes=[("tea", "00000000")],
+        used_groups=["tea"],
+    )
     assert found == Found(0)
 
 
@@ -71,9 +76,13 @@ async def test_found_has_the_holders_of_wanted_slots(store: Store) -> None:
     ranked = await stored(store, unsigned(cast.alice, 30093, [["d", "x"], ["ts", "77"]]))
     await stored(store, unsigned(cast.bob, 30078, [["d", "x"]]))
     wanted = [
-        Slot(ALICE, 0, ""), Slot(ALICE, 30078, "x"), Slot(ALICE, 30093, "x"),
-        Slot(ALICE, 30078, ""), Slot(CAROL, 30078, "x"), Slot(ALICE, 1, ""),
-    ]  # fmt: skip
+        Slot(ALICE, 0, ""),
+        Slot(ALICE, 30078, "x"),
+        Slot(ALICE, 30093, "x"),
+        Slot(ALICE, 30078, ""),
+        Slot(CAROL, 30078, "x"),
+        Slot(ALICE, 1, ""),
+    ]
     found = await look_up(store, slots=wanted)
     assert found.slots == {row.slot: row for row in (profile, record, ranked)}
     assert found.slots[Slot(ALICE, 30093, "x")].version == 77
@@ -102,7 +111,7 @@ async def test_found_has_the_wanted_tombstones(store: Store) -> None:
     by_relay = Tombstone("e:" + "2" * 64, "", None, "9005")
     address = Tombstone(f"a:30078:{ALICE}:x:y", ALICE, MAX, "kind 5")
     key = Tombstone(f"p:{ALICE}", ALICE, 0, "vanish")
-    await bury(store, by_author, by_other, by_relay, address, key)
+    await add_tombstone(store, by_author, by_other, by_relay, address, key)
     found = await look_up(store, tombstones=[by_author.target, address.target, "e:" + "3" * 64])
     assert {target: set(stones) for target, stones in found.tombstones.items()} == {
         by_author.target: {by_author, by_other},
@@ -117,7 +126,7 @@ async def test_of_two_tombstones_by_one_key_the_later_time_holds(
     """A deletion that outlives what it deleted, and holds against what comes later."""
     target = f"a:30078:{ALICE}:x"
     for until in times:
-        await bury(store, Tombstone(target, ALICE, until, "kind 5"))
+        await add_tombstone(store, Tombstone(target, ALICE, until, "kind 5"))
     found = await look_up(store, tombstones=[target])
     assert max(stone.until or 0 for stone in found.tombstones[target]) == 9
 
@@ -132,11 +141,14 @@ async def test_found_says_which_prefixes_are_of_rows_of_the_group(store: Store) 
     await stored(store, nowhere)
     there = [("tea", event.id[:size]) for size in (8, 9, 15, 16, 17, 40, 63, 64)]
     wrong = [
-        ("tea", elsewhere.id[:8]), ("den", event.id[:8]), ("tea", nowhere.id[:8]),
-        ("", nowhere.id[:8]), ("tea", event.id[:20] + _other_digit(event.id[20])),
+        ("tea", elsewhere.id[:8]),
+        ("den", event.id[:8]),
+        ("tea", nowhere.id[:8]),
+        ("", nowhere.id[:8]),
+        ("tea", event.id[:20] + _other_digit(event.id[20])),
         ("tea", event.id[:7] + _other_digit(event.id[7])),
         ("tea", event.id[:63] + _other_digit(event.id[63])),
-    ]  # fmt: skip
+    ]
     found = await look_up(store, prefixes=[*there, *wrong])
     assert found.prefixes == set(there)
 
@@ -166,9 +178,12 @@ async def test_what_was_removed_is_not_found(store: Store) -> None:
     row = await stored(store, unsigned(cast.alice, 30078, [["d", "x"], ["h", "tea"]]))
     await change(store, lambda plan: plan.removes.add(row.seq))
     found = await look_up(
-        store, ids=[row.event.id], slots=[row.slot], prefixes=[("tea", row.event.id[:8])],
+        store,
+        ids=[row.event.id],
+        slots=[row.slot],
+        prefixes=[("tea", row.event.id[:8])],
         used_groups=["tea"],
-    )  # fmt: skip
+    )
     assert found == Found(row.seq)
 
 
@@ -202,9 +217,11 @@ async def test_a_plan_is_applied_whole(store: Store) -> None:
     assert head == await store.head() == 5
     assert await read(store, asked(kinds=[1, 30078])) == in_order(new, note)
     found = await look_up(
-        store, ids=[old.event.id, gone.event.id, new.id], slots=[old.slot],
+        store,
+        ids=[old.event.id, gone.event.id, new.id],
+        slots=[old.slot],
         tombstones=["e:" + gone.event.id],
-    )  # fmt: skip
+    )
     assert list(found.rows) == [new.id]
     assert found.slots[Slot(ALICE, 30078, "x")].event == new
     assert [stone.by for stone in found.tombstones["e:" + gone.event.id]] == [ALICE]
@@ -218,8 +235,10 @@ async def test_a_later_event_of_a_batch_sees_what_the_earlier_did(store: Store) 
     deletion = unsigned(cast.alice, 5, [["e", doomed.id]])
     results = await write(store, first, second, first, doomed, deletion, doomed, deletion)
     assert [result for result in results if isinstance(result, WriteOutcome)] == [
-        WriteOutcome.SUPERSEDED, WriteOutcome.DELETED, WriteOutcome.DUPLICATE,
-    ]  # fmt: skip
+        WriteOutcome.SUPERSEDED,
+        WriteOutcome.DELETED,
+        WriteOutcome.DUPLICATE,
+    ]
     assert await read(store) == in_order(second, deletion)
     assert [row.seq for row in await store.since(0, 10)] == [2, 4]
 
@@ -229,11 +248,14 @@ async def test_a_decide_that_fails_changes_nothing(store: Store) -> None:
     event = unsigned(cast.alice, 30078, [["d", "x"], ["h", "tea"]])
     row = await stored(store, event)
     stone = Tombstone(f"p:{BOB}", BOB, 3, "vanish")
-    await bury(store, stone)
+    await add_tombstone(store, stone)
     wanted = {
-        "ids": [event.id], "slots": [row.slot], "tombstones": [stone.target],
-        "prefixes": [("tea", event.id[:8])], "used_groups": ["tea"],
-    }  # fmt: skip
+        "ids": [event.id],
+        "slots": [row.slot],
+        "tombstones": [stone.target],
+        "prefixes": [("tea", event.id[:8])],
+        "used_groups": ["tea"],
+    }
     before = await look_up(store, **wanted)  # type: ignore[arg-type]
 
     batch = Batch(
@@ -262,7 +284,7 @@ async def test_changing_what_was_found_changes_nothing_stored(store: Store) -> N
     event = unsigned(cast.alice)
     await stored(store, event)
     stone = Tombstone(f"p:{BOB}", BOB, 3, "vanish")
-    await bury(store, stone)
+    await add_tombstone(store, stone)
 
     def decide(found: Found) -> WritePlan:
         found.rows.clear()
@@ -417,13 +439,14 @@ async def _survives(house: House, again: object) -> None:
     store = await house.open()
     tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members={ALICE: ()})
     doomed, deletion, last = (
-        unsigned(cast.bob, content="doomed"), unsigned(cast.bob, 5, [["k", "1"]]),
+        unsigned(cast.bob, content="doomed"),
+        unsigned(cast.bob, 5, [["k", "1"]]),
         unsigned(cast.dave, content="last"),
-    )  # fmt: skip
+    )
     chat = unsigned(cast.bob, 9, [["h", "tea"]])
     await write(store, *a_wide_crowd(), chat, doomed, deletion)
     await set_groups(store, tea=tea)
-    await bury(store, Tombstone("e:" + doomed.id, BOB, None, "kind 5"))
+    await add_tombstone(store, Tombstone("e:" + doomed.id, BOB, None, "kind 5"))
     newest = await stored(store, last)
     gone = (await look_up(store, ids=[doomed.id])).rows[doomed.id].seq
     await change(store, lambda plan: plan.removes.update({gone, newest.seq}))

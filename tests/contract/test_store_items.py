@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.access.read_rules import Match
 from relay.nostr.event import event_from_raw
-from relay.read_rules import KindSet, Match
+from relay.nostr.kinds import KindSet
 from relay.verdict import Who
 from tests import cast
 from tests.contract.crowd import ALICE, FILTERS, a_wide_crowd, keys, rule, seen_by
@@ -25,19 +26,23 @@ from tests.contract.writing import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.storage import Store
-    from relay.visibility import Visibility
 
 
 async def items(
-    store: Store, filter_: Filter, visibility: Visibility = EVERYTHING, *,
-    limit: int | None = None, upto: int = MAX, now: int = 0, at_most: int = 10_000,
-) -> list[tuple[int, str]] | None:  # fmt: skip
-    found = await store.items(
-        filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most
-    )
+    store: Store,
+    filter_: Filter,
+    visibility: Visibility = EVERYTHING,
+    *,
+    limit: int | None = None,
+    upto: int = MAX,
+    now: int = 0,
+    at_most: int = 10_000,
+) -> list[tuple[int, str]] | None:
+    found = await store.items(filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most)
     if found is None:
         return None
     return [(found.bound_at(n).timestamp, found.id(n).hex()) for n in range(len(found))]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.deletion import banish, event_target
+from relay.access.management import Change, Register
 from relay.errors import StoreFault
-from relay.management import Change, Register
-from relay.rows import WritePlan
+from relay.lifecycle.deletion import banish, event_target
+from relay.lifecycle.rows import WritePlan
 from relay.verdict import WriteOutcome
 from tests.cast import alice, bob
 from tests.contract.writing import (
@@ -27,9 +27,9 @@ from tests.contract.writing import (
 )
 
 if TYPE_CHECKING:
-    from relay.management import Management
+    from relay.access.management import Management
+    from relay.lifecycle.rows import Found
     from relay.nostr.keys import SecretKey
-    from relay.rows import Found
     from relay.storage import Store
     from tests.contract.conftest import House
 

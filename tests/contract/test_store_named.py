@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.lifecycle.rows import Found, WritePlan
 from relay.memory.naming import MOST_STEPS, Named, entries_of, named_by, supersessions_of
 from relay.nostr import kinds
-from relay.rows import Found, WritePlan
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, Batch, unsigned, write
 

@@ -1,4 +1,5 @@
-"""Rows that a rule lets go: what a store finds is what `relay.forgetting` says of all its rows."""
+"""Rows that a rule lets go: what a store finds is what `relay.lifecycle.retention` says of all its
+rows."""
 
 from __future__ import annotations
 
@@ -6,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.forgetting import DAY_S, Age, Amount, Scope, Seen, SweepRule, SweepRules
+from relay.access.read_rules import Match
+from relay.lifecycle.retention import DAY_S, Age, Amount, Scope, Seen, SweepRule, SweepRules
+from relay.lifecycle.rows import RetentionDependency, UpTo
 from relay.nostr import kinds
-from relay.read_rules import KindSet, Match
-from relay.rows import Kin, UpTo
+from relay.nostr.kinds import KindSet
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, look_up, unsigned, write
 
 if TYPE_CHECKING:
+    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.rows import Stored
     from relay.storage import Store
 
 NOW = 100 * DAY_S
@@ -38,9 +40,14 @@ def tool(hk: str, ts: int, *, who: SecretKey = cast.alice, at: int = 1000) -> Ev
 
 
 async def found(
-    store: Store, asked: SweepRule, *, seen: Seen | None = None, limit: int = 1000,
-    after: tuple[int, str] | None = None, spared: tuple[Match, ...] = (),
-) -> list[Stored]:  # fmt: skip
+    store: Store,
+    asked: SweepRule,
+    *,
+    seen: Seen | None = None,
+    limit: int = 1000,
+    after: tuple[int, str] | None = None,
+    spared: tuple[Match, ...] = (),
+) -> list[Stored]:
     seqs = await store.overdue(asked, spared, now=NOW, seen=seen, after=after, limit=limit)
     return list(await store.stored(seqs))
 
@@ -67,9 +74,7 @@ async def test_what_is_spared_is_not_overdue(store: Store) -> None:
 
 
 @pytest.mark.parametrize("cause", [Age(10), Amount(None, 0), Amount(Scope.AUTHOR, 0)])
-async def test_a_rule_about_authors_is_about_no_others(
-    store: Store, cause: Age | Amount
-) -> None:
+async def test_a_rule_about_authors_is_about_no_others(store: Store, cause: Age | Amount) -> None:
     people = [cast.person(f"agent {number}") for number in range(20)]
     notes = [note(day=number, who=who) for number, who in enumerate([*people, cast.bob], 1)]
     await write(store, *notes)
@@ -99,8 +104,13 @@ async def test_the_oldest_rows_of_an_author_beyond_a_number_are_overdue(store: S
 async def test_age_is_told_by_ts_and_equal_ones_by_the_lowest_id(store: Store) -> None:
     """A-19: created_at says the contrary here."""
     tools = [tool("a", 10, at=9000), tool("a", 20, at=8000), tool("a", 30, at=7000)]
-    same = sorted([tool("b", 5), unsigned(cast.alice, kinds.TOOL_HISTORY, [
-        ["d", "b:x"], ["hk", "b"], ["ts", "5"]])], key=lambda event: event.id)  # fmt: skip
+    same = sorted(
+        [
+            tool("b", 5),
+            unsigned(cast.alice, kinds.TOOL_HISTORY, [["d", "b:x"], ["hk", "b"], ["ts", "5"]]),
+        ],
+        key=lambda event: event.id,
+    )
     await write(store, *tools, *same)
     asked = rule(TOOLS, Amount(Scope.HK, 1))
     assert await ids(store, asked) == named(same[0], tools[0], tools[1])
@@ -149,9 +159,11 @@ async def test_rows_are_given_in_pages(store: Store) -> None:
     for cause in (Age(93), Amount(Scope.AUTHOR, 1)):
         got: list[Stored] = []
         while page := await found(
-            store, rule(NOTES, cause), limit=2,
+            store,
+            rule(NOTES, cause),
+            limit=2,
             after=(got[-1].version, got[-1].event.id) if got else None,
-        ):  # fmt: skip
+        ):
             got += page
         assert [row.event.id for row in got] == named(*rows[:6])
 
@@ -200,13 +212,19 @@ async def test_records_are_taken_only_by_rules_that_name_them(store: Store) -> N
 async def test_the_oldest_of_a_rows_kin_is_a_fact(store: Store) -> None:
     match = Match(
         KindSet.of(kinds.SUMMARY, kinds.TOOL_HISTORY),
-        authors=frozenset({cast.alice.pubkey}), tags=(("hk", frozenset({"a"})),),
-    )  # fmt: skip
-    none = Kin(Match(match.kinds, tags=(("hk", frozenset({"z"})),)), UpTo.TS)
-    both = Kin(match, UpTo.TS), Kin(match, UpTo.CREATED_AT)
-    await write(store, tool("a", 70, at=900), tool("a", 80, at=800), tool("b", 1),
-                tool("a", 2, who=cast.bob))  # fmt: skip
-    found = await look_up(store, kin=[*both, none])
-    assert found.kin == {both[0]: 70, both[1]: 800}
-    assert (await look_up(store)).kin == {}
-    assert not NOTHING_WANTED.kin
+        authors=frozenset({cast.alice.pubkey}),
+        tags=(("hk", frozenset({"a"})),),
+    )
+    none = RetentionDependency(Match(match.kinds, tags=(("hk", frozenset({"z"})),)), UpTo.TS)
+    both = RetentionDependency(match, UpTo.TS), RetentionDependency(match, UpTo.CREATED_AT)
+    await write(
+        store,
+        tool("a", 70, at=900),
+        tool("a", 80, at=800),
+        tool("b", 1),
+        tool("a", 2, who=cast.bob),
+    )
+    found = await look_up(store, dependencies=[*both, none])
+    assert found.dependencies == {both[0]: 70, both[1]: 800}
+    assert (await look_up(store)).dependencies == {}
+    assert not NOTHING_WANTED.dependencies

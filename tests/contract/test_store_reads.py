@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.actors import Household, People
+from relay.access.read_rules import Match, ReadRule
+from relay.access.visibility import ANONYMOUS, Viewer
 from relay.groups.group import Flag, Group, Groups
+from relay.lifecycle.rows import Found, Stored, WritePlan
 from relay.nostr.event import event_from_raw
-from relay.people import Household, People
-from relay.read_rules import KindSet, Match, ReadRule
-from relay.rows import Found, Stored, WritePlan
+from relay.nostr.kinds import KindSet
 from relay.storage import Place
 from relay.verdict import Who, WriteOutcome
-from relay.visibility import STRANGER, Viewer
 from tests import cast
 from tests.contract.crowd import (
     ALICE,
@@ -264,10 +265,34 @@ async def test_an_empty_list_matches_nothing(store: Store, key: str) -> None:
 @pytest.mark.proves("N01-31", "N01-35")
 @pytest.mark.parametrize(
     "value",
-    ["", " ", "\0", "a\0b", "a\0c", "'", '"', "\\", "%", "_", "a' OR 1=1 --", "ünï", "u\u0308nï",
-     "🙂", "\U0010ffff", "\ud7ff", "\ue000", "A", "L" * 100_000, "L" * 99_999 + "M", "1", "1.0",
-     "null", "x:", "[]"],
-)  # fmt: skip
+    [
+        "",
+        " ",
+        "\0",
+        "a\0b",
+        "a\0c",
+        "'",
+        '"',
+        "\\",
+        "%",
+        "_",
+        "a' OR 1=1 --",
+        "ünï",
+        "u\u0308nï",
+        "🙂",
+        "\U0010ffff",
+        "\ud7ff",
+        "\ue000",
+        "A",
+        "L" * 100_000,
+        "L" * 99_999 + "M",
+        "1",
+        "1.0",
+        "null",
+        "x:",
+        "[]",
+    ],
+)
 async def test_a_tag_value_is_any_text(store: Store, value: str) -> None:
     """Every tag whose name is one letter is indexed by its value (N01-31); exact equality."""
     event = unsigned(cast.alice, 1, [["t", value], ["hk", value]])
@@ -326,9 +351,10 @@ async def test_every_d_tag_counts_and_for_prefixes_the_first(store: Store) -> No
 async def test_a_row_comes_once_however_often_it_matches(store: Store) -> None:
     """No event twice."""
     event = unsigned(
-        cast.alice, 30078,
+        cast.alice,
+        30078,
         [["d", "snow:a:b"], ["t", "a"], ["t", "a"], ["t", "b"], ["t", "a", "more"], ["h", "tea"]],
-    )  # fmt: skip
+    )
     await write(store, event)
     for conditions in (
         {"#t": ["a", "b"]},
@@ -432,7 +458,7 @@ async def test_every_rule_about_a_row_must_allow_it(store: Store) -> None:
     assert await read(store, visibility=seen_by(keys(BOB), *two)) == raws(free)
     assert await read(store, visibility=seen_by(keys(BOB), two[0])) == in_order(event, free)
     assert await read(store, visibility=seen_by(keys(BOB, ALICE), *two)) == in_order(event, free)
-    assert await read(store, visibility=seen_by(STRANGER, *two)) == raws(free)
+    assert await read(store, visibility=seen_by(ANONYMOUS, *two)) == raws(free)
 
 
 async def test_a_row_may_be_bound_to_what_the_filter_names(store: Store) -> None:
@@ -440,7 +466,7 @@ async def test_a_row_may_be_bound_to_what_the_filter_names(store: Store) -> None
     event = unsigned(cast.alice, 24, [["p", BOB]])
     await write(store, event)
     visibility = seen_by(
-        STRANGER, rule(Match(KindSet.of(24)), Who.ANYONE, only_by=frozenset({"authors", "#p"}))
+        ANONYMOUS, rule(Match(KindSet.of(24)), Who.ANYONE, only_by=frozenset({"authors", "#p"}))
     )
     assert await read(store, asked(), visibility) == []
     assert await read(store, asked(kinds=[24]), visibility) == []
@@ -479,7 +505,7 @@ async def test_groups_change_with_the_rows_that_change_them(store: Store) -> Non
         await set_groups(store, tea=group)
         groups = groups.with_group(group)
         assert await seen(keys(ALICE), groups) == alice_sees
-        assert await seen(STRANGER, groups) == stranger_sees
+        assert await seen(ANONYMOUS, groups) == stranger_sees
     await set_groups(store, tea=None)
     assert await seen(keys(BOB), groups.without_group("tea")) == only_note
 
@@ -514,21 +540,34 @@ WORDS: dict[str, tuple[ReadRule, list[str]]] = {
     "agent": (rule(Match(), Who.AGENT), ["child"]),
     "member": (rule(Match(), Who.MEMBER), ["alice", "bob"]),
     "known": (
-        rule(Match(), Who.KNOWN), ["alice", "bob", "owner", "robot", "head", "child", "friend"],
+        rule(Match(), Who.KNOWN),
+        ["alice", "bob", "owner", "robot", "head", "child", "friend"],
     ),
     "two words": (rule(Match(), Who.ADMIN, Who.RECIPIENT), ["bob", "carol"]),
     "of guarded groups": (rule(Match(h=True), Who.GROUP), ["alice", "bob"]),
     "of other kinds": (rule(Match(KindSet.of((10, 20))), Who.NOBODY), ["*"]),
     "except": (rule(Match(), Who.NOBODY, excepts=(Match(KindSet.of(9)),)), ["*"]),
     "except others": (rule(Match(), Who.ADMIN, excepts=(Match(KindSet.of(1)),)), ["bob"]),
-}  # fmt: skip
+}
 
 VIEWERS = {
-    **{name: cast.person(name).pubkey for name in (
-        "alice", "bob", "carol", "dave", "owner", "robot", "relay", "head", "child", "friend",
-        "mallory",
-    )},
-}  # fmt: skip
+    **{
+        name: cast.person(name).pubkey
+        for name in (
+            "alice",
+            "bob",
+            "carol",
+            "dave",
+            "owner",
+            "robot",
+            "relay",
+            "head",
+            "child",
+            "friend",
+            "mallory",
+        )
+    },
+}
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -542,13 +581,15 @@ async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str)
     )
     await set_groups(store, **groups.by_id)
     people = People(
-        owners=frozenset({VIEWERS["owner"]}), agents=frozenset({VIEWERS["robot"]}),
+        owners=frozenset({VIEWERS["owner"]}),
+        agents=frozenset({VIEWERS["robot"]}),
         households=(
             Household("home", frozenset({VIEWERS["head"], ALICE}), frozenset({VIEWERS["child"]})),
             Household("away", frozenset({VIEWERS["mallory"]}), frozenset()),
         ),
-        allowed=frozenset({VIEWERS["friend"]}), relay=VIEWERS["relay"],
-    )  # fmt: skip
+        allowed=frozenset({VIEWERS["friend"]}),
+        relay=VIEWERS["relay"],
+    )
     row = Stored(1, event, "tea")
     for name, pubkey in VIEWERS.items():
         visibility = seen_by(keys(pubkey), read_rule, people=people, groups=groups)
@@ -564,11 +605,12 @@ async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
     other = unsigned(cast.dave)
     await write(store, *notes, other)
     people = People(
-        owners=frozenset({VIEWERS["owner"]}), agents=frozenset({VIEWERS["robot"]}),
+        owners=frozenset({VIEWERS["owner"]}),
+        agents=frozenset({VIEWERS["robot"]}),
         households=(
             Household("one", frozenset({ALICE}), frozenset({BOB})),
             Household("other", frozenset({CAROL}), frozenset()),
-        )
+        ),
     )
     for word, reader, expected in (
         (Who.OWNER, ALICE, notes[:2]),
@@ -595,7 +637,7 @@ async def test_a_rule_may_ask_for_any_tag(
     values = [[], [name], [name, ""], [name, "a"], [name, "a", "b"], [name, "b"], ["x", name, "a"]]
     events = [unsigned(cast.alice, 1, [value], str(n)) for n, value in enumerate(values)]
     await write(store, *events)
-    visibility = seen_by(STRANGER, rule(Match(tags=((name, wanted),)), Who.NOBODY))
+    visibility = seen_by(ANONYMOUS, rule(Match(tags=((name, wanted),)), Who.NOBODY))
     readable = [event for event in events if visibility.may_read(Stored(1, event), asked())]
     assert await read(store, visibility=visibility) == in_order(*readable)
     assert 0 < len(readable) < len(events)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.access.read_rules import Match
+from relay.access.visibility import ANONYMOUS, Viewer
 from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.nip50 import search_from, searchable
-from relay.read_rules import Match
 from relay.storage import PAGE_BYTES
-from relay.storage.words import Reading
+from relay.storage.sqlite.words import FtsMatcher
 from relay.verdict import Who
-from relay.visibility import STRANGER, Viewer
 from tests import cast
 from tests.contract.crowd import ALICE, rule, seen_by
 from tests.contract.writing import EVERYTHING, MAX, change, stored, unsigned, write
@@ -23,10 +23,10 @@ from tests.contract.writing import EVERYTHING, MAX, change, stored, unsigned, wr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.storage import Store
-    from relay.visibility import Visibility
     from tests.contract.conftest import House
 
 TERMS = FilterTerms(search=True)
@@ -48,9 +48,15 @@ async def indexed(store: Store, rules: str = "content") -> None:
 
 
 async def found(
-    store: Store, query: str, visibility: Visibility = EVERYTHING, *,
-    limit: int = 100, upto: int = MAX, now: int = 0, **conditions: Any,
-) -> list[str]:  # fmt: skip
+    store: Store,
+    query: str,
+    visibility: Visibility = EVERYTHING,
+    *,
+    limit: int = 100,
+    upto: int = MAX,
+    now: int = 0,
+    **conditions: Any,
+) -> list[str]:
     """What the rows of an answer say, best first."""
     filter_ = sought(query, **conditions)
     seqs = await store.search(filter_, visibility, limit=limit, upto=upto, now=now)
@@ -211,10 +217,12 @@ async def test_scores_are_those_of_the_reading(store: Store) -> None:
         for teas, milks, others in product((1, 2, 4), (1, 3, 5), (0, 9))
     ]
     await says(store, *texts, at=5)
-    reading, search = Reading(), search_from('tea milks "tea milk"')
+    reading, search = FtsMatcher(), search_from('tea milks "tea milk"')
     assert search is not None
-    scores = [reading.score(searchable(text), search)
-              for text in await found(store, 'tea milks "tea milk"')]  # fmt: skip
+    scores = [
+        reading.score(searchable(text), search)
+        for text in await found(store, 'tea milks "tea milk"')
+    ]
     reading.close()
     assert len(scores) == len(texts)
     assert scores == sorted(scores, reverse=True)
@@ -239,7 +247,7 @@ async def test_hits_that_are_hidden_take_no_places(store: Store) -> None:
     await a_den_with(store, "tea tea tea tea", "tea tea", "tea")
     await says(store, "tea that everybody may read, at length", "tea for all")
     groups = Groups().with_group(DEN.with_users({ALICE: ()}))
-    outside = seen_by(STRANGER, IN_DEN, groups=groups)
+    outside = seen_by(ANONYMOUS, IN_DEN, groups=groups)
     inside = seen_by(Viewer(frozenset({ALICE})), IN_DEN, groups=groups)
     public = ["tea for all", "tea that everybody may read, at length"]
     assert await found(store, "tea", outside, limit=2) == public
@@ -257,7 +265,7 @@ async def test_rows_are_asked_again_whether_they_may_be_read(store: Store) -> No
     seqs = await store.search(sought("tea"), EVERYTHING, limit=9, upto=MAX, now=0)
     groups = Groups().with_group(DEN)
     raws, _ = await store.rows(
-        seqs, sought("tea"), seen_by(STRANGER, IN_DEN, groups=groups), now=0
+        seqs, sought("tea"), seen_by(ANONYMOUS, IN_DEN, groups=groups), now=0
     )
     assert [event_from_raw(raw).content for raw in raws] == ["tea of all"]
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.deletion import banish, event_target
+from relay.access.usage import Account, Size, Sized, SizedBy
 from relay.groups.group import Group
-from relay.read_rules import KindSet
-from relay.rows import Tombstone, WritePlan
-from relay.usage import Account, Size, Sized, SizedBy
+from relay.lifecycle.deletion import banish, event_target
+from relay.lifecycle.rows import Tombstone, WritePlan
+from relay.nostr.kinds import KindSet
 from tests import cast
 from tests.contract.writing import Batch, change, look_up, set_groups, stored, unsigned, write
 
 if TYPE_CHECKING:
+    from relay.lifecycle.rows import Found
     from relay.nostr.event import Event
-    from relay.rows import Found
     from relay.storage import Store
     from tests.contract.conftest import House
 
@@ -109,14 +109,17 @@ async def test_tables_of_sizes_begin_with_the_most_bytes(store: Store) -> None:
     big = unsigned(cast.bob, 30_023, [["d", "x"]], "x" * 500)
     await write(store, NOTE, CHAT, OTHER, big)
     assert await store.sizes(SizedBy.KIND, 2) == [
-        Sized(30_023, size(big)), Sized(9, size(CHAT, OTHER)),
-    ]  # fmt: skip
+        Sized(30_023, size(big)),
+        Sized(9, size(CHAT, OTHER)),
+    ]
     assert await store.sizes(SizedBy.AUTHOR, 10) == [
-        Sized(BOB, size(big, OTHER)), Sized(ALICE, size(NOTE, CHAT)),
-    ]  # fmt: skip
+        Sized(BOB, size(big, OTHER)),
+        Sized(ALICE, size(NOTE, CHAT)),
+    ]
     assert await store.sizes(SizedBy.GROUP, 10) == [
-        Sized(None, size(big, NOTE)), Sized("den", size(CHAT, OTHER)),
-    ]  # fmt: skip
+        Sized(None, size(big, NOTE)),
+        Sized("den", size(CHAT, OTHER)),
+    ]
 
 
 async def test_sizes_outlive_a_crash(house: House) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.access.actors import People
+from relay.access.read_rules import Match, Target
+from relay.access.visibility import ANONYMOUS
 from relay.groups.group import Flag, Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.people import People
-from relay.read_rules import KindSet, Match, Target
+from relay.nostr.kinds import KindSet
 from relay.verdict import Who
-from relay.visibility import STRANGER
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, keys, rule, seen_by
 from tests.contract.writing import (
@@ -34,17 +35,15 @@ from tests.contract.writing import (
 )
 
 if TYPE_CHECKING:
+    from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
-    from relay.visibility import Visibility
     from tests.contract.conftest import House
 
 ENTRIES = Target(frozenset({78}), "x")
 AT_THEIR_D = Target(frozenset({78}), "x", "entry:")
-LIKE_THEIR_ENTRY = rule(
-    Match(KindSet.of(30078)), Who.AUTHOR, Who.TARGET, target=ENTRIES
-)
+LIKE_THEIR_ENTRY = rule(Match(KindSet.of(30078)), Who.AUTHOR, Who.TARGET, target=ENTRIES)
 OF_AUTHORS = rule(Match(KindSet.of(78)), Who.AUTHOR)
 OF_GROUPS = rule(Match(KindSet.of(78), h=True), Who.GROUP)
 
@@ -72,18 +71,18 @@ async def test_a_row_is_read_by_who_may_read_a_row_that_shares_its_tag(store: St
     assert await vouches_read(store, as_seen_by(BOB)) == raws(vouch())
     assert await vouches_read(store, as_seen_by(CAROL)) == []
     assert await vouches_read(store, as_seen_by(CAROL, ALICE)) == raws(vouch())
-    assert await vouches_read(store, seen_by(STRANGER, LIKE_THEIR_ENTRY, OF_AUTHORS)) == []
+    assert await vouches_read(store, seen_by(ANONYMOUS, LIKE_THEIR_ENTRY, OF_AUTHORS)) == []
     assert await vouches_read(store, EVERYTHING) == raws(vouch())
 
 
 async def test_where_anyone_reads_the_target_anyone_reads_the_row(store: Store) -> None:
     await write(store, entry(), vouch())
-    assert await vouches_read(store, seen_by(STRANGER, LIKE_THEIR_ENTRY)) == raws(vouch())
+    assert await vouches_read(store, seen_by(ANONYMOUS, LIKE_THEIR_ENTRY)) == raws(vouch())
 
 
 @pytest.mark.proves("X-22")
 async def test_a_tag_on_a_row_of_ones_own_opens_nothing_where_targets_are_named_by_d(
-    store: Store
+    store: Store,
 ) -> None:
     by_d = rule(Match(KindSet.of(30078)), Who.AUTHOR, Who.TARGET, target=AT_THEIR_D)
     of_carol = [
@@ -153,9 +152,7 @@ async def test_other_kinds_and_other_tags_are_no_targets(store: Store) -> None:
 
 async def test_a_target_leads_one_step(store: Store) -> None:
     """What the target itself points to is not asked."""
-    notes = rule(
-        Match(KindSet.of(78)), Who.AUTHOR, Who.TARGET, target=Target(frozenset({1}), "x")
-    )
+    notes = rule(Match(KindSet.of(78)), Who.AUTHOR, Who.TARGET, target=Target(frozenset({1}), "x"))
     await write(store, vouch(), entry(), unsigned(cast.carol, 1, [["x", "aa"]]))
     visibility = seen_by(keys(CAROL), LIKE_THEIR_ENTRY, notes)
     assert await read(store, asked(kinds=[78]), visibility) == raws(entry())
@@ -167,7 +164,7 @@ async def test_a_target_is_asked_for_by_its_tag(store: Store) -> None:
     await write(store, vouch(), entry())
     for named, expected in (("#x", raws(vouch())), ("authors", []), ("ids", [])):
         about = rule(Match(KindSet.of(78)), Who.ANYONE, only_by=frozenset({named}))
-        assert await vouches_read(store, seen_by(STRANGER, LIKE_THEIR_ENTRY, about)) == expected
+        assert await vouches_read(store, seen_by(ANONYMOUS, LIKE_THEIR_ENTRY, about)) == expected
 
 
 @pytest.mark.proves("X-22")
@@ -211,9 +208,7 @@ async def test_every_road_says_the_same(store: Store) -> None:
         assert [raw for _, raw in places if b":30078," in raw] == in_order(*expected)
         own = [event for event in entries if event.pubkey == ALICE and filter_.matches(event)]
         assert await store.count([filter_], visibility, now=0) == len(expected) + len(own)
-        items = await store.items(
-            filter_, visibility, limit=None, upto=MAX, now=0, at_most=99
-        )
+        items = await store.items(filter_, visibility, limit=None, upto=MAX, now=0, at_most=99)
         assert items is not None
         assert len(items) == len(expected) + len(own)
     authors = await store.authors(asked(kinds=[30078]), visibility, now=0, at_most=9)

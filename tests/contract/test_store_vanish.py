@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.deletion import key_target
+from relay.lifecycle.deletion import key_target
+from relay.lifecycle.rows import Slot, Stored, Tombstone, Vanish, WritePlan
 from relay.nostr.event import event_from_raw, signed
-from relay.rows import Slot, Stored, Tombstone, Vanish, WritePlan
-from relay.storage.reference import ReferenceStore
 from relay.storage.sqlite import writer as module
 from relay.verdict import WriteOutcome
 from tests import cast
@@ -19,8 +18,8 @@ from tests.contract.crowd import ALICE, BOB, CAROL, FILTERS, a_wide_crowd
 from tests.contract.writing import (
     EVERYTHING,
     MAX,
+    add_tombstone,
     asked,
-    bury,
     change,
     in_order,
     look_up,
@@ -30,6 +29,7 @@ from tests.contract.writing import (
     unsigned,
     write,
 )
+from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
 if TYPE_CHECKING:
@@ -51,14 +51,16 @@ def request_of(who: cast.SecretKey, until: int, content: str = "") -> Event:
 def named_filters(events: Sequence[Event]) -> list[Filter]:
     """Those of the crowd; `@N` is the id of its Nth event."""
     return [
-        asked(**{
-            key: [events[int(one[1:])].id if one[0] == "@" else one for one in value]
-            if key == "ids"
-            else value
-            for key, value in conditions.items()
-        })
+        asked(
+            **{
+                key: [events[int(one[1:])].id if one[0] == "@" else one for one in value]
+                if key == "ids"
+                else value
+                for key, value in conditions.items()
+            }
+        )
         for conditions in FILTERS.values()
-    ]  # fmt: skip
+    ]
 
 
 async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
@@ -101,9 +103,11 @@ async def test_nothing_of_the_key_is_found_by_any_filter(house: House, until: in
 async def test_what_the_same_plan_adds_goes_too(store: Store) -> None:
     """What the plan lets vanish takes along rows that the same plan adds."""
     early, note, record, other = (
-        unsigned(cast.alice, content="early"), unsigned(cast.alice), unsigned(cast.bob),
+        unsigned(cast.alice, content="early"),
+        unsigned(cast.alice),
+        unsigned(cast.bob),
         unsigned(cast.alice, 30078, [["d", "x"]]),
-    )  # fmt: skip
+    )
     await stored(store, early)
 
     def plan(out: WritePlan) -> None:
@@ -225,7 +229,7 @@ async def test_of_several_requests_the_latest_is_kept(store: Store, order: tuple
     requests = [request_of(cast.alice, until, str(n)) for n, until in enumerate(order)]
     for request in requests:
         target = key_target(ALICE)
-        await bury(
+        await add_tombstone(
             store, Tombstone(target, ALICE, request.created_at, "kind 62", request.raw)
         )
     latest = requests[1] if order == (5, 9) else requests[0]
@@ -250,9 +254,10 @@ async def test_found_has_the_records_of_groups_that_the_key_moderated(store: Sto
         unsigned(cast.owner, 39005, [["d", "tea"]], at=9),
     ]
     den = [
-        unsigned(cast.owner, 9007, [["h", "den"]]), unsigned(cast.bob, 9020, [["h", "den"]]),
+        unsigned(cast.owner, 9007, [["h", "den"]]),
+        unsigned(cast.bob, 9020, [["h", "den"]]),
         unsigned(cast.alice, 9021, [["h", "den"]]),
-    ]  # fmt: skip
+    ]
     others = [
         unsigned(cast.alice, 9, [["h", "tea"]]),
         unsigned(cast.alice, 30078, [["d", "tea"], ["h", "tea"]]),

@@ -1,32 +1,33 @@
-"""How tests write to a store: small batches, decided by `relay.retention` as the relay does it."""
+"""How tests write to a store: small batches, decided by `relay.lifecycle.versions` as the relay
+does it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from relay.deletion import delete_by_author, request_done, vanish
+from relay.access.actors import People
+from relay.access.visibility import everything_visible
 from relay.groups.group import Groups
+from relay.lifecycle.deletion import delete_by_author, request_done, vanish
+from relay.lifecycle.rows import Found, Keep, Stored, Wanted, WritePlan, keep_by_kind
+from relay.lifecycle.versions import plan_for, wanted_for
 from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.people import People
-from relay.retention import plan_for, wanted_for
-from relay.rows import Found, Keep, Stored, Wanted, WritePlan, keep_by_kind
 from relay.verdict import WriteOutcome
-from relay.visibility import everything_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from relay.access.usage import Account
+    from relay.access.visibility import Visibility
     from relay.groups.group import Group
+    from relay.lifecycle.rows import RetentionDependency, Tombstone
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.rows import Kin, Tombstone
     from relay.storage import Place, Store
-    from relay.usage import Account
-    from relay.visibility import Visibility
 
 TERMS: Final = FilterTerms()
 EVERYTHING: Final = everything_visible(People(), Groups())
@@ -35,9 +36,12 @@ MAX: Final = 2**63 - 1
 
 
 def unsigned(
-    who: SecretKey, kind: int = 1, tags: Sequence[Sequence[str]] = (), content: str = "",
+    who: SecretKey,
+    kind: int = 1,
+    tags: Sequence[Sequence[str]] = (),
+    content: str = "",
     at: int = 1000,
-) -> Event:  # fmt: skip
+) -> Event:
     """An event whose signature is nonsense: no store looks at it."""
     return signed(who.pubkey, at, kind, [list(tag) for tag in tags], content, lambda _: "0" * 128)
 
@@ -97,9 +101,15 @@ class Batch:
                 )
                 continue
             result = plan_for(
-                event, self._group or group_of(event), kept_as(event), found, self.plan,
-                now=self._now, high_tie=True, quiet=self._quiet,
-            )  # fmt: skip
+                event,
+                self._group or group_of(event),
+                kept_as(event),
+                found,
+                self.plan,
+                now=self._now,
+                high_tie=True,
+                quiet=self._quiet,
+            )
             if isinstance(result, Stored) and event.kind == kinds.DELETION:
                 delete_by_author(event, found, self.plan)
             self.results.append(result)
@@ -144,17 +154,23 @@ async def set_groups(store: Store, **groups: Group | None) -> None:
     await change(store, lambda plan: plan.groups.update(groups))
 
 
-async def bury(store: Store, *stones: Tombstone) -> None:
+async def add_tombstone(store: Store, *stones: Tombstone) -> None:
     await change(store, lambda plan: plan.tombstones.extend(stones))
 
 
 async def look_up(
-    store: Store, *,
-    ids: Sequence[str] = (), slots: Sequence[object] = (), tombstones: Sequence[str] = (),
-    prefixes: Sequence[tuple[str, str]] = (), used_groups: Sequence[str] = (),
-    vanishing: Sequence[str] = (), recorded: Sequence[str] = (),
-    usage: Sequence[Account] = (), kin: Sequence[Kin] = (),
-) -> Found:  # fmt: skip
+    store: Store,
+    *,
+    ids: Sequence[str] = (),
+    slots: Sequence[object] = (),
+    tombstones: Sequence[str] = (),
+    prefixes: Sequence[tuple[str, str]] = (),
+    used_groups: Sequence[str] = (),
+    vanishing: Sequence[str] = (),
+    recorded: Sequence[str] = (),
+    usage: Sequence[Account] = (),
+    dependencies: Sequence[RetentionDependency] = (),
+) -> Found:
     """What the store tells a `decide` that wants this; nothing is written."""
     answers: list[Found] = []
 
@@ -163,26 +179,43 @@ async def look_up(
         return WritePlan()
 
     wanted = Wanted(
-        frozenset(ids), frozenset(slots), frozenset(tombstones),  # type: ignore[arg-type]
-        frozenset(prefixes), frozenset(used_groups), frozenset(vanishing), frozenset(recorded),
-        frozenset(usage), frozenset(kin),
-    )  # fmt: skip
+        frozenset(ids),
+        frozenset(slots),
+        frozenset(tombstones),  # type: ignore[arg-type]
+        frozenset(prefixes),
+        frozenset(used_groups),
+        frozenset(vanishing),
+        frozenset(recorded),
+        frozenset(usage),
+        frozenset(dependencies),
+    )
     await store.append(wanted, decide)
     return answers[0]
 
 
 async def read(
-    store: Store, filter_: Filter | None = None, visibility: Visibility = EVERYTHING, *,
-    limit: int = 10_000, upto: int = MAX, now: int = 0, after: Place | None = None,
+    store: Store,
+    filter_: Filter | None = None,
+    visibility: Visibility = EVERYTHING,
+    *,
+    limit: int = 10_000,
+    upto: int = MAX,
+    now: int = 0,
+    after: Place | None = None,
     size: int = 10_000,
-) -> list[bytes]:  # fmt: skip
+) -> list[bytes]:
     """One page; one that ends early because its rows are large is read on."""
     found: list[bytes] = []
     while len(found) < min(size, limit):
         page = await store.page(
-            asked() if filter_ is None else filter_, visibility,
-            limit=limit - len(found), upto=upto, now=now, after=after, size=size - len(found),
-        )  # fmt: skip
+            asked() if filter_ is None else filter_,
+            visibility,
+            limit=limit - len(found),
+            upto=upto,
+            now=now,
+            after=after,
+            size=size - len(found),
+        )
         found += page.raws
         after = page.next
         if after is None:
@@ -191,9 +224,15 @@ async def read(
 
 
 async def read_in_pages(
-    store: Store, filter_: Filter, visibility: Visibility = EVERYTHING, *,
-    limit: int = 10_000, upto: int = MAX, now: int = 0, size: int,
-) -> list[list[bytes]]:  # fmt: skip
+    store: Store,
+    filter_: Filter,
+    visibility: Visibility = EVERYTHING,
+    *,
+    limit: int = 10_000,
+    upto: int = MAX,
+    now: int = 0,
+    size: int,
+) -> list[list[bytes]]:
     """All pages of an answer, as the road of a REQ asks for them."""
     pages: list[list[bytes]] = []
     after = None

@@ -36,22 +36,42 @@ WIDTH = 7
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.conversations", description=__doc__, epilog=EXAMPLES,
+        prog="python -m tests.conversations",
+        description=__doc__,
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("url", nargs="?", help="ws:// or wss://; without it relays of ours are run")
     parser.add_argument("scripts", nargs="*", type=Path, help="these .nostr files only")
-    parser.add_argument("--only", metavar="REGEX", type=re.compile, default=re.compile(""),
-                        help="scripts whose path or title has this")  # fmt: skip
-    parser.add_argument("--texts", choices=["whole", "prefix"], default="whole",
-                        help="prefix: of a refusal only its word counts")  # fmt: skip
-    parser.add_argument("--preset", choices=["open", "group"], default="open",
-                        help="what the relay at URL is like (open: anybody writes)")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        metavar="REGEX",
+        type=re.compile,
+        default=re.compile(""),
+        help="scripts whose path or title has this",
+    )
+    parser.add_argument(
+        "--texts",
+        choices=["whole", "prefix"],
+        default="whole",
+        help="prefix: of a refusal only its word counts",
+    )
+    parser.add_argument(
+        "--preset",
+        choices=["open", "group"],
+        default="open",
+        help="what the relay at URL is like (open: anybody writes)",
+    )
     for role, whose in zip(ROLES, ("an owner", "an agent", "another agent"), strict=True):
-        parser.add_argument(f"--{role}", metavar="KEY", type=SecretKey.parse,
-                            help=f"the secret key of {whose} of that relay")  # fmt: skip
-    parser.add_argument("--patience", type=float, default=8.0, metavar="SECONDS",
-                        help="how long an answer may take")  # fmt: skip
+        parser.add_argument(
+            f"--{role}",
+            metavar="KEY",
+            type=SecretKey.parse,
+            help=f"the secret key of {whose} of that relay",
+        )
+    parser.add_argument(
+        "--patience", type=float, default=8.0, metavar="SECONDS", help="how long an answer may take"
+    )
     args = parser.parse_args(given)
     if args.url and not args.url.startswith(("ws://", "wss://")):
         args.scripts.insert(0, Path(args.url))

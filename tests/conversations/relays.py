@@ -66,9 +66,14 @@ class RunningRelay:
     def _start(self) -> str:
         self._process = subprocess.Popen(
             self._command("serve", "--data", str(self._data), "--port", "0"),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, encoding="utf-8", errors="replace", cwd=REPOSITORY,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            cwd=REPOSITORY,
+        )
         found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         output = self._process.stdout
         # A full pipe would stop the relay: somebody reads on as long as it runs.
@@ -95,9 +100,15 @@ class RunningRelay:
 
     def _run(self, *args: str) -> None:
         done = subprocess.run(
-            self._command(*args), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, check=False, timeout=START_S, cwd=REPOSITORY,
-        )  # fmt: skip
+            self._command(*args),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=START_S,
+            cwd=REPOSITORY,
+        )
         if done.returncode:
             self._printed.extend(done.stdout.splitlines())
             raise self._died(f"`rookery {args[0]}` ended with {done.returncode}")

@@ -176,8 +176,12 @@ def script_from(text: str, path: str) -> Script:
     if not title.startswith("# "):
         raise BadScript(f"{path}:1: the first line must be the title: # What the relay does.")
     found: dict[str, Any] = {
-        "preset": "group", "policy": "", "limits": {}, "people": (), "names": (),
-    }  # fmt: skip
+        "preset": "group",
+        "policy": "",
+        "limits": {},
+        "people": (),
+        "names": (),
+    }
     steps: list[Step] = []
     for number, line in _logical_lines(text):
         try:

@@ -109,10 +109,9 @@ async def test_a_script_that_cannot_be_read_is_named(
         ("preset open\npolicy\n    [groups]", "brings rules of its own"),
         ("preset open\npeople alice\nrestart", "restarts the relay"),
         ("preset open\npeople owner robot rover", "needs the key of robot and rover"),
-        ("preset open\nlimit max_event_tags 7",
-         "is for a max_event_tags of 7, there it is None"),
+        ("preset open\nlimit max_event_tags 7", "is for a max_event_tags of 7, there it is None"),
     ],
-)  # fmt: skip
+)
 def test_a_script_that_asks_for_what_is_ours_is_left_out(head: str, why: str | None) -> None:
     assert why_not(head) == why
 

@@ -58,7 +58,10 @@ async def failure(fake: FakeRelay, text: str, **manner: Any) -> str:
         ('["EVENT", {"kind": 1, "tags": []}]', ["EVENT", {"kind": 1, "tags": []}]),
         ("[1, -2, 1.5, 1e3, true, null]", [1, -2, 1.5, 1000.0, True, None]),
         ('"a # no comment" # a comment', "a # no comment"),
-        ("[@alice, $tea, $now-60, $now+5]", [Key("alice"), Name("tea"), Name("now", -60), Name("now", 5)]),  # noqa: E501
+        (
+            "[@alice, $tea, $now-60, $now+5]",
+            [Key("alice"), Name("tea"), Name("now", -60), Name("now", 5)],
+        ),
         ('["EVENT", "s", …]', ["EVENT", "s", Rest()]),
         ('{"tags": ⊇ [["private"]]}', {"tags": Having([["private"]], [])}),
         ('⊇ ["a"] ∌ ["b"]', Having(["a"], ["b"])),
@@ -68,7 +71,7 @@ async def failure(fake: FakeRelay, text: str, **manner: Any) -> str:
         ('"x" × 300', Times("x", 300)),
         ("[1,\n  # in between\n  2]", [1, 2]),
     ],
-)  # fmt: skip
+)
 def test_values_are_json_and_a_little_more(text: str, value: object) -> None:
     assert read_value(text) == value
 
@@ -161,8 +164,10 @@ def test_what_has_no_value_cannot_be_said(text: str) -> None:
         ('["OK", $id, true, ""]', ["OK", "last", True, ""]),
         ('["EVENT", "s", …]', ["EVENT", "s", {"kind": 1}]),
         ('["EVENT", …]', ["EVENT"]),
-        ('["EVENT", "s", {"kind": 1, "tags": [["h", $tea], …]}]',
-         ["EVENT", "s", {"kind": 1, "tags": [["h", "tea-1"], ["p"]], "more": 1}]),
+        (
+            '["EVENT", "s", {"kind": 1, "tags": [["h", $tea], …]}]',
+            ["EVENT", "s", {"kind": 1, "tags": [["h", "tea-1"], ["p"]], "more": 1}],
+        ),
         ('"invalid: …expired…"', "invalid: event expired"),
         ('"a.c…"', "a.cdc\nd"),
         ('⊇ [["b"], ["a", …]]', [["a", "1"], ["c"], ["b"]]),
@@ -170,7 +175,7 @@ def test_what_has_no_value_cannot_be_said(text: str) -> None:
         ('["OK", $id, false, "blocked: …" | "restricted: …"]', ["OK", "last", False, "blocked: x"]),
         ("$now+1", 101),
     ],
-)  # fmt: skip
+)
 def test_what_is_heard_is_alike(pattern: str, value: object) -> None:
     assert compared(pattern, value)
 

@@ -34,9 +34,12 @@ class Machine:
         self.work = home / "rook"
         (self.work / ".git").mkdir(parents=True)
         self.environ = {
-            **os.environ, "HOME": str(home), "ROOKERY_RELAY": url, "NMEM_KEY": "",
+            **os.environ,
+            "HOME": str(home),
+            "ROOKERY_RELAY": url,
+            "NMEM_KEY": "",
             "ROOKERY_KEY": "" if key is None else key.nsec,
-        }  # fmt: skip
+        }
 
     @property
     def data(self) -> Path:
@@ -51,10 +54,16 @@ class Machine:
     async def begin(self, *args: str, program: str = LAUNCH) -> asyncio.subprocess.Process:
         """`rookery …`, under way."""
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, *args, stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=self.environ,
+            sys.executable,
+            "-c",
+            program,
+            *args,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environ,
             cwd=self.work,
-        )  # fmt: skip
+        )
 
     async def run(
         self, *args: str, stdin: bytes = b"", program: str = LAUNCH

@@ -44,10 +44,19 @@ class Rookery:
 
     async def start(self, *args: str) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "relay", "serve", "--data", str(self.folder), "--port", "0",
-            *args, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            sys.executable,
+            "-m",
+            "relay",
+            "serve",
+            "--data",
+            str(self.folder),
+            "--port",
+            "0",
+            *args,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+        )
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(self._process, listening))
         self.url = await asyncio.wait_for(listening, START_S)
@@ -96,9 +105,15 @@ class Rookery:
 async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tuple[int, str]:
     """One finished `rookery …`: its exit code, and what it printed on both streams."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "relay", *args, stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=cwd,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "relay",
+        *args,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=cwd,
+    )
     out, _ = await asyncio.wait_for(process.communicate(stdin), 60)
     assert process.returncode is not None
     return process.returncode, out.decode()
@@ -107,9 +122,14 @@ async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tu
 async def outputs(*args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
     """One finished `rookery …`: its exit code, its stdout, its stderr."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "relay", *args, stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "relay",
+        *args,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     out, err = await asyncio.wait_for(process.communicate(stdin), 60)
     assert process.returncode is not None
     return process.returncode, out, err.decode()

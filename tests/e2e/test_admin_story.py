@@ -69,17 +69,18 @@ def now() -> int:
 
 def tool_call(robot: SecretKey, said: str, at: int) -> Event:
     payload = {
-        "history_key": "tea", "tool_name": "weather", "success": True, "content": said,
+        "history_key": "tea",
+        "tool_name": "weather",
+        "success": True,
+        "content": said,
         "created_at": at,
-    }  # fmt: skip
+    }
     tags = [["d", f"tea:{said}"], ["k", "aman_tool_history"], ["hk", "tea"], ["v", "1"]]
     return robot.sign(30095, [*tags, ["ts", str(at)]], json.dumps(payload), at)
 
 
 async def test_a_new_admin_gets_what_they_asked_for(tmp_path: Path) -> None:
-    me, robot, ada, bob = [
-        await made_key(tmp_path, name) for name in ("me", "robot", "ada", "bob")
-    ]
+    me, robot, ada, bob = [await made_key(tmp_path, name) for name in ("me", "robot", "ada", "bob")]
     async with Rookery(tmp_path / "team") as rookery:
         data, mine = str(rookery.folder), rookery.folder / "policies" / "20-mine.toml"
         await rookery.init("--owner", me.npub, "--agent", robot.npub, "--name", "Our team")

@@ -111,8 +111,9 @@ async def test_a_memory_is_vouched_for_disputed_and_the_word_taken_back(desk: De
     assert said == (0, f"vouched {HASH[:12]} 0.9\n", "")
     vouchers = (await desk.document(cast.robot, HASH))["vouchers"]
     assert {each["id"]: each["confidence"] for each in vouchers} == {
-        cast.rover.pubkey: 1, other_agent.pubkey: 0.9
-    }  # fmt: skip
+        cast.rover.pubkey: 1,
+        other_agent.pubkey: 0.9,
+    }
     assert (await desk.run(cast.robot, "trust", HASH)).out == (
         "0.5 attested (confirm 1, disputes 0, anchors 0)\n"
     )
@@ -188,7 +189,9 @@ async def test_recall_ranks_what_the_relays_search_finds(desk: Desk) -> None:
         Anamnesis(desk.url, other_agent) as other,
     ):
         plain = await robot.remember("Gardens need rain in spring.")
-        vouched = await robot.remember("The garden had rain yesterday.", anchors=["https://a.example"])
+        vouched = await robot.remember(
+            "The garden had rain yesterday.", anchors=["https://a.example"]
+        )
         await robot.remember("Nobody came to the meeting.")
         await other.vouch(vouched, 0.8)
         hits = await other.recall("garden rain")
@@ -275,13 +278,16 @@ async def test_what_others_wrote_is_read_and_traced(
     monkeypatch.setenv("HOME", str(tmp_path))
     keys = {name: SecretKey.parse(key["nsec"]) for name, key in GOLDEN["keys"].items()}
     events = [
-        *GOLDEN["dag"]["events"], GOLDEN["seed_entry"]["event"], *GOLDEN["vouches"]["events"],
-    ]  # fmt: skip
+        *GOLDEN["dag"]["events"],
+        GOLDEN["seed_entry"]["event"],
+        *GOLDEN["vouches"]["events"],
+    ]
     async with await made(
-        tmp_path / "relay", [keys["owner"].pubkey],
+        tmp_path / "relay",
+        [keys["owner"].pubkey],
         [keys["agent"].pubkey, keys["agent2"].pubkey],
         [json.dumps(event).encode() for event in events],
-    ) as rookery:  # fmt: skip
+    ) as rookery:
         await rookery.start()
         desk = Desk(rookery, tmp_path)
         for wanted in (GOLDEN["dag"]["trace_of_C"], GOLDEN["dag"]["trace_of_E"]):
@@ -290,9 +296,7 @@ async def test_what_others_wrote_is_read_and_traced(
             assert [found[name] for name in ("order", "depth", "missing")] == [
                 wanted[name] for name in ("order", "depth", "missing")
             ]
-        async with Anamnesis(
-            desk.url, keys["agent2"], reputations=Reputations()
-        ) as memory:
+        async with Anamnesis(desk.url, keys["agent2"], reputations=Reputations()) as memory:
             first = GOLDEN["dag"]["trace_of_C"]["order"][0]
             children = [child.hash for child in await memory.children(first)]
             assert children == GOLDEN["dag"]["children_of_A"]

@@ -117,50 +117,106 @@ def event(**fields: Any) -> str:
 
 
 ODD_TEXTS = {
-    "empty": "", "space": " ", "null": "null", "number": "1", "text": '"REQ"', "object": "{}",
-    "nothing": "[]", "only null": "[null]", "nested verb": '[["REQ"]]', "half": '["REQ","a",{',
-    "two values": '["CLOSE","a"]["CLOSE","a"]', "lower case": '["req","a",{}]',
-    "deep arrays": "[" * 100_000, "deep and closed": "[" * 5000 + "]" * 5000,
-    "deep objects": '{"a":' * 50_000, "deep in REQ": '["REQ","a",' + "[" * 900 + "]" * 900 + "]",
+    "empty": "",
+    "space": " ",
+    "null": "null",
+    "number": "1",
+    "text": '"REQ"',
+    "object": "{}",
+    "nothing": "[]",
+    "only null": "[null]",
+    "nested verb": '[["REQ"]]',
+    "half": '["REQ","a",{',
+    "two values": '["CLOSE","a"]["CLOSE","a"]',
+    "lower case": '["req","a",{}]',
+    "deep arrays": "[" * 100_000,
+    "deep and closed": "[" * 5000 + "]" * 5000,
+    "deep objects": '{"a":' * 50_000,
+    "deep in REQ": '["REQ","a",' + "[" * 900 + "]" * 900 + "]",
     "deep in event": event(tags=[]).replace("[]", "[" * 900 + "]" * 900),
-    "REQ alone": '["REQ"]', "REQ id null": '["REQ",null,{}]', "REQ id number": '["REQ",1,{}]',
-    "CLOSE alone": '["CLOSE"]', "CLOSE object": '["CLOSE",{}]', "EVENT alone": '["EVENT"]',
-    "EVENT text": '["EVENT","x"]', "AUTH text": '["AUTH","x"]', "AUTH null": '["AUTH",null]',
-    "unknown verb": '["HELLO"]', "long verb": json.dumps(["X" * 100_000]),
-    "odd verb": '["\\u0000\\ud83d\\ude00\\n"]', "lone surrogate": '["REQ","\\ud800",{}]',
+    "REQ alone": '["REQ"]',
+    "REQ id null": '["REQ",null,{}]',
+    "REQ id number": '["REQ",1,{}]',
+    "CLOSE alone": '["CLOSE"]',
+    "CLOSE object": '["CLOSE",{}]',
+    "EVENT alone": '["EVENT"]',
+    "EVENT text": '["EVENT","x"]',
+    "AUTH text": '["AUTH","x"]',
+    "AUTH null": '["AUTH",null]',
+    "unknown verb": '["HELLO"]',
+    "long verb": json.dumps(["X" * 100_000]),
+    "odd verb": '["\\u0000\\ud83d\\ude00\\n"]',
+    "lone surrogate": '["REQ","\\ud800",{}]',
     "huge number": '["REQ","a",{"since":' + "9" * 100_000 + "}]",
-    "1e999": '["REQ","a",{"limit":1e999}]', "NaN": '["REQ","a",{"limit":NaN}]', "NUL": "\x00",
-    "line ends": "\r\n\r\n", "BOM": '\ufeff["CLOSE","a"]',
-}  # fmt: skip
+    "1e999": '["REQ","a",{"limit":1e999}]',
+    "NaN": '["REQ","a",{"limit":NaN}]',
+    "NUL": "\x00",
+    "line ends": "\r\n\r\n",
+    "BOM": '\ufeff["CLOSE","a"]',
+}
 
 ODD_EVENTS = {
-    "created_at huge": event(created_at=2**64), "created_at huge float": event(created_at=1e300),
-    "created_at text": event(created_at="1"), "created_at negative": event(created_at=-1),
-    "kind true": event(kind=True), "kind float": event(kind=1.0), "kind huge": event(kind=10**30),
-    "kind -1": event(kind=-1), "tags object": event(tags={}), "tags null": event(tags=None),
-    "tag null": event(tags=[None]), "tag empty": event(tags=[[]]), "tag number": event(tags=[[1]]),
-    "tag deep": event(tags=[["a", ["b"]]]), "content null": event(content=None),
-    "content changed": event(content="\x00\u2028\U0001f600"), "id short": event(id="ab"),
-    "id upper": event(id=EVENT["id"].upper()), "pubkey 0": event(pubkey="0" * 64),
-    "pubkey off the curve": event(pubkey="f" * 64), "sig 0": event(sig="0" * 128),
-    "sig short": event(sig=""), "sig null": event(sig=None), "more": event(extra=1),
-}  # fmt: skip
+    "created_at huge": event(created_at=2**64),
+    "created_at huge float": event(created_at=1e300),
+    "created_at text": event(created_at="1"),
+    "created_at negative": event(created_at=-1),
+    "kind true": event(kind=True),
+    "kind float": event(kind=1.0),
+    "kind huge": event(kind=10**30),
+    "kind -1": event(kind=-1),
+    "tags object": event(tags={}),
+    "tags null": event(tags=None),
+    "tag null": event(tags=[None]),
+    "tag empty": event(tags=[[]]),
+    "tag number": event(tags=[[1]]),
+    "tag deep": event(tags=[["a", ["b"]]]),
+    "content null": event(content=None),
+    "content changed": event(content="\x00\u2028\U0001f600"),
+    "id short": event(id="ab"),
+    "id upper": event(id=EVENT["id"].upper()),
+    "pubkey 0": event(pubkey="0" * 64),
+    "pubkey off the curve": event(pubkey="f" * 64),
+    "sig 0": event(sig="0" * 128),
+    "sig short": event(sig=""),
+    "sig null": event(sig=None),
+    "more": event(extra=1),
+}
 
 ODD_FILTERS: dict[str, Any] = {
-    "null": None, "list": [], "text": "x", "kinds text": {"kinds": "1"},
-    "kinds null": {"kinds": None}, "kinds nested": {"kinds": [[1]]},
-    "kinds float": {"kinds": [1.5]}, "kinds true": {"kinds": [True]},
-    "kinds huge": {"kinds": [10**30]}, "ids short": {"ids": ["ab"]}, "ids null": {"ids": [None]},
-    "ids object": {"ids": {}}, "limit -1": {"limit": -1}, "limit text": {"limit": "1"},
-    "limit huge": {"limit": 10**40}, "since text": {"since": "now"},
+    "null": None,
+    "list": [],
+    "text": "x",
+    "kinds text": {"kinds": "1"},
+    "kinds null": {"kinds": None},
+    "kinds nested": {"kinds": [[1]]},
+    "kinds float": {"kinds": [1.5]},
+    "kinds true": {"kinds": [True]},
+    "kinds huge": {"kinds": [10**30]},
+    "ids short": {"ids": ["ab"]},
+    "ids null": {"ids": [None]},
+    "ids object": {"ids": {}},
+    "limit -1": {"limit": -1},
+    "limit text": {"limit": "1"},
+    "limit huge": {"limit": 10**40},
+    "since text": {"since": "now"},
     "since huge": {"since": 10**40},
-    "until -huge": {"until": -(10**40)}, "tag empty": {"#": ["x"]}, "tag long": {"#abc": ["x"]},
-    "tag digit": {"#1": ["x"]}, "tag control": {"#\x00": ["x"]}, "tag wide": {"#é": ["x"]},
-    "tag null": {"#t": None}, "tag numbers": {"#t": [1]}, "e short": {"#e": ["x"]},
-    "unknown": {"colour": 1}, "search": {"search": "x"}, "search number": {"search": 1},
-    "enc": {"#enc": ["secretbox-v1"]}, "tier": {"#snow:tier": ["public"]},
-    "visibility": {"#visibility": ["private"]}, "scope": {"#scope": ["x"]},
-}  # fmt: skip
+    "until -huge": {"until": -(10**40)},
+    "tag empty": {"#": ["x"]},
+    "tag long": {"#abc": ["x"]},
+    "tag digit": {"#1": ["x"]},
+    "tag control": {"#\x00": ["x"]},
+    "tag wide": {"#é": ["x"]},
+    "tag null": {"#t": None},
+    "tag numbers": {"#t": [1]},
+    "e short": {"#e": ["x"]},
+    "unknown": {"colour": 1},
+    "search": {"search": "x"},
+    "search number": {"search": 1},
+    "enc": {"#enc": ["secretbox-v1"]},
+    "tier": {"#snow:tier": ["public"]},
+    "visibility": {"#visibility": ["private"]},
+    "scope": {"#scope": ["x"]},
+}
 
 
 async def test_an_odd_message_is_answered_and_nothing_else_happens(rookery: Rookery) -> None:
@@ -225,15 +281,20 @@ async def test_a_subscription_id_comes_back_as_it_was(rookery: Rookery) -> None:
 
 MANNERLESS = {
     "reserved bits": frame_of(1, b"[]", rsv=0x70),
-    "compressed, not agreed": frame_of(1, b"[]", rsv=0x40), "reserved opcode": frame_of(3, b"x"),
-    "reserved control": frame_of(11, b"x"), "fragmented ping": frame_of(9, b"x", final=False),
-    "long ping": frame_of(9, b"x" * 126), "continuation of nothing": frame_of(0, b"x"),
+    "compressed, not agreed": frame_of(1, b"[]", rsv=0x40),
+    "reserved opcode": frame_of(3, b"x"),
+    "reserved control": frame_of(11, b"x"),
+    "fragmented ping": frame_of(9, b"x", final=False),
+    "long ping": frame_of(9, b"x" * 126),
+    "continuation of nothing": frame_of(0, b"x"),
     "text in a text": frame_of(1, b"[", final=False) + frame_of(1, b"]"),
-    "close of one byte": frame_of(8, b"\x03"), "close 1005": frame_of(8, b"\x03\xed"),
-    "close 0": frame_of(8, b"\x00\x00"), "close in bad UTF-8": frame_of(8, b"\x03\xe8\xff\xfe"),
+    "close of one byte": frame_of(8, b"\x03"),
+    "close 1005": frame_of(8, b"\x03\xed"),
+    "close 0": frame_of(8, b"\x00\x00"),
+    "close in bad UTF-8": frame_of(8, b"\x03\xe8\xff\xfe"),
     "length over 2^63": b"\x81\xff" + b"\xff" * 8 + b"abcd",
     "length of 2^62": b"\x81\xff" + b"\x3f" + b"\xff" * 7 + b"abcd",
-}  # fmt: skip
+}
 
 
 async def test_broken_framing_ends_the_connection(rookery: Rookery) -> None:
@@ -250,9 +311,11 @@ async def test_broken_framing_ends_the_connection(rookery: Rookery) -> None:
 async def test_frames_that_are_no_text_of_nostr_get_a_notice(rookery: Rookery) -> None:
     async with raw(rookery) as (reader, writer):
         for odd in (
-            frame_of(2, b"\x00\x01"), frame_of(1, b"\xff\xfe"), frame_of(1, b'["REQ","\xc3",{}]'),
+            frame_of(2, b"\x00\x01"),
+            frame_of(1, b"\xff\xfe"),
+            frame_of(1, b'["REQ","\xc3",{}]'),
             frame_of(1, b"", final=False) + frame_of(0, b"", final=False) + frame_of(0, b""),
-        ):  # fmt: skip
+        ):
             writer.write(odd)
             async with asyncio.timeout(5):
                 assert b"NOTICE" in await reader.readuntil(b"]")
@@ -336,21 +399,67 @@ async def test_odd_numbers_in_other_tags_do_no_harm(rookery: Rookery) -> None:
                 (cast.alice, 1, [["nonce", "1", number]]),
                 (cast.alice, 9007, [["h", f"g{abs(hash(number))}"], ["supported_kinds", number]]),
                 (cast.alice, 9009, [["h", "x"], ["code", "12345678"], ["expiration", number]]),
-                (cast.robot, 30093, [["d", "a:preference"], ["k", "aman_preference"], ["hk", "a"],
-                                     ["v", number], ["ts", number]]),
-                (cast.robot, 30093, [["d", "a:preference"], ["k", "aman_preference"], ["hk", "a"],
-                                     ["v", "1"], ["ts", number]]),
+                (
+                    cast.robot,
+                    30093,
+                    [
+                        ["d", "a:preference"],
+                        ["k", "aman_preference"],
+                        ["hk", "a"],
+                        ["v", number],
+                        ["ts", number],
+                    ],
+                ),
+                (
+                    cast.robot,
+                    30093,
+                    [
+                        ["d", "a:preference"],
+                        ["k", "aman_preference"],
+                        ["hk", "a"],
+                        ["v", "1"],
+                        ["ts", number],
+                    ],
+                ),
                 (cast.robot, 1988, [["d", "s"], ["seq", number], ["chunk", f"{number}/{number}"]]),
                 (cast.robot, 1988, [["d", "s"], ["split", f"{number}/9"]]),
                 (cast.alice, 62, [["relay", number]]),
-            ):  # fmt: skip
+            ):
                 _, text = await wire.publish(key.sign(kind, tags, "", now))
                 assert not text.startswith("error:"), (number[:8], kind, tags)
 
 
-ODD_IDS = ["", " ", "\x00", "a\x00b", "\n", "\x1b[31m", "\x7f", "\u202e", "\ud7ff", "\uffff", "'",
-           '"', "a/b", "?", "#", ".", "..", " tea", "tea ", "x" * 65, "x" * 100_000, "%00", "`",
-           "\\", "'; DROP TABLE events; --", "😀" * 64, "é", "e\u0301", "\x85"]  # fmt: skip
+ODD_IDS = [
+    "",
+    " ",
+    "\x00",
+    "a\x00b",
+    "\n",
+    "\x1b[31m",
+    "\x7f",
+    "\u202e",
+    "\ud7ff",
+    "\uffff",
+    "'",
+    '"',
+    "a/b",
+    "?",
+    "#",
+    ".",
+    "..",
+    " tea",
+    "tea ",
+    "x" * 65,
+    "x" * 100_000,
+    "%00",
+    "`",
+    "\\",
+    "'; DROP TABLE events; --",
+    "😀" * 64,
+    "é",
+    "e\u0301",
+    "\x85",
+]
 
 
 async def test_odd_group_ids_do_no_harm(rookery: Rookery) -> None:
@@ -370,8 +479,12 @@ async def test_odd_group_ids_do_no_harm(rookery: Rookery) -> None:
                 event = cast.stranger.sign(kind, tags, "", now)
                 accepted, text = await wire.publish(event)
                 assert not text.startswith("error:"), (id_[:20], kind, text)
-            for filter_ in ({"#h": [id_]}, {"#d": [id_]}, {"kinds": [39000], "#d": [id_]},
-                            {"kinds": [30078], "#d": [f"{id_}:"]}):  # fmt: skip
+            for filter_ in (
+                {"#h": [id_]},
+                {"#d": [id_]},
+                {"kinds": [39000], "#d": [id_]},
+                {"kinds": [30078], "#d": [f"{id_}:"]},
+            ):
                 await wire.query(filter_)
         for id_ in made:
             [state] = await wire.query({"kinds": [39000], "#d": [id_]})
@@ -471,17 +584,26 @@ async def test_failed_logins_change_nothing(rookery: Rookery) -> None:
         for tags, kind in (
             ([["relay", rookery.url], ["challenge", other.challenge]], 22242),
             ([["relay", "wss://elsewhere"], ["challenge", wire.challenge]], 22242),
-            ([["relay", rookery.url]], 22242), ([["challenge", wire.challenge]], 22242),
-            ([["relay"], ["challenge"]], 22242), ([], 22242),
+            ([["relay", rookery.url]], 22242),
+            ([["challenge", wire.challenge]], 22242),
+            ([["relay"], ["challenge"]], 22242),
+            ([], 22242),
             ([["relay", rookery.url], ["challenge", wire.challenge]], 1),
             ([["relay", rookery.url + "/x"], ["challenge", wire.challenge]], 22242),
-            ([["relay", rookery.url.replace("127.0.0.1", "evil.example")],
-              ["challenge", wire.challenge]], 22242),
+            (
+                [
+                    ["relay", rookery.url.replace("127.0.0.1", "evil.example")],
+                    ["challenge", wire.challenge],
+                ],
+                22242,
+            ),
             ([["relay", "ws://[::1"], ["challenge", wire.challenge]], 22242),
             ([["relay", "ws://localhost:99999999"], ["challenge", wire.challenge]], 22242),
-            ([["relay", rookery.url.replace("ws://", "ws://a@")],
-              ["challenge", wire.challenge]], 22242),
-        ):  # fmt: skip
+            (
+                [["relay", rookery.url.replace("ws://", "ws://a@")], ["challenge", wire.challenge]],
+                22242,
+            ),
+        ):
             for at in (now, now - 601, now + 601):
                 event = cast.owner.sign(kind, tags, "", at)
                 await wire.send_event(event, "AUTH")
@@ -513,18 +635,29 @@ def values(start: int, number: int) -> list[str]:
 LARGE_FILTERS: dict[str, list[dict[str, Any]]] = {
     "tag values": [{"#x": values(0, 55_000)}],
     "two tags": [{"#x": values(0, 27_000), "#y": values(0, 27_000)}],
-    "authors and tags": [{"#x": values(0, 16), "authors": [f"{n:064x}" for n in range(3000)],
-                          "#y": values(0, 30_000)}],
+    "authors and tags": [
+        {
+            "#x": values(0, 16),
+            "authors": [f"{n:064x}" for n in range(3000)],
+            "#y": values(0, 30_000),
+        }
+    ],
     "ids": [{"ids": [f"{n:064x}" for n in range(7000)]}],
     "kinds": [{"kinds": list(range(65_536))}],
-    "prefixes": [{"kinds": [30078], "#d": [f"{n}:" for n in range(40_000)], "#h": ["square"]},
-                 {"kinds": [1]}],
-    "prefixes, not leading": [{"kinds": [30078], "ids": ["f" * 64],
-                               "#d": [f"{n}:" for n in range(40_000)]}, {"kinds": [1]}],
-    "fifty filters": [{"authors": [f"{n + 99 * m:064x}" for n in range(90)], "kinds": [1, 2, 3]}
-                      for m in range(50)],
+    "prefixes": [
+        {"kinds": [30078], "#d": [f"{n}:" for n in range(40_000)], "#h": ["square"]},
+        {"kinds": [1]},
+    ],
+    "prefixes, not leading": [
+        {"kinds": [30078], "ids": ["f" * 64], "#d": [f"{n}:" for n in range(40_000)]},
+        {"kinds": [1]},
+    ],
+    "fifty filters": [
+        {"authors": [f"{n + 99 * m:064x}" for n in range(90)], "kinds": [1, 2, 3]}
+        for m in range(50)
+    ],
     "fifty of sixteen tags": [{"#x": values(99 * n, 16), "#t": values(n, 16)} for n in range(50)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LARGE_FILTERS)
@@ -618,12 +751,15 @@ async def test_costly_counts_do_not_starve_the_others(rookery: Rookery) -> None:
 ODD_REQUESTS = {
     "garbage": b"\x00\x01\x02\x03\r\n\r\n",
     "TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
-    "no version": b"GET /\r\n\r\n", "HTTP/9": b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
-    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "no version": b"GET /\r\n\r\n",
+    "HTTP/9": b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
     "long path": b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     "long header": b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
     "many headers": b"GET / HTTP/1.1\r\nHost: x\r\n"
-    + b"".join(b"X-%d: y\r\n" % n for n in range(5000)) + b"\r\n",
+    + b"".join(b"X-%d: y\r\n" % n for n in range(5000))
+    + b"\r\n",
     "up": b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "NUL in path": b"GET /\x00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     "post": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
@@ -647,17 +783,27 @@ ODD_REQUESTS = {
     "odd extensions": HANDSHAKE.replace(
         b"\r\n\r\n",
         b"\r\nSec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=99,,;\r\n"
-        b"Sec-WebSocket-Protocol: \x01, nostr\r\n\r\n"),
+        b"Sec-WebSocket-Protocol: \x01, nostr\r\n\r\n",
+    ),
     "odd forwarding": b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: \xff, 127.0.0.1\r\n"
     b"Forwarded: for=127.0.0.1\r\nConnection: close\r\n\r\n",
     "body behind the upgrade": HANDSHAKE + b"not a frame at all, but text" * 100,
-}  # fmt: skip
+}
 
 
 UNREADABLE = (
-    "long path", "HTTP/9", "smuggled", "bad chunks", "NUL in path", "long header",
-    "odd extensions", "two lengths", "HTTP/2", "no host", "many headers",
-)  # fmt: skip
+    "long path",
+    "HTTP/9",
+    "smuggled",
+    "bad chunks",
+    "NUL in path",
+    "long header",
+    "odd extensions",
+    "two lengths",
+    "HTTP/2",
+    "no host",
+    "many headers",
+)
 """The parser of HTTP gives up on these."""
 
 
@@ -770,9 +916,10 @@ async def test_a_removed_members_running_answer_stops(rookery: Rookery) -> None:
         ]
         await publish_all(wire, posts)
         for filters in (
-            [{"kinds": [9]}], [{"kinds": [9]}, {"#h": ["tea"], "kinds": [9, 11]}],
+            [{"kinds": [9]}],
+            [{"kinds": [9]}, {"#h": ["tea"], "kinds": [9, 11]}],
             [{"search": "psst"}],
-        ):  # fmt: skip
+        ):
             async with connected(rookery.url, **DEAF) as member:
                 await member.log_in(cast.alice, rookery.url, now)
                 await member.send("REQ", "all", *filters)

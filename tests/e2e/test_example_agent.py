@@ -47,11 +47,23 @@ class Program:
         key_file.write_text(self._key.nsec)
         self.lines.clear()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, str(PROGRAM), "--relay", self._url, "--key-file", str(key_file),
-            "--group", "tea", "--owner", cast.owner.npub, *args, cwd=self._home,
-            env={**os.environ, "HOME": str(self._home)}, stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            sys.executable,
+            str(PROGRAM),
+            "--relay",
+            self._url,
+            "--key-file",
+            str(key_file),
+            "--group",
+            "tea",
+            "--owner",
+            cast.owner.npub,
+            *args,
+            cwd=self._home,
+            env={**os.environ, "HOME": str(self._home)},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
         self._reading = asyncio.create_task(self._read(self._process))
 
     async def listening(self) -> None:

@@ -206,9 +206,14 @@ async def test_all_that_is_not_stored_is_named_with_its_reason(tmp_path: Path) -
     assert named.pop(len(lines) + 1).startswith("invalid: not JSON")
     assert not named
     assert tally == {
-        "file": str(file), "read": len(lines) + 1, "stored": 4, "passed_on": 1, "duplicates": 1,
-        "superseded": 1, "refused": 10,
-    }  # fmt: skip
+        "file": str(file),
+        "read": len(lines) + 1,
+        "stored": 4,
+        "passed_on": 1,
+        "duplicates": 1,
+        "superseded": 1,
+        "refused": 10,
+    }
     stored = [fields(json.loads(event.raw)) for event, why in lines if not why]  # type: ignore[union-attr]
     assert parsed(await export(rookery)) == stored
 
@@ -242,9 +247,16 @@ async def test_an_import_that_was_killed_goes_on(tmp_path: Path, *, running: boo
         if running:
             await rookery.start()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "relay", "import", str(file), "--data", str(rookery.folder),
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "relay",
+            "import",
+            str(file),
+            "--data",
+            str(rookery.folder),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
         async with until(30, "the import has begun") as tries:
             async for _ in tries:
                 if list(rookery.folder.glob("import-*.resume")):
@@ -266,9 +278,7 @@ async def test_an_import_survives_the_end_of_the_relay(tmp_path: Path) -> None:
     file = write(tmp_path / "many.jsonl", many(20_000))
     async with rookery:
         await rookery.start()
-        importing = asyncio.create_task(outputs(
-            "import", str(file), "--data", str(rookery.folder)
-        ))  # fmt: skip
+        importing = asyncio.create_task(outputs("import", str(file), "--data", str(rookery.folder)))
         async with until(30, "the import has begun") as tries:
             async for _ in tries:
                 if list(rookery.folder.glob("import-*.resume")):

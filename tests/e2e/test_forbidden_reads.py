@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 FLAGS = {
-    "square": [], "tea": ["private", "restricted", "closed"],
+    "square": [],
+    "tea": ["private", "restricted", "closed"],
     "cave": ["private", "hidden", "restricted", "closed"],
-}  # fmt: skip
+}
 
 
 def nip44() -> str:
@@ -61,8 +62,9 @@ class Stage:
         for group, flags in FLAGS.items():
             h = ["h", group]
             await self.say(admin, 9007, h, *([flag] for flag in flags))
-            await self.say(admin, 9000, h, ["p", cast.alice.pubkey],
-                           ["p", cast.robot.pubkey, "agent"])  # fmt: skip
+            await self.say(
+                admin, 9000, h, ["p", cast.alice.pubkey], ["p", cast.robot.pubkey, "agent"]
+            )
         await self.say(admin, 9000, ["h", "square"], ["p", cast.carol.pubkey])
 
 
@@ -70,9 +72,15 @@ class Stage:
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     async with Rookery(tmp_path / "data") as rookery, contextlib.AsyncExitStack() as stack:
         await rookery.init(
-            "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--agent",
-            cast.rover.pubkey, "--preset", "open",
-        )  # fmt: skip
+            "--owner",
+            cast.owner.pubkey,
+            "--agent",
+            cast.robot.pubkey,
+            "--agent",
+            cast.rover.pubkey,
+            "--preset",
+            "open",
+        )
         await rookery.start()
         stage = Stage(rookery, stack)
         await stage.make_groups()
@@ -199,8 +207,13 @@ async def test_a_reader_that_is_trusted_no_more_hears_no_more(stage: Stage) -> N
 
 
 def preference(ts: int) -> list[list[str]]:
-    return [["d", "hk:preference"], ["k", "aman_preference"], ["hk", "hk"], ["v", "1"],
-            ["ts", str(ts)]]  # fmt: skip
+    return [
+        ["d", "hk:preference"],
+        ["k", "aman_preference"],
+        ["hk", "hk"],
+        ["v", "1"],
+        ["ts", str(ts)],
+    ]
 
 
 def pref(ts: int) -> str:
@@ -230,8 +243,9 @@ async def test_remote_signing_comes_to_those_who_name_a_key(stage: Stage) -> Non
     wire = await stage.enter()
     for sub, filter_ in (
         ("all", {"kinds": [24133, 1]}),
-        ("to", {"kinds": [24133], "#p": [cast.bob.pubkey]}), ("by", {"authors": [signer.pubkey]}),
-    ):  # fmt: skip
+        ("to", {"kinds": [24133], "#p": [cast.bob.pubkey]}),
+        ("by", {"authors": [signer.pubkey]}),
+    ):
         await wire.send("REQ", sub, filter_, {"kinds": [1]})
         assert await wire.receive() == ["EOSE", sub]
     message = await stage.say(signer, 24133, ["p", cast.bob.pubkey], content="psst")

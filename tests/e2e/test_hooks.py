@@ -43,9 +43,13 @@ async def den(folder: Path) -> AsyncIterator[Rookery]:
     """A relay of one owner with two agents, both in the group `den`."""
     async with Rookery(folder) as rookery:
         await rookery.init(
-            "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--agent",
+            "--owner",
+            cast.owner.pubkey,
+            "--agent",
+            cast.robot.pubkey,
+            "--agent",
             cast.rover.pubkey,
-        )  # fmt: skip
+        )
         await rookery.start()
         async with machine(cast.owner, rookery.url) as owner:
             for args in (("create", "den"), ("add", "den", cast.robot.npub, cast.rover.npub)):
@@ -57,8 +61,10 @@ async def den(folder: Path) -> AsyncIterator[Rookery]:
 async def a_session(agent: Machine) -> None:
     """What an agent does in one, told by its hooks."""
     transcript = agent.home / "transcript.jsonl"
-    thought = {"type": "assistant", "message": {
-        "content": [{"type": "thinking", "thinking": " the first row wins "}]}}  # fmt: skip
+    thought = {
+        "type": "assistant",
+        "message": {"content": [{"type": "thinking", "thinking": " the first row wins "}]},
+    }
     transcript.write_text("not JSON\n" + json.dumps(thought) + "\n")
     where = {"transcript_path": str(transcript)}
     assert await agent.hook("SessionStart", source="startup") == ""
@@ -67,14 +73,17 @@ async def a_session(agent: Machine) -> None:
     await agent.hook("PostToolUse", tool_name="Read", tool_input={"file_path": "/w/store.py"})
     await agent.hook("PostToolUse", tool_name="Edit", tool_input={"file_path": "/w/store.py"})
     await agent.hook(
-        "PostToolUse", tool_name="Bash", tool_input={"command": "git commit -m dedupe"},
+        "PostToolUse",
+        tool_name="Bash",
+        tool_input={"command": "git commit -m dedupe"},
         tool_response="[main abc1234] dedupe\n 1 file changed, 3 insertions(+)\n",
-    )  # fmt: skip
+    )
     await agent.hook(
-        "PostToolUseFailure", tool_name="Bash",
+        "PostToolUseFailure",
+        tool_name="Bash",
         tool_input={"command": "curl -H 'Authorization: Bearer abcdefghijklmnopqrstuvwxyz'"},
         tool_response="password = hunter2 failed",
-    )  # fmt: skip
+    )
     await agent.hook("Stop", **where)
 
 
@@ -97,13 +106,17 @@ async def test_what_an_agent_did_on_one_machine_is_found_on_another(tmp_path: Pa
         assert (await there.told("sync"))["fetched"] == 7
         (found,) = await there.told("search", "dedupe")
         assert (found["obs_type"], found["content_preview"]) == (
-            "git_commit", "git commit -m dedupe"
-        )  # fmt: skip
+            "git_commit",
+            "git commit -m dedupe",
+        )
         (whole,) = await there.told("search", "dedupe", "--full")
         assert whole["metadata"] == {
-            "branch": "main", "commit_hash": "abc1234", "commit_message": "dedupe",
-            "files_changed": 1, "insertions": 3,
-        }  # fmt: skip
+            "branch": "main",
+            "commit_hash": "abc1234",
+            "commit_message": "dedupe",
+            "files_changed": 1,
+            "insertions": 3,
+        }
         assert "git_commit git commit -m dedupe" in (await there.told("context"))["context"]
         assert "git_commit git commit -m dedupe" in await there.hook("SessionStart", source="clear")
         everything = json.dumps(await there.told("search", "curl OR Bearer", "--full"))
@@ -133,8 +146,12 @@ async def test_a_session_while_the_relay_is_away_is_all_there_when_it_is_back(
 
         await rookery.start("--port", rookery.url.rpartition(":")[2])
         assert await agent.told("sync") == {
-            "sent": 7, "refused": 0, "waiting": 0, "fetched": 0, "deleted": 0,
-        }  # fmt: skip
+            "sent": 7,
+            "refused": 0,
+            "waiting": 0,
+            "fetched": 0,
+            "deleted": 0,
+        }
         before = await agent.told("search", "dedupe", "--full")
         assert (await agent.told("rebuild"))["records"] == 7
         (after,), (known,) = await agent.told("search", "dedupe", "--full"), before

@@ -164,12 +164,25 @@ def moderation(chance: random.Random, groups: list[str], said: list[str]) -> Ite
         group, other = chance.sample(groups, 2)
         who = chance.choice(people).pubkey
         e = [["e", event_id] for event_id in chance.sample(said, min(3, len(said)))]
-        kind, tags = chance.choice([
-            (9, []), (9, []), (9, []), (9010, e), (9010, e), (9010, []), (9005, e[:1]), (5, e[:1]),
-            (9000, [["p", who, *chance.choice([(), ("admin",)])]]), (9001, [["p", who]]),
-            (9002, [["parent", other]]), (9002, [["parent", other]]), (9002, [["hidden"]]),
-            (9002, [["child", other], ["visible"]]), (9002, [["visible"]]),
-        ])  # fmt: skip
+        kind, tags = chance.choice(
+            [
+                (9, []),
+                (9, []),
+                (9, []),
+                (9010, e),
+                (9010, e),
+                (9010, []),
+                (9005, e[:1]),
+                (5, e[:1]),
+                (9000, [["p", who, *chance.choice([(), ("admin",)])]]),
+                (9001, [["p", who]]),
+                (9002, [["parent", other]]),
+                (9002, [["parent", other]]),
+                (9002, [["hidden"]]),
+                (9002, [["child", other], ["visible"]]),
+                (9002, [["visible"]]),
+            ]
+        )
         number += 1
         yield owner.sign(kind, [["h", group], *tags], f"{number}", int(time.time()))
 

@@ -32,9 +32,14 @@ CALL = {"Content-Type": "application/nostr+json+rpc"}
 async def signature(url: str, body: str, who: SecretKey) -> str:
     """What the script of the guide prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SIGN, url, body, env={**os.environ, "ROOKERY_KEY": who.nsec},
+        sys.executable,
+        "-c",
+        SIGN,
+        url,
+        body,
+        env={**os.environ, "ROOKERY_KEY": who.nsec},
         stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     out, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0
     return out.decode().strip()

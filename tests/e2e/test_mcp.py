@@ -49,8 +49,9 @@ def begin_repository(folder: Path) -> None:
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "Begin"]):
         subprocess.run(
             ["git", "-c", "user.name=Ann", "-c", "user.email=a@example.com", *arguments],
-            cwd=folder, check=True,
-        )  # fmt: skip
+            cwd=folder,
+            check=True,
+        )
 
 
 @asynccontextmanager
@@ -90,10 +91,16 @@ WAYS = pytest.mark.parametrize("way", [over_stdio, over_http])
 async def listening(place: Machine) -> AsyncIterator[tuple[str, str]]:
     """A server over HTTP: its URL and its token. It ends well."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *COMMAND, "--http", "0", cwd=place.work, env=place.environ,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        sys.executable,
+        *COMMAND,
+        "--http",
+        "0",
+        cwd=place.work,
+        env=place.environ,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     assert process.stderr is not None
     said = b""
     try:
@@ -151,9 +158,10 @@ async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
     rookery = Rookery(tmp_path / "relay")
     agents = (cast.robot, cast.rover)
     await rookery.init(
-        "--owner", cast.owner.pubkey,
+        "--owner",
+        cast.owner.pubkey,
         *(word for agent in agents for word in ("--agent", agent.pubkey)),
-    )  # fmt: skip
+    )
     async with rookery:
         await rookery.start()
         async with Client(rookery.url, cast.owner) as owner:
@@ -232,13 +240,22 @@ async def test_every_tool_answers_what_another_machine_told(
         # Three steps, each with a small answer.
         found = await agent.answer("search", query="dedupe", orderBy="blended", project="rooster")
         assert {row["obs_type"] for row in found} == {
-            "file_read", "file_edit", "command", "git_commit"
-        }  # fmt: skip
+            "file_read",
+            "file_edit",
+            "command",
+            "git_commit",
+        }
         (command,) = await agent.answer("search", query="dedupe", obs_type="command")
         assert list(command) == [
-            "id", "timestamp", "obs_type", "content_preview", "file_path", "session_id",
-            "is_pinned", "event_id",
-        ]  # fmt: skip
+            "id",
+            "timestamp",
+            "obs_type",
+            "content_preview",
+            "file_path",
+            "session_id",
+            "is_pinned",
+            "event_id",
+        ]
         assert len(command["content_preview"]) == 120
         assert len(command["event_id"]) == 64
         around = await agent.answer("timeline", anchor=command["id"], before=1, after=50)
@@ -297,8 +314,11 @@ BAD: Sequence[tuple[str, dict[str, object], str]] = [
     ("search", {"query": "a", "limit": 0}, "limit must be at least 1"),
     ("search", {"query": "a", "offset": -1}, "offset must be at least 0"),
     ("search", {"query": "a", "order_by": "blended"}, "did you mean orderBy?"),
-    ("search", {"query": "a", "orderBy": "x"},
-     'invalid orderBy: "x" (expected "relevance" or "blended")'),
+    (
+        "search",
+        {"query": "a", "orderBy": "x"},
+        'invalid orderBy: "x" (expected "relevance" or "blended")',
+    ),
     ("get_observations", {}, "ids is missing"),
     ("get_observations", {"ids": "1"}, "ids must be an array of integers"),
     ("get_observations", {"ids": []}, "ids array must not be empty"),
@@ -318,7 +338,7 @@ BAD: Sequence[tuple[str, dict[str, object], str]] = [
     ("create_marker", {"text": ""}, "text must not be empty"),
     ("create_marker", {"text": "a", "project": 5}, "project must be a string"),
     ("current_stance", {"alpha": "fast"}, "alpha must be a number"),
-]  # fmt: skip
+]
 
 
 @WAYS

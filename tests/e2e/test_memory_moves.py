@@ -30,17 +30,32 @@ def record(d: str, content: object, at: int, by: SecretKey = cast.robot) -> Even
 
 
 def preference(ts: int, at: int) -> Event:
-    tags = [["d", "a:preference"], ["k", "aman_preference"], ["hk", "a"], ["v", "1"],
-            ["ts", str(ts)]]  # fmt: skip
+    tags = [
+        ["d", "a:preference"],
+        ["k", "aman_preference"],
+        ["hk", "a"],
+        ["v", "1"],
+        ["ts", str(ts)],
+    ]
     content = {"history_key": "a", "preference": f"tea {ts}", "updated_at": ts}
     return cast.robot.sign(30093, tags, json.dumps(content), at)
 
 
 def tool(name: str, text: str, at: int) -> Event:
-    tags = [["d", f"a:{name}"], ["k", "aman_tool_history"], ["hk", "a"], ["v", "1"],
-            ["ts", str(at)]]  # fmt: skip
-    content = {"history_key": "a", "tool_name": "kettle", "success": True, "content": text,
-               "created_at": at}  # fmt: skip
+    tags = [
+        ["d", f"a:{name}"],
+        ["k", "aman_tool_history"],
+        ["hk", "a"],
+        ["v", "1"],
+        ["ts", str(at)],
+    ]
+    content = {
+        "history_key": "a",
+        "tool_name": "kettle",
+        "success": True,
+        "content": text,
+        "created_at": at,
+    }
     return cast.robot.sign(30095, tags, json.dumps(content), at)
 
 
@@ -53,21 +68,32 @@ OLD, NEW = preference(T + 5, T + 9), preference(T + 9, T + 5)
 FIRST, SECOND = tool("kept", "hot", T + 3), tool("kept", "cold", T + 4)
 
 WRITTEN = [
-    OLD, NEW, FIRST, *reversed(TWINS), FORGOTTEN, FORGOTTEN_BY_ADDRESS,
+    OLD,
+    NEW,
+    FIRST,
+    *reversed(TWINS),
+    FORGOTTEN,
+    FORGOTTEN_BY_ADDRESS,
     cast.robot.sign(5, [["e", FORGOTTEN.id]], "", T + 1),
     cast.robot.sign(5, [["a", f"30095:{cast.robot.pubkey}:a:gone"]], "", T + 1),
     record("snowclaw:config:global", {"respond_mode": "all"}, T, cast.owner),
-    cast.robot.sign(1988, [["d", "s"], ["role", "user"]], "é\u2028 \\ \"tea\"", T),
+    cast.robot.sign(1988, [["d", "s"], ["role", "user"]], 'é\u2028 \\ "tea"', T),
     cast.robot.sign(1988, [["d", "s"], ["role", "assistant"]], "", T),
     cast.robot.sign(78, [["d", "my-app"]], "x", T),
-]  # fmt: skip
+]
 """All of it is taken, in this order."""
 
 LATE = [
-    (OLD, NEWER_IS_STORED), (NEW, ALREADY_HERE), (SECOND, TAKEN_BY_THE_FIRST),
-    (FIRST, ALREADY_HERE), (TWINS[1], NEWER_IS_STORED), (TWINS[0], ALREADY_HERE),
-    (FORGOTTEN, DELETED), (FORGOTTEN_BY_ADDRESS, DELETED), (tool("gone", "y", T + 1), DELETED),
-]  # fmt: skip
+    (OLD, NEWER_IS_STORED),
+    (NEW, ALREADY_HERE),
+    (SECOND, TAKEN_BY_THE_FIRST),
+    (FIRST, ALREADY_HERE),
+    (TWINS[1], NEWER_IS_STORED),
+    (TWINS[0], ALREADY_HERE),
+    (FORGOTTEN, DELETED),
+    (FORGOTTEN_BY_ADDRESS, DELETED),
+    (tool("gone", "y", T + 1), DELETED),
+]
 
 
 async def made(folder: Path) -> Rookery:

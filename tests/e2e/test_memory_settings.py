@@ -61,19 +61,36 @@ def signed(
 
 def preference(hk: str, ts: int, text: str = "tea", at: int | None = None) -> Event:
     return signed(
-        cast.robot, 30093, ["d", f"{hk}:preference"], ["k", "aman_preference"], ["hk", hk],
-        ["v", "1"], ["ts", str(ts)], at=at,
+        cast.robot,
+        30093,
+        ["d", f"{hk}:preference"],
+        ["k", "aman_preference"],
+        ["hk", hk],
+        ["v", "1"],
+        ["ts", str(ts)],
+        at=at,
         content={"history_key": hk, "preference": text, "updated_at": ts},
-    )  # fmt: skip
+    )
 
 
 def tool(hk: str, name: str, ts: int) -> Event:
     return signed(
-        cast.robot, 30095, ["d", f"{hk}:{name}"], ["k", "aman_tool_history"], ["hk", hk],
-        ["v", "1"], ["ts", str(ts)], at=ts,
-        content={"history_key": hk, "tool_name": "kettle", "success": True, "content": "hot",
-                 "created_at": ts},
-    )  # fmt: skip
+        cast.robot,
+        30095,
+        ["d", f"{hk}:{name}"],
+        ["k", "aman_tool_history"],
+        ["hk", hk],
+        ["v", "1"],
+        ["ts", str(ts)],
+        at=ts,
+        content={
+            "history_key": hk,
+            "tool_name": "kettle",
+            "success": True,
+            "content": "hot",
+            "created_at": ts,
+        },
+    )
 
 
 def core(by: SecretKey, text: str = "x", *tags: Sequence[str]) -> Event:
@@ -108,11 +125,13 @@ def nmem_record() -> Event:
 def entry(text: str) -> Event:
     own = f"{text} {time.monotonic_ns()}"
     hash_ = sha256(own.encode()).hexdigest()
-    content = {"content": own, "author": {"id": "r", "name": "R"}, "content_hash": hash_,
-               "timestamp": "2026-02-02T16:00:00Z"}  # fmt: skip
-    return signed(
-        cast.robot, 78, ["d", f"anamnesis:memory:{hash_}"], ["x", hash_], content=content
-    )
+    content = {
+        "content": own,
+        "author": {"id": "r", "name": "R"},
+        "content_hash": hash_,
+        "timestamp": "2026-02-02T16:00:00Z",
+    }
+    return signed(cast.robot, 78, ["d", f"anamnesis:memory:{hash_}"], ["x", hash_], content=content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,59 +147,84 @@ class Change:
 
 CHANGES = {
     "owners": Change(
-        f'[actors]\nowners = ["{cast.carol.pubkey}"]\n', lambda: config_record(cast.carol),
-        (False, "restricted: only an owner may write config"), TAKEN,
+        f'[actors]\nowners = ["{cast.carol.pubkey}"]\n',
+        lambda: config_record(cast.carol),
+        (False, "restricted: only an owner may write config"),
+        TAKEN,
     ),
     "agents": Change(
-        f'[actors]\nagents = ["{cast.rover.pubkey}"]\n', lambda: core(cast.rover),
-        AGENTS_ONLY, TAKEN,
+        f'[actors]\nagents = ["{cast.rover.pubkey}"]\n',
+        lambda: core(cast.rover),
+        AGENTS_ONLY,
+        TAKEN,
     ),
     "agent_role": Change(
-        '[actors]\nagent_role = "helper"\n', lambda: core(cast.bob, "x", ["h", "tea"]),
-        AGENTS_ONLY, TAKEN,
+        '[actors]\nagent_role = "helper"\n',
+        lambda: core(cast.bob, "x", ["h", "tea"]),
+        AGENTS_ONLY,
+        TAKEN,
     ),
     "owner_annotations": Change(
-        "[memory]\nowner_annotations = true\n", lambda: user_memory(cast.owner, {}),
-        AGENTS_ONLY, TAKEN,
+        "[memory]\nowner_annotations = true\n",
+        lambda: user_memory(cast.owner, {}),
+        AGENTS_ONLY,
+        TAKEN,
     ),
     "schema": Change(
-        '[memory]\nschema = "lenient"\n', lambda: user_memory(cast.robot, {"notes": 7}),
-        (False, "invalid: content.notes must be an array of strings"), TAKEN,
+        '[memory]\nschema = "lenient"\n',
+        lambda: user_memory(cast.robot, {"notes": 7}),
+        (False, "invalid: content.notes must be an array of strings"),
+        TAKEN,
     ),
     "schema of one system": Change(
-        '[memory.nmem]\nschema = "off"\n', nmem_record,
-        (False, "invalid: d must be nmem:session:<id> or nmem:pin:<event id>"), TAKEN,
+        '[memory.nmem]\nschema = "off"\n',
+        nmem_record,
+        (False, "invalid: d must be nmem:session:<id> or nmem:pin:<event id>"),
+        TAKEN,
     ),
     "reject_patterns": Change(
-        '[memory]\nreject_patterns = ["milk"]\n', lambda: core(cast.robot, "with milk"),
-        TAKEN, (False, "blocked: content matches a reject pattern"),
+        '[memory]\nreject_patterns = ["milk"]\n',
+        lambda: core(cast.robot, "with milk"),
+        TAKEN,
+        (False, "blocked: content matches a reject pattern"),
     ),
     "ts_rule": Change(
         '[memory.aman]\nts_rule = "equal"\n',
         lambda: preference(str(time.monotonic_ns()), 1_700_000_000, at=1_700_000_001),
-        TAKEN, (False, "invalid: ts must equal created_at"),
+        TAKEN,
+        (False, "invalid: ts must equal created_at"),
     ),
     "verify_hash": Change(
-        "[memory.aman]\nverify_hash = true\n", lambda: tool("a", str(time.monotonic_ns()), 1),
-        TAKEN, (False, "invalid: d does not match the payload hash"),
+        "[memory.aman]\nverify_hash = true\n",
+        lambda: tool("a", str(time.monotonic_ns()), 1),
+        TAKEN,
+        (False, "invalid: d does not match the payload hash"),
     ),
     "keys": Change(
-        f'[memory.envelopes]\nkeys = ["{cast.dave.pubkey}"]\n', envelope,
-        (False, "auth-required: sealed events need authentication"), TAKEN,
+        f'[memory.envelopes]\nkeys = ["{cast.dave.pubkey}"]\n',
+        envelope,
+        (False, "auth-required: sealed events need authentication"),
+        TAKEN,
     ),
     "max_chars": Change(
-        "[memory.anamnesis]\nmax_chars = 50\n", lambda: entry("x" * 50),
-        TAKEN, (False, "invalid: content.content must be a string of 1 to 50 characters"),
+        "[memory.anamnesis]\nmax_chars = 50\n",
+        lambda: entry("x" * 50),
+        TAKEN,
+        (False, "invalid: content.content must be a string of 1 to 50 characters"),
     ),
     "max_bytes": Change(
-        "[memory.anamnesis]\nmax_bytes = 50\n", lambda: entry("é" * 25),
-        TAKEN, (False, "invalid: content.content is over 50 bytes"),
+        "[memory.anamnesis]\nmax_bytes = 50\n",
+        lambda: entry("é" * 25),
+        TAKEN,
+        (False, "invalid: content.content is over 50 bytes"),
     ),
     "vouchers": Change(
-        '[memory.anamnesis]\nvouchers = "members"\n', vouch,
-        (False, "restricted: only agents and the owner may vouch"), TAKEN,
+        '[memory.anamnesis]\nvouchers = "members"\n',
+        vouch,
+        (False, "restricted: only agents and the owner may vouch"),
+        TAKEN,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.proves("G-01")
@@ -215,9 +259,16 @@ async def test_what_decides_about_reads_takes_effect_on_an_open_connection(
 ) -> None:
     plain = preference("a", 5)
     sealed = signed(
-        cast.robot, 30094, ["d", "a:summary"], ["k", "aman_summary"], ["hk", "a"], ["v", "1"],
-        ["ts", "5"], ["enc", "secretbox-v1"], content="A" * 56,
-    )  # fmt: skip
+        cast.robot,
+        30094,
+        ["d", "a:summary"],
+        ["k", "aman_summary"],
+        ["hk", "a"],
+        ["v", "1"],
+        ["ts", "5"],
+        ["enc", "secretbox-v1"],
+        content="A" * 56,
+    )
     by_key = {"kinds": [1080], "authors": [cast.dave.pubkey]}
     letter = envelope()
     async with connected(rookery.url) as wire, connected(rookery.url) as reader:
@@ -263,9 +314,7 @@ async def test_an_envelope_key_that_is_taken_away_is_live_no_more(rookery: Rooke
             heard.append(await reader.receive())
         assert [frame for frame in heard if frame[0] == "EVENT"] == []
         await enforce(rookery, listed)
-        assert {event["id"] for event in await reader.query(by_key)} == {
-            open_one.id, sealed_one.id
-        }  # fmt: skip
+        assert {event["id"] for event in await reader.query(by_key)} == {open_one.id, sealed_one.id}
 
 
 @pytest.mark.proves("A-20")

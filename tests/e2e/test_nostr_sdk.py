@@ -170,9 +170,7 @@ class Person:
 
     def got(self, sub: str) -> list[str]:
         """Contents of what a subscription brought so far."""
-        return [
-            frame[2]["content"] for frame in self.messages if frame[:2] == ["EVENT", sub]
-        ]
+        return [frame[2]["content"] for frame in self.messages if frame[:2] == ["EVENT", sub]]
 
     async def gets(self, sub: str, content: str) -> None:
         """Wait until the subscription brings an event of this content."""
@@ -217,9 +215,14 @@ def aman(kind: int, label: str, d: str, payload: dict[str, Any], ts: int) -> tup
 
 def tool(content: str, ts: int) -> tuple[Any, ...]:
     payload = {
-        "history_key": HK, "tool_name": "weather", "success": True, "content": content,
-        "sender_id": cast.alice.pubkey, "group_id": "tea", "created_at": ts,
-    }  # fmt: skip
+        "history_key": HK,
+        "tool_name": "weather",
+        "success": True,
+        "content": content,
+        "sender_id": cast.alice.pubkey,
+        "group_id": "tea",
+        "created_at": ts,
+    }
     d = f"{HK}:{hashlib.sha256(compact(payload).encode()).hexdigest()}"
     return aman(30095, "aman_tool_history", d, payload, ts)
 
@@ -231,9 +234,11 @@ def preference(text: str, ts: int) -> tuple[Any, ...]:
 
 def group_memory(purpose: str, ts: int) -> tuple[Any, ...]:
     content = {
-        "purpose": purpose, "members": [[cast.alice.npub, "alice"]], "themes": ["oolong"],
+        "purpose": purpose,
+        "members": [[cast.alice.npub, "alice"]],
+        "themes": ["oolong"],
         "decisions": [["tea at four", ts]],
-    }  # fmt: skip
+    }
     return 30078, [["d", "snowclaw:memory:group:tea"], ["h", "tea"]], compact(content)
 
 
@@ -369,16 +374,24 @@ async def test_an_outsider_gets_nothing(scene: Scene, *, login: bool) -> None:
     else:
         assert word in await outsider.why_not(**memory)
     for conditions in (
-        {"ids": ids}, {"kinds": [9]}, {"authors": [cast.robot.pubkey]}, {"kinds": GROUP_KINDS},
-        {"p": [cast.alice.pubkey]}, {"since": scene.now - 100, "kinds": [9, 11, 12]},
-        {"d": ["tea:preference"]}, {"kinds": [39002], "d": ["tea"]},
-    ):  # fmt: skip
+        {"ids": ids},
+        {"kinds": [9]},
+        {"authors": [cast.robot.pubkey]},
+        {"kinds": GROUP_KINDS},
+        {"p": [cast.alice.pubkey]},
+        {"since": scene.now - 100, "kinds": [9, 11, 12]},
+        {"d": ["tea:preference"]},
+        {"kinds": [39002], "d": ["tea"]},
+    ):
         assert await outsider.fetch(**conditions) == [], conditions
 
     live = await outsider.subscribe(
-        {"kinds": [9]}, {"kinds": GROUP_KINDS}, {"authors": [cast.robot.pubkey]}, {"kinds": [1]},
+        {"kinds": [9]},
+        {"kinds": GROUP_KINDS},
+        {"authors": [cast.robot.pubkey]},
+        {"kinds": [1]},
         {"d": ["tea:preference", "snowclaw:memory:group:tea"]},
-    )  # fmt: skip
+    )
     await scene.robot.say(9, [["h", "tea"]], "not for everybody")
     await scene.robot.say(*preference("white", scene.now + 3))
     await scene.owner.say(1, [], "for everybody")
@@ -389,10 +402,15 @@ async def test_an_outsider_gets_nothing(scene: Scene, *, login: bool) -> None:
         if login:
             await wire.log_in(cast.stranger, scene.rookery.url, int(time.time()))
         for filter_ in (
-            {"ids": ids}, {"kinds": [9]}, {"authors": [cast.robot.pubkey]}, {"#h": ["tea"]},
-            {"kinds": [30078]}, {"kinds": [30093, 30095], "#h": ["tea"]}, {"kinds": GROUP_KINDS},
+            {"ids": ids},
+            {"kinds": [9]},
+            {"authors": [cast.robot.pubkey]},
+            {"#h": ["tea"]},
+            {"kinds": [30078]},
+            {"kinds": [30093, 30095], "#h": ["tea"]},
+            {"kinds": GROUP_KINDS},
             {"#d": ["snowclaw:memory:group:tea"]},
-        ):  # fmt: skip
+        ):
             await wire.send("COUNT", "c", filter_)
             frame = await wire.receive()
             if frame[0] == "COUNT":  # and its HyperLogLog, where it has one, counts nobody
@@ -432,9 +450,11 @@ async def test_a_removed_members_open_subscription_is_silent_at_once(scene: Scen
     await member.gets(live, "marker")
     assert member.got(live) == ["to all of you", "marker"]
     assert scene.owner.got(staying) == [
-        "to all of you", "not to alice", preference("not to alice either", scene.now + 4)[2],
+        "to all of you",
+        "not to alice",
+        preference("not to alice either", scene.now + 4)[2],
         "marker",
-    ]  # fmt: skip
+    ]
 
     assert await member.fetch(kinds=[9]) == []
     assert await member.fetch(authors=[cast.robot.pubkey], kinds=[9, 30093, 30095, 30078]) == []

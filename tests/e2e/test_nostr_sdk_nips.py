@@ -245,9 +245,10 @@ async def test_a_search_finds_words_and_takes_any_query(place: Place) -> None:
 
 @pytest.mark.proves("N77-01", "N77-02", "N77-06")
 @pytest.mark.parametrize(
-    "direction", [SyncDirection.DOWN, SyncDirection.UP, SyncDirection.BOTH],
+    "direction",
+    [SyncDirection.DOWN, SyncDirection.UP, SyncDirection.BOTH],
     ids=lambda direction: direction.name,
-)  # fmt: skip
+)
 async def test_two_sides_get_what_the_other_has(
     place: Place, tmp_path: Path, direction: SyncDirection
 ) -> None:

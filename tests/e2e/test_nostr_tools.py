@@ -46,9 +46,13 @@ def node_modules() -> Path:
         if not (home / "done").exists():
             (home / "package.json").write_bytes(wanted)
             done = subprocess.run(
-                ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=home,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=INSTALL_S, check=False,
-            )  # fmt: skip
+                ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"],
+                cwd=home,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=INSTALL_S,
+                check=False,
+            )
             assert done.returncode == 0, done.stdout.decode()
             (home / "done").touch()
     return home / "node_modules"
@@ -71,8 +75,12 @@ async def tells(
     """The chapter of the script comes to its end."""
     shutil.copytree(HERE, stage)
     (stage / "node_modules").symlink_to(node_modules)
-    people = [("owner", cast.owner), ("robot", cast.robot), ("alice", cast.alice),
-              ("stranger", cast.stranger)]  # fmt: skip
+    people = [
+        ("owner", cast.owner),
+        ("robot", cast.robot),
+        ("alice", cast.alice),
+        ("stranger", cast.stranger),
+    ]
     told = {
         "urls": [rookery.url for rookery in relays],
         "keys": {name: key.hex for name, key in people},
@@ -81,9 +89,7 @@ async def tells(
     assert (code, text.splitlines()[-1:]) == (0, [f"done: {chapter}"]), text
 
 
-@pytest.mark.parametrize(
-    "chapter", ["slots", "member", "outsiders", "removed", "config", "pool"]
-)
+@pytest.mark.parametrize("chapter", ["slots", "member", "outsiders", "removed", "config", "pool"])
 async def test_the_story_by_nostr_tools(node_modules: Path, tmp_path: Path, chapter: str) -> None:
     async with a_relay(tmp_path / "data", "group") as rookery:
         await tells("story.mjs", chapter, [rookery], node_modules, tmp_path / "node")
@@ -99,9 +105,13 @@ async def test_nostr_tools_pool_groups_and_login(
 
 async def _node(script: Path, chapter: str, told: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        "node", script, chapter, stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+        "node",
+        script,
+        chapter,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
     try:
         out, _ = await asyncio.wait_for(process.communicate(told.encode()), CHAPTER_S)
     finally:

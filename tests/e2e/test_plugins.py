@@ -151,13 +151,15 @@ async def test_an_import_asks_the_script_and_a_trusted_one_does_not(
         ("#!/bin/sh\nexec yes", "prints lines that are not JSON"),
         ("#!/bin/sh\nexec sleep 60", "did not answer in time"),
         ("#!/bin/sh\nread line; exit 7", "exited with 7"),
-        ("#!/bin/sh\nread line; echo '{\"id\":\"0\",\"action\":\"accept\"}'; exec cat",
-         "answered for an event that it was not asked about"),
+        (
+            '#!/bin/sh\nread line; echo \'{"id":"0","action":"accept"}\'; exec cat',
+            "answered for an event that it was not asked about",
+        ),
         ("#!/gone/interpreter\n", "cannot be started: No such file or directory"),
         ("exit 5", "exited with 5"),  # what is no program is read by sh
         ("#!/bin/sh\nexec yes >&2", "did not answer in time"),
     ],
-)  # fmt: skip
+)
 async def test_a_script_that_fails_lets_nothing_in_and_takes_nothing_down(
     rookery: Rookery, script: str, why: str
 ) -> None:
@@ -200,8 +202,9 @@ async def test_a_killed_script_is_started_again(rookery: Rookery) -> None:
                 if await wire.publish(cast.alice.sign(1, [], "two", now())) == STORED:
                     break
         assert await wire.publish(cast.bob.sign(1, [], "three", now())) == (
-            False, "blocked: not on the list",
-        )  # fmt: skip
+            False,
+            "blocked: not on the list",
+        )
         [other] = children(rookery.pid)
         assert other != pid
 

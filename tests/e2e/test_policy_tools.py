@@ -33,9 +33,7 @@ async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
 
 async def told(rookery: Rookery, *args: str) -> tuple[int, list[dict[str, Any]]]:
     """Exit code and lines of JSON of `rookery policy …`."""
-    code, out, err = await outputs(
-        "policy", *args, "--data", str(rookery.folder), "--json"
-    )
+    code, out, err = await outputs("policy", *args, "--data", str(rookery.folder), "--json")
     assert err == "", err
     return code, [json.loads(line) for line in out.splitlines()]
 
@@ -82,10 +80,19 @@ async def test_the_log_says_who_was_refused_and_why_and_not_what_they_said(
 
 async def test_the_log_follows_what_is_refused_from_now_on(rookery: Rookery) -> None:
     following = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "relay", "policy", "log", "--data", str(rookery.folder), "--follow",
-        "--json", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-m",
+        "relay",
+        "policy",
+        "log",
+        "--data",
+        str(rookery.folder),
+        "--follow",
+        "--json",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     assert following.stdout is not None
     assert following.stderr is not None
     try:
@@ -116,9 +123,7 @@ async def test_a_log_that_is_followed_ends_with_its_relay(rookery: Rookery) -> N
 
 
 @pytest.mark.proves("G-29")
-async def test_explain_and_diff_work_while_the_relay_runs(
-    rookery: Rookery, tmp_path: Path
-) -> None:
+async def test_explain_and_diff_work_while_the_relay_runs(rookery: Rookery, tmp_path: Path) -> None:
     now = int(time.time())
     said = alice.sign(9, [["h", "tea"]], "hello", now)
     async with connected(rookery.url) as wire:

@@ -417,10 +417,15 @@ async def test_an_installed_rookery_names_the_distribution(
 async def _run(command_: list[str], cwd: Path, *path: Path) -> tuple[int, str]:
     """With these folders before everything else that Python imports from."""
     done = await asyncio.to_thread(
-        subprocess.run, command_, cwd=cwd,
+        subprocess.run,
+        command_,
+        cwd=cwd,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=30,
+        check=False,
+    )
     return done.returncode, done.stdout.decode()
 
 
@@ -431,10 +436,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _wheel(folder: Path) -> Path:
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder),
-         str(CHECKOUT)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=150, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--no-deps",
+            "--quiet",
+            "--wheel-dir",
+            str(folder),
+            str(CHECKOUT),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=150,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout.decode()
     [wheel] = folder.glob("*.whl")
     return wheel
@@ -458,8 +475,15 @@ async def test_a_fresh_folder_gets_keys_and_says_so_once(tmp_path: Path) -> None
         assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
         assert stat.S_IMODE((folder / "control.sock").stat().st_mode) == 0o600
         before = {path: path.read_text() for path in (folder / "keys").iterdir()}
-        owner = await command("group", "create", "tea", "--relay", rookery.url, "--key-file",
-                              str(folder / "keys" / "owner.nsec"))  # fmt: skip
+        owner = await command(
+            "group",
+            "create",
+            "tea",
+            "--relay",
+            rookery.url,
+            "--key-file",
+            str(folder / "keys" / "owner.nsec"),
+        )
         assert owner[0] == 0, owner[1]
         assert await rookery.stop() == 0
         rookery.lines.clear()
@@ -487,9 +511,15 @@ async def test_the_port_and_host_of_the_settings_are_used(rookery: Rookery) -> N
         port = probe.getsockname()[1]
     _set(rookery, "server", f'host = "127.0.0.1"\nport = {port}')
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "relay", "serve", "--data", str(rookery.folder),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "relay",
+        "serve",
+        "--data",
+        str(rookery.folder),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
     try:
         assert process.stdout is not None
         line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
@@ -529,9 +559,7 @@ def _certificate(folder: Path) -> ssl.SSLContext:
     pem = serialization.Encoding.PEM
     (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
     (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return ssl.create_default_context(cafile=str(folder / "cert.pem"))
 
@@ -544,9 +572,7 @@ async def secure(rookery: Rookery) -> tuple[Rookery, ssl.SSLContext]:
     return rookery, trusting
 
 
-async def test_wss_works_and_auth_names_the_wss_url(
-    secure: tuple[Rookery, ssl.SSLContext]
-) -> None:
+async def test_wss_works_and_auth_names_the_wss_url(secure: tuple[Rookery, ssl.SSLContext]) -> None:
     rookery, trusting = secure
     assert rookery.url.startswith("wss://")
     async with connected(rookery.url, ssl=trusting) as wire:
@@ -565,9 +591,7 @@ async def test_wss_works_and_auth_names_the_wss_url(
     assert await rookery.stop() == 0
 
 
-async def test_nip11_and_the_rest_come_over_https(
-    secure: tuple[Rookery, ssl.SSLContext]
-) -> None:
+async def test_nip11_and_the_rest_come_over_https(secure: tuple[Rookery, ssl.SSLContext]) -> None:
     rookery, trusting = secure
     root = rookery.url.replace("wss://", "https://")
     accept = {"Accept": "application/nostr+json"}

@@ -50,8 +50,10 @@ class Person:
 
     def dress(self, url: str) -> None:
         for name, value in (
-            ("HOME", str(self._home)), ("ROOKERY_RELAY", url), ("ROOKERY_KEY", self._key.nsec),
-        ):  # fmt: skip
+            ("HOME", str(self._home)),
+            ("ROOKERY_RELAY", url),
+            ("ROOKERY_KEY", self._key.nsec),
+        ):
             self._monkeypatch.setenv(name, value)
 
     async def says(self, url: str, *args: str) -> tuple[int, bytes, str]:
@@ -125,18 +127,27 @@ async def test_lines_that_are_no_json_and_a_line_of_50_mb_are_kept_to_the_byte(
     assert (code, err) == (0, "")
     assert out.decode().startswith(f"{SESSION}: 7 lines, 3 notes, ")
     assert (await robot.says(rookery.url, "verify", SESSION, str(path)))[:2] == (
-        0, b"identical\n",
-    )  # fmt: skip
+        0,
+        b"identical\n",
+    )
 
 
 @asynccontextmanager
 async def followed(path: Path) -> AsyncIterator[asyncio.StreamReader]:
     """`rookery session follow`, for as long as the block; what it prints."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", "-m", "relay", "session", "follow", str(path),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT, env={**os.environ},
-    )  # fmt: skip
+        sys.executable,
+        "-u",
+        "-m",
+        "relay",
+        "session",
+        "follow",
+        str(path),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ},
+    )
     assert process.stdout is not None
     try:
         yield process.stdout
@@ -174,8 +185,9 @@ async def test_a_running_session_is_followed_through_restarts_and_a_relay_that_i
     code, out, err = await robot.says(rookery.url, "follow", str(path), "--once")
     assert (code, out, err) == (0, b"", "")
     assert (await robot.says(rookery.url, "verify", SESSION, str(path)))[:2] == (
-        0, b"identical\n",
-    )  # fmt: skip
+        0,
+        b"identical\n",
+    )
 
 
 @pytest.mark.proves("D-03", "D-14")
@@ -189,9 +201,15 @@ async def test_an_import_that_is_killed_is_begun_again(
     robot.dress(rookery.url)
     async with Client(rookery.url, cast.robot) as client:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "relay", "session", "import", str(path),
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "relay",
+            "session",
+            "import",
+            str(path),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
         while await client.count({"kinds": [1988]}) < 100:
             assert process.returncode is None
         process.kill()
@@ -204,5 +222,6 @@ async def test_an_import_that_is_killed_is_begun_again(
         wanted = {"kinds": [1988, 1989], "#d": [SESSION], "limit": 10_000}
         assert len(await client.query(wanted)) == 10_000, "in one answer"
     assert (await robot.says(rookery.url, "verify", SESSION, str(path)))[:2] == (
-        0, b"identical\n",
-    )  # fmt: skip
+        0,
+        b"identical\n",
+    )

@@ -59,9 +59,11 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Session:
 
 
 async def with_groups(
-    rookery: Rookery, session: Session, members: dict[str, list[SecretKey]],
+    rookery: Rookery,
+    session: Session,
+    members: dict[str, list[SecretKey]],
     owner: SecretKey = cast.owner,
-) -> None:  # fmt: skip
+) -> None:
     for group, keys in members.items():
         await session(rookery, owner, "group", "create", group)
         await session(rookery, owner, "group", "add", group, *(key.npub for key in keys))
@@ -87,8 +89,9 @@ async def test_a_session_at_a_terminal(tmp_path: Path, session: Session) -> None
             return await session(rookery, robot, *args, code=code)
 
         assert await agent("memory", "get", alice.npub, code=1) == f"no memory for {alice.npub}\n"
-        out = await agent("memory", "set", alice.npub, "--note", "Likes tea",
-                          "--preference", "language=en")  # fmt: skip
+        out = await agent(
+            "memory", "set", alice.npub, "--note", "Likes tea", "--preference", "language=en"
+        )
         assert re.fullmatch(rf"stored [0-9a-f]{{8}} {ALICE}\n", out)
         out = await agent("memory", "set", "group:techteam", "--purpose", "To build")
         assert re.fullmatch(r"stored [0-9a-f]{8} snowclaw:memory:group:techteam\n", out)
@@ -116,9 +119,7 @@ async def test_a_session_at_a_terminal(tmp_path: Path, session: Session) -> None
             said = await session(rookery, other, "config", "get", "group:techteam", code=1)
             assert "refused: restricted: " in said
 
-        said = await session(
-            rookery, owner, "memory", "set", alice.npub, "--note", "VIP", code=1
-        )
+        said = await session(rookery, owner, "memory", "set", alice.npub, "--note", "VIP", code=1)
         assert "restricted: only agents may write memory" in said
         hit = json.loads(await agent("memory", "search", "liked teas", "--json"))
         assert [(row["system"], row["d"]) for row in hit] == [("S", ALICE)]
@@ -190,17 +191,20 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
             await phone.send(9, "hello", [["h", "tea"]])
             assert not claw.should_respond(await hello)
             await session(
-                rookery, cast.owner, "config", "set", "group:tea", "respond_mode=all",
+                rookery,
+                cast.owner,
+                "config",
+                "set",
+                "group:tea",
+                "respond_mode=all",
                 "context_history=1",
-            )  # fmt: skip
+            )
             async with until(10, "the configuration is there") as tries:
                 async for _ in tries:
                     if claw.respond_mode("tea") == "all":
                         break
             later = phone.now() + 1  # of one second the lowest id would be the newest
-            await phone.publish(
-                phone.sign(9, "are you there?", [["h", "tea"]], created_at=later)
-            )
+            await phone.publish(phone.sign(9, "are you there?", [["h", "tea"]], created_at=later))
             question = await anext(messages)
             assert claw.should_respond(question)
             assert [message.content for message in claw.history("tea")] == ["are you there?"]

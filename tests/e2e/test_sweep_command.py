@@ -45,13 +45,21 @@ async def test_an_admin_sees_what_would_go_and_lets_it_go(tmp_path: Path) -> Non
         trial = await asked("policy", "sweep", "--dry-run", *data)
         size = sum(len(event.raw) for event in old)
         assert trial == {
-            "dry_run": True, "events": 600, "bytes": size,
-            "lines": [{
-                "rule": "notes", "place": f"{folder}/policies/20-own.toml:2",
-                "cause": "older than 10 days", "kind": 1, "held": None, "events": 600,
-                "bytes": size,
-            }],
-        }  # fmt: skip
+            "dry_run": True,
+            "events": 600,
+            "bytes": size,
+            "lines": [
+                {
+                    "rule": "notes",
+                    "place": f"{folder}/policies/20-own.toml:2",
+                    "cause": "older than 10 days",
+                    "kind": 1,
+                    "held": None,
+                    "events": 600,
+                    "bytes": size,
+                }
+            ],
+        }
         stats = await asked("stats", *data)
         assert (stats["events"], stats["bytes"]) == (601, size + len(young.raw))
         assert stats["author"][0]["author"] == cast.robot.pubkey

@@ -139,9 +139,16 @@ async def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
         async with connected(ours.url) as wire:
             await wire.send("REQ", "what comes", {"kinds": [1], "limit": 0})
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "relay", "sync", theirs.url, "--data", str(ours.folder),
-                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "relay",
+                "sync",
+                theirs.url,
+                "--data",
+                str(ours.folder),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
             while (await wire.receive())[0] != "EVENT":
                 pass
             # With the first of some twelve batches, while the second is fetched.
@@ -180,8 +187,10 @@ async def with_secrets(folder: Path) -> tuple[Rookery, dict[str, set[str]]]:
         for event in (*public, *secret, *protected):
             assert await wire.publish(event) == (True, ""), event
     return rookery, {
-        "public": ids_of(public), "secret": ids_of(secret), "protected": ids_of(protected)
-    }  # fmt: skip
+        "public": ids_of(public),
+        "secret": ids_of(secret),
+        "protected": ids_of(protected),
+    }
 
 
 @pytest.mark.parametrize("our_side", ["a stopped relay's folder", "a running relay's", "a relay"])
@@ -310,9 +319,10 @@ async def test_what_the_user_can_put_right_is_one_line(tmp_path: Path) -> None:
     data = ["--data", str(ours.folder)]
     nowhere = "ws://127.0.0.1:9"
     assert await fails(nowhere, *data) == (
-        1, f"rookery: cannot reach {nowhere}: connection refused; nothing was moved: the same"
+        1,
+        f"rookery: cannot reach {nowhere}: connection refused; nothing was moved: the same"
         " command does it when that relay answers\n",
-    )  # fmt: skip
+    )
     for args, says in (
         ((nowhere, "--data", str(tmp_path / "none")), (1, "is no folder")),
         (("https://example.com", *data), (2, "is no relay URL")),

@@ -36,8 +36,11 @@ MEMBERS: Final = {
     "coffee": {"owner": cast.owner, "rover": ROVER, "bob": cast.bob},
 }
 PEOPLE: Final[dict[str, SecretKey | None]] = {
-    **MEMBERS["tea"], **MEMBERS["coffee"], "outsider": cast.stranger, "nobody": None,
-}  # fmt: skip
+    **MEMBERS["tea"],
+    **MEMBERS["coffee"],
+    "outsider": cast.stranger,
+    "nobody": None,
+}
 KINDS: Final = [9, 30078, 30093, 30094, 30095, 30096, 30097]
 WORDS: Final = ("oolong", "arabica", "kettle", "grinder", "spout", "beans", "steep")
 """Each is in the text of some record."""
@@ -81,10 +84,14 @@ async def agents(url: str, folder: Path) -> AsyncIterator[tuple[Aman, Snowclaw]]
     async with (
         Aman(url, ROBOT, folder=folder / "robot") as aman,
         Snowclaw(
-            url, ROVER, cast.owner.npub, folder=folder / "rover", names=["rover"],
+            url,
+            ROVER,
+            cast.owner.npub,
+            folder=folder / "rover",
+            names=["rover"],
             groups=["tea", "coffee"],
         ) as claw,
-    ):  # fmt: skip
+    ):
         await claw.start()
         yield aman, claw
 
@@ -94,9 +101,7 @@ async def test_two_agents_remember_and_nobody_hears_what_is_not_theirs(
     tmp_path: Path, terminal: Terminal
 ) -> None:
     async with Rookery(tmp_path / "relay") as rookery:
-        await rookery.init(
-            "--owner", cast.owner.npub, "--agent", ROBOT.npub, "--agent", ROVER.npub
-        )
+        await rookery.init("--owner", cast.owner.npub, "--agent", ROBOT.npub, "--agent", ROVER.npub)
         await rookery.start()
         terminal.url = rookery.url
         terminal.tells("An owner makes two groups; alice is in one, bob in the other.")
@@ -209,9 +214,7 @@ async def look(terminal: Terminal) -> None:
     assert await terminal.runs("rover", "config", "get", "group:tea") == (
         "respond_mode=owner (group)\ncontext_history=30 (group)\n"
     )
-    told = await terminal.runs(
-        "alice", "config", "set", "group:tea", "respond_mode=all", code=1
-    )
+    told = await terminal.runs("alice", "config", "set", "group:tea", "respond_mode=all", code=1)
     assert "restricted: only an owner may write config" in told
 
 

@@ -97,9 +97,17 @@ async def test_a_request_in_a_file_acts_on_a_folder_without_a_server(tmp_path: P
     robot, rover, now = cast.robot, cast.rover, int(time.time()) - 100
     folder = str(tmp_path / "data")
     code, text = await command(
-        "init", folder, "--owner", cast.owner.pubkey, "--agent", robot.pubkey,
-        "--agent", rover.pubkey, "--url", "wss://rookery.example/relay",
-    )  # fmt: skip
+        "init",
+        folder,
+        "--owner",
+        cast.owner.pubkey,
+        "--agent",
+        robot.pubkey,
+        "--agent",
+        rover.pubkey,
+        "--url",
+        "wss://rookery.example/relay",
+    )
     assert code == 0, text
     events = [
         robot.sign(1, [], "hello", now),

@@ -27,8 +27,12 @@ def test_the_command_of_an_installed_package_starts_and_has_its_files(tmp_path: 
     def rookery(*args: str) -> str:
         done = subprocess.run(
             [sys.executable, "-c", COMMAND, str(site), *args],
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50,
-        )  # fmt: skip
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+        )
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 

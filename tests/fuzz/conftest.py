@@ -24,9 +24,11 @@ def tally(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [
-        report for reports in terminalreporter.stats.values() for report in reports
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
         if isinstance(report, pytest.TestReport)
-    ]  # fmt: skip
+    ]
     found = [(name, value) for report in reports for name, value in report.user_properties]
     if any(name == "examples" for name, _ in found):
         terminalreporter.section("fuzz")

@@ -23,9 +23,11 @@ def share(percent: float) -> settings:
     return settings(
         max_examples=max(1, int(EXAMPLES * percent / 100)),
         suppress_health_check=[
-            HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example,
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.large_base_example,
         ],
-    )  # fmt: skip
+    )
 
 
 class Tally:

@@ -20,7 +20,7 @@ from relay.nostr.nip42 import relay_address
 from relay.server.connection import Connection
 from tests import cast
 from tests.fuzz.ledger import Ledger, Marker, message_of
-from tests.fuzz.thrown import Frame, Thrown, now, setting, spoken
+from tests.fuzz.thrown import Frame, Thrown, now, ok_reply, setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,9 +119,13 @@ class Visit:
         address = relay_address(URL)
         assert address is not None
         connection = Connection(
-            roads, self._memory, self._memory,  # type: ignore[arg-type]
-            frozenset({address}), address=None, trusted=False,
-        )  # fmt: skip
+            roads,
+            self._memory,
+            self._memory,  # type: ignore[arg-type]
+            frozenset({address}),
+            address=None,
+            trusted=False,
+        )
         self._serving = asyncio.create_task(connection.serve())
         self._serving.add_done_callback(lambda _: self._memory.came.set())
         self._challenge = ""
@@ -139,7 +143,7 @@ class Visit:
     async def say(self, things: Sequence[Thrown]) -> Ledger:
         """Throw these; everything that came of it, until an ordinary client's wish is answered."""
         ledger = Ledger()
-        frames = [spoken(thing, self._challenge, URL) for thing in things]
+        frames = [ok_reply(thing, self._challenge, URL) for thing in things]
         for frame in frames:
             self._memory.says(frame)
             ledger.sent(frame)
@@ -170,8 +174,6 @@ class Visit:
     async def leave(self) -> None:
         self._memory.goes()
         await self._serving
-
-
 
 
 class Faults(logging.Handler):

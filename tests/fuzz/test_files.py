@@ -44,7 +44,9 @@ _POLICIES = [path.read_text() for path in sorted(HOME.glob("*/*.toml"))] + [
     '[[retention]]\nname = "c"\nmatch = { kinds = [30078] }\nkeep = "first"\n'
     '[memory]\ntie = "high"\n[limits]\nmax_event_tags = 10\n',
 ]
-_CONFIGS = [SETTINGS, """
+_CONFIGS = [
+    SETTINGS,
+    """
 [relay]
 name = "Rookery"
 description = ""
@@ -72,24 +74,80 @@ prefix_d_kinds = [30078, 78]
 [log]
 level = "info"
 format = "json"
-"""]  # fmt: skip
+""",
+]
 
 _TOKEN = re.compile(r'"[^"\n]*"|[\w.-]+|[\[\]{}=,]')
-_TOKENS = st.sampled_from([
-    '""', '"x"', '"anyone"', '"9-5"', '"10000-"', '"wss://x"', '"é\\u0000"', f'"{"a" * 300}"', "1",
-    "-1", "0", "9" * 30, "9" * 5000, "1.5", "nan", "inf", "true", "false", "[]", "{}", "[1, 'a']",
-    "[[[1]]]", "{ kinds = [1] }", "{ a.b.c = 1 }", "2024-02-30", "1979-05-27T07:32:00Z", "07:32:00",
-    "[", "]", "{", "}", "=", ",", "#", "'", '"""', "[rule]", "[[rule]]", "[a.b]", "name", "kinds",
-    "match", "h", "write", "read", "enabled", "include", "url", "port", "x", "\x00", "[" * 3000,
-    "{a=" * 600, '"../x"', '"x/y"', '"10.0.0.0/33"', '"00-base"', "include = ['00-fuzz']",
-])  # fmt: skip
+_TOKENS = st.sampled_from(
+    [
+        '""',
+        '"x"',
+        '"anyone"',
+        '"9-5"',
+        '"10000-"',
+        '"wss://x"',
+        '"é\\u0000"',
+        f'"{"a" * 300}"',
+        "1",
+        "-1",
+        "0",
+        "9" * 30,
+        "9" * 5000,
+        "1.5",
+        "nan",
+        "inf",
+        "true",
+        "false",
+        "[]",
+        "{}",
+        "[1, 'a']",
+        "[[[1]]]",
+        "{ kinds = [1] }",
+        "{ a.b.c = 1 }",
+        "2024-02-30",
+        "1979-05-27T07:32:00Z",
+        "07:32:00",
+        "[",
+        "]",
+        "{",
+        "}",
+        "=",
+        ",",
+        "#",
+        "'",
+        '"""',
+        "[rule]",
+        "[[rule]]",
+        "[a.b]",
+        "name",
+        "kinds",
+        "match",
+        "h",
+        "write",
+        "read",
+        "enabled",
+        "include",
+        "url",
+        "port",
+        "x",
+        "\x00",
+        "[" * 3000,
+        "{a=" * 600,
+        '"../x"',
+        '"x/y"',
+        '"10.0.0.0/33"',
+        '"00-base"',
+        "include = ['00-fuzz']",
+    ]
+)
 _EDITS = st.lists(
     st.tuples(
         st.sampled_from(["swap", "swap", "swap", "insert", "drop", "twice", "cut"]),
-        st.integers(0, 10**4), _TOKENS,
+        st.integers(0, 10**4),
+        _TOKENS,
     ),
     max_size=4,
-)  # fmt: skip
+)
 
 
 def _edited(text: str, edits: Sequence[tuple[str, int, str]]) -> str:
@@ -119,8 +177,10 @@ def _bytes_of(base: list[str]) -> st.SearchStrategy[bytes]:
     texts = st.builds(_edited, st.sampled_from(base), _EDITS).map(str.encode)
     torn = st.builds(
         lambda text, at, piece: text[: at % (len(text) + 1)] + piece + text[at % (len(text) + 1) :],
-        texts, st.integers(0, 5000), st.sampled_from([b"\xff", b"\x00", b"\r", b"\xed\xa0\x80"]),
-    )  # fmt: skip
+        texts,
+        st.integers(0, 5000),
+        st.sampled_from([b"\xff", b"\x00", b"\r", b"\xed\xa0\x80"]),
+    )
     return weighed((9, texts), (1, torn))
 
 
@@ -181,7 +241,7 @@ _lines = weighed(
     (2, bent_events.map(json.dumps).map(str.encode)),
     (1, frames.map(lambda frame: frame.data)),
     (1, st.sampled_from([b"", b" ", b"\r", b"\x00", b"null", b"[" * 3000, b"{", b"\xef\xbb\xbf"])),
-)  # fmt: skip
+)
 
 
 def test_every_line_of_an_import_is_accounted_for(tally: Tally) -> None:
@@ -194,15 +254,24 @@ def test_every_line_of_an_import_is_accounted_for(tally: Tally) -> None:
             tally.example()
             file = b"\n".join(lines)
             place, said = Place(), list[str]()
-            runner.run(import_events(
-                house.parts.folder, io.BytesIO(file), "file", Origin.IMPORT, place,
-                say=said.append, note=lambda _: None, pauses_s=(),
-            ))  # fmt: skip
+            runner.run(
+                import_events(
+                    house.parts.folder,
+                    io.BytesIO(file),
+                    "file",
+                    Origin.IMPORT,
+                    place,
+                    say=said.append,
+                    note=lambda _: None,
+                    pauses_s=(),
+                )
+            )
             done = place.tally
             wanted = [
-                line for number, line in enumerate(file.split(b"\n"))
+                line
+                for number, line in enumerate(file.split(b"\n"))
                 if (line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line).strip()
-            ]  # fmt: skip
+            ]
             assert done.read == len(wanted), (said, done)
             assert done.refused == len(said), (said, done)
             assert place.offset == len(file)
@@ -224,21 +293,34 @@ def _submission(rows: list[bytes], origin: str, off: int) -> bytes:
 
 
 _requests = weighed(
-    (3, st.builds(
-        _submission, st.lists(_lines, max_size=3),
-        st.sampled_from(["IMPORT", "IMPORT", "WIRE", "TRUST", ""]), weighed(
-            (6, st.just(0)), (1, st.integers(-3, 3))),
-    )),
+    (
+        3,
+        st.builds(
+            _submission,
+            st.lists(_lines, max_size=3),
+            st.sampled_from(["IMPORT", "IMPORT", "WIRE", "TRUST", ""]),
+            weighed((6, st.just(0)), (1, st.integers(-3, 3))),
+        ),
+    ),
     (2, st.just(b'{"do":"head"}\n')),
-    (2, st.sampled_from([
-        b'{"do":"events","filter":{"kinds":[1]}}\n', b'{"do":"events","filter":{}}\n',
-        b'{"do":"events","filter":{"kinds":["x"]}}\n', b'{"do":"events"}\n', b"\n",
-        b'{"do":"submit","origin":"IMPORT","sizes":[9223372036854775807]}\n',
-        b'{"do":"submit","origin":"IMPORT","sizes":[-1]}\n', b"[" * 3000 + b"\n",
-    ])),
+    (
+        2,
+        st.sampled_from(
+            [
+                b'{"do":"events","filter":{"kinds":[1]}}\n',
+                b'{"do":"events","filter":{}}\n',
+                b'{"do":"events","filter":{"kinds":["x"]}}\n',
+                b'{"do":"events"}\n',
+                b"\n",
+                b'{"do":"submit","origin":"IMPORT","sizes":[9223372036854775807]}\n',
+                b'{"do":"submit","origin":"IMPORT","sizes":[-1]}\n',
+                b"[" * 3000 + b"\n",
+            ]
+        ),
+    ),
     (1, json_values.map(lambda value: json.dumps(value).encode() + b"\n")),
     (1, st.binary(max_size=30)),
-)  # fmt: skip
+)
 
 
 def test_the_control_socket_answers_or_says_why_not(tally: Tally, tmp_path: Path) -> None:

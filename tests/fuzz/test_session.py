@@ -14,7 +14,7 @@ from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms, as_json, filter_from
 from relay.nostr.messages import NegMessage, NegOpen, parse
 from relay.nostr.nip42 import relay_address
-from relay.session import (
+from relay.server.session import (
     Ask,
     CountRows,
     Hangup,
@@ -27,14 +27,14 @@ from relay.session import (
 from tests.fuzz.effort import share
 from tests.fuzz.house import URL
 from tests.fuzz.ledger import Ledger, message_of
-from tests.fuzz.thrown import now, odd_texts, spoken, thrown
+from tests.fuzz.thrown import now, odd_texts, ok_reply, thrown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.session import Effect
+    from relay.server.session import Effect
     from tests.fuzz.effort import Tally
     from tests.fuzz.thrown import Thrown
 
@@ -59,7 +59,7 @@ def test_every_frame_is_understood_or_refused(tally: Tally) -> None:
     def understand(thing: Thrown) -> None:
         nonlocal session
         tally.example()
-        frame = spoken(thing, CHALLENGE, URL)
+        frame = ok_reply(thing, CHALLENGE, URL)
         if not frame.is_text:
             return
         ledger = Ledger()

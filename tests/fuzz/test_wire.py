@@ -26,8 +26,8 @@ from tests.fuzz.thrown import (
     json_values,
     now,
     odd_texts,
+    ok_reply,
     setting,
-    spoken,
     thrown,
     weighed,
 )
@@ -56,8 +56,9 @@ CLOSED_BY_RULE = {1008, 1009}
 
 _large = st.builds(
     lambda size, byte: Frame(b'["REQ","' + byte * size + b'",{}]'),
-    st.sampled_from([LONG - 20, LONG, LONG + 1, 5 * LONG]), st.sampled_from([b"a", b"\xff"]),
-)  # fmt: skip
+    st.sampled_from([LONG - 20, LONG, LONG + 1, 5 * LONG]),
+    st.sampled_from([b"a", b"\xff"]),
+)
 _bad_row = st.just(Frame(b"no"))
 
 
@@ -78,15 +79,16 @@ class Caller:
         ledger = Ledger()
         try:
             for thing in things:
-                frame = spoken(thing, self._challenge, self._url)
+                frame = ok_reply(thing, self._challenge, self._url)
                 await self._socket.send(frame.data, text=frame.is_text)
                 ledger.sent(frame)
             self._rounds += 1
             marker = Marker(self._rounds)
             heard: list[list[Any]] = []
             for frames, is_over in (
-                (marker.frames, marker.is_answered), (ledger.closing(), marker.is_closed)
-            ):  # fmt: skip
+                (marker.frames, marker.is_answered),
+                (ledger.closing(), marker.is_closed),
+            ):
                 for data in frames:
                     await self._socket.send(data, text=True)
                 while not is_over(heard):
@@ -187,34 +189,64 @@ def test_a_running_relay_answers_in_full(tally: Tally, tmp_path: Path) -> None:
 
 
 HANDSHAKE = {
-    "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-}  # fmt: skip
+}
 _headers = st.lists(
-    st.sampled_from([
-        ("Accept", "application/nostr+json"), ("Accept", "text/html, */*;q=x,,;"),
-        ("X-Forwarded-For", "::1, 10.0.0.1, x"), ("X-Forwarded-For", ",,"),
-        ("X-Forwarded-For", "[fe80::1%eth0]"), ("Forwarded", 'for="'), ("X-Real-IP", "1.2.3"),
-        *HANDSHAKE.items(), ("Sec-WebSocket-Version", "12"), ("Sec-WebSocket-Key", "x"),
-        ("Content-Type", "application/nostr+json+rpc"),
-        ("Authorization", "Nostr"), ("Authorization", "Nostr !!!"), ("Authorization", "Basic eA=="),
-        ("Origin", "null"), ("Expect", "100-continue"), ("Transfer-Encoding", "x"),
-        ("Content-Encoding", "gzip"), ("Range", "bytes=5-1"), ("Host", "evil:99999"),
-    ]),
+    st.sampled_from(
+        [
+            ("Accept", "application/nostr+json"),
+            ("Accept", "text/html, */*;q=x,,;"),
+            ("X-Forwarded-For", "::1, 10.0.0.1, x"),
+            ("X-Forwarded-For", ",,"),
+            ("X-Forwarded-For", "[fe80::1%eth0]"),
+            ("Forwarded", 'for="'),
+            ("X-Real-IP", "1.2.3"),
+            *HANDSHAKE.items(),
+            ("Sec-WebSocket-Version", "12"),
+            ("Sec-WebSocket-Key", "x"),
+            ("Content-Type", "application/nostr+json+rpc"),
+            ("Authorization", "Nostr"),
+            ("Authorization", "Nostr !!!"),
+            ("Authorization", "Basic eA=="),
+            ("Origin", "null"),
+            ("Expect", "100-continue"),
+            ("Transfer-Encoding", "x"),
+            ("Content-Encoding", "gzip"),
+            ("Range", "bytes=5-1"),
+            ("Host", "evil:99999"),
+        ]
+    ),
     max_size=4,
-)  # fmt: skip
+)
 _calls = st.builds(
     lambda method, params: orjson.dumps({"method": method, "params": params}),
-    st.sampled_from([
-        "supportedmethods", "banpubkey", "allowpubkey", "listbannedpubkeys", "changerelayname",
-        "changerelaydescription", "banevent", "allowkind", "blockip", "", "x",
-    ]),
+    st.sampled_from(
+        [
+            "supportedmethods",
+            "banpubkey",
+            "allowpubkey",
+            "listbannedpubkeys",
+            "changerelayname",
+            "changerelaydescription",
+            "banevent",
+            "allowkind",
+            "blockip",
+            "",
+            "x",
+        ]
+    ),
     st.lists(odd_texts | st.integers(-1, 70000) | st.none(), max_size=3),
-)  # fmt: skip
+)
 _bodies = st.one_of(
-    st.just(b""), _calls, _calls, st.binary(max_size=30),
+    st.just(b""),
+    _calls,
+    _calls,
+    st.binary(max_size=30),
     json_values.map(json.dumps).map(str.encode),
-)  # fmt: skip
+)
 
 
 def _authorization(event: object) -> tuple[str, str]:
@@ -222,12 +254,18 @@ def _authorization(event: object) -> tuple[str, str]:
 
 
 _nip98 = st.builds(
-    lambda who, kind, url, method, at, body: _authorization(orjson.loads(who.sign(
-        kind, [["u", url], ["method", method], ["payload", body]], "", now() + at).raw)),
-    st.sampled_from([cast.owner, cast.alice]), st.sampled_from([27235, 27235, 1]),
-    st.sampled_from(["http://127.0.0.1/", "HERE", "HERE", ""]), st.sampled_from(["POST", "GET"]),
-    st.sampled_from([0, 0, -1000, 10**9]), odd_texts,
-) | bent_events.map(_authorization)  # fmt: skip
+    lambda who, kind, url, method, at, body: _authorization(
+        orjson.loads(
+            who.sign(kind, [["u", url], ["method", method], ["payload", body]], "", now() + at).raw
+        )
+    ),
+    st.sampled_from([cast.owner, cast.alice]),
+    st.sampled_from([27235, 27235, 1]),
+    st.sampled_from(["http://127.0.0.1/", "HERE", "HERE", ""]),
+    st.sampled_from(["POST", "GET"]),
+    st.sampled_from([0, 0, -1000, 10**9]),
+    odd_texts,
+) | bent_events.map(_authorization)
 
 
 def test_every_http_request_gets_its_answer(tally: Tally, tmp_path: Path) -> None:
@@ -246,30 +284,46 @@ def test_every_http_request_gets_its_answer(tally: Tally, tmp_path: Path) -> Non
 
         @share(1)
         @example(
-            method="GET", path="/", headers=[("Content-Encoding", "gzip")], login=None, body=b"x",
+            method="GET",
+            path="/",
+            headers=[("Content-Encoding", "gzip")],
+            login=None,
+            body=b"x",
             length=None,
         )
         @example(  # gone before the handshake is answered
-            method="GET", path="/", headers=list(HANDSHAKE.items()), login=None, body=b"",
+            method="GET",
+            path="/",
+            headers=list(HANDSHAKE.items()),
+            login=None,
+            body=b"",
             length="0",
         )
         @given(
             method=st.sampled_from(["GET", "GET", "POST", "POST", "OPTIONS", "HEAD", "PUT", "get"]),
             path=st.sampled_from(["/", "/", "/", "/healthz", "/readyz", "/x", "/%00", "//", "*"]),
-            headers=_headers, login=st.none() | _nip98, body=_bodies,
+            headers=_headers,
+            login=st.none() | _nip98,
+            body=_bodies,
             length=st.sampled_from([None, None, None, "-1", "99", "x", "9" * 30]),
-        )  # fmt: skip
+        )
         def browse(
-            method: str, path: str, headers: list[tuple[str, str]],
-            login: tuple[str, str] | None, body: bytes, length: str | None,
-        ) -> None:  # fmt: skip
+            method: str,
+            path: str,
+            headers: list[tuple[str, str]],
+            login: tuple[str, str] | None,
+            body: bytes,
+            length: str | None,
+        ) -> None:
             tally.example()
             lines = [
-                f"{method} {path} HTTP/1.1", "Host: relay",
+                f"{method} {path} HTTP/1.1",
+                "Host: relay",
                 f"Content-Length: {len(body) if length is None else length}",
                 *(f"{name}: {value}" for name, value in headers + ([login] if login else [])),
-                "", "",
-            ]  # fmt: skip
+                "",
+                "",
+            ]
             request = "\r\n".join(lines).encode() + body
             answer = place.runner.run(ask(port, request, is_whole=length is None))
             if answer:  # else: it hung up on what is no HTTP

@@ -94,17 +94,65 @@ def weighed(*choices: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
 
 keys = st.sampled_from(PEOPLE)
 pubkeys = keys.map(lambda key: key.pubkey)
-hex64 = st.sampled_from([event.id for event in NOTES]) | st.binary(
-    min_size=32, max_size=32
-).map(bytes.hex)
+hex64 = st.sampled_from([event.id for event in NOTES]) | st.binary(min_size=32, max_size=32).map(
+    bytes.hex
+)
 words = st.sampled_from(["", "x", "tea", "snow:", '"', "\x00", "é\u2028", "🫖", "a" * 300, "-1"])
 odd_texts = words | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 groups = st.sampled_from([*GROUPS, *GROUPS, "none", "", "_", "a b", "x" * 200])
-kinds = st.sampled_from([
-    0, 1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 16, 62, 78, 1059, 1063, 1984, 9000, 9001, 9002, 9005,
-    9007, 9008, 9009, 9010, 9021, 9022, 9735, 10002, 10009, 10050, 20001, 21059, 22242, 24133,
-    27235, 30023, 30078, 30093, 30094, 30095, 39000, 39001, 39002, 39003, 39004, 40000, 65535,
-]) | st.integers(0, 65535)  # fmt: skip
+kinds = st.sampled_from(
+    [
+        0,
+        1,
+        3,
+        4,
+        5,
+        6,
+        7,
+        9,
+        11,
+        12,
+        13,
+        14,
+        16,
+        62,
+        78,
+        1059,
+        1063,
+        1984,
+        9000,
+        9001,
+        9002,
+        9005,
+        9007,
+        9008,
+        9009,
+        9010,
+        9021,
+        9022,
+        9735,
+        10002,
+        10009,
+        10050,
+        20001,
+        21059,
+        22242,
+        24133,
+        27235,
+        30023,
+        30078,
+        30093,
+        30094,
+        30095,
+        39000,
+        39001,
+        39002,
+        39003,
+        39004,
+        40000,
+        65535,
+    ]
+) | st.integers(0, 65535)
 whole = st.sampled_from([-1, 0, 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**40]) | st.integers()
 moments = st.integers(-5, 5) | st.sampled_from([-(10**9), -700, 800, 1000, 10**12])
 """Seconds from now."""
@@ -118,18 +166,59 @@ tags = st.one_of(
     st.builds(lambda id_: ["previous", id_[:8]], hex64),
     st.builds(lambda at: ["expiration", str(now() + at)], moments),
     st.builds(lambda number: ["expiration", str(number)], whole),
-    st.builds(lambda name, text: [name, text], st.sampled_from(
-        ["d", "k", "name", "about", "code", "relay", "hk", "v", "ts", "t", "u", "method", "nonce",
-         "parent", "child", "scope", "visibility", "expiration", "pin", "supported_kinds", "alt"]
-    ), odd_texts),
-    st.sampled_from([
-        ["-"], [], [""], ["h"], ["p"], ["e", ""], ["d"], ["private"], ["public"], ["closed"],
-        ["open"], ["hidden"], ["restricted"], ["relay", "ALL_RELAYS"], ["nonce", "1", "20"],
-    ]),
+    st.builds(
+        lambda name, text: [name, text],
+        st.sampled_from(
+            [
+                "d",
+                "k",
+                "name",
+                "about",
+                "code",
+                "relay",
+                "hk",
+                "v",
+                "ts",
+                "t",
+                "u",
+                "method",
+                "nonce",
+                "parent",
+                "child",
+                "scope",
+                "visibility",
+                "expiration",
+                "pin",
+                "supported_kinds",
+                "alt",
+            ]
+        ),
+        odd_texts,
+    ),
+    st.sampled_from(
+        [
+            ["-"],
+            [],
+            [""],
+            ["h"],
+            ["p"],
+            ["e", ""],
+            ["d"],
+            ["private"],
+            ["public"],
+            ["closed"],
+            ["open"],
+            ["hidden"],
+            ["restricted"],
+            ["relay", "ALL_RELAYS"],
+            ["nonce", "1", "20"],
+        ]
+    ),
     st.lists(odd_texts, max_size=4),
-)  # fmt: skip
+)
 
 # -- events ----------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -143,30 +232,49 @@ class Sentence:
 
 _plain = st.builds(
     lambda who, kind, text: Sentence(who, kind, [], text),
-    keys, st.sampled_from([0, 1, 3, 7, 10002, 20001, 30023]), odd_texts,
-)  # fmt: skip
+    keys,
+    st.sampled_from([0, 1, 3, 7, 10002, 20001, 30023]),
+    odd_texts,
+)
 _in_a_group = st.builds(
     lambda there, kind, text: Sentence(there[0], kind, [["h", there[1]]], text),
-    st.sampled_from([
-        (cast.owner, "tea"), (cast.robot, "tea"), (cast.alice, "tea"), (cast.stranger, "tea"),
-        (cast.owner, "den"), (cast.bob, "den"), (cast.alice, "den"), (cast.stranger, "den"),
-    ]),
-    st.sampled_from([9, 11, 1, 7, 30023]), odd_texts,
-)  # fmt: skip
+    st.sampled_from(
+        [
+            (cast.owner, "tea"),
+            (cast.robot, "tea"),
+            (cast.alice, "tea"),
+            (cast.stranger, "tea"),
+            (cast.owner, "den"),
+            (cast.bob, "den"),
+            (cast.alice, "den"),
+            (cast.stranger, "den"),
+        ]
+    ),
+    st.sampled_from([9, 11, 1, 7, 30023]),
+    odd_texts,
+)
 _moderation = st.builds(
     lambda there, kind, who, tag: Sentence(
         there[0], kind, [["h", there[1]], ["p", who.pubkey], *tag]
     ),
-    st.sampled_from([
-        (cast.owner, "tea"), (cast.owner, "den"), (cast.bob, "den"), (cast.alice, "tea"),
-    ]),
+    st.sampled_from(
+        [
+            (cast.owner, "tea"),
+            (cast.owner, "den"),
+            (cast.bob, "den"),
+            (cast.alice, "tea"),
+        ]
+    ),
     st.sampled_from([9000, 9000, 9001, 9002, 9005, 9009, 9010]),
-    keys, st.lists(tags, max_size=1),
-)  # fmt: skip
+    keys,
+    st.lists(tags, max_size=1),
+)
 _coming_and_going = st.builds(
     lambda who, kind, group: Sentence(who, kind, [["h", group]]),
-    keys, st.sampled_from([9021, 9022]), groups,
-)  # fmt: skip
+    keys,
+    st.sampled_from([9021, 9022]),
+    groups,
+)
 _new_groups = st.builds(
     lambda who, number: Sentence(who, 9007, [["h", f"g{number}"]]), keys, st.integers(0, 10**6)
 )
@@ -174,27 +282,42 @@ _addressed = st.builds(
     lambda who, kind, d, text: Sentence(who, kind, [["d", d]], text),
     st.sampled_from([cast.robot, cast.robot, cast.owner, cast.alice]),
     st.sampled_from([30078, 30078, 78, 30093, 30095]),
-    st.sampled_from([
-        "snowclaw:memory:core:x", "snowclaw:config:global", "app:1", "tea:preference",
-    ]),
+    st.sampled_from(
+        [
+            "snowclaw:memory:core:x",
+            "snowclaw:config:global",
+            "app:1",
+            "tea:preference",
+        ]
+    ),
     odd_texts,
-)  # fmt: skip
+)
 _deletions = st.builds(lambda who, id_: Sentence(who, 5, [["e", id_]]), keys, hex64)
 _wraps = st.builds(
     lambda who, to, kind: Sentence(who, kind, [["p", to]], "AAAA"),
-    keys, pubkeys, st.sampled_from([4, 1059, 24133, 21059]),
-)  # fmt: skip
+    keys,
+    pubkeys,
+    st.sampled_from([4, 1059, 24133, 21059]),
+)
 # Whoever vanishes is gone for good: mostly somebody whom nobody will miss.
 _leaving = st.builds(
     lambda kind, tag: Sentence(cast.person("leaver"), kind, [tag]),
     st.sampled_from([62, 62, 1, 9021]),
     st.sampled_from([["relay", "ALL_RELAYS"], ["relay", "ws://elsewhere"], ["h", "den"]]),
-)  # fmt: skip
+)
 _any = st.builds(Sentence, keys, kinds, st.lists(tags, max_size=3), odd_texts)
 sentences: st.SearchStrategy[Sentence] = weighed(
-    (6, _plain), (8, _in_a_group), (3, _moderation), (2, _coming_and_going), (2, _new_groups),
-    (4, _addressed), (2, _deletions), (2, _wraps), (1, _leaving), (4, _any),
-)  # fmt: skip
+    (6, _plain),
+    (8, _in_a_group),
+    (3, _moderation),
+    (2, _coming_and_going),
+    (2, _new_groups),
+    (4, _addressed),
+    (2, _deletions),
+    (2, _wraps),
+    (1, _leaving),
+    (4, _any),
+)
 
 _numbers = count()
 
@@ -214,7 +337,7 @@ events: st.SearchStrategy[Event] = weighed(
     (5, st.builds(_said, sentences, st.lists(tags, max_size=1), _soon, _rarely_another_kind)),
     (2, st.builds(_said, sentences, st.lists(tags, max_size=6), moments, _rarely_another_kind)),
     (1, st.sampled_from(NOTES)),
-)  # fmt: skip
+)
 """Right in shape, id and signature."""
 
 _FIELDS = ["id", "pubkey", "created_at", "kind", "tags", "content", "sig"]
@@ -232,9 +355,12 @@ def _bent(event: Event, field: str, value: object, bend: str) -> object:
 
 
 bent_events = st.builds(
-    _bent, events, st.sampled_from(_FIELDS), json_values | whole | odd_texts | hex64,
+    _bent,
+    events,
+    st.sampled_from(_FIELDS),
+    json_values | whole | odd_texts | hex64,
     st.sampled_from(["set", "set", "drop", "add"]),
-)  # fmt: skip
+)
 
 # -- filters ---------------------------------------------------------------------------------------
 
@@ -245,10 +371,29 @@ _conditions: dict[str, st.SearchStrategy[Any]] = {
     "since": moments.map(lambda at: now() + at) | whole,
     "until": moments.map(lambda at: now() + at) | whole,
     "limit": st.integers(0, 20) | whole,
-    "search": st.sampled_from(["tea", "hello x"]) | odd_texts | st.sampled_from([
-        '"tea', "NEAR(", "a OR", "*", "kind:1 tea", "-", "^x", "tea AND NOT", "{a b}: c", "''",
-        "col:val", "a\x00b", '"a" "b', "(" * 300, "language:en x", "+", "ⅷ 茶",
-    ]),
+    "search": st.sampled_from(["tea", "hello x"])
+    | odd_texts
+    | st.sampled_from(
+        [
+            '"tea',
+            "NEAR(",
+            "a OR",
+            "*",
+            "kind:1 tea",
+            "-",
+            "^x",
+            "tea AND NOT",
+            "{a b}: c",
+            "''",
+            "col:val",
+            "a\x00b",
+            '"a" "b',
+            "(" * 300,
+            "language:en x",
+            "+",
+            "ⅷ 茶",
+        ]
+    ),
     "#h": st.lists(groups, max_size=2),
     "#p": st.lists(pubkeys, max_size=2),
     "#e": st.lists(hex64, max_size=2),
@@ -256,7 +401,7 @@ _conditions: dict[str, st.SearchStrategy[Any]] = {
     "#t": st.lists(odd_texts, max_size=2),
     "#hk": st.lists(odd_texts, max_size=2),
     "#a": st.lists(odd_texts, max_size=2),
-}  # fmt: skip
+}
 
 
 def _filter_of(conditions: list[tuple[str, object]]) -> dict[str, object]:
@@ -271,18 +416,17 @@ odd_filters = st.one_of(
     json_values,
     st.builds(
         lambda filter_, key, value: {**filter_, key: value},
-        good_filters, st.sampled_from([*_conditions, "#", "#ab", "x", "#1", ""]) | odd_texts,
+        good_filters,
+        st.sampled_from([*_conditions, "#", "#ab", "x", "#1", ""]) | odd_texts,
         json_values | whole,
     ),
-)  # fmt: skip
+)
 filters = weighed((3, good_filters), (1, odd_filters))
 
 # -- frames ----------------------------------------------------------------------------------------
 
 subs = st.sampled_from(["a", "b", "c", "a" * 64])
-odd_subs = weighed(
-    (4, subs), (1, st.sampled_from(["", "a" * 65, "\x00", "🫖"])), (1, json_values)
-)
+odd_subs = weighed((4, subs), (1, st.sampled_from(["", "a" * 65, "\x00", "🫖"])), (1, json_values))
 
 
 def _encoded(value: object) -> bytes:
@@ -297,12 +441,16 @@ def _array(*values: object) -> Frame:
 publishes = st.builds(lambda event: Frame(b'["EVENT",' + event.raw + b"]"), events)
 queries = st.builds(
     lambda verb, sub, asked: _array(verb, sub, *asked),
-    st.sampled_from(["REQ", "REQ", "COUNT"]), subs, st.lists(good_filters, min_size=1, max_size=3),
-)  # fmt: skip
+    st.sampled_from(["REQ", "REQ", "COUNT"]),
+    subs,
+    st.lists(good_filters, min_size=1, max_size=3),
+)
 odd_queries = st.builds(
     lambda verb, sub, asked: _array(verb, sub, *asked),
-    st.sampled_from(["REQ", "COUNT"]), odd_subs, st.lists(filters, max_size=4),
-)  # fmt: skip
+    st.sampled_from(["REQ", "COUNT"]),
+    odd_subs,
+    st.lists(filters, max_size=4),
+)
 closes = st.builds(lambda sub: _array("CLOSE", sub), odd_subs)
 
 # A message of NIP-77 is hex: a protocol byte, then bounds and modes, by varints.
@@ -316,20 +464,31 @@ _neg_messages = st.one_of(
     st.builds(lambda print_: "61" + "0000" + "01" + print_, hex64.map(lambda text: text[:32])),
 )
 negentropies = st.one_of(
-    st.builds(lambda sub, filter_, said: _array("NEG-OPEN", sub, filter_, said),
-              subs, good_filters, _neg_messages),
-    st.builds(lambda sub, filter_, said: _array("NEG-OPEN", sub, filter_, said),
-              odd_subs, filters, _neg_messages | json_values),
+    st.builds(
+        lambda sub, filter_, said: _array("NEG-OPEN", sub, filter_, said),
+        subs,
+        good_filters,
+        _neg_messages,
+    ),
+    st.builds(
+        lambda sub, filter_, said: _array("NEG-OPEN", sub, filter_, said),
+        odd_subs,
+        filters,
+        _neg_messages | json_values,
+    ),
     st.builds(lambda sub, said: _array("NEG-MSG", sub, said), odd_subs, _neg_messages),
     st.builds(lambda sub: _array("NEG-CLOSE", sub), odd_subs),
-)  # fmt: skip
+)
 bent_publishes = st.builds(
     lambda verb, fields: _array(verb, fields), st.sampled_from(["EVENT", "AUTH"]), bent_events
 )
 logins = st.builds(
-    Login, keys, st.sampled_from(["HERE", "HERE", "HERE", "ws://elsewhere", "", "http://[", "é"]),
-    st.sampled_from([None, None, None, "another"]), st.sampled_from([22242, 22242, 22242, 1]),
-)  # fmt: skip
+    Login,
+    keys,
+    st.sampled_from(["HERE", "HERE", "HERE", "ws://elsewhere", "", "http://[", "é"]),
+    st.sampled_from([None, None, None, "another"]),
+    st.sampled_from([22242, 22242, 22242, 1]),
+)
 nonsense = st.one_of(
     json_values.map(_encoded).map(Frame),
     st.lists(json_values, max_size=4).map(_encoded).map(Frame),
@@ -340,15 +499,28 @@ nonsense = st.one_of(
     ),
     st.binary(max_size=40).map(Frame),
     st.builds(Frame, st.binary(max_size=40), st.just(False)),  # noqa: FBT003
-    st.sampled_from([
-        b"", b" ", b"\x00", b'\xef\xbb\xbf["CLOSE","a"]', b'["REQ","\\ud800",{}]', b"[" * 5000,
-        b"[" * 900 + b"]" * 900, b'["REQ","a",' + b'{"a":' * 500, b'["CLOSE","a"]["CLOSE","a"]',
-        b'["REQ","a",{"since":' + b"9" * 5000 + b"}]", b'["REQ","a",{"limit":1e999}]',
-        b'["REQ","a",{"limit":NaN}]', b'["REQ","a",{"kinds":[1],"kinds":[2]}]',
-        b'["REQ","\xff",{}]',
-        b'["COUNT","a",{"#t":["\\u0000"]}]', b'["EVENT",{"id":"a","id":"b"}]', b"\r\n",
-    ]).map(Frame),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            b"",
+            b" ",
+            b"\x00",
+            b'\xef\xbb\xbf["CLOSE","a"]',
+            b'["REQ","\\ud800",{}]',
+            b"[" * 5000,
+            b"[" * 900 + b"]" * 900,
+            b'["REQ","a",' + b'{"a":' * 500,
+            b'["CLOSE","a"]["CLOSE","a"]',
+            b'["REQ","a",{"since":' + b"9" * 5000 + b"}]",
+            b'["REQ","a",{"limit":1e999}]',
+            b'["REQ","a",{"limit":NaN}]',
+            b'["REQ","a",{"kinds":[1],"kinds":[2]}]',
+            b'["REQ","\xff",{}]',
+            b'["COUNT","a",{"#t":["\\u0000"]}]',
+            b'["EVENT",{"id":"a","id":"b"}]',
+            b"\r\n",
+        ]
+    ).map(Frame),
+)
 
 
 def _torn(frame: Frame, where: int, what: bytes, length: int) -> Frame:
@@ -357,21 +529,47 @@ def _torn(frame: Frame, where: int, what: bytes, length: int) -> Frame:
     return Frame(frame.data[:at] + what + frame.data[at + length :], frame.is_text)
 
 
-_PIECES = [b"", b"", b"\x00", b"\xff", b"[", b"]", b"{", b'"', b",", b"\\", b"9" * 30, b"\\ud800",
-           b"null", b"-", b"1e400", "é".encode(), b"\xed\xa0\x80"]  # fmt: skip
+_PIECES = [
+    b"",
+    b"",
+    b"\x00",
+    b"\xff",
+    b"[",
+    b"]",
+    b"{",
+    b'"',
+    b",",
+    b"\\",
+    b"9" * 30,
+    b"\\ud800",
+    b"null",
+    b"-",
+    b"1e400",
+    "é".encode(),
+    b"\xed\xa0\x80",
+]
 torn = st.builds(
-    _torn, publishes | queries | negentropies | closes, st.integers(0, 2000),
-    st.sampled_from(_PIECES) | st.binary(max_size=3), st.sampled_from([0, 1, 1, 8, 10**6]),
-)  # fmt: skip
+    _torn,
+    publishes | queries | negentropies | closes,
+    st.integers(0, 2000),
+    st.sampled_from(_PIECES) | st.binary(max_size=3),
+    st.sampled_from([0, 1, 1, 8, 10**6]),
+)
 
 frames: st.SearchStrategy[Frame] = weighed(
-    (10, publishes), (5, queries), (2, odd_queries), (1, closes), (2, negentropies),
-    (2, bent_publishes), (2, nonsense), (3, torn),
-)  # fmt: skip
+    (10, publishes),
+    (5, queries),
+    (2, odd_queries),
+    (1, closes),
+    (2, negentropies),
+    (2, bent_publishes),
+    (2, nonsense),
+    (3, torn),
+)
 thrown: st.SearchStrategy[Thrown] = weighed((14, frames), (1, logins))
 
 
-def spoken(thing: Thrown, challenge: str, url: str) -> Frame:
+def ok_reply(thing: Thrown, challenge: str, url: str) -> Frame:
     """The frame, now that it is known where it goes."""
     if isinstance(thing, Frame):
         return thing

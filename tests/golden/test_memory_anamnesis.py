@@ -64,9 +64,11 @@ def records_of(*vectors: dict[str, Any]) -> list[Record]:
 def is_as_signed(draft: Draft, vector: dict[str, Any]) -> None:
     assert draft.tags == vector["tags"]
     assert draft.content == vector["content"]
-    key = SecretKey(bytes.fromhex(next(
-        key["secret"] for key in KEYS.values() if key["pubkey"] == vector["pubkey"]
-    )))  # fmt: skip
+    key = SecretKey(
+        bytes.fromhex(
+            next(key["secret"] for key in KEYS.values() if key["pubkey"] == vector["pubkey"])
+        )
+    )
     assert key.sign(*draft).id == vector["id"]
 
 
@@ -100,11 +102,17 @@ def test_length_is_counted_in_code_points(case: dict[str, Any]) -> None:
     content = character.strip("'") * int(times)
     if case["ok"]:
         assert content_hash(content) == case["sha256"]
-    found = validated({
-        "content": content, "author": {"id": "a", "name": "A"},
-        "timestamp": "2026-02-02T16:00:00Z", "content_hash": content_hash(content),
-        "memory_type": "episodic", "tags": [], "confidence": 0.5,
-    })  # fmt: skip
+    found = validated(
+        {
+            "content": content,
+            "author": {"id": "a", "name": "A"},
+            "timestamp": "2026-02-02T16:00:00Z",
+            "content_hash": content_hash(content),
+            "memory_type": "episodic",
+            "tags": [],
+            "confidence": 0.5,
+        }
+    )
     assert found.valid is case["ok"]
     if case["ok"]:
         assert list(found.warnings) == [*filter(None, [case.get("client_warning")])]
@@ -135,11 +143,14 @@ def test_a_vouch_is_written_as_its_signer_says_it(vector: dict[str, Any]) -> Non
     assert vouch.confidence is not None
     is_as_signed(
         vouch_draft(
-            vouch.of, vouch.voucher, name=vouch.name, created_at=vector["created_at"],
+            vouch.of,
+            vouch.voucher,
+            name=vouch.name,
+            created_at=vector["created_at"],
             confidence=vouch.confidence,
         ),
         vector,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.proves("X-13", "X-14")
@@ -148,8 +159,9 @@ def test_vouchers_are_merged_into_the_document() -> None:
     archive = archive_of(records_of(VECTORS["seed_entry"]["event"], *wanted["events"]))
     assert archive.vouchers(TRUSTED) == wanted["merged_after_all"]
     assert archive.document(TRUSTED) == {
-        **VECTORS["seed_entry"]["entry"], "vouchers": wanted["merged_after_all"]
-    }  # fmt: skip
+        **VECTORS["seed_entry"]["entry"],
+        "vouchers": wanted["merged_after_all"],
+    }
     trust = trust_in(TRUSTED, archive, Reputations())
     assert trust is not None
     assert {"confirm": trust.confirm, "score": trust.score} == wanted["trust"]
@@ -206,9 +218,12 @@ async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
 
 
 GOOD = [
-    VECTORS["seed_entry"]["event"], *VECTORS["dag"]["events"], *VECTORS["vouches"]["events"],
-    VECTORS["same_content_other_author"]["event"], VECTORS["supersession"]["event"],
-]  # fmt: skip
+    VECTORS["seed_entry"]["event"],
+    *VECTORS["dag"]["events"],
+    *VECTORS["vouches"]["events"],
+    VECTORS["same_content_other_author"]["event"],
+    VECTORS["supersession"]["event"],
+]
 
 
 @pytest.mark.proves("X-04", "X-05", "X-07", "X-08", "X-12", "X-16", "G-04")

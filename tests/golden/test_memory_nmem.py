@@ -134,15 +134,18 @@ def told(held: object) -> str:
             return f"prompt of {len(held.content)} characters"
         case _:
             assert isinstance(held, Ending)
-            return "session with ended_at and signature; with fewer than 3 observations also " \
-                   "the sentinel summary"  # fmt: skip
+            return (
+                "session with ended_at and signature; with fewer than 3 observations also "
+                "the sentinel summary"
+            )
 
 
 @pytest.mark.proves("M-14", "M-15", "M-16", "M-18")
 @pytest.mark.parametrize(
-    "case", VECTORS["hooks"],
+    "case",
+    VECTORS["hooks"],
     ids=lambda case: f"{case['stdin']['hook_event_name']} {case['writes']}",
-)  # fmt: skip
+)
 def test_a_hook_records_what_it_tells(case: dict[str, Any]) -> None:
     records = captured(hook_in(json.dumps(case["stdin"])), NOW, "rook", SECRETS)
     assert [told(held) for held in records] == case["writes"]
@@ -209,10 +212,12 @@ def test_a_query_is_made_safe(case: dict[str, Any]) -> None:
 def test_match_age_and_type_are_blended() -> None:
     cases = VECTORS["blended"]["rows"]
     found = [
-        (Row(case["id"], NOW - case["age_days"] * DAY, case["obs_type"], "x", "p"),
-         case["raw_rank"])
+        (
+            Row(case["id"], NOW - case["age_days"] * DAY, case["obs_type"], "x", "p"),
+            case["raw_rank"],
+        )
         for case in cases
-    ]  # fmt: skip
+    ]
     for case, score in zip(cases, scores(found, NOW), strict=True):
         assert score == pytest.approx((case["bm25"], case["recency"], case["type"]), abs=5e-7)
         assert score.blended == pytest.approx(case["score"], abs=5e-7)
@@ -239,8 +244,17 @@ def test_an_agent_is_told_what_the_events_say() -> None:
         seen = record(EVENTS[name])
         assert isinstance(seen, Observation)
         is_pinned = pin.is_pinned and pin.event_id == EVENTS[name].id
-        rows.append(Row(number, seen.timestamp, seen.obs_type, seen.content,
-                        project_of(EVENTS[name]) or "", seen.file_path, is_pinned))  # fmt: skip
+        rows.append(
+            Row(
+                number,
+                seen.timestamp,
+                seen.obs_type,
+                seen.content,
+                project_of(EVENTS[name]) or "",
+                seen.file_path,
+                is_pinned,
+            )
+        )
     assert context(case["project"], [closed], rows, case["now"]) == case["text"]
 
 

@@ -41,9 +41,10 @@ def statement_of(db: Any, name: str) -> str:
 def own_names(db: Any, kind: str) -> set[str]:
     rows = db.execute("SELECT name FROM sqlite_master WHERE type = ?", (kind,))
     return {
-        name for (name,) in rows
+        name
+        for (name,) in rows
         if not name.startswith(("_rk_", "sqlite_")) and not re.search(r"_fts_[a-z]+$", name)
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.proves("M-08")

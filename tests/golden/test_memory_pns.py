@@ -17,6 +17,7 @@ from tests.golden import document
 PNS = document("memory/pns.json")
 DEVICE = derive(SecretKey(bytes.fromhex(PNS["derivations"][0]["device_key"])))
 
+
 @pytest.mark.proves("D-29")
 @pytest.mark.parametrize("case", PNS["derivations"], ids=lambda case: case["device_key"][:4])
 def test_a_device_has_its_channel(case: dict[str, str]) -> None:
@@ -53,9 +54,12 @@ def test_a_shared_envelope_is_a_seal_is_a_rumor() -> None:
     assert said._asdict() == fields
     envelope = event_from(case["envelope"])
     made = wrap_shared(
-        team, author, said, (case["seal"]["created_at"], envelope.created_at),
+        team,
+        author,
+        said,
+        (case["seal"]["created_at"], envelope.created_at),
         (b"\1" * 32, b"\2" * 32),
-    )  # fmt: skip
+    )
     # Signatures have randomness: the seal's is inside the content, so that ids differ.
     assert unwrap_shared(team, made) == unwrap_shared(team, envelope) == said
     seal = event_from(case["seal"])

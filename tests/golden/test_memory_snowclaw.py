@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from policies import load
+from relay.access.actors import People
+from relay.access.visibility import Viewer, visibility_for
 from relay.groups.group import Flag, Group, Groups
+from relay.lifecycle.rows import Stored
 from relay.memory.draft import Draft
 from relay.memory.reading import Unread, next_time
 from relay.memory.snowclaw.agent_memory import agent_memory_draft, agent_memory_in
@@ -35,10 +38,7 @@ from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.keys import SecretKey
 from relay.nostr.nip44 import conversation_key
-from relay.people import People
-from relay.rows import Stored
 from relay.verdict import Who
-from relay.visibility import Viewer, visibility_for
 from tests.contract.writing import group_of
 from tests.golden import document
 from tests.unit.policies.facts import being
@@ -149,9 +149,9 @@ def test_the_nearest_scope_that_sets_a_value_has_it(case: dict[str, Any]) -> Non
             draft = config_draft(scope, config_of(case[name]), None, 1)
             config = config.after(KEYS["owner"].sign(*draft))
     found = config.effective("techteam", MEMBER)
-    assert {
-        "respond_mode": found.respond_mode, "context_history": found.context_history
-    } == case["effective"]  # fmt: skip
+    assert {"respond_mode": found.respond_mode, "context_history": found.context_history} == case[
+        "effective"
+    ]
 
 
 @pytest.mark.proves("S-16")
@@ -285,12 +285,19 @@ def private(name: str, *members: str) -> Group:
 INSIDER = SecretKey(b"\1" * 32).pubkey
 """A member of inner-circle."""
 READERS = {
-    "member of inner-circle": INSIDER, "member of techteam only": MEMBER,
-    "member of techteam": MEMBER, "member": MEMBER, "any authenticated agent or member": MEMBER,
-    "agent": AGENT, "author": AGENT, "agent2": KEYS["agent2"].pubkey,
-    "other agent": KEYS["agent2"].pubkey, "owner": OWNER, "outsider": KEYS["outsider"].pubkey,
+    "member of inner-circle": INSIDER,
+    "member of techteam only": MEMBER,
+    "member of techteam": MEMBER,
+    "member": MEMBER,
+    "any authenticated agent or member": MEMBER,
+    "agent": AGENT,
+    "author": AGENT,
+    "agent2": KEYS["agent2"].pubkey,
+    "other agent": KEYS["agent2"].pubkey,
+    "owner": OWNER,
+    "outsider": KEYS["outsider"].pubkey,
     "anonymous": None,
-}  # fmt: skip
+}
 
 
 @pytest.mark.proves("S-14", "S-21", "S-26", "S-27")

@@ -27,9 +27,19 @@ NOTHING = items([])
 
 
 @pytest.mark.proves(
-    "N77-20", "N77-22", "N77-23", "N77-24", "N77-25", "N77-27", "N77-29", "N77-30", "N77-31",
-    "N77-32", "N77-33", "N77-34",
-)  # fmt: skip
+    "N77-20",
+    "N77-22",
+    "N77-23",
+    "N77-24",
+    "N77-25",
+    "N77-27",
+    "N77-29",
+    "N77-30",
+    "N77-31",
+    "N77-32",
+    "N77-33",
+    "N77-34",
+)
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
 def test_a_dialogue_is_the_same_byte_for_byte_on_both_sides(case: dict[str, Any]) -> None:
     limit = case["frame_size_limit"] or sys.maxsize

@@ -133,11 +133,14 @@ def unbanned(viewers: Iterable[str]) -> frozenset[str]:
 
 
 SIGNED: Final = {
-    39000: ("visible owner", "N29-97 N29-98"), 39001: ("group owner", "N29-98"),
-    39002: ("group owner", "N29-98"), 39003: ("visible owner", "N29-98"),
-    39005: ("group owner", "N29-98"), 9000: ("group named owner", "N29-96"),
+    39000: ("visible owner", "N29-97 N29-98"),
+    39001: ("group owner", "N29-98"),
+    39002: ("group owner", "N29-98"),
+    39003: ("visible owner", "N29-98"),
+    39005: ("group owner", "N29-98"),
+    9000: ("group named owner", "N29-96"),
     9001: ("group named owner", "N29-96"),
-}  # fmt: skip
+}
 """What the relay signs by itself: kind → who reads it, and the statements."""
 
 
@@ -160,11 +163,23 @@ class Table:
     """How many rows are the foundation."""
 
     def add(
-        self, says: str, proves: str, kind: int, by: SecretKey, words: str, *,
-        tags: Sequence[Sequence[str]] = (), content: str | None = None, h: str | None = None,
-        life: Life = Life.STAYS, only_by: Sequence[str] = (), answer: tuple[bool, str] = TAKEN,
-        group: str | None = None, is_plain: bool = False, as_in: str | None = None,
-    ) -> Event:  # fmt: skip
+        self,
+        says: str,
+        proves: str,
+        kind: int,
+        by: SecretKey,
+        words: str,
+        *,
+        tags: Sequence[Sequence[str]] = (),
+        content: str | None = None,
+        h: str | None = None,
+        life: Life = Life.STAYS,
+        only_by: Sequence[str] = (),
+        answer: tuple[bool, str] = TAKEN,
+        group: str | None = None,
+        is_plain: bool = False,
+        as_in: str | None = None,
+    ) -> Event:
         """`h`: its group, in a tag. `group`: the group it acts in without one.
 
         `as_in`: the group of what it points to, whose members the words are about.
@@ -179,11 +194,17 @@ class Table:
         group = h if h is not None else group
         self.rows.append(
             Row(
-                f"{says}{'' if h is None else f', {h}'}", proves, event,
-                readers_of(words, event, as_in or group), life, group, frozenset(only_by), answer,
+                f"{says}{'' if h is None else f', {h}'}",
+                proves,
+                event,
+                readers_of(words, event, as_in or group),
+                life,
+                group,
+                frozenset(only_by),
+                answer,
                 "" if is_plain else word,
             )
-        )  # fmt: skip
+        )
         return event
 
     @property
@@ -208,13 +229,31 @@ def found(table: Table) -> None:
     """The groups and their people; bob is in all of them, dave was."""
     admin, add = cast.admin, table.add
     for group, flags in FLAGS.items():
-        add("the founding", "N29-90 N29-98", 9007, admin, "group owner", h=group,
-            tags=[[flag] for flag in flags], is_plain=True)  # fmt: skip
+        add(
+            "the founding",
+            "N29-90 N29-98",
+            9007,
+            admin,
+            "group owner",
+            h=group,
+            tags=[[flag] for flag in flags],
+            is_plain=True,
+        )
         extra = {"square": ["carol"], "tea": ["tess"], "cave": ["cora"]}.get(group, [])
-        add("who is put in", "N29-96 N29-98", 9000, admin, "group named owner", h=group,
-            tags=[*p("alice", "mia", "dave", "bob", "hex", *extra),
-                  [*p("robot")[0], "agent"], [*p("moderator")[0], "moderator"]],
-            is_plain=True)  # fmt: skip
+        add(
+            "who is put in",
+            "N29-96 N29-98",
+            9000,
+            admin,
+            "group named owner",
+            h=group,
+            tags=[
+                *p("alice", "mia", "dave", "bob", "hex", *extra),
+                [*p("robot")[0], "agent"],
+                [*p("moderator")[0], "moderator"],
+            ],
+            is_plain=True,
+        )
         add("bob's own post", "N29-96", 9, cast.bob, "group owner", h=group)
         add("dave leaves", "N29-98", 9022, cast.dave, "group author owner", h=group, is_plain=True)
     add("the founding", "N29-124", 9007, admin, "owner", h=ENDED, tags=[["private"]], is_plain=True)
@@ -226,8 +265,16 @@ def happen(table: Table, expires: int) -> None:
     """Everything else, one of each kind of secret. `expires`: when some of it does."""
     admin, add = cast.admin, table.add
     for group in FLAGS:
-        add("bob is thrown out", "N29-94 N29-96", 9001, admin, "group named owner", h=group,
-            tags=p("bob"), is_plain=True)  # fmt: skip
+        add(
+            "bob is thrown out",
+            "N29-94 N29-96",
+            9001,
+            admin,
+            "group named owner",
+            h=group,
+            tags=p("bob"),
+            is_plain=True,
+        )
     what_expires(table, [["expiration", str(expires)]])
     note = add("a note", "N01-70", 1, cast.alice, "everyone")
     for group in FLAGS:
@@ -238,97 +285,285 @@ def happen(table: Table, expires: int) -> None:
     what_goes(table)
     for group in FLAGS:
         flags = [[flag] for flag in FLAGS[group]]
-        add("what it is called", "N29-98", 9002, admin, "group owner", h=group,
-            tags=[["name", "psst"], *flags], is_plain=True)  # fmt: skip
+        add(
+            "what it is called",
+            "N29-98",
+            9002,
+            admin,
+            "group owner",
+            h=group,
+            tags=[["name", "psst"], *flags],
+            is_plain=True,
+        )
 
 
 def in_group(table: Table, group: str, note: Event) -> None:
     """What is said in a group; N29-90 holds for each of these rows beside what it names."""
     admin, alice, robot, add = cast.admin, cast.alice, cast.robot, table.add
     post = add("a post", "N29-90", 9, alice, "group owner", h=group, tags=p("rita"))
-    add("a comment", "N29-90", 1111, KEYS["moderator"], "group owner", h=group,
-        tags=p("bob", "dave"))  # fmt: skip
+    add(
+        "a comment",
+        "N29-90",
+        1111,
+        KEYS["moderator"],
+        "group owner",
+        h=group,
+        tags=p("bob", "dave"),
+    )
     add("a note", "N29-90", 1, alice, "group owner", h=group, tags=[["e", note.id]])
-    add("a reaction", "N29-90", 7, robot, "group owner", h=group,
-        tags=[["e", post.id], *p("alice")])  # fmt: skip
+    add(
+        "a reaction", "N29-90", 7, robot, "group owner", h=group, tags=[["e", post.id], *p("alice")]
+    )
     add("an article", "N29-90", 30023, alice, "group owner", h=group, tags=[["d", f"{group}-a"]])
     add("a protected post", "N70-06", 11, alice, "group owner", h=group, tags=[["-"]])
     add("a passing word", "N29-17", 20001, alice, "group owner", h=group, life=Life.PASSES)
     add("a report", "N29-100", 1984, alice, "admins author owner", h=group, tags=p("mia"))
-    add("an invite", "N29-38 N29-100", 9009, admin, "admins owner", h=group,
-        tags=[["code", f"sesame-{group}"]], is_plain=True)  # fmt: skip
-    add("a wrap with h", "N59-11", 1059, alice, "named" if group in PUBLIC else "nobody", h=group,
-        tags=p("rita"), content=sealed())  # fmt: skip
-    add("a wrap with h to a member", "N59-11", 1059, alice, "named", h=group, tags=p("mia"),
-        content=sealed())  # fmt: skip
-    add("app data", "N78-03", 30078, alice, "author insiders owner", h=group,
-        tags=[["d", f"app-{group}"]])  # fmt: skip
-    add("an app record", "N78-03", 78, alice, "author insiders owner", h=group,
-        tags=[["d", f"app-{group}"]])  # fmt: skip
+    add(
+        "an invite",
+        "N29-38 N29-100",
+        9009,
+        admin,
+        "admins owner",
+        h=group,
+        tags=[["code", f"sesame-{group}"]],
+        is_plain=True,
+    )
+    add(
+        "a wrap with h",
+        "N59-11",
+        1059,
+        alice,
+        "named" if group in PUBLIC else "nobody",
+        h=group,
+        tags=p("rita"),
+        content=sealed(),
+    )
+    add(
+        "a wrap with h to a member",
+        "N59-11",
+        1059,
+        alice,
+        "named",
+        h=group,
+        tags=p("mia"),
+        content=sealed(),
+    )
+    add(
+        "app data",
+        "N78-03",
+        30078,
+        alice,
+        "author insiders owner",
+        h=group,
+        tags=[["d", f"app-{group}"]],
+    )
+    add(
+        "an app record",
+        "N78-03",
+        78,
+        alice,
+        "author insiders owner",
+        h=group,
+        tags=[["d", f"app-{group}"]],
+    )
     trusted = " trusted" if group in PUBLIC else ""
-    add("group memory", "N29-90", 30078, robot, "insiders author owner", h=group,
-        tags=[["d", f"snowclaw:memory:group:{group}"]], content='{"purpose":"psst"}')  # fmt: skip
-    add("a preference", "N29-90", 30093, robot, "insiders author owner" + trusted, h=group,
-        **preference(group, table))  # fmt: skip
-    add("a transcript", "N29-90", 1988, robot, "insiders author owner", h=group,
-        tags=[["d", f"s-{group}"]])  # fmt: skip
-    add("configuration labelled", "N29-92", 30078, cast.owner, "owner agents", h=group,
-        tags=[["d", f"snowclaw:config:group:{group}"]], content="{}")  # fmt: skip
+    add(
+        "group memory",
+        "N29-90",
+        30078,
+        robot,
+        "insiders author owner",
+        h=group,
+        tags=[["d", f"snowclaw:memory:group:{group}"]],
+        content='{"purpose":"psst"}',
+    )
+    add(
+        "a preference",
+        "N29-90",
+        30093,
+        robot,
+        "insiders author owner" + trusted,
+        h=group,
+        **preference(group, table),
+    )
+    add(
+        "a transcript",
+        "N29-90",
+        1988,
+        robot,
+        "insiders author owner",
+        h=group,
+        tags=[["d", f"s-{group}"]],
+    )
+    add(
+        "configuration labelled",
+        "N29-92",
+        30078,
+        cast.owner,
+        "owner agents",
+        h=group,
+        tags=[["d", f"snowclaw:config:group:{group}"]],
+        content="{}",
+    )
     about = f"Tea in {group} is best without milk."
     add("a memory entry", "X-22", 78, robot, "insiders author owner", h=group, **anamnesis(about))
-    add(f"a vouch for it without h, {group}", "X-22", 30078, cast.rover,
-        "insiders author owner", as_in=group, **vouch(about))  # fmt: skip
+    add(
+        f"a vouch for it without h, {group}",
+        "X-22",
+        30078,
+        cast.rover,
+        "insiders author owner",
+        as_in=group,
+        **vouch(about),
+    )
     regretted = add("a regretted post", "N09-13", 9, alice, "group owner", h=group, life=Life.GOES)
     add("its deletion, h", "N29-104", 5, alice, "group owner", h=group, tags=[["e", regretted.id]])
-    taken_back = add("a post taken back", "N09-13", 11, alice, "group owner", h=group,
-                     life=Life.GOES)  # fmt: skip
-    add(f"its deletion without h, {group}", "N29-104", 5, alice, "group author owner",
-        tags=[["e", taken_back.id]], group=group)  # fmt: skip
+    taken_back = add(
+        "a post taken back", "N09-13", 11, alice, "group owner", h=group, life=Life.GOES
+    )
+    add(
+        f"its deletion without h, {group}",
+        "N29-104",
+        5,
+        alice,
+        "group author owner",
+        tags=[["e", taken_back.id]],
+        group=group,
+    )
     bad = add("a bad post", "N29-50", 9, robot, "group owner", h=group, life=Life.GOES)
-    add("its 9005", "N29-104", 9005, admin, "group owner", h=group, tags=[["e", bad.id]],
-        is_plain=True)  # fmt: skip
-    add("an article, older", "N01-46", 30023, robot, "group owner", h=group, life=Life.GOES,
-        tags=[["d", f"{group}-r"]])  # fmt: skip
-    add("an article, newer", "N01-46", 30023, robot, "group owner", h=group,
-        tags=[["d", f"{group}-r"]])  # fmt: skip
+    add(
+        "its 9005",
+        "N29-104",
+        9005,
+        admin,
+        "group owner",
+        h=group,
+        tags=[["e", bad.id]],
+        is_plain=True,
+    )
+    add(
+        "an article, older",
+        "N01-46",
+        30023,
+        robot,
+        "group owner",
+        h=group,
+        life=Life.GOES,
+        tags=[["d", f"{group}-r"]],
+    )
+    add(
+        "an article, newer",
+        "N01-46",
+        30023,
+        robot,
+        "group owner",
+        h=group,
+        tags=[["d", f"{group}-r"]],
+    )
     add("pins", "N29-98", 9010, admin, "group owner", h=group, tags=[["e", post.id]], is_plain=True)
     if group in JOINABLE:
-        add("bob asks to come back", "N29-98", 9021, cast.bob, "admins author owner", h=group,
-            answer=PENDING, is_plain=True)  # fmt: skip
+        add(
+            "bob asks to come back",
+            "N29-98",
+            9021,
+            cast.bob,
+            "admins author owner",
+            h=group,
+            answer=PENDING,
+            is_plain=True,
+        )
 
 
 def memory(table: Table) -> None:
     """MEMORY.md §0.4, of what has no `h`."""
     robot, alice, owner, add = cast.robot, cast.alice, cast.owner, table.add
-    add("configuration", "N29-92", 30078, owner, "owner agents",
-        tags=[["d", "snowclaw:config:global"]], content="{}")  # fmt: skip
-    add("user memory", "N78-03", 30078, robot, "author owner",
+    add(
+        "configuration",
+        "N29-92",
+        30078,
+        owner,
+        "owner agents",
+        tags=[["d", "snowclaw:config:global"]],
+        content="{}",
+    )
+    add(
+        "user memory",
+        "N78-03",
+        30078,
+        robot,
+        "author owner",
         tags=[["d", f"snowclaw:memory:npub:{alice.pubkey}"], *p("alice")],
-        content="{}")  # fmt: skip
+        content="{}",
+    )
     add("agent memory", "N78-03", 30078, robot, "author owner", tags=[["d", "snowclaw:core:plan"]])
-    add("a preference without h", "N78-03", 30093, robot, "author owner trusted",
-        **preference("hk", table))  # fmt: skip
+    add(
+        "a preference without h",
+        "N78-03",
+        30093,
+        robot,
+        "author owner trusted",
+        **preference("hk", table),
+    )
     for kind, more in ((1988, []), (1989, [["source-data", "psst"]]), (31988, [])):
-        add(f"a transcript, {kind}", "N78-03", kind, robot, "author owner",
-            tags=[["d", f"s{kind}"], *more], content="")  # fmt: skip
-    add("a document", "N78-03", 30090, owner, "author owner trusted",
-        tags=[["d", "doc"], ["k", "doc_manifest"]], content="{}")  # fmt: skip
+        add(
+            f"a transcript, {kind}",
+            "N78-03",
+            kind,
+            robot,
+            "author owner",
+            tags=[["d", f"s{kind}"], *more],
+            content="",
+        )
+    add(
+        "a document",
+        "N78-03",
+        30090,
+        owner,
+        "author owner trusted",
+        tags=[["d", "doc"], ["k", "doc_manifest"]],
+        content="{}",
+    )
     for tier, words in (("public", "known"), ("private", "author owner")):
         more = {"tier": tier, "model": "m", "confidence": "0.9", "source": "s", "version": "1"}
-        add(f"collective memory, {tier}", "N78-03", 30078, robot, words,
+        add(
+            f"collective memory, {tier}",
+            "N78-03",
+            30078,
+            robot,
+            words,
             tags=[["d", f"snow:memory:{tier}"], *([f"snow:{key}", more[key]] for key in more)],
-            content='{"summary":"s","detail":"d"}')  # fmt: skip
+            content='{"summary":"s","detail":"d"}',
+        )
     about = "Tea is best without milk."
     add("an entry for all here", "N78-03", 78, robot, "known", **anamnesis(about))
     add("a vouch for it", "X-22", 30078, cast.rover, "known", **vouch(about))
     add("a vouch for no entry", "X-22", 30078, cast.rover, "author owner", **vouch("No tea."))
-    add("nomen, private", "N78-03", 31234, alice, "author owner",
-        tags=[["d", "n1"], ["visibility", "private"]])  # fmt: skip
-    add("nomen, personal", "N78-03", 31234, alice, "author owner named",
-        tags=[["d", "n2"], ["visibility", "personal"], ["scope", KEYS["rita"].pubkey], *p("rita")])
+    add(
+        "nomen, private",
+        "N78-03",
+        31234,
+        alice,
+        "author owner",
+        tags=[["d", "n1"], ["visibility", "private"]],
+    )
+    add(
+        "nomen, personal",
+        "N78-03",
+        31234,
+        alice,
+        "author owner named",
+        tags=[["d", "n2"], ["visibility", "personal"], ["scope", KEYS["rita"].pubkey], *p("rita")],
+    )
     add("nomen, shared", "N78-03", 31234, alice, "known", tags=[["d", "n3"]])
-    add("a sealed envelope", "N59-04", 1080, cast.person("pns"), "known", content=sealed(),
-        only_by=["ids", "authors"])  # fmt: skip
+    add(
+        "a sealed envelope",
+        "N59-04",
+        1080,
+        cast.person("pns"),
+        "known",
+        content=sealed(),
+        only_by=["ids", "authors"],
+    )
 
 
 def personal(table: Table) -> None:
@@ -338,54 +573,154 @@ def personal(table: Table) -> None:
     add("an own app record", "N78-03", 78, alice, "author", tags=[["d", "mine"]])
     add("a letter", "N59-12", 4, alice, "author named", tags=p("rita"), content="psst?iv=x")
     add("a gift wrap", "N59-03", 1059, passing, "named", tags=p("rita"), content=sealed())
-    add("a gift wrap to two", "N59-03", 1059, passing, "named", tags=p("rita", "owner"),
-        content=sealed())  # fmt: skip
+    add(
+        "a gift wrap to two",
+        "N59-03",
+        1059,
+        passing,
+        "named",
+        tags=p("rita", "owner"),
+        content=sealed(),
+    )
     add("a gift wrap by a member", "N59-04", 1059, alice, "named", tags=p("rita"), content=sealed())
-    add("a protected wrap", "N59-11", 1059, alice, "named", tags=[["-"], *p("rita")],
-        content=sealed())  # fmt: skip
-    add("a passing wrap", "N59-03", 21059, passing, "named", tags=p("rita"), content=sealed(),
-        life=Life.PASSES)  # fmt: skip
-    add("a signing call", "N46-03", 24133, passing, "everyone", tags=p("rita"), content=sealed(),
-        life=Life.PASSES, only_by=["authors", "#p"])  # fmt: skip
+    add(
+        "a protected wrap",
+        "N59-11",
+        1059,
+        alice,
+        "named",
+        tags=[["-"], *p("rita")],
+        content=sealed(),
+    )
+    add(
+        "a passing wrap",
+        "N59-03",
+        21059,
+        passing,
+        "named",
+        tags=p("rita"),
+        content=sealed(),
+        life=Life.PASSES,
+    )
+    add(
+        "a signing call",
+        "N46-03",
+        24133,
+        passing,
+        "everyone",
+        tags=p("rita"),
+        content=sealed(),
+        life=Life.PASSES,
+        only_by=["authors", "#p"],
+    )
     add("a passing word", "N01-42", 20001, alice, "everyone", life=Life.PASSES)
     add("a protected note", "N70-06", 1, alice, "everyone", tags=[["-"]])
     add("a report without h", "N29-100", 1984, alice, "everyone", tags=p("mia"))
-    add("a deletion of letters", "N29-104", 5, alice, "author owner",
-        tags=[["e", "0" * 64], ["k", "4"]])  # fmt: skip
-    add("a deletion that names a person", "N29-104", 5, cast.robot, "author owner",
-        tags=[["a", f"30078:{cast.robot.pubkey}:snowclaw:memory:npub:x"]])  # fmt: skip
-    add("a deletion of a note to be", "N09-08", 5, alice, "everyone",
-        tags=[["e", "1" * 64], ["k", "1"]])  # fmt: skip
+    add(
+        "a deletion of letters",
+        "N29-104",
+        5,
+        alice,
+        "author owner",
+        tags=[["e", "0" * 64], ["k", "4"]],
+    )
+    add(
+        "a deletion that names a person",
+        "N29-104",
+        5,
+        cast.robot,
+        "author owner",
+        tags=[["a", f"30078:{cast.robot.pubkey}:snowclaw:memory:npub:x"]],
+    )
+    add(
+        "a deletion of a note to be",
+        "N09-08",
+        5,
+        alice,
+        "everyone",
+        tags=[["e", "1" * 64], ["k", "1"]],
+    )
 
 
 def what_expires(table: Table, expires: list[list[str]]) -> None:
     alice, add = cast.alice, table.add
     for group in FLAGS:
-        add("a post that expires", "N40-02", 9, alice, "group owner", h=group, life=Life.GOES,
-            tags=expires)  # fmt: skip
+        add(
+            "a post that expires",
+            "N40-02",
+            9,
+            alice,
+            "group owner",
+            h=group,
+            life=Life.GOES,
+            tags=expires,
+        )
     add("a note that expires", "N40-02", 1, alice, "everyone", life=Life.GOES, tags=expires)
-    add("a wrap that expires", "N59-10", 1059, alice, "named", life=Life.GOES, content=sealed(),
-        tags=[*p("rita"), *expires])  # fmt: skip
+    add(
+        "a wrap that expires",
+        "N59-10",
+        1059,
+        alice,
+        "named",
+        life=Life.GOES,
+        content=sealed(),
+        tags=[*p("rita"), *expires],
+    )
 
 
 def what_goes(table: Table) -> None:
     """What is read while it is there and by nobody afterwards."""
     alice, gone, banned, add = cast.alice, cast.person("gone"), cast.person("banned"), table.add
-    regretted = add("own app data, regretted", "N09-13", 30078, alice, "author", life=Life.GOES,
-                    tags=[["d", "gone"]])  # fmt: skip
-    add("its deletion by address", "N29-104", 5, alice, "author owner",
-        tags=[["a", f"30078:{regretted.pubkey}:gone"]])  # fmt: skip
-    wrap = add("a wrap that its recipient deletes", "N59-08", 1059, alice, "named", life=Life.GOES,
-               tags=p("rita"), content=sealed())  # fmt: skip
-    add("the deletion of the wrap", "N29-104", 5, cast.person("rita"), "author owner",
-        tags=[["e", wrap.id]])  # fmt: skip
+    regretted = add(
+        "own app data, regretted",
+        "N09-13",
+        30078,
+        alice,
+        "author",
+        life=Life.GOES,
+        tags=[["d", "gone"]],
+    )
+    add(
+        "its deletion by address",
+        "N29-104",
+        5,
+        alice,
+        "author owner",
+        tags=[["a", f"30078:{regretted.pubkey}:gone"]],
+    )
+    wrap = add(
+        "a wrap that its recipient deletes",
+        "N59-08",
+        1059,
+        alice,
+        "named",
+        life=Life.GOES,
+        tags=p("rita"),
+        content=sealed(),
+    )
+    add(
+        "the deletion of the wrap",
+        "N29-104",
+        5,
+        cast.person("rita"),
+        "author owner",
+        tags=[["e", wrap.id]],
+    )
     note = add("a regretted note", "N09-13", 1, alice, "everyone", life=Life.GOES)
     add("its deletion", "N09-08", 5, alice, "everyone", tags=[["e", note.id], ["k", "1"]])
     add("a profile, older", "N01-46", 0, alice, "everyone", life=Life.GOES, content="{}")
     add("a profile, newer", "N01-46", 0, alice, "everyone", content="{}")
     add("a note by who vanishes", "N62-04", 1, gone, "everyone", life=Life.GOES)
-    add("a letter by who vanishes", "N62-04", 4, gone, "named", life=Life.GOES, tags=p("rita"),
-        content="psst?iv=x")  # fmt: skip
+    add(
+        "a letter by who vanishes",
+        "N62-04",
+        4,
+        gone,
+        "named",
+        life=Life.GOES,
+        tags=p("rita"),
+        content="psst?iv=x",
+    )
     add("a request to vanish", "N62-08", 62, gone, "nobody", tags=[["relay", "ALL_RELAYS"]])
     add("a note by who is banned at the end", "N86-11", 1, banned, "everyone", life=Life.GOES)
 
@@ -394,8 +729,13 @@ def preference(hk: str, table: Table) -> dict[str, object]:
     """Tags and content of an aman preference of the next row's time."""
     ts = table.start + len(table.rows)
     content = json.dumps({"history_key": hk, "preference": "psst", "updated_at": ts})
-    tags = [["d", f"{hk}:preference"], ["k", "aman_preference"], ["hk", hk], ["v", "1"],
-            ["ts", str(ts)]]  # fmt: skip
+    tags = [
+        ["d", f"{hk}:preference"],
+        ["k", "aman_preference"],
+        ["hk", hk],
+        ["v", "1"],
+        ["ts", str(ts)],
+    ]
     return {"tags": tags, "content": content}
 
 
@@ -403,19 +743,25 @@ def anamnesis(text: str) -> dict[str, Any]:
     """Tags and content of a memory entry."""
     hash_ = sha256(text.encode()).hexdigest()
     content = {
-        "content": text, "author": {"id": "robot", "name": "Robot"},
-        "timestamp": "2026-02-02T16:00:00Z", "content_hash": hash_,
-    }  # fmt: skip
-    return {"tags": [["d", f"anamnesis:memory:{hash_}"], ["x", hash_]],
-            "content": json.dumps(content)}  # fmt: skip
+        "content": text,
+        "author": {"id": "robot", "name": "Robot"},
+        "timestamp": "2026-02-02T16:00:00Z",
+        "content_hash": hash_,
+    }
+    return {
+        "tags": [["d", f"anamnesis:memory:{hash_}"], ["x", hash_]],
+        "content": json.dumps(content),
+    }
 
 
 def vouch(text: str) -> dict[str, Any]:
     """Tags and content of a vouch for the entry that says this."""
     hash_ = sha256(text.encode()).hexdigest()
     content = {"id": "rover", "timestamp": "2026-02-02T17:00:00Z"}
-    return {"tags": [["d", f"anamnesis:vouch:{hash_}"], ["x", hash_]],
-            "content": json.dumps(content)}  # fmt: skip
+    return {
+        "tags": [["d", f"anamnesis:vouch:{hash_}"], ["x", hash_]],
+        "content": json.dumps(content),
+    }
 
 
 def whole_table() -> Table:

@@ -29,18 +29,34 @@ NOWHERE: Final = "nowhere"
 KEYS: Final[dict[str, SecretKey]] = {
     name: cast.person(name)
     for name in (
-        "stranger", "carol", "bob", "dave", "alice", "mia", "moderator", "admin", "owner", "robot",
-        "rover", "rita", "tess", "cora", "hex",
+        "stranger",
+        "carol",
+        "bob",
+        "dave",
+        "alice",
+        "mia",
+        "moderator",
+        "admin",
+        "owner",
+        "robot",
+        "rover",
+        "rita",
+        "tess",
+        "cora",
+        "hex",
     )
-}  # fmt: skip
+}
 """Of who reads. The relay's own is known once the relay is made."""
 RELAY: Final = "relay"
 
 EVERY_GROUP: Final = frozenset({"alice", "mia", "moderator", "admin", "robot"})
 MEMBERS: Final[dict[str, frozenset[str]]] = {
-    "square": EVERY_GROUP | {"carol"}, "yard": EVERY_GROUP, "tea": EVERY_GROUP | {"tess"},
-    "attic": EVERY_GROUP, "cave": EVERY_GROUP | {"cora"},
-}  # fmt: skip
+    "square": EVERY_GROUP | {"carol"},
+    "yard": EVERY_GROUP,
+    "tea": EVERY_GROUP | {"tess"},
+    "attic": EVERY_GROUP,
+    "cave": EVERY_GROUP | {"cora"},
+}
 """When all is said; bob was thrown out of every group, dave left every group."""
 OWNERS: Final = frozenset({"owner", RELAY})
 AGENTS: Final = frozenset({"robot", "rover"})

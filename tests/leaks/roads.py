@@ -54,12 +54,17 @@ class Question:
 def questions_for(rows: Sequence[Row], verb: str) -> list[Question]:
     """Every row with every way of this verb that it could be asked for by."""
     return [
-        Question(row, way, filters, text_of(filters),
-                 text_of(of_a_ghost(filters, row)) if shape.is_exact else None)
+        Question(
+            row,
+            way,
+            filters,
+            text_of(filters),
+            text_of(of_a_ghost(filters, row)) if shape.is_exact else None,
+        )
         for row in rows
         for way, shape in SHAPES.items()
         if verb in shape.verbs and (filters := shape.filters(row)) is not None
-    ]  # fmt: skip
+    ]
 
 
 def text_of(filters: Filters) -> str:
@@ -138,19 +143,20 @@ SHAPES: Final[dict[str, Shape]] = {
     "search and kinds": Shape(
         lambda row: [{"search": "psst", "kinds": [row.event.kind]}], verbs=COUNTED
     ),
-    "two filters": Shape(
-        lambda row: [{"kinds": [0]}, {"kinds": [row.event.kind]}], verbs=COUNTED
-    ),
+    "two filters": Shape(lambda row: [{"kinds": [0]}, {"kinds": [row.event.kind]}], verbs=COUNTED),
     "the newest one": Shape(newest, verbs=STORED),
 }
 """The ways of what is stored."""
 
 LIVE: Final[dict[str, Callable[[Row], Filters | None]]] = {
-    **{way: SHAPES[way].filters
-       for way in ("everything", "ids", "kinds", "authors", "#t", "#h", "#p")},
+    **{
+        way: SHAPES[way].filters
+        for way in ("everything", "ids", "kinds", "authors", "#t", "#h", "#p")
+    },
     "search": lambda row: [{"search": "psst"}],
-}  # fmt: skip
+}
 """The ways of a subscription; each is one REQ for all rows."""
+
 
 def of_a_ghost(filters: Filters, row: Row) -> Filters:
     """The same question about a row that never was; in a hidden group, about no group at all."""

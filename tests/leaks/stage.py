@@ -91,9 +91,7 @@ class LeakStage:
             answer = await self.publisher.publish(row.event)
             assert answer == row.answer, (row.says, answer)
 
-    def sign(
-        self, by: str, kind: int, tags: Sequence[Sequence[str]], content: str = ""
-    ) -> Event:
+    def sign(self, by: str, kind: int, tags: Sequence[Sequence[str]], content: str = "") -> Event:
         """An event of now, by the key of this name."""
         key = self._keys.get(by) or cast.person(by)
         return key.sign(kind, [list(tag) for tag in tags], content, int(time.time()))
@@ -145,9 +143,15 @@ async def leak_stage(folder: Path) -> AsyncIterator[LeakStage]:
     """A relay with the foundation of the table; at the end it must stop in order."""
     async with Rookery(folder) as rookery, contextlib.AsyncExitStack() as stack:
         await rookery.init(
-            "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--agent",
-            cast.rover.pubkey, "--preset", "open",
-        )  # fmt: skip
+            "--owner",
+            cast.owner.pubkey,
+            "--agent",
+            cast.robot.pubkey,
+            "--agent",
+            cast.rover.pubkey,
+            "--preset",
+            "open",
+        )
         trust = f'[actors]\ntrusted_readers = ["{TRUSTED_ADDRESS}/32"]\n'
         (folder / "policies" / "50-trust.toml").write_text(trust)
         await rookery.start()

@@ -56,7 +56,7 @@ async def told(stage: LeakStage) -> list[Row]:
     return [*stage.table.rows, *signed]
 
 
-class Answers:
+class QueryRunner:
     """What one viewer was answered, held against the table."""
 
     def __init__(self, viewer: str, rows: Sequence[Row], asker: Asker) -> None:
@@ -101,9 +101,22 @@ class Answers:
 
 
 @pytest.mark.proves(
-    *statements(), "N29-91", "N29-93", "N29-99", "N29-102", "N29-105", "N42-16", "N45-04", "N45-16",
-    "N50-09", "N50-11", "N77-07", "G-16", "G-17", "G-19",
-)  # fmt: skip
+    *statements(),
+    "N29-91",
+    "N29-93",
+    "N29-99",
+    "N29-102",
+    "N29-105",
+    "N42-16",
+    "N45-04",
+    "N45-16",
+    "N50-09",
+    "N50-11",
+    "N77-07",
+    "G-16",
+    "G-17",
+    "G-19",
+)
 @pytest.mark.parametrize("first", [0, 1])
 async def test_what_is_stored_is_given_to_its_readers_alone(stage: LeakStage, first: int) -> None:
     """Every second viewer here, the others there: two halves of one table."""
@@ -112,7 +125,7 @@ async def test_what_is_stored_is_given_to_its_readers_alone(stage: LeakStage, fi
     faults, number = [], 0
     for viewer in NAMES[first::2]:
         asker = Asker(await stage.enter(viewer))
-        answers = Answers(viewer, rows, asker)
+        answers = QueryRunner(viewer, rows, asker)
         for verb in VERBS:
             await asker.ask(verb, (question.text for question in questions[verb]))
             await asker.ask(verb, filter(None, (question.ghost for question in questions[verb])))
@@ -165,10 +178,32 @@ async def received(wire: Wire) -> dict[str, dict[str, Event]]:
 
 
 @pytest.mark.proves(
-    "N29-17", "N29-38", "N29-70", "N29-90", "N29-91", "N29-94", "N29-96", "N29-97", "N29-98",
-    "N29-100", "N29-102", "N29-104", "N42-13", "N42-16", "N46-03", "N50-08", "N59-03", "N59-11",
-    "N59-12", "N62-08", "N70-06", "N78-03", "N86-11", "G-16", "G-20",
-)  # fmt: skip
+    "N29-17",
+    "N29-38",
+    "N29-70",
+    "N29-90",
+    "N29-91",
+    "N29-94",
+    "N29-96",
+    "N29-97",
+    "N29-98",
+    "N29-100",
+    "N29-102",
+    "N29-104",
+    "N42-13",
+    "N42-16",
+    "N46-03",
+    "N50-08",
+    "N59-03",
+    "N59-11",
+    "N59-12",
+    "N62-08",
+    "N70-06",
+    "N78-03",
+    "N86-11",
+    "G-16",
+    "G-20",
+)
 async def test_what_comes_live_is_sent_to_its_readers_alone(stage: LeakStage) -> None:
     """Subscriptions are older than the removals, the ban, and half of them than the login."""
     rows = stage.write()

@@ -88,8 +88,10 @@ async def test_a_hidden_group_is_asked_for_as_one_that_never_was(stage: LeakStag
                     )
                     await asker.ask(verb, [there, never])
                     assert asker.answers[verb, there] == asker.answers[verb, never], (
-                        viewer, verb, there,
-                    )  # fmt: skip
+                        viewer,
+                        verb,
+                        there,
+                    )
 
 
 def writes(known_id: str, bob: str) -> Iterator[tuple[int, list[list[str]]]]:
@@ -108,16 +110,26 @@ def writes(known_id: str, bob: str) -> Iterator[tuple[int, list[list[str]]]]:
         yield from ((kind, [who]) for who in (p_self, p_alice, ["p", bob], ["p", "x"]))
     yield from ((kind, [["d", "x"]]) for kind in (30023, 30078, 78, 1988, 1080))
     yield from (
-        (9, [["-"]]), (1059, [p_alice]), (1984, [p_alice]), (9000, []),
-        (9002, [["name", "mine"], ["public"]]), (9002, [["parent", "square"]]),
-        (9009, [["code", "long enough"]]), (9009, [["code", "sesame-cave"]]),
-        (9021, [["code", "wrong code"]]), (9022, [["code", "sesame-cave"]]),
-        (5, [["a", f"30023:{KEYS['alice'].pubkey}:?-a"]]), (39000, [["d", "?"]]),
-        (30093, [["d", "?:preference"], ["k", "aman_preference"], ["hk", "?"], ["v", "1"],
-                 ["ts", "1"]]),
-        (30078, [["d", "snowclaw:memory:group:?"]]), (9, [["expiration", "1"]]),
+        (9, [["-"]]),
+        (1059, [p_alice]),
+        (1984, [p_alice]),
+        (9000, []),
+        (9002, [["name", "mine"], ["public"]]),
+        (9002, [["parent", "square"]]),
+        (9009, [["code", "long enough"]]),
+        (9009, [["code", "sesame-cave"]]),
+        (9021, [["code", "wrong code"]]),
+        (9022, [["code", "sesame-cave"]]),
+        (5, [["a", f"30023:{KEYS['alice'].pubkey}:?-a"]]),
+        (39000, [["d", "?"]]),
+        (
+            30093,
+            [["d", "?:preference"], ["k", "aman_preference"], ["hk", "?"], ["v", "1"], ["ts", "1"]],
+        ),
+        (30078, [["d", "snowclaw:memory:group:?"]]),
+        (9, [["expiration", "1"]]),
         (9, [["h", "square"]]),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.proves("N29-06", "N29-12", "N29-25", "N29-93", "N29-97")
@@ -150,13 +162,16 @@ async def test_what_happens_in_a_hidden_group_is_not_felt_elsewhere(stage: LeakS
     said = [await wire.receive() for wire in wires]
     new = ["p", cast.person("new").pubkey]
     happenings: list[tuple[str, int, list[list[str]]]] = [
-        ("admin", 9000, [["h", "cave"], new]), ("admin", 9001, [["h", "cave"], new]),
+        ("admin", 9000, [["h", "cave"], new]),
+        ("admin", 9001, [["h", "cave"], new]),
         ("admin", 9002, [["h", "cave"], ["hidden"], ["private"], ["closed"], ["name", "new"]]),
         ("admin", 9009, [["h", "attic"], ["code", "a new code"]]),
-        ("admin", 9007, [["h", "loft"], ["hidden"]]), ("admin", 9008, [["h", "loft"]]),
-        ("robot", 9022, [["h", "cave"]]), ("admin", 9008, [["h", "cave"]]),
+        ("admin", 9007, [["h", "loft"], ["hidden"]]),
+        ("admin", 9008, [["h", "loft"]]),
+        ("robot", 9022, [["h", "cave"]]),
+        ("admin", 9008, [["h", "cave"]]),
         ("carol", 9007, [["h", "den"], ["private"], ["hidden"]]),
-    ]  # fmt: skip
+    ]
     for by, kind, tags in happenings:
         await stage.say(by, kind, *tags)
         for wire, before in zip(wires, said, strict=True):
@@ -233,13 +248,20 @@ def namings(
     yield from ((kind, [h, ["e", value]]) for kind in (9005, 9010, 5, 7, 1984))
     yield from ((kind, [["e", value]]) for kind in (5, 7, 1984, 1985))
     yield from (
-        (9, [h, ["previous", value[:8]]]), (9, [h, ["previous", value]]), (9, [h, ["q", value]]),
-        (9010, [h, ["a", address]]), (5, [["a", address]]), (5, [["e", value], ["k", "9"]]),
-        (9009, [h, ["code", code]]), (9021, [h, ["code", code]]),
-        (9002, [h, ["parent", group]]), (9002, [h, ["child", group]]),
+        (9, [h, ["previous", value[:8]]]),
+        (9, [h, ["previous", value]]),
+        (9, [h, ["q", value]]),
+        (9010, [h, ["a", address]]),
+        (5, [["a", address]]),
+        (5, [["e", value], ["k", "9"]]),
+        (9009, [h, ["code", code]]),
+        (9021, [h, ["code", code]]),
+        (9002, [h, ["parent", group]]),
+        (9002, [h, ["child", group]]),
         (9002, [h, ["hidden"], ["parent", group]]),
-        (78, [["d", "x"], ["e", value]]), (1985, [["L", "x"], ["l", group]]),
-    )  # fmt: skip
+        (78, [["d", "x"], ["e", value]]),
+        (1985, [["L", "x"], ["l", group]]),
+    )
 
 
 @pytest.mark.proves("N29-25", "N29-50", "N29-135", "N29-171", "N09-03", "N01-96")
@@ -255,9 +277,11 @@ async def test_naming_what_one_may_not_know_of_is_answered_as_naming_nothing(
     address = f"30023:{article.pubkey}:{article.d}"
     mine = f"30078:{own.pubkey}:{own.d}"
     known = [
-        (post.id, address, "code of the cave", "cave"), (wrap.id, mine, "sesame-attic", "attic"),
-        (note.id, address, "sesame-cave", "cave"), (own.id, mine, "sesame-tea", "attic"),
-    ]  # fmt: skip
+        (post.id, address, "code of the cave", "cave"),
+        (wrap.id, mine, "sesame-attic", "attic"),
+        (note.id, address, "sesame-cave", "cave"),
+        (own.id, mine, "sesame-tea", "attic"),
+    ]
     unknown = (UNKNOWN_ID, f"30023:{article.pubkey}:never", "code of nobody", NOWHERE)
     wire = await stage.enter("an outsider")
     for number in range(len(list(namings(*unknown)))):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relay import sweep
-from relay.forgetting import DAY_S
-from relay.storage.reference import ReferenceStore
-from relay.work import Purpose
+from relay.lifecycle.retention import DAY_S
+from relay.write import sweeper as sweep
+from relay.write.commands import Purpose
 from tests.cast import robot, rover
+from tests.harness.reference_store import ReferenceStore
 from tests.property.world import sqlite_store
 from tests.unit.home import NOON, Home, policy_of
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 HKS = ("a", "b")
 NUMBERS = 'include = ["aman-app"]\n[memory]\nschema = "off"\n'
 RULES = (
-    'match = { kinds = [30094, 30095] }\ndays = 3',
-    'match = { kinds = [30096] }\ndays = 1',
+    "match = { kinds = [30094, 30095] }\ndays = 3",
+    "match = { kinds = [30096] }\ndays = 1",
     'match = { kinds = [30096] }\ncount = { per = "author", max = 1 }',
     'match = { kinds = [30095] }\ncount = { per = "hk", max = 2 }',
-    'match = { kinds = [30095, 30096] }\nbytes = 1500',
+    "match = { kinds = [30095, 30096] }\nbytes = 1500",
     'match = { kinds = [30095], tags = { hk = "b" } }\nnever = true',
     'match = { kinds = ["0-65535"] }\ncount = { per = "hk", max = 3 }',
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +51,33 @@ class Draft:
     def event(self) -> Event:
         ts = NOON - self.days * DAY_S
         at = min(NOON, ts + self.moved * DAY_S)
-        tags = [["d", self.hk if self.kind == 30094 else f"{self.hk}:{self.days}"],
-                ["hk", self.hk], ["ts", str(ts)]]  # fmt: skip
+        tags = [
+            ["d", self.hk if self.kind == 30094 else f"{self.hk}:{self.days}"],
+            ["hk", self.hk],
+            ["ts", str(ts)],
+        ]
         key = robot if self.who == 0 else rover
         return key.sign(self.kind, tags, "", at)
 
 
 drafts = st.lists(
     st.builds(
-        Draft, st.integers(0, 1), st.sampled_from([30094, 30095, 30095, 30096]),
-        st.sampled_from(HKS), st.integers(0, 40), st.sampled_from([0, 0, 0, 20]),
+        Draft,
+        st.integers(0, 1),
+        st.sampled_from([30094, 30095, 30095, 30096]),
+        st.sampled_from(HKS),
+        st.integers(0, 40),
+        st.sampled_from([0, 0, 0, 20]),
     ),
     max_size=24,
-)  # fmt: skip
+)
 chosen = st.lists(st.sampled_from(RULES), min_size=1, unique=True)
 
 
 def policy_text(rules: Sequence[str]) -> str:
-    named = [f'[[retention]]\nname = "rule {number}"\n{rule}\n' for number, rule in
-             enumerate(rules)]  # fmt: skip
+    named = [
+        f'[[retention]]\nname = "rule {number}"\n{rule}\n' for number, rule in enumerate(rules)
+    ]
     agents = f'[actors]\nagents = ["{robot.npub}", "{rover.npub}"]\n'
     return "\n".join([NUMBERS, agents, *named])
 

@@ -1,24 +1,23 @@
-"""Law: what SQL finds overdue is what `relay.forgetting` says of all rows, whatever the rule."""
+"""Law: what SQL finds overdue is what `relay.lifecycle.retention` says of all rows, whatever the
+rule."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.forgetting import Age, Amount, Scope, Seen, SweepRule, SweepRules
-from relay.read_rules import Match
-from relay.rows import Kin, UpTo
-from relay.storage.reference import ReferenceStore
+from relay.access.read_rules import Match
+from relay.lifecycle.retention import Age, Amount, Scope, Seen, SweepRule, SweepRules
+from relay.lifecycle.rows import RetentionDependency, UpTo
 from tests.contract.writing import look_up, write
+from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
 NOW = 3 + 86_400
 """A day behind the times of the world's middle."""
 
 # Rules of admins know neither what is quiet nor what has ended.
-matches = world.matches.map(
-    lambda m: Match(m.kinds, m.d, m.d_prefixes, m.h, m.authors, m.tags)
-)
+matches = world.matches.map(lambda m: Match(m.kinds, m.d, m.d_prefixes, m.h, m.authors, m.tags))
 most = st.none() | st.integers(1, 3)
 amounts = st.builds(
     Amount, st.none() | st.sampled_from(list(Scope)), most, st.none() | st.integers(1, 2000)
@@ -36,9 +35,11 @@ rules = st.builds(
 )
 @settings(deadline=None, max_examples=100)
 def test_both_stores_find_the_same_rows_overdue(
-    drafts: list[world.Draft], more: list[world.Draft], rules: list[SweepRule],
+    drafts: list[world.Draft],
+    more: list[world.Draft],
+    rules: list[SweepRule],
     never: tuple[Match, ...],
-) -> None:  # fmt: skip
+) -> None:
     async def law() -> None:
         reference = ReferenceStore()
         everything = SweepRules(tuple(rules), never)
@@ -60,8 +61,9 @@ def test_both_stores_find_the_same_rows_overdue(
             for rule in rules:
                 whole = await _same(reference, sqlite, rule, everything, None)
                 spared = everything.spared_by(rule)
-                some = list(await sqlite.overdue(
-                    rule, spared, now=NOW, seen=seen, after=None, limit=1000))  # fmt: skip
+                some = list(
+                    await sqlite.overdue(rule, spared, now=NOW, seen=seen, after=None, limit=1000)
+                )
                 assert set(whole) - set(earlier[rule]) <= set(some) <= set(whole)
             await _same_kin(reference, sqlite, [rule.match for rule in rules])
 
@@ -69,9 +71,12 @@ def test_both_stores_find_the_same_rows_overdue(
 
 
 async def _same(
-    reference: ReferenceStore, sqlite: object, rule: SweepRule, rules: SweepRules,
+    reference: ReferenceStore,
+    sqlite: object,
+    rule: SweepRule,
+    rules: SweepRules,
     seen: Seen | None,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     asked = {"now": NOW, "seen": seen, "after": None, "limit": 1000}
     spared = rules.spared_by(rule)
     expected = list(await reference.overdue(rule, spared, **asked))  # type: ignore[arg-type]
@@ -81,6 +86,6 @@ async def _same(
 
 
 async def _same_kin(reference: ReferenceStore, sqlite: object, matches: list[Match]) -> None:
-    kin = [Kin(match, up_to) for match in matches for up_to in UpTo]
-    expected = (await look_up(reference, kin=kin)).kin
-    assert (await look_up(sqlite, kin=kin)).kin == expected  # type: ignore[arg-type]
+    dependencies = [RetentionDependency(match, up_to) for match in matches for up_to in UpTo]
+    expected = (await look_up(reference, dependencies=dependencies)).dependencies
+    assert (await look_up(sqlite, dependencies=dependencies)).dependencies == expected  # type: ignore[arg-type]

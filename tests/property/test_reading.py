@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import load
+from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
+from relay.lifecycle.rows import Found, Keep, Stored, WritePlan
+from relay.lifecycle.versions import plan_for
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_RECORDS
-from relay.retention import plan_for
-from relay.rows import Found, Keep, Stored, WritePlan
-from relay.visibility import STRANGER, Viewer, visibility_for
 from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
 from tests.property import world
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.access.actors import People
+    from relay.access.read_rules import ReadRule, Target
+    from relay.access.visibility import Visibility
     from relay.groups.group import Groups
     from relay.nostr.filters import Filter
-    from relay.people import People
-    from relay.read_rules import ReadRule, Target
     from relay.storage import Store
-    from relay.visibility import Visibility
 
 
 def noted(drafts: st.SearchStrategy[world.Draft]) -> st.SearchStrategy[list[Any]]:
@@ -53,7 +53,10 @@ scenes = st.builds(
 
 
 pointing_scenes = st.builds(
-    Scene, noted(world.pointing_drafts), world.groups_of_the_world(), world.peoples,
+    Scene,
+    noted(world.pointing_drafts),
+    world.groups_of_the_world(),
+    world.peoples,
     world.pointing_rule_sets,
 )
 """Rows that share tags, and rules that follow them."""
@@ -114,11 +117,13 @@ def readable(rows: Sequence[Stored], filter_: Filter, visibility: Visibility) ->
 def readable_targets(
     rows: Sequence[Stored], row: Stored, visibility: Visibility
 ) -> frozenset[Target]:
-    return frozenset([
-        target
-        for target, value in visibility.points_to(row)
-        if visibility.reads_one_of(rows, target, value)
-    ])  # fmt: skip
+    return frozenset(
+        [
+            target
+            for target, value in visibility.points_to(row)
+            if visibility.reads_one_of(rows, target, value)
+        ]
+    )
 
 
 def seen(scene: Scene, viewer: Viewer, groups: Groups | None = None) -> Visibility:
@@ -128,7 +133,7 @@ def seen(scene: Scene, viewer: Viewer, groups: Groups | None = None) -> Visibili
 async def may_read_equals_its_sql(scene: Scene, asking: list[tuple[Viewer, Filter]]) -> None:
     async with world.sqlite_store() as store:
         rows = await played(store, scene)
-        for viewer, filter_ in [(STRANGER, asked()), *asking]:
+        for viewer, filter_ in [(ANONYMOUS, asked()), *asking]:
             visibility = seen(scene, viewer)
             for one in (filter_, asked()):
                 given_out = await world.ids_seen(store, one, visibility)
@@ -202,7 +207,7 @@ def test_a_wider_login_never_sees_less(scene: Scene, viewer: Viewer, filter_: Fi
     if viewer.keys & scene.people.banned:
         return  # who shows that they are banned sees nothing
     rows = _rows_of(scene)
-    alone = readable(rows, filter_, seen(scene, STRANGER))
+    alone = readable(rows, filter_, seen(scene, ANONYMOUS))
     assert alone <= readable(rows, filter_, seen(scene, viewer))
     for key in viewer.keys:
         one = readable(rows, filter_, seen(scene, Viewer(frozenset({key}))))
@@ -212,9 +217,11 @@ def test_a_wider_login_never_sees_less(scene: Scene, viewer: Viewer, filter_: Fi
 @pytest.mark.proves("N86-11", "N86-12")
 @settings(max_examples=150)
 @given(
-    scenes | packaged_scenes(), world.viewers, world.filters(),
+    scenes | packaged_scenes(),
+    world.viewers,
+    world.filters(),
     st.frozensets(world.pubkeys, min_size=1, max_size=2),
-)  # fmt: skip
+)
 def test_bans_take_away_what_the_banned_wrote_and_nothing_else(
     scene: Scene, viewer: Viewer, filter_: Filter, banned: frozenset[str]
 ) -> None:

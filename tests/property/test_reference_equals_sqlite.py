@@ -19,15 +19,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from relay.deletion import address_target, event_target, key_target
+from relay.access.usage import Account, SizedBy
+from relay.access.visibility import visibility_for
 from relay.groups.group import Group, Groups
+from relay.lifecycle.deletion import address_target, event_target, key_target
+from relay.lifecycle.rows import Slot, Tombstone, Vanish, Wanted
 from relay.nostr.filters import filter_from
-from relay.read_rules import KindSet
-from relay.rows import Slot, Tombstone, Vanish, Wanted
-from relay.storage.reference import ReferenceStore
+from relay.nostr.kinds import KindSet
 from relay.storage.sqlite.store import SqliteStore
-from relay.usage import Account, SizedBy
-from relay.visibility import visibility_for
 from tests.contract.writing import (
     MAX,
     TERMS,
@@ -37,20 +36,21 @@ from tests.contract.writing import (
     read_in_pages,
     unsigned,
 )
+from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
+    from relay.access.actors import People
+    from relay.access.read_rules import ReadRule
+    from relay.access.visibility import Viewer
+    from relay.lifecycle.rows import Found, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.people import People
-    from relay.read_rules import ReadRule
-    from relay.rows import Found, WritePlan
     from relay.storage import Store
-    from relay.visibility import Viewer
 
 T = TypeVar("T")
 
@@ -209,9 +209,7 @@ class Twins(RuleBasedStateMachine):
         self.groups = self.groups.without_group(group_id)
         self.ask(asked)
 
-    @rule(
-        who=world.people, until=world.times, drafts=batches, cut=st.integers(0, 3), asked=asked
-    )
+    @rule(who=world.people, until=world.times, drafts=batches, cut=st.integers(0, 3), asked=asked)
     def vanish(
         self, who: SecretKey, until: int, drafts: list[world.Draft], cut: int, asked: list[Question]
     ) -> None:

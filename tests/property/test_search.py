@@ -9,30 +9,46 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.access.actors import People
+from relay.access.read_rules import Match, ReadRule
+from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.groups.group import Flag, Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.people import People
-from relay.read_rules import Match, ReadRule
-from relay.storage.reference import ReferenceStore
 from relay.verdict import Who
-from relay.visibility import STRANGER, Viewer, visibility_for
 from tests import cast
 from tests.contract.writing import MAX, change, unsigned, write
+from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
 if TYPE_CHECKING:
+    from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.storage import Store
-    from relay.visibility import Visibility
 
 TERMS = FilterTerms(search=True)
 DEN = Group("den", flags=frozenset({Flag.PRIVATE})).with_users({cast.alice.pubkey: ()})
 RULES = [ReadRule("the den", Match(h=True), frozenset({Who.INSIDER}))]
 
-words = st.sampled_from(["tea", "teas", "Tea", "green", "greens", "café", "cafe", "run", "running",
-                         "x1", "-", "☕", "a-b", "b"])  # fmt: skip
+words = st.sampled_from(
+    [
+        "tea",
+        "teas",
+        "Tea",
+        "green",
+        "greens",
+        "café",
+        "cafe",
+        "run",
+        "running",
+        "x1",
+        "-",
+        "☕",
+        "a-b",
+        "b",
+    ]
+)
 texts = st.lists(words, max_size=12).map(" ".join)
 pieces = st.one_of(
     words,
@@ -101,7 +117,7 @@ async def both_answer_alike(
         for store in (reference, sqlite):
             await fill(store, events, gone)
         for filter_, limit, now in asked:
-            for viewer in (STRANGER, Viewer(frozenset({cast.alice.pubkey}))):
+            for viewer in (ANONYMOUS, Viewer(frozenset({cast.alice.pubkey}))):
                 seen = seen_by(viewer)
                 expected = await answer(reference, filter_, seen, limit, now)
                 assert await answer(sqlite, filter_, seen, limit, now) == expected
@@ -127,7 +143,7 @@ def test_a_store_finds_and_orders_as_the_reference(
 async def hidden_rows_change_nothing(
     public: list[Event], hidden: list[Event], asked: list[tuple[Filter, int]]
 ) -> None:
-    outside = seen_by(STRANGER)
+    outside = seen_by(ANONYMOUS)
     async with world.sqlite_store() as without, world.sqlite_store() as beside:
         await fill(without, public, set())
         # Among and before the others, so that both their numbers and their words could tell.

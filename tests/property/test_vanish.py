@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.lifecycle.rows import Vanish
 from relay.nostr import kinds
-from relay.rows import Vanish
-from relay.storage.reference import ReferenceStore
 from tests.cast import admin, alice, bob, carol, owner
+from tests.harness.reference_store import ReferenceStore
 from tests.property.world import run
 from tests.unit.home import DELETED, STORED, Home, policy_of, store_of
 
@@ -48,9 +48,7 @@ tags = {
     30078: st.just(["d", "x"]),
     62: st.just(["relay", "ALL_RELAYS"]),
 }
-common = [
-    *[9000] * 3, 9001, *[9021] * 3, 9009, 9009, 9022, 9, 9, 9010, 9010, 62, 62, *tags
-]  # fmt: skip
+common = [*[9000] * 3, 9001, *[9021] * 3, 9009, 9009, 9022, 9, 9, 9010, 9010, 62, 62, *tags]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,9 @@ def steps(draw: st.DrawFn) -> Step:
 
 histories = st.lists(
     st.tuples(st.lists(steps(), min_size=1, max_size=6), st.integers(0, 1)),
-    min_size=2, max_size=10,
-)  # fmt: skip
+    min_size=2,
+    max_size=10,
+)
 
 
 class Life:
@@ -137,9 +136,10 @@ class Life:
             ]
             # A deletion without `h` belongs to the group of what it removed.
             ids = {
-                row.id for row in log
+                row.id
+                for row in log
                 if row.tag("h") == group.id or (row.kind == 5 and row.tag("h") is None)
-            }  # fmt: skip
+            }
             assert {tag[1] for tag in group.pins} <= ids
 
     async def vanishes(self, who: SecretKey) -> None:

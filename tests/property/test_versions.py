@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.deletion import delete_by_author
+from relay.lifecycle.deletion import delete_by_author
+from relay.lifecycle.rows import Found, Keep, Stored, WritePlan, version_of
+from relay.lifecycle.versions import plan_for, wanted_for
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
-from relay.retention import plan_for, wanted_for
-from relay.rows import Found, Keep, Stored, WritePlan, version_of
-from relay.storage.reference import ReferenceStore
 from tests import cast
 from tests.contract.writing import read, unsigned
+from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
 
+from relay.access.actors import Household, People
+from relay.access.read_rules import Match, ReadRule, Target
+from relay.access.visibility import Viewer
 from relay.groups.group import Flag, Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import filter_from
-from relay.nostr.kinds import GROUP_STATE
-from relay.people import Household, People
-from relay.read_rules import KindSet, Match, ReadRule, Target
+from relay.nostr.kinds import GROUP_STATE, KindSet
 from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Who
-from relay.visibility import Viewer
 from tests import cast
 from tests.contract.writing import MAX, TERMS, change, unsigned
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from typing import Any
 
+    from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.storage import Store
-    from relay.visibility import Visibility
 
 PEOPLE: Final = [cast.alice, cast.bob, cast.carol]
 GROUPS: Final = ["tea", "den"]
@@ -230,7 +230,9 @@ pointing_rules = st.builds(
         lambda words: words | {Who.TARGET}
     ),
     target=st.builds(
-        Target, st.sampled_from([frozenset({78}), frozenset({1, 78})]), st.just("t"),
+        Target,
+        st.sampled_from([frozenset({78}), frozenset({1, 78})]),
+        st.just("t"),
         _maybe(st.just("")),
     ),
 )
@@ -238,7 +240,9 @@ guarding_rules = st.builds(
     ReadRule,
     name=st.just("a rule about what is pointed to"),
     match=st.builds(
-        Match, kinds=st.just(KindSet.of(1, 78)), h=_maybe(st.booleans()),
+        Match,
+        kinds=st.just(KindSet.of(1, 78)),
+        h=_maybe(st.booleans()),
         authors=_maybe(some_pubkeys),
     ),
     readers=st.frozensets(
@@ -248,9 +252,10 @@ guarding_rules = st.builds(
 )
 pointing_rule_sets = st.builds(
     lambda pointing, guarding, more: [pointing, *guarding, *more],
-    pointing_rules, st.lists(guarding_rules, min_size=1, max_size=2),
+    pointing_rules,
+    st.lists(guarding_rules, min_size=1, max_size=2),
     st.lists(pointing_rules, max_size=1),
-)  # fmt: skip
+)
 
 peoples = st.builds(
     People,

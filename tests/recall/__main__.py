@@ -136,11 +136,15 @@ def table(rows: Sequence[Row], title: str) -> Table:
             made.add_section()
         reached = row.quality
         made.add_row(
-            row.road if row.category == ALL else "", row.category, f"{row.questions:,}",
-            f"{reached.recall_5:.3f}", f"{reached.recall_10:.3f}", f"{reached.reciprocal:.3f}",
+            row.road if row.category == ALL else "",
+            row.category,
+            f"{row.questions:,}",
+            f"{reached.recall_5:.3f}",
+            f"{reached.recall_10:.3f}",
+            f"{reached.reciprocal:.3f}",
             "" if row.ms is None else f"{row.ms:.1f}",
             style="bold" if row.category == ALL else None,
-        )  # fmt: skip
+        )
     return made
 
 
@@ -150,41 +154,51 @@ def report(rows: Sequence[Row], name: str, unjudged: int) -> dict[str, object]:
         "unjudged": unjudged,
         "rows": [
             {
-                "road": row.road, "questions": row.category, "number": row.questions,
-                "r@5": round(row.quality.recall_5, 4), "r@10": round(row.quality.recall_10, 4),
+                "road": row.road,
+                "questions": row.category,
+                "number": row.questions,
+                "r@5": round(row.quality.recall_5, 4),
+                "r@10": round(row.quality.recall_10, 4),
                 "mrr": round(row.quality.reciprocal, 4),
                 "ms": None if row.ms is None else round(row.ms, 2),
             }
             for row in rows
         ],
-    }  # fmt: skip
+    }
 
 
 def main() -> int:
     options = arguments()
     try:
         conversations = (
-            conversations_in(synthetic.samples()) if options.data is None
+            conversations_in(synthetic.samples())
+            if options.data is None
             else read(options.data, options.sha256)
-        )  # fmt: skip
+        )
     except DatasetFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 2
     name = f"synthetic, seed {synthetic.SEED}" if options.data is None else options.data.name
     judged = [bool(each.evidence) for talk in conversations for each in talk.questions]
     shown = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
     with shown:
         task = shown.add_task("", total=sum(judged))
         try:
             answers = asyncio.run(
                 ask_all(
-                    conversations, re.compile(options.only),
+                    conversations,
+                    re.compile(options.only),
                     lambda of: shown.update(task, description=of, advance=1),
                 )
-            )  # fmt: skip
+            )
         except MemoryRefused as refused:
             print(f"error: the relay did not take it: {refused}", file=sys.stderr)
             return 1

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 LOCOMO: Final = "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4"
 """SHA-256 of `data/locomo10.json` as github.com/snap-research/locomo publishes it."""
 CATEGORIES: Final = {
-    1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial",
-}  # fmt: skip
+    1: "multi-hop",
+    2: "temporal",
+    3: "open-domain",
+    4: "single-hop",
+    5: "adversarial",
+}
 TIME_FORM: Final = "%I:%M %p on %d %B, %Y"
 TURN_S: Final = 30
 """Seconds from a turn to the next; the file has times of sessions only."""

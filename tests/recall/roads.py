@@ -91,10 +91,13 @@ def drafts(conversation: Conversation) -> Iterator[Draft]:
             )
             yield entry_draft(
                 Entry(
-                    text, AGENT.pubkey, turn.speaker, timestamp_of(turn.at),
+                    text,
+                    AGENT.pubkey,
+                    turn.speaker,
+                    timestamp_of(turn.at),
                     context={"session": id_},
                 )
-            )  # fmt: skip
+            )
         if session.turns:
             times = session.turns[0].at, session.turns[-1].at
             yield session_draft(NmemSession(id_, _PROJECT, *times))

@@ -36,21 +36,35 @@ class Theme(NamedTuple):
 
 
 PLACES: Final = (
-    "the harvest fair", "my sister's wedding", "the office party", "the lake", "the old library",
-    "the night market", "the school reunion", "the mountain hut", "the harbour", "the clinic",
-    "the train station", "the botanical garden", "the town hall", "grandma's house", "the theatre",
+    "the harvest fair",
+    "my sister's wedding",
+    "the office party",
+    "the lake",
+    "the old library",
+    "the night market",
+    "the school reunion",
+    "the mountain hut",
+    "the harbour",
+    "the clinic",
+    "the train station",
+    "the botanical garden",
+    "the town hall",
+    "grandma's house",
+    "the theatre",
     "the bakery on the corner",
-)  # fmt: skip
+)
 THEMES: Final = (
     Theme(
         "I baked {a} for {b} yesterday and not a crumb was left.",
-        "What did {who} bake for {b}?", "Which dessert did {who} bring along to {b}?",
+        "What did {who} bake for {b}?",
+        "Which dessert did {who} bring along to {b}?",
         "Which things has {who} baked?",
         ("a plum cake", "lemon tarts", "walnut bread", "a cherry pie", "ginger cookies"),
     ),
     Theme(
         "Near {b} I found a stray {a} and decided to keep it.",
-        "Which stray did {who} find near {b}?", "Which pet did {who} take in around {b}?",
+        "Which stray did {who} find near {b}?",
+        "Which pet did {who} take in around {b}?",
         "Which strays has {who} found?",
         ("greyhound", "tabby kitten", "parrot", "tortoise", "rabbit"),
     ),
@@ -63,7 +77,8 @@ THEMES: Final = (
     ),
     Theme(
         "I lost my {a} somewhere around {b} and searched for hours.",
-        "What did {who} lose around {b}?", "Which belonging of {who} went missing by {b}?",
+        "What did {who} lose around {b}?",
+        "Which belonging of {who} went missing by {b}?",
         "What has {who} lost?",
         ("silver ring", "passport", "reading glasses", "house keys", "red umbrella"),
     ),
@@ -79,8 +94,13 @@ THEMES: Final = (
         "Whom did {who} run into at {b}?",
         "Which old acquaintance turned up while {who} was at {b}?",
         "Whom has {who} run into?",
-        ("cousin Ferdinand", "my former teacher Ms Okafor", "Leila from the choir",
-         "our old coach Bruno", "Tadeo from the shipyard"),
+        (
+            "cousin Ferdinand",
+            "my former teacher Ms Okafor",
+            "Leila from the choir",
+            "our old coach Bruno",
+            "Tadeo from the shipyard",
+        ),
     ),
     Theme(
         "I sprained my {a} while carrying boxes to {b}.",
@@ -96,21 +116,32 @@ THEMES: Final = (
         "What has {who} bought?",
         ("a brass telescope", "a typewriter", "a hammock", "a box of old maps", "a copper kettle"),
     ),
-)  # fmt: skip
+)
 SMALL_TALK: Final = (
-    "Anyway, how was your week?", "I walked past {b} today, it was so crowded.",
-    "{other}, you always make me laugh.", "Did I tell you that they are repainting {b}?",
-    "Work was long and I had no time to cook.", "Somebody at {b} asked me about you, {other}.",
-    "I slept badly and dreamt of {b}, of all places.", "The weather has been strange lately.",
-    "We should meet at {b} one of these days.", "Thanks for listening, {other}, it helps.",
-    "I have been reading a lot in the evenings.", "My neighbour keeps talking about {b}.",
-    "What did you find out about that course?", "I still have to buy a present, any ideas?",
-    "They played some music near {b}, not my taste.", "I lost track of time again.",
-)  # fmt: skip
+    "Anyway, how was your week?",
+    "I walked past {b} today, it was so crowded.",
+    "{other}, you always make me laugh.",
+    "Did I tell you that they are repainting {b}?",
+    "Work was long and I had no time to cook.",
+    "Somebody at {b} asked me about you, {other}.",
+    "I slept badly and dreamt of {b}, of all places.",
+    "The weather has been strange lately.",
+    "We should meet at {b} one of these days.",
+    "Thanks for listening, {other}, it helps.",
+    "I have been reading a lot in the evenings.",
+    "My neighbour keeps talking about {b}.",
+    "What did you find out about that course?",
+    "I still have to buy a present, any ideas?",
+    "They played some music near {b}, not my taste.",
+    "I lost track of time again.",
+)
 PEOPLE: Final = (
-    ("Ines", "Marlon"), ("Yuki", "Desmond"), ("Halima", "Piotr"), ("Noor", "Casper"),
+    ("Ines", "Marlon"),
+    ("Yuki", "Desmond"),
+    ("Halima", "Piotr"),
+    ("Noor", "Casper"),
     ("Svea", "Rashid"),
-)  # fmt: skip
+)
 
 
 class Told(NamedTuple):
@@ -132,11 +163,9 @@ def _sample(chance: random.Random, people: tuple[str, str]) -> dict[str, Any]:
     conversation: dict[str, Any] = {"speaker_a": people[0], "speaker_b": people[1]}
     # Nobody tells of one theme at one place twice, and both tell of every theme.
     stories = {
-        who: chance.sample(
-            [(theme, place) for theme in THEMES for place in PLACES], SESSIONS
-        )
+        who: chance.sample([(theme, place) for theme in THEMES for place in PLACES], SESSIONS)
         for who in people
-    }  # fmt: skip
+    }
     told: list[Told] = []
     at = _FIRST
     for number in range(1, SESSIONS + 1):

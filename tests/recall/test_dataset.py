@@ -22,17 +22,27 @@ def sample() -> dict[str, Any]:
         "sample_id": "conv-1",
         "event_summary": {},
         "conversation": {
-            "speaker_a": "Ada", "speaker_b": "Bo",
+            "speaker_a": "Ada",
+            "speaker_b": "Bo",
             "session_2_date_time": "12:05 am on 1 June, 2023",
-            "session_2": [{"speaker": "Bo", "dia_id": "D2:1", "text": "Look", "img_url": ["x"],
-                           "blip_caption": "a photo of a dog"}],
+            "session_2": [
+                {
+                    "speaker": "Bo",
+                    "dia_id": "D2:1",
+                    "text": "Look",
+                    "img_url": ["x"],
+                    "blip_caption": "a photo of a dog",
+                }
+            ],
             "session_1_date_time": "1:56 pm on 8 May, 2023",
-            "session_1": [{"speaker": "Ada", "dia_id": "D1:1", "text": "Hi"},
-                          {"speaker": "Bo", "dia_id": "D1:2", "text": "Hello"}],
+            "session_1": [
+                {"speaker": "Ada", "dia_id": "D1:1", "text": "Hi"},
+                {"speaker": "Bo", "dia_id": "D1:2", "text": "Hello"},
+            ],
             "session_3_date_time": "1:56 pm on 8 June, 2023",
         },
         "qa": [{"question": "Who?", "answer": 7, "evidence": ["D1:2"], "category": 4}],
-    }  # fmt: skip
+    }
 
 
 def test_a_conversation_has_its_sessions_in_order_with_their_times() -> None:
@@ -40,8 +50,9 @@ def test_a_conversation_has_its_sessions_in_order_with_their_times() -> None:
     assert talk.name == "conv-1"
     assert [session.number for session in talk.sessions] == [1, 2]
     assert talk.sessions[0].turns == (
-        Turn("Ada", "Hi", 1_683_554_160), Turn("Bo", "Hello", 1_683_554_190),
-    )  # fmt: skip
+        Turn("Ada", "Hi", 1_683_554_160),
+        Turn("Bo", "Hello", 1_683_554_190),
+    )
     assert talk.ends_at == 1_685_577_900
 
 

@@ -58,9 +58,13 @@ def test_rows_have_all_questions_of_a_road_first_and_then_each_category() -> Non
     ]
     rows = program.rows_of(answers)
     assert [(row.road, row.category, row.questions) for row in rows] == [
-        ("b", "all", 3), ("b", "multi-hop", 1), ("b", "single-hop", 1), ("b", "9", 1),
-        ("a", "all", 1), ("a", "single-hop", 1),
-    ]  # fmt: skip
+        ("b", "all", 3),
+        ("b", "multi-hop", 1),
+        ("b", "single-hop", 1),
+        ("b", "9", 1),
+        ("a", "all", 1),
+        ("a", "single-hop", 1),
+    ]
     assert rows[0].quality == Quality(pytest.approx(1 / 3), 0.5, pytest.approx(1.25 / 3))
     assert rows[0].ms == pytest.approx(2)
     assert rows[4].ms is None

@@ -10,21 +10,21 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import policies
-from relay.fanout import Fanout
-from relay.ingest import Ingest
-from relay.management import changes_of
+from relay.access.management import changes_of
 from relay.nostr.event import event_from_raw
 from relay.observe import Metrics
-from relay.projections import Realm, rebuilt_groups
-from relay.storage.reference import ReferenceStore
+from relay.read.fanout import Fanout
+from relay.read.linked_rows import NOTHING, Targets
+from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.store import SqliteStore
-from relay.succession import taken_over
-from relay.sweep import Sweep
-from relay.targets import NOTHING, Targets
-from relay.verdict import Origin, spoken
-from relay.work import Order
+from relay.verdict import Origin, ok_reply
+from relay.write.commands import ManagementChange
+from relay.write.ingest import Ingest
+from relay.write.key_rotation import taken_over
+from relay.write.sweeper import Sweep
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
+from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from policies import PolicySet
     from relay.groups.group import Groups
-    from relay.ingest import Plugins
+    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.rows import Stored
+    from relay.read.linked_rows import Pointed
     from relay.storage import Store
-    from relay.targets import Pointed
     from relay.verdict import Reject, Result
+    from relay.write.ingest import Plugins
 
 NOON = 1_772_000_000
 RELAY = cast.person("relay")
@@ -80,14 +80,14 @@ class Letter:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
 
     def answered(self, _event: Event, result: Result) -> None:
-        self.answer.set_result(spoken(result))
+        self.answer.set_result(ok_reply(result))
 
 
 class Loudspeaker(Fanout):
     """Remembers what was to be delivered."""
 
-    def __init__(self, realm: Realm, targets: Targets) -> None:
-        super().__init__(realm, targets=targets)
+    def __init__(self, state: RelayState, targets: Targets) -> None:
+        super().__init__(state, targets=targets)
         self.said: list[Event] = []
 
     def deliver(self, rows: Sequence[Stored], pointed: Pointed = NOTHING) -> int:
@@ -112,17 +112,24 @@ class Home:
     async def __aenter__(self) -> Home:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
         groups = await taken_over(self.store, groups, self.relay, self.policy.keep, self.now)
-        self.realm = Realm(self.policy, groups, await self.store.management())
-        self.live = Loudspeaker(self.realm, Targets(self.store, self.realm, lambda: self.now))
+        self.state = RelayState(self.policy, groups, await self.store.management())
+        self.live = Loudspeaker(self.state, Targets(self.store, self.state, lambda: self.now))
         executor: Executor = AtOnce()  # type: ignore[assignment]
         self.ingest = Ingest(
-            self.store, self.realm, self.relay, self.live, clock=lambda: self.now,
-            verifiers=executor, metrics=Metrics(), committed=lambda _: None,
-            is_here=lambda url: url == URL, plugins=self.plugins,
-        )  # fmt: skip
+            self.store,
+            self.state,
+            self.relay,
+            self.live,
+            clock=lambda: self.now,
+            verifiers=executor,
+            metrics=Metrics(),
+            committed=lambda _: None,
+            is_here=lambda url: url == URL,
+            plugins=self.plugins,
+        )
         await self.ingest.__aenter__()
         self.sweep = Sweep(
-            self.store, self.realm, self.ingest, clock=lambda: self.now, metrics=Metrics()
+            self.store, self.state, self.ingest, clock=lambda: self.now, metrics=Metrics()
         )
         return self
 
@@ -136,9 +143,14 @@ class Home:
     # what people do
 
     def made(
-        self, who: SecretKey, kind: int, *tags: Sequence[str], h: str | None = None,
-        at: int | None = None, content: str = "",
-    ) -> Event:  # fmt: skip
+        self,
+        who: SecretKey,
+        kind: int,
+        *tags: Sequence[str],
+        h: str | None = None,
+        at: int | None = None,
+        content: str = "",
+    ) -> Event:
         """Another event each time, as if its author had waited a moment."""
         self._numbers += 1
         place = [] if h is None else [["h", h]]
@@ -149,9 +161,7 @@ class Home:
         """To vanish."""
         return self.made(who, 62, *(["relay", url] for url in urls or ("ALL_RELAYS",)), at=at)
 
-    async def take(
-        self, *events: Event, origin: Origin = Origin.WIRE
-    ) -> list[tuple[bool, str]]:
+    async def take(self, *events: Event, origin: Origin = Origin.WIRE) -> list[tuple[bool, str]]:
         """Send these together: they come into one batch."""
         letters = [Letter() for _ in events]
         for event, letter in zip(events, letters, strict=True):
@@ -175,14 +185,19 @@ class Home:
                 text = "" if refused is None else f"{refused.prefix}: {refused.text}"
                 answer.set_result((refused is None, text))
 
-            self.ingest.order(Order(changes_of(str(method), params), answered))
+            self.ingest.order(ManagementChange(changes_of(str(method), params), answered))
             answers.append(answer)
         return answers
 
     async def do(
-        self, who: SecretKey, kind: int, *tags: Sequence[str], h: str | None = None,
-        at: int | None = None, content: str = "",
-    ) -> Event:  # fmt: skip
+        self,
+        who: SecretKey,
+        kind: int,
+        *tags: Sequence[str],
+        h: str | None = None,
+        at: int | None = None,
+        content: str = "",
+    ) -> Event:
         """Send an event that nothing is wrong with."""
         event = self.made(who, kind, *tags, h=h, at=at, content=content)
         assert await self.take(event) == [STORED], event
@@ -197,7 +212,7 @@ class Home:
 
     @property
     def groups(self) -> Groups:
-        return self.realm.groups
+        return self.state.groups
 
     async def rebuilt(self) -> Groups:
         """The groups as a restart would find them."""
@@ -208,9 +223,14 @@ class Home:
 
     async def found(self, **conditions: object) -> list[Event]:
         page = await self.store.page(
-            asked(**conditions), EVERYTHING, limit=10_000, upto=MAX, now=self.now, after=None,
+            asked(**conditions),
+            EVERYTHING,
+            limit=10_000,
+            upto=MAX,
+            now=self.now,
+            after=None,
             size=10_000,
-        )  # fmt: skip
+        )
         return [event_from_raw(raw) for raw in page.raws]
 
 

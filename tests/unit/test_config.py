@@ -22,34 +22,51 @@ from relay.config import (
 )
 from relay.errors import ConfigFaults
 from relay.nostr.filters import FilterTerms
-from relay.storage.hashes import RULE_TAGS
+from relay.storage.sqlite.hashes import RULE_TAGS
 
 FILE = Path("/srv/rookery/rookery.toml")
 
 DESIGN_10_R: dict[str, dict[str, object]] = {
     "relay": {
-        "name": "Rookery", "description": "", "contact": "", "icon": "", "banner": "",
-        "terms_of_service": "", "url": None,
+        "name": "Rookery",
+        "description": "",
+        "contact": "",
+        "icon": "",
+        "banner": "",
+        "terms_of_service": "",
+        "url": None,
     },
     "server": {
-        "host": "127.0.0.1", "port": 7777, "tls_cert": None, "tls_key": None,
+        "host": "127.0.0.1",
+        "port": 7777,
+        "tls_cert": None,
+        "tls_key": None,
         "trusted_proxies": (),
         "metrics_from": (ip_network("127.0.0.0/8"), ip_network("::1/128")),
         "compression": False,
     },
     "limits": {
-        "max_message_length": 524288, "max_subscriptions": 200, "max_filters": 50,
-        "max_limit": 50000, "default_limit": 50000, "max_connections": 5000,
-        "connections_per_address": 0, "outbox_bytes": 4194304, "neg_records": 1000000,
+        "max_message_length": 524288,
+        "max_subscriptions": 200,
+        "max_filters": 50,
+        "max_limit": 50000,
+        "default_limit": 50000,
+        "max_connections": 5000,
+        "connections_per_address": 0,
+        "outbox_bytes": 4194304,
+        "neg_records": 1000000,
         "neg_sessions": 16,
     },
     "storage": {
-        "backend": "sqlite", "dsn": None, "synchronous": "FULL", "index_tags": {"hk"},
+        "backend": "sqlite",
+        "dsn": None,
+        "synchronous": "FULL",
+        "index_tags": {"hk"},
         "prefix_d_kinds": {30078, 78},
     },
     "bus": {"backend": "local", "url": None},
     "log": {"level": "info", "format": "auto"},
-}  # fmt: skip
+}
 
 
 def faults(text: str) -> list[str]:
@@ -160,7 +177,7 @@ def test_lists_may_be_empty() -> None:
 
 def test_a_mark_before_the_text_is_no_part_of_it(tmp_path: Path) -> None:
     file = tmp_path / "rookery.toml"
-    file.write_bytes(b"\xef\xbb\xbf[relay]\r\nname = \"Tea\"\r\n")
+    file.write_bytes(b'\xef\xbb\xbf[relay]\r\nname = "Tea"\r\n')
     assert load_config(file).relay.name == "Tea"
 
 
@@ -193,17 +210,26 @@ BAD = [
     (f'[relay]\nname = "{"x" * 31}"', "2: name has 31 characters, at most 30 are allowed"),
     ('[relay]\nname = ""', "2: name must be a text"),
     ("[relay]\ndescription = 1", "2: description must be a text"),
-    ('[relay]\nicon = "icon.png"',
-     "2: icon must be a URL that begins with https:// or http://"),
-    ('[relay]\nbanner = "ftp://x"',
-     "2: banner must be a URL that begins with https:// or http://"),
-    ('[relay]\nterms_of_service = "be nice"',
-     "2: terms_of_service must be a URL that begins with https:// or http://"),
+    ('[relay]\nicon = "icon.png"', "2: icon must be a URL that begins with https:// or http://"),
+    ('[relay]\nbanner = "ftp://x"', "2: banner must be a URL that begins with https:// or http://"),
+    (
+        '[relay]\nterms_of_service = "be nice"',
+        "2: terms_of_service must be a URL that begins with https:// or http://",
+    ),
     *[
-        (f'[relay]\nurl = "{url}"',
-         "2: url must be like wss://relay.example.org or wss://example.org:8443/relay")
-        for url in ("https://example.org", "example.org", "wss://", "wss://a@b", "wss://b?x=1",
-                    "wss://b#x", "wss://b:99999")
+        (
+            f'[relay]\nurl = "{url}"',
+            "2: url must be like wss://relay.example.org or wss://example.org:8443/relay",
+        )
+        for url in (
+            "https://example.org",
+            "example.org",
+            "wss://",
+            "wss://a@b",
+            "wss://b?x=1",
+            "wss://b#x",
+            "wss://b:99999",
+        )
     ],
     ("[relay]\nurl = 5", "2: url must be a text"),
     # [server]
@@ -212,47 +238,75 @@ BAD = [
         for port in ("-1", "65536", "1.5", '"7777"', "true")
     ],
     ('[server]\nhost = ""', "2: host must be a text"),
-    ('[server]\nhost = "http://x"',
-     '2: host must be an address or a host name, like "0.0.0.0" or "::"'),
+    (
+        '[server]\nhost = "http://x"',
+        '2: host must be an address or a host name, like "0.0.0.0" or "::"',
+    ),
     ('[server]\ntls_cert = "c"', "2: tls_cert needs tls_key beside it"),
     ('[server]\ntls_key = "k"', "2: tls_key needs tls_cert beside it"),
-    ('[server]\ntrusted_proxies = "10.0.0.300"',
-     "2: trusted_proxies: '10.0.0.300' is no CIDR block (like \"10.1.2.0/24\")"),
-    ('[server]\nmetrics_from = [\n"::1",\n"10.1.2.3/8"]',
-     "4: metrics_from: '10.1.2.3/8' is no CIDR block; did you mean \"10.0.0.0/8\"?"),
+    (
+        '[server]\ntrusted_proxies = "10.0.0.300"',
+        "2: trusted_proxies: '10.0.0.300' is no CIDR block (like \"10.1.2.0/24\")",
+    ),
+    (
+        '[server]\nmetrics_from = [\n"::1",\n"10.1.2.3/8"]',
+        "4: metrics_from: '10.1.2.3/8' is no CIDR block; did you mean \"10.0.0.0/8\"?",
+    ),
     ("[server]\nmetrics_from = 5", "2: metrics_from must be a list of texts"),
     ('[server]\ncompression = "yes"', "2: compression must be true or false"),
     # [limits]
     *[
         (f"[limits]\n{key} = {value}", f"2: {key} must be a whole number from 1 to 2147483647")
-        for key in ("max_message_length", "max_subscriptions", "max_filters", "max_limit",
-                    "default_limit", "outbox_bytes", "neg_records", "neg_sessions")
+        for key in (
+            "max_message_length",
+            "max_subscriptions",
+            "max_filters",
+            "max_limit",
+            "default_limit",
+            "outbox_bytes",
+            "neg_records",
+            "neg_sessions",
+        )
         for value in ("0", "2147483648")
     ],
     *[
         (f"[limits]\n{key} = -1", f"2: {key} must be a whole number from 0 to 2147483647")
         for key in ("max_connections", "connections_per_address")
     ],
-    ("[limits]\nmax_limit = 10\ndefault_limit = 20",
-     "3: default_limit must not be over max_limit, which is 10"),
-    ("[limits]\ndefault_limit = 50001",
-     "2: default_limit must not be over max_limit, which is 50000"),
+    (
+        "[limits]\nmax_limit = 10\ndefault_limit = 20",
+        "3: default_limit must not be over max_limit, which is 10",
+    ),
+    (
+        "[limits]\ndefault_limit = 50001",
+        "2: default_limit must not be over max_limit, which is 50000",
+    ),
     # [storage], [bus], [log]
-    ('[storage]\nbackend = "postgres"\ndsn = "postgresql:///x"',
-     '2: backend "postgres" is not offered by this version; known: sqlite'),
+    (
+        '[storage]\nbackend = "postgres"\ndsn = "postgresql:///x"',
+        '2: backend "postgres" is not offered by this version; known: sqlite',
+    ),
     ('[storage]\nbackend = "sqlit"', "2: backend cannot be 'sqlit'; did you mean \"sqlite\"?"),
     ('[storage]\ndsn = "x"', '2: dsn is for backend "postgres" only'),
     ('[storage]\nsynchronous = "OFF"', "2: synchronous cannot be 'OFF'; known: FULL, NORMAL"),
     ("[storage]\nindex_tags = [1]", "2: index_tags must be a list of texts"),
-    ('[storage]\nindex_tags = ["hk", "e"]',
-     '2: index_tags: "e": single letters can be filtered by anyway; name tags of several'),
-    ('[storage]\nindex_tags = ["two words"]',
-     "2: index_tags: 'two words' cannot be the name of a tag"),
+    (
+        '[storage]\nindex_tags = ["hk", "e"]',
+        '2: index_tags: "e": single letters can be filtered by anyway; name tags of several',
+    ),
+    (
+        '[storage]\nindex_tags = ["two words"]',
+        "2: index_tags: 'two words' cannot be the name of a tag",
+    ),
     ('[storage]\nindex_tags = [""]', "2: index_tags: '' cannot be the name of a tag"),
-    ('[storage]\nindex_tags = ["enc"]',
-     '2: index_tags: "enc" decides who may read an event; no filter may ask for it'),
-    ('[bus]\nbackend = "nats"\nurl = "nats://x"',
-     '2: backend "nats" is not offered by this version; known: local'),
+    (
+        '[storage]\nindex_tags = ["enc"]',
+        '2: index_tags: "enc" decides who may read an event; no filter may ask for it',
+    ),
+    (
+        '[bus]\nbackend = "nats"\nurl = "nats://x"',
+        '2: backend "nats" is not offered by this version; known: local',
+    ),
     ('[bus]\nurl = "nats://x"', '2: url is for backend "nats" only'),
     ('[log]\nlevel = "warn"', "2: level cannot be 'warn'; did you mean \"warning\"?"),
     ('[log]\nformat = "xml"', "2: format cannot be 'xml'; known: auto, json, text"),
@@ -260,7 +314,7 @@ BAD = [
     ("[relay]\nname = \n", "2: not valid TOML: Invalid value"),
     ("[relay]\n[relay]\n", "2: not valid TOML: Cannot declare ('relay',) twice"),
     ("\n\n[relay", "3: not valid TOML: Expected ']' at the end of a table declaration"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "said"), BAD)
@@ -274,7 +328,7 @@ def test_a_kind_out_of_range_is_a_fault() -> None:
 
 
 def test_all_faults_come_at_once_in_order_of_lines() -> None:
-    assert faults('[log]\nlevel = 1\n[relay]\nname = 2\nnmae = 3\n[actors]\n') == [
+    assert faults("[log]\nlevel = 1\n[relay]\nname = 2\nnmae = 3\n[actors]\n") == [
         "2: level cannot be 1; known: debug, error, info, warning",
         "4: name must be a text",
         '5: unknown key "nmae" in [relay]; did you mean "name"?',
@@ -289,7 +343,7 @@ def test_a_fault_reads_as_file_line_text() -> None:
 
 def test_text_that_is_not_utf8_is_a_fault_of_its_line(tmp_path: Path) -> None:
     file = tmp_path / "rookery.toml"
-    file.write_bytes(b"[relay]\nname = \"T\xe9\"\n")
+    file.write_bytes(b'[relay]\nname = "T\xe9"\n')
     with pytest.raises(ConfigFaults, match=r"rookery\.toml:2: is not UTF-8 text"):
         load_config(file)
 

@@ -47,8 +47,14 @@ ALL = (QUERY, LIMIT, ORDER, FULL, ALPHA, IDS)
 
 
 def test_what_is_left_out_or_null_has_its_default() -> None:
-    expected = {"query": "q", "limit": 20, "order_by": "relevance", "full": False, "alpha": 0.08,
-                "ids": None}  # fmt: skip
+    expected = {
+        "query": "q",
+        "limit": 20,
+        "order_by": "relevance",
+        "full": False,
+        "alpha": 0.08,
+        "ids": None,
+    }
     assert arguments_in(ALL, {"query": "q"}) == expected
     assert arguments_in(ALL, {each.name: None for each in ALL} | {"query": "q"}) == expected
 
@@ -78,10 +84,12 @@ def test_more_than_there_may_be_is_the_most() -> None:
         ({"query": "", "ids": [1, "2"]}, "ids must be an array of integers"),
         ({"query": "", "limits": 5}, "unknown argument 'limits'; did you mean limit?"),
         ({"query": "", "order_by": "x"}, "unknown argument 'order_by'; did you mean orderBy?"),
-        ({"query": "", "zzz": 5}, "unknown argument 'zzz'; known are query, limit, orderBy, full,"
-                                  " alpha, ids"),
+        (
+            {"query": "", "zzz": 5},
+            "unknown argument 'zzz'; known are query, limit, orderBy, full, alpha, ids",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.proves("M-29")
 def test_a_wrong_argument_is_named(given: dict[str, object], text: str) -> None:
     with pytest.raises(ToolFault) as fault:
@@ -111,11 +119,19 @@ NOON = int(datetime(2026, 3, 2, 12).timestamp())
 @pytest.mark.parametrize(
     ("words", "after_noon"),
     [
-        ("5m", 300), ("2h", 7200), ("1d", 86_400), (" 30S ", 30), ("in 5 minutes", 300),
-        ("1 week", 604_800), ("tomorrow", 86_400), ("Tonight", 9 * 3600),
-        ("2026-03-02T15:00", 3 * 3600), ("2026-03-02 12:00:30", 30), ("2026-03-03", 12 * 3600),
+        ("5m", 300),
+        ("2h", 7200),
+        ("1d", 86_400),
+        (" 30S ", 30),
+        ("in 5 minutes", 300),
+        ("1 week", 604_800),
+        ("tomorrow", 86_400),
+        ("Tonight", 9 * 3600),
+        ("2026-03-02T15:00", 3 * 3600),
+        ("2026-03-02 12:00:30", 30),
+        ("2026-03-03", 12 * 3600),
     ],
-)  # fmt: skip
+)
 @pytest.mark.proves("M-29")
 def test_a_task_is_due_when_its_words_say(words: str, after_noon: int) -> None:
     assert time_of(words, NOON) == NOON + after_noon
@@ -152,8 +168,12 @@ class Repository:
         """What it prints."""
         return subprocess.run(
             ["git", "-c", "user.name=Ann", "-c", "user.email=ann@example.com", *arguments],
-            cwd=self.folder, input=said, check=True, capture_output=True, text=True,
-        ).stdout  # fmt: skip
+            cwd=self.folder,
+            input=said,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     def commit(self, message: str, **files: str) -> None:
         for name, text in files.items():
@@ -181,15 +201,22 @@ async def test_a_files_history_is_told_in_a_sentence_and_in_numbers(
         ' Recent: "Revert "first"" (today), "first" (today).'
     )
     told = git.history_of(path, commits)
-    assert [(each["message"], each["author"], each["insertions"], each["deletions"],
-             each["is_revert"], each["co_changed"]) for each in told["commits"]] == [
+    assert [
+        (
+            each["message"],
+            each["author"],
+            each["insertions"],
+            each["deletions"],
+            each["is_revert"],
+            each["co_changed"],
+        )
+        for each in told["commits"]
+    ] == [
         ('Revert "first"', "Ann", 2, 1, True, ("b", "c")),
         ("first", "Ann", 2, 0, False, ("b",)),
-    ]  # fmt: skip
+    ]
     assert told["churn"]["total_commits"] == 2
-    assert told["co_changes"] == [
-        {"path": "b", "frequency": 2}, {"path": "c", "frequency": 1}
-    ]  # fmt: skip
+    assert told["co_changes"] == [{"path": "b", "frequency": 2}, {"path": "c", "frequency": 1}]
     assert len((await git.commits_in(repository.folder, "a", 1))[1]) == 1
 
 
@@ -233,8 +260,14 @@ async def test_nothing_that_a_repository_names_is_run(
     evil.chmod(0o700)
     (repository.folder / ".git/info").mkdir(exist_ok=True)
     (repository.folder / ".git/info/attributes").write_text("* diff=evil\n", "utf-8")
-    for name in ("diff.evil.command", "diff.evil.textconv", "diff.external", "core.pager",
-                 "core.fsmonitor", "gpg.program"):  # fmt: skip
+    for name in (
+        "diff.evil.command",
+        "diff.evil.textconv",
+        "diff.external",
+        "core.pager",
+        "core.fsmonitor",
+        "gpg.program",
+    ):
         repository.git("config", name, str(evil))
     repository.git("config", "log.showSignature", "true")
     _, (commit,) = await git.commits_in(repository.folder, "a", 50)
@@ -299,9 +332,17 @@ async def test_another_host_or_origin_is_refused(headers: list[tuple[bytes, byte
 
 @pytest.mark.parametrize(
     "authorization",
-    [None, b"", b"t0k3n", b"Bearer", b"Bearer t0k3", b"Bearer t0k3n2", b"Basic t0k3n",
-     b"Bearer \xff"],
-)  # fmt: skip
+    [
+        None,
+        b"",
+        b"t0k3n",
+        b"Bearer",
+        b"Bearer t0k3",
+        b"Bearer t0k3n2",
+        b"Basic t0k3n",
+        b"Bearer \xff",
+    ],
+)
 @pytest.mark.proves("M-29")
 async def test_without_the_token_nobody_comes_in(authorization: bytes | None) -> None:
     given = [] if authorization is None else [(b"authorization", authorization)]
@@ -378,10 +419,17 @@ async def test_a_look_that_breaks_leaves_the_cache_to_be_read(
 
 def found(number: int, timestamp: int, prompt_id: int | None = None, **given: Any) -> Found:
     fields: dict[str, Any] = {
-        "session_id": "s", "obs_type": "command", "source_event": "PostToolUse",
-        "tool_name": None, "file_path": None, "content": f"number {number}", "metadata": None,
-        "is_pinned": False, "project": "p", "event_id": None,
-    } | given  # fmt: skip
+        "session_id": "s",
+        "obs_type": "command",
+        "source_event": "PostToolUse",
+        "tool_name": None,
+        "file_path": None,
+        "content": f"number {number}",
+        "metadata": None,
+        "is_pinned": False,
+        "project": "p",
+        "event_id": None,
+    } | given
     return Found(id=number, timestamp=timestamp, prompt_id=prompt_id, **fields)
 
 
@@ -391,9 +439,10 @@ def said(number: int, timestamp: int, content: str = "go on") -> FoundPrompt:
 
 def test_a_trace_puts_what_was_done_under_what_was_said() -> None:
     trace = traced(
-        Session("s", "p", 1), [said(1, 10), said(2, 20, "x" * 501)],
+        Session("s", "p", 1),
+        [said(1, 10), said(2, 20, "x" * 501)],
         [found(1, 5), found(2, 11, 1), found(3, 12, 1), found(4, 12), found(5, 30, 2)],
-    )  # fmt: skip
+    )
     assert [
         (step["prompt_id"], step["source"], [row["id"] for row in step["observations"]])
         for step in trace["prompts"]
@@ -410,9 +459,10 @@ def test_a_long_trace_is_cut_and_says_where_it_goes_on() -> None:
     assert step["observation_count"] == 399
     assert trace["more_after"] == rows[399].timestamp
     rest = traced(
-        Session("s", "p", 1), [said(2, 1000)],
+        Session("s", "p", 1),
+        [said(2, 1000)],
         [row for row in rows if row.timestamp >= trace["more_after"]],
-    )  # fmt: skip
+    )
     shown = [row["id"] for each in rest["prompts"] for row in each["observations"]]
     assert shown == list(range(399, 500))
     assert "more_after" not in rest
@@ -428,9 +478,15 @@ def test_what_was_done_to_a_file_stands_under_its_sessions() -> None:
 def test_a_list_shows_the_beginning_of_a_text() -> None:
     (row,) = hits([found(7, 1, content="y" * 121, event_id="e" * 64, is_pinned=True)])
     assert row == {
-        "id": 7, "timestamp": 1, "obs_type": "command", "content_preview": "y" * 120,
-        "file_path": None, "session_id": "s", "is_pinned": True, "event_id": "e" * 64,
-    }  # fmt: skip
+        "id": 7,
+        "timestamp": 1,
+        "obs_type": "command",
+        "content_preview": "y" * 120,
+        "file_path": None,
+        "session_id": "s",
+        "is_pinned": True,
+        "event_id": "e" * 64,
+    }
 
 
 # -- the protocol ---------------------------------------------------------------------------------
@@ -472,8 +528,10 @@ async def test_a_task_stays_on_this_machine(box: tuple[Nmem, Toolbox]) -> None:
             )
     with nmem.database.reading() as db:
         rows = db.execute("SELECT not_before, project, prompt FROM _rk_tasks").fetchall()
-    assert rows == [(None, "rooster", "sell [REDACTED]"),
-                    (NOON + 86_400, "rooster", "sell [REDACTED]")]  # fmt: skip
+    assert rows == [
+        (None, "rooster", "sell [REDACTED]"),
+        (NOON + 86_400, "rooster", "sell [REDACTED]"),
+    ]
     assert (await nmem.counts()).waiting == 0
 
 
@@ -500,9 +558,13 @@ def test_without_the_extra_it_says_how_to_install_it(tmp_path: Path) -> None:
         "import sys; sys.modules['mcp'] = None; from relay.cli import run; sys.exit(run(['mcp']))"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", without], env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", without],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("rookery: an MCP server needs what is not installed (")
     assert ended.stderr.endswith('): pip install "rookery[mcp]"\n')

@@ -50,8 +50,12 @@ def test_a_json_line_has_time_level_logger_text_and_facts() -> None:
     line = orjson.loads(out.getvalue())
     assert out.getvalue().count("\n") == 1
     assert line.pop("time").endswith("+00:00")
-    assert line == {"level": "info", "logger": "relay.somewhere", "text": "took 5 events",
-                    "peer": "::1"}  # fmt: skip
+    assert line == {
+        "level": "info",
+        "logger": "relay.somewhere",
+        "text": "took 5 events",
+        "peer": "::1",
+    }
 
 
 def test_a_text_line_reads_from_left_to_right() -> None:
@@ -235,8 +239,9 @@ def test_a_problem_is_shown_until_it_is_cleared() -> None:
     readiness.note("policies", "policies/20-tea.toml:4: unknown key")
     readiness.note("store", "disk full")
     assert readiness.problems == {
-        "policies": "policies/20-tea.toml:4: unknown key", "store": "disk full"
-    }  # fmt: skip
+        "policies": "policies/20-tea.toml:4: unknown key",
+        "store": "disk full",
+    }
     readiness.clear("policies")
     readiness.clear("never noted")
     assert readiness.problems == {"store": "disk full"}

@@ -7,13 +7,21 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from relay.errors import Prefix
-from relay.verdict import Reject, Who, WriteOutcome, spoken
+from relay.verdict import Reject, Who, WriteOutcome, ok_reply
 from tests.unit.policies.facts import NOBODY, being
 
 MACHINE_WORDS = {
-    "duplicate", "pow", "blocked", "rate-limited", "invalid", "restricted", "mute", "error",
-    "auth-required", "unsupported",
-}  # fmt: skip
+    "duplicate",
+    "pow",
+    "blocked",
+    "rate-limited",
+    "invalid",
+    "restricted",
+    "mute",
+    "error",
+    "auth-required",
+    "unsupported",
+}
 """Of NIP-01 and NIP-42 (N01-92): use no other."""
 
 
@@ -33,13 +41,13 @@ def test_an_author_reads_how_a_write_ended(
     outcome: WriteOutcome, text: str, *, accepted: bool
 ) -> None:
     """Contract §6, word for word; clients compare these texts."""
-    assert spoken(outcome) == (accepted, text)
+    assert ok_reply(outcome) == (accepted, text)
 
 
 @pytest.mark.parametrize("outcome", list(WriteOutcome))
 def test_every_ending_has_words_that_clients_know(outcome: WriteOutcome) -> None:
     """N01-91: the text may be empty only with true; else it is `<word>: <text>`."""
-    accepted, text = spoken(outcome)
+    accepted, text = ok_reply(outcome)
     word, colon, rest = text.partition(": ")
     if text:
         assert word in MACHINE_WORDS
@@ -53,7 +61,7 @@ def test_every_ending_has_words_that_clients_know(outcome: WriteOutcome) -> None
 def test_an_objection_is_told_with_its_word_and_without_its_rule(prefix: Prefix) -> None:
     """Contract §6: the texts come from the rule; its name is for logs and metrics."""
     reject = Reject(prefix, "not here", "a rule of the admin's")
-    assert spoken(reject) == (False, f"{prefix.value}: not here")
+    assert ok_reply(reject) == (False, f"{prefix.value}: not here")
     assert prefix.value in MACHINE_WORDS
 
 
@@ -62,7 +70,7 @@ def test_a_closed_says_the_same_as_an_ok() -> None:
     reject = Reject(Prefix.AUTH_REQUIRED, "log in to write here", "logins")
     refused = reject.refused()
     assert (refused.prefix, refused.text) == (reject.prefix, reject.text)
-    assert str(refused) == spoken(reject)[1]
+    assert str(refused) == ok_reply(reject)[1]
 
 
 def test_a_verdict_cannot_be_changed_on_its_way() -> None:
@@ -76,6 +84,18 @@ def test_a_verdict_cannot_be_changed_on_its_way() -> None:
 def test_who_words_are_what_policy_files_say() -> None:
     """DESIGN §5."""
     assert {who.value for who in Who} == {
-        "anyone", "nobody", "owner", "agent", "member", "known", "insider", "admin", "group",
-        "visible", "author", "recipient", "trusted", "target",
-    }  # fmt: skip
+        "anyone",
+        "nobody",
+        "owner",
+        "agent",
+        "member",
+        "known",
+        "insider",
+        "admin",
+        "group",
+        "visible",
+        "author",
+        "recipient",
+        "trusted",
+        "target",
+    }

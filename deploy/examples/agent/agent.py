@@ -150,16 +150,25 @@ class Agent:
 async def run(asked: argparse.Namespace) -> None:
     owner = public_key(asked.owner)
     found = find_settings(
-        Actor.AGENT, relay=asked.relay, key_file=asked.key_file, environ=os.environ,
-        home=Path.home(), here=Path(),
-    )  # fmt: skip
+        Actor.AGENT,
+        relay=asked.relay,
+        key_file=asked.key_file,
+        environ=os.environ,
+        home=Path.home(),
+        here=Path(),
+    )
     async with (
         Client(found.relay, found.key, pace=PATIENT) as client,
         Snowclaw(
-            client, found.key, owner, found.file.snowclaw.config, folder=found.data,
-            names=[asked.name], groups=[asked.group],
+            client,
+            found.key,
+            owner,
+            found.file.snowclaw.config,
+            folder=found.data,
+            names=[asked.name],
+            groups=[asked.group],
         ) as claw,
-    ):  # fmt: skip
+    ):
         await Agent(client, claw, Script(), asked.group).run(owner, asked.invite)
 
 

@@ -23,7 +23,12 @@ def policy() -> None:
 
 
 for _command in (
-    check_command, show_command, explain_command, cases_command, diff_command, log_command,
+    check_command,
+    show_command,
+    explain_command,
+    cases_command,
+    diff_command,
+    log_command,
     sweep_command,
-):  # fmt: skip
+):
     policy.add_command(_command)

@@ -40,17 +40,24 @@ def cases_command(files: tuple[Path, ...], data: Path | None, *, as_json: bool) 
     ]
     failed = [(file, result) for file, result in ran if not result.passed]
     if as_json:
-        print_json({
-            "cases": len(ran), "against": None if folder is None else str(folder),
-            "failed": [
-                {
-                    "file": file, "line": result.case.line, "says": result.case.says,
-                    "want": result.case.want, "want_rule": result.case.rule,
-                    "got": result.got, "rule": result.rule or None,
-                }
-                for file, result in failed
-            ],
-        })  # fmt: skip
+        print_json(
+            {
+                "cases": len(ran),
+                "against": None if folder is None else str(folder),
+                "failed": [
+                    {
+                        "file": file,
+                        "line": result.case.line,
+                        "says": result.case.says,
+                        "want": result.case.want,
+                        "want_rule": result.case.rule,
+                        "got": result.got,
+                        "rule": result.rule or None,
+                    }
+                    for file, result in failed
+                ],
+            }
+        )
         return 1 if failed else 0
     for file, result in failed:
         for line in _difference(file, result):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from policies import load
-from policies.advice import warnings_of
+from policies.lint import warnings_of
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.cli.words import counted
@@ -43,10 +43,16 @@ def check_command(folder: Path | None, data: Path | None, *, strict: bool, as_js
         return 1
     warnings = warnings_of(found)
     if as_json:
-        print_json({
-            "ok": True, "faults": [], "warnings": _listed(warnings), "notes": left_open(found),
-            "rules": rules_in(found), "files": found.files,
-        })  # fmt: skip
+        print_json(
+            {
+                "ok": True,
+                "faults": [],
+                "warnings": _listed(warnings),
+                "notes": left_open(found),
+                "rules": rules_in(found),
+                "files": found.files,
+            }
+        )
     else:
         for warning in warnings:
             click.echo(f"{printable(str(warning))} (warning)")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from policies import load
-from policies.comparison import Comparison, Effect
+from policies.diff import Comparison, Effect
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import (
     groups_of,
@@ -29,21 +29,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from policies import PolicySet
-    from policies.comparison import Finding
-    from relay.people import People
+    from policies.diff import Finding
+    from relay.access.actors import People
 
 
-@click.command(
-    "diff", epilog="Example: rookery policy diff ./new-policies --data ./data"
-)
+@click.command("diff", epilog="Example: rookery policy diff ./new-policies --data ./data")
 @click.argument(
-    "folders", nargs=-1, required=True, metavar="[OLD] NEW",
+    "folders",
+    nargs=-1,
+    required=True,
+    metavar="[OLD] NEW",
     type=click.Path(file_okay=False, path_type=Path),
 )
 @click.option(
-    "--data", default="data", show_default=True, metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path), help="The folder whose events are looked at.",
-)  # fmt: skip
+    "--data",
+    default="data",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder whose events are looked at.",
+)
 @json_option
 def diff_command(folders: tuple[Path, ...], data: Path, *, as_json: bool) -> None:
     """Compare two folders of policies over the stored history.
@@ -60,13 +65,16 @@ def diff_command(folders: tuple[Path, ...], data: Path, *, as_json: bool) -> Non
         raise UserError(f"{data} has no store: give the data folder with --data")
     compared = asyncio.run(_compared(before, after, data))
     if as_json:
-        print_json({
-            "events": compared.events, "refused_by_both": compared.refused_by_both,
-            "findings": [
-                {**asdict(finding), "effect": finding.effect.value}
-                for finding in compared.findings
-            ],
-        })  # fmt: skip
+        print_json(
+            {
+                "events": compared.events,
+                "refused_by_both": compared.refused_by_both,
+                "findings": [
+                    {**asdict(finding), "effect": finding.effect.value}
+                    for finding in compared.findings
+                ],
+            }
+        )
         return
     for line in _told(compared):
         click.echo(printable(line))

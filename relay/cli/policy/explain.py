@@ -12,8 +12,10 @@ import orjson
 
 from policies import load
 from policies.cases import Given, facts_for
+from policies.describe import where_told
 from policies.engine import Stage
-from policies.wording import where_told
+from relay.access.read_rules import points_to
+from relay.access.visibility import Viewer
 from relay.cli.options import PublicKey, json_option, print_json, printable
 from relay.cli.policy.folder import (
     data_option,
@@ -25,12 +27,10 @@ from relay.cli.policy.folder import (
 )
 from relay.errors import Invalid, Prefix, Refused, UserError
 from relay.groups.group import Groups
+from relay.lifecycle.rows import Stored
 from relay.nostr.event import Event, event_from, event_from_raw, is_hex64, signed
 from relay.nostr.keys import is_signed, npub
-from relay.read_rules import points_to
-from relay.rows import Stored
-from relay.verdict import Reject, Who, spoken
-from relay.visibility import Viewer
+from relay.verdict import Reject, Who, ok_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from policies.engine import Explanation, ReadStep, Step
     from policies.write_rule import Place
-    from relay.server.control import Foresight
+    from relay.server.control import DryRunReply
 
 _WORDS: Final = tuple(
     word.value for word in (Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN, Who.OWNER)
@@ -53,29 +53,43 @@ _ONE_KEY: Final = "1" * 64
 
 @click.command(
     "explain",
-    epilog='Examples: rookery policy explain event.json; '
-           "echo '{\"kind\":1,\"content\":\"hi\",\"pubkey\":\"npub1…\"}' | "
-           "rookery policy explain -",
-)  # fmt: skip
+    epilog="Examples: rookery policy explain event.json; "
+    'echo \'{"kind":1,"content":"hi","pubkey":"npub1…"}\' | '
+    "rookery policy explain -",
+)
 @click.argument("event", type=click.File("rb"), metavar="EVENT.json|-")
 @data_option
 @click.option(
-    "--read", "reader", metavar="VIEWER", default=None,
+    "--read",
+    "reader",
+    metavar="VIEWER",
+    default=None,
     help="Who may read it: an npub, 64 hex, or a word: nobody (no login), owner, agent, author.",
-)  # fmt: skip
+)
 @click.option(
-    "--as", "logins", multiple=True, metavar="KEY",
+    "--as",
+    "logins",
+    multiple=True,
+    metavar="KEY",
     help='Keys that the connection logged in with, or "nobody".  [default: the author]',
 )
 @click.option(
-    "--author-is", "words", multiple=True, type=click.Choice(_WORDS),
+    "--author-is",
+    "words",
+    multiple=True,
+    type=click.Choice(_WORDS),
     help="Take the author for this too; may be given several times.",
 )
 @json_option
 def explain_command(
-    event: BinaryIO, data: Path | None, reader: str | None, logins: tuple[str, ...],
-    words: tuple[str, ...], *, as_json: bool,
-) -> int:  # fmt: skip
+    event: BinaryIO,
+    data: Path | None,
+    reader: str | None,
+    logins: tuple[str, ...],
+    words: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> int:
     """Say what the relay would answer to an event, and which rule decides.
 
     EVENT is one event as JSON, or a draft of one: without id and sig, and with "pubkey" or an
@@ -130,10 +144,12 @@ def _asked(fields: object, now: int) -> _Asked:
     if isinstance(author, str) and not is_hex64(author):
         author = _key(author)
     given = {
-        "kind": fields.get("kind", 1), "tags": fields.get("tags", []),
-        "content": fields.get("content", ""), "pubkey": author,
+        "kind": fields.get("kind", 1),
+        "tags": fields.get("tags", []),
+        "content": fields.get("content", ""),
+        "pubkey": author,
         "created_at": fields.get("created_at", now),
-    }  # fmt: skip
+    }
     # The id of what is ill-typed is made of nothing; event_from names the field before it asks.
     blank = event_from_draft(given)
     return _Asked(blank, is_draft=True)
@@ -144,11 +160,13 @@ def event_from_draft(given: dict[str, object]) -> Event:
     kind, tags, content = given["kind"], given["tags"], given["content"]
     pubkey, created_at = given["pubkey"], given["created_at"]
     if (
-        isinstance(pubkey, str) and isinstance(content, str)
-        and isinstance(kind, int) and isinstance(created_at, int)
+        isinstance(pubkey, str)
+        and isinstance(content, str)
+        and isinstance(kind, int)
+        and isinstance(created_at, int)
         and isinstance(tags, list)
         and all(isinstance(tag, list) and all(isinstance(v, str) for v in tag) for tag in tags)
-    ):  # fmt: skip
+    ):
         draft = signed(pubkey, created_at, kind, tags, content, lambda _: _DRAFT_SIGNATURE)
         return event_from(orjson.loads(draft.raw))
     return event_from({**given, "id": "0" * 64, "sig": _DRAFT_SIGNATURE})
@@ -164,22 +182,26 @@ def _key(text: str) -> str:
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     explanation: Explanation
-    seen: Foresight | None
+    seen: DryRunReply | None
     """What the relay of this folder says; None: there is no store to ask."""
     is_supposed: bool
     """The author was taken for something: then the store was asked about another."""
 
 
 async def _verdict(
-    found: PolicySet, store: Path | None, asked: _Asked, keys: frozenset[str],
-    supposed: frozenset[Who], now: int,
-) -> _Verdict:  # fmt: skip
+    found: PolicySet,
+    store: Path | None,
+    asked: _Asked,
+    keys: frozenset[str],
+    supposed: frozenset[Who],
+    now: int,
+) -> _Verdict:
     event, seen = asked.event, None
     if store is not None:
         from relay.cli.serve import open_folder
 
         async with open_folder(store) as folder:
-            seen = await folder.foreseen(event, keys)
+            seen = await folder.dry_run(event, keys)
     if seen is not None and seen.facts is not None:
         facts = seen.facts
     else:
@@ -206,7 +228,7 @@ def _decided(asked: _Asked, verdict: _Verdict) -> _Decided:
     step = verdict.explanation.decided
     unsigned = not asked.is_draft and not is_signed(asked.event)
     if unsigned and (step is None or step.stage is not Stage.SCREEN):
-        return _Decided(*spoken(_BAD_SIGNATURE), "sig", None, "the signature")
+        return _Decided(*ok_reply(_BAD_SIGNATURE), "sig", None, "the signature")
     seen = None if verdict.is_supposed else verdict.seen
     # The form is wrong before anybody asks who the author is.
     is_early = seen is not None and seen.facts is None
@@ -215,23 +237,27 @@ def _decided(asked: _Asked, verdict: _Verdict) -> _Decided:
         where = where_told(step.place)
         name = step.verdict.rule
         by = f"{name} ({where})" if where else name
-        return _Decided(*spoken(step.verdict), name, step.place, by)
+        return _Decided(*ok_reply(step.verdict), name, step.place, by)
     if seen is None:
         return _Decided(True, "", None, None, "no rule objects")  # noqa: FBT003
     if is_early:
         return _Decided(seen.ok, seen.message, seen.rule, None, "the form of the event")
     by = f"{seen.rule}, by what is stored here" if seen.rule else "what is stored here"
-    return _Decided(
-        seen.ok, seen.message, seen.rule, None, "no rule objects" if seen.ok else by
-    )
+    return _Decided(seen.ok, seen.message, seen.rule, None, "no rule objects" if seen.ok else by)
 
 
 def _print_malformed(refused: Refused, *, as_json: bool) -> int:
     if as_json:
-        print_json({
-            "ok": False, "message": str(refused), "rule": None, "file": None, "line": None,
-            "steps": [],
-        })  # fmt: skip
+        print_json(
+            {
+                "ok": False,
+                "message": str(refused),
+                "rule": None,
+                "file": None,
+                "line": None,
+                "steps": [],
+            }
+        )
     else:
         click.echo(f"OK false {printable(str(refused))}")
         click.echo("decided by the form of an event, before any rule")
@@ -243,20 +269,28 @@ def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
     steps = verdict.explanation.steps
     if as_json:
         place = decided.place
-        print_json({
-            "ok": decided.ok, "message": decided.message, "rule": decided.rule,
-            "file": place.file if place is not None and place.file else None,
-            "line": place.line if place is not None and place.file else None,
-            "draft": asked.is_draft, "store": verdict.seen is not None,
-            "steps": [
-                {
-                    "rule": step.place.name, "file": step.place.file, "line": step.place.line,
-                    "stage": step.stage.value, "matched": step.matched,
-                    "says": None if step.verdict is None else spoken(step.verdict)[1],
-                }
-                for step in steps
-            ],
-        })  # fmt: skip
+        print_json(
+            {
+                "ok": decided.ok,
+                "message": decided.message,
+                "rule": decided.rule,
+                "file": place.file if place is not None and place.file else None,
+                "line": place.line if place is not None and place.file else None,
+                "draft": asked.is_draft,
+                "store": verdict.seen is not None,
+                "steps": [
+                    {
+                        "rule": step.place.name,
+                        "file": step.place.file,
+                        "line": step.place.line,
+                        "stage": step.stage.value,
+                        "matched": step.matched,
+                        "says": None if step.verdict is None else ok_reply(step.verdict)[1],
+                    }
+                    for step in steps
+                ],
+            }
+        )
         return 0 if decided.ok else 1
     for step in steps:
         click.echo(printable(_step_told(step)))
@@ -271,10 +305,10 @@ def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
 
 def _step_told(step: Step) -> str:
     if step.verdict is not None:
-        says = f"refuses: {spoken(step.verdict)[1]}"
+        says = f"refuses: {ok_reply(step.verdict)[1]}"
     elif not step.matched:
         says = "is not about it"
-    elif step.stage in (Stage.PLUGIN, Stage.MUCH):
+    elif step.stage in (Stage.PLUGIN, Stage.QUOTA):
         says = "is asked when the event comes"
     else:
         says = "lets it through"
@@ -311,9 +345,7 @@ class _Reading:
     """The reader, or the author: nobody reads what banned keys wrote."""
 
 
-async def _reading(
-    found: PolicySet, store: Path | None, event: Event, reader: str
-) -> _Reading:
+async def _reading(found: PolicySet, store: Path | None, event: Event, reader: str) -> _Reading:
     groups, people = Groups(), found.people
     row = Stored(1, event, group_in(event))
     beside: list[Stored] = []
@@ -349,10 +381,11 @@ def _viewer(reader: str, event: Event, found: PolicySet) -> Viewer:
     # Of a household's event the words mean its own owner and agents.
     homes = [home for home in people.households if home.has(event.pubkey)]
     named = {
-        _NOBODY: frozenset[str](), "author": frozenset({event.pubkey}),
+        _NOBODY: frozenset[str](),
+        "author": frozenset({event.pubkey}),
         "owner": frozenset[str]().union(*[home.owners for home in homes]) or people.owners,
         "agent": frozenset[str]().union(*[home.agents for home in homes]) or people.agents,
-    }  # fmt: skip
+    }
     if reader not in named:
         return Viewer(frozenset({_key(reader)}))
     keys = named[reader]
@@ -365,30 +398,40 @@ def _print_reading(asked: _Asked, reading: _Reading, *, as_json: bool) -> int:
     steps = reading.steps
     readable = all(step.allowed for step in steps) and not reading.is_banned
     if as_json:
-        print_json({
-            "readable": readable, "banned": reading.is_banned, "draft": asked.is_draft,
-            "store": reading.has_store,
-            "steps": [
-                {
-                    "rule": step.place.name, "file": step.place.file, "line": step.place.line,
-                    "readers": step.readers, "allowed": step.allowed,
-                }
-                for step in steps
-            ],
-        })  # fmt: skip
+        print_json(
+            {
+                "readable": readable,
+                "banned": reading.is_banned,
+                "draft": asked.is_draft,
+                "store": reading.has_store,
+                "steps": [
+                    {
+                        "rule": step.place.name,
+                        "file": step.place.file,
+                        "line": step.place.line,
+                        "readers": step.readers,
+                        "allowed": step.allowed,
+                    }
+                    for step in steps
+                ],
+            }
+        )
         return 0 if readable else 1
     for step in steps:
         says = "lets it be read" if step.allowed else "hides it"
-        click.echo(printable(
-            f"{step.place.name} ({where_told(step.place)}): {says}; readers: {step.readers}"
-        ))  # fmt: skip
+        click.echo(
+            printable(
+                f"{step.place.name} ({where_told(step.place)}): {says}; readers: {step.readers}"
+            )
+        )
     if steps:
         click.echo("")
     if readable:
         click.echo(
-            "readable: every rule about it allows it" if steps
+            "readable: every rule about it allows it"
+            if steps
             else "readable: no rule is about it, so anyone may read it"
-        )  # fmt: skip
+        )
     elif reading.is_banned:
         click.echo("not readable: its author or this reader is banned")
     else:

@@ -17,13 +17,16 @@ from relay.nostr.keys import read_key_file
 from relay.server.control import ALLOWED, BANNED
 
 if TYPE_CHECKING:
-    from relay.people import People
+    from relay.access.actors import People
     from relay.server.control import DataFolder, Folder
 
 data_option = click.option(
-    "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
+    "--data",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
     help="Data folder, or a folder of policy files.  [default: ./data]",
-)  # fmt: skip
+)
 
 
 def policy_folder(given: Path | None) -> Path:

@@ -27,9 +27,14 @@ _EVERY_S: Final = 0.5
 @click.command("log", epilog="Example: rookery policy log --data ./data -n 20 --follow")
 @folder_option
 @click.option(
-    "-n", "number", default=20, show_default=True, metavar="N", type=click.IntRange(min=0),
+    "-n",
+    "number",
+    default=20,
+    show_default=True,
+    metavar="N",
+    type=click.IntRange(min=0),
     help="The last N refusals; the relay remembers 1000.",
-)  # fmt: skip
+)
 @click.option("--connection", metavar="NUMBER", type=int, help="Only of this connection.")
 @click.option("--follow", is_flag=True, help="Go on with what is refused from now on.")
 @json_option

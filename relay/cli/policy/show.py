@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from policies import load
-from policies.advice import warnings_of
-from policies.load import DEFAULTS
-from policies.wording import (
+from policies.describe import (
     asks_told,
     held_told,
     keep_told,
@@ -24,6 +22,8 @@ from policies.wording import (
     who_told,
     writers_told,
 )
+from policies.lint import warnings_of
+from policies.load import DEFAULTS
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.check import left_open, rules_in
 from relay.cli.policy.folder import data_option, policy_folder
@@ -62,23 +62,24 @@ def _page(found: PolicySet, home: Path) -> Iterator[str]:
     yield from _section("People", _people(found))
     yield from _section(
         "Who may write: every rule about an event must let its author through, the first that "
-        "does not decides", _rules(_writers(found)),
-    )  # fmt: skip
+        "does not decides",
+        _rules(_writers(found)),
+    )
     yield from _section("What an event must be like", _rules(_forms(found)))
     yield from _section("How much", _rules(_amounts(found)))
     yield from _section("Plug-ins, asked last, in this order", _rules(_plugins(found)))
     yield from _section(
         "Who may read: every rule about an event must let its reader through; what no rule is "
-        "about is public", _rules(_readers(found)),
-    )  # fmt: skip
+        "about is public",
+        _rules(_readers(found)),
+    )
     yield from _section(
         "Which version is kept: of several rules about an event the last one counts; of all other "
-        "events what NIP-01 says", _rules(_kept(found)),
-    )  # fmt: skip
-    yield from _section("What goes in time: any of these rules is enough", _rules(_swept(found)))
-    yield from _section(
-        "What stays all the same, beside what is pinned", _rules(_held(found))
+        "events what NIP-01 says",
+        _rules(_kept(found)),
     )
+    yield from _section("What goes in time: any of these rules is enough", _rules(_swept(found)))
+    yield from _section("What stays all the same, beside what is pinned", _rules(_held(found)))
     yield from _section("Groups", _groups(found))
     yield from _section("Limits and settings", _settings(found))
     notes = [str(warning) for warning in warnings_of(found)] + left_open(found)
@@ -182,8 +183,10 @@ def _groups(found: PolicySet) -> Iterator[str]:
     yield f"a new one is: {_flags(groups.new)}"
     yield f"always: {_flags(groups.always)}"
     yield f"requests to join: {groups.joins.value}; a code lets in {groups.invite_uses}"
-    yield f"messages may be late by {seconds_told(groups.late_s)}; " \
-          f"references to earlier ones demanded: {groups.previous}"  # fmt: skip
+    yield (
+        f"messages may be late by {seconds_told(groups.late_s)}; "
+        f"references to earlier ones demanded: {groups.previous}"
+    )
 
 
 def _flags(flags: Iterable[object]) -> str:
@@ -213,15 +216,19 @@ def _memory(memory: Memory) -> Iterator[str]:
     if memory.reject_patterns is not None and memory.reject_patterns.texts:
         patterns = counted(len(memory.reject_patterns.texts), "pattern")
         yield f"no unencrypted memory may match: {patterns}"
-    yield f"aman: of equal ts the {memory.tie.value}est id stays; ts and created_at: " \
-          f"{memory.ts_rule.value}; hashes are {'' if memory.verify_hash else 'not '}verified; " \
-          f"read without a login: {memory.anonymous_read.value}"  # fmt: skip
+    yield (
+        f"aman: of equal ts the {memory.tie.value}est id stays; ts and created_at: "
+        f"{memory.ts_rule.value}; hashes are {'' if memory.verify_hash else 'not '}verified; "
+        f"read without a login: {memory.anonymous_read.value}"
+    )
     if memory.envelope_keys:
         keys = counted(len(memory.envelope_keys), "key")
         yield f"sealed envelopes without a login: {keys}"
-    yield f"a memory of anamnesis has at most {memory.max_chars} characters" + (
-        f" and {memory.max_bytes} bytes" if memory.max_bytes else ""
-    ) + f"; owners and {memory.vouchers.value} vouch"
+    yield (
+        f"a memory of anamnesis has at most {memory.max_chars} characters"
+        + (f" and {memory.max_bytes} bytes" if memory.max_bytes else "")
+        + f"; owners and {memory.vouchers.value} vouch"
+    )
 
 
 def _as_json(found: PolicySet) -> dict[str, object]:
@@ -240,41 +247,54 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             "create": sorted(word.value for word in found.groups.create),
             "new": sorted(flag.value for flag in found.groups.new),
             "always": sorted(flag.value for flag in found.groups.always),
-            "joins": found.groups.joins.value, "invite_uses": found.groups.invite_uses,
-            "late": found.groups.late_s, "previous": found.groups.previous,
+            "joins": found.groups.joins.value,
+            "invite_uses": found.groups.invite_uses,
+            "late": found.groups.late_s,
+            "previous": found.groups.previous,
         },
         "bans": {"stored": found.banned_rows.value},
         "search": kinds_told(found.searched),
         "schemas": {system.value: mode.value for system, mode in found.memory.schemas.items()},
         "owner_annotations": found.memory.owner_annotations,
-        "reject_patterns": [] if found.memory.reject_patterns is None
-                           else found.memory.reject_patterns.texts,
+        "reject_patterns": []
+        if found.memory.reject_patterns is None
+        else found.memory.reject_patterns.texts,
         "aman": {
-            "tie": found.memory.tie.value, "ts_rule": found.memory.ts_rule.value,
+            "tie": found.memory.tie.value,
+            "ts_rule": found.memory.ts_rule.value,
             "verify_hash": found.memory.verify_hash,
             "anonymous_read": found.memory.anonymous_read.value,
         },
         "envelope_keys": sorted(found.memory.envelope_keys),
         "anamnesis": {
-            "max_chars": found.memory.max_chars, "max_bytes": found.memory.max_bytes,
+            "max_chars": found.memory.max_chars,
+            "max_bytes": found.memory.max_bytes,
             "vouchers": found.memory.vouchers.value,
         },
         "write_rules": [
             {
-                **_place(rule.place), "about": match_told(rule.match, rule.excepts),
+                **_place(rule.place),
+                "about": match_told(rule.match, rule.excepts),
                 "write": sorted(word.value for word in rule.writers or ()),
-                "asks": asks_told(rule), "much": much_told(rule), "reject": rule.reject,
+                "asks": asks_told(rule),
+                "much": much_told(rule),
+                "reject": rule.reject,
             }
             for rule in found.write_rules
         ],
         "read_rules": [
             {
-                **_place(place), "about": match_told(rule.match, rule.excepts),
-                "read": _reading_words(sorted(word.value for word in rule.readers),
-                                       rule.tag_readers),
+                **_place(place),
+                "about": match_told(rule.match, rule.excepts),
+                "read": _reading_words(
+                    sorted(word.value for word in rule.readers), rule.tag_readers
+                ),
                 "only_by": sorted(rule.only_by or ()),
-                "target": None if rule.target is None else {
-                    "kinds": sorted(rule.target.kinds), "tag": rule.target.tag,
+                "target": None
+                if rule.target is None
+                else {
+                    "kinds": sorted(rule.target.kinds),
+                    "tag": rule.target.tag,
                     "d_prefix": rule.target.d_prefix,
                 },
             }
@@ -286,7 +306,9 @@ def _as_json(found: PolicySet) -> dict[str, object]:
         ],
         "sweeps": [
             {
-                "name": rule.name, "place": rule.place, "about": match_told(rule.match),
+                "name": rule.name,
+                "place": rule.place,
+                "about": match_told(rule.match),
                 "cause": str(rule.cause),
             }
             for rule in found.sweeps.rules
@@ -301,7 +323,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
         ],
         "files": found.files,
         "notes": [*map(str, warnings_of(found)), *left_open(found)],
-    }  # fmt: skip
+    }
 
 
 def _reading_words(words: Sequence[str], tags: Sequence[str]) -> list[str]:

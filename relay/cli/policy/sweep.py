@@ -11,12 +11,12 @@ import click
 
 from relay.cli.options import folder_option, json_option, print_json
 from relay.cli.tables import Column, Holds, print_table
-from relay.work import Purpose
+from relay.write.commands import Purpose
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from relay.sweep import SweepLine
+    from relay.write.sweeper import SweepLine
 
 
 @click.command("sweep", epilog="Example: rookery policy sweep --dry-run --data ./data")
@@ -33,10 +33,14 @@ def sweep_command(folder: Path, *, dry_run: bool, as_json: bool) -> None:
     gone = [line for line in lines if line.held is None]
     events, size = sum(line.events for line in gone), sum(line.bytes for line in gone)
     if as_json:
-        print_json({
-            "dry_run": dry_run, "events": events, "bytes": size,
-            "lines": [asdict(line) for line in lines],
-        })  # fmt: skip
+        print_json(
+            {
+                "dry_run": dry_run,
+                "events": events,
+                "bytes": size,
+                "lines": [asdict(line) for line in lines],
+            }
+        )
         return
     if lines:
         _print(lines)
@@ -70,9 +74,13 @@ async def _swept(folder: Path, purpose: Purpose) -> list[SweepLine]:
 
 def _print(lines: list[SweepLine]) -> None:
     columns = (
-        Column("rule"), Column("why"), Column("where", Holds.KEY), Column("kind"),
-        Column("events", Holds.NUMBER), Column("bytes", Holds.NUMBER),
-    )  # fmt: skip
+        Column("rule"),
+        Column("why"),
+        Column("where", Holds.KEY),
+        Column("kind"),
+        Column("events", Holds.NUMBER),
+        Column("bytes", Holds.NUMBER),
+    )
     rows = []
     for line in lines:
         kind = "held: " + line.held if line.held is not None else str(line.kind)

@@ -20,7 +20,14 @@ def session() -> None:
 
 
 for _command in (
-    import_command, follow_command, list_command, show_command, search_command, export_command,
-    verify_command, resume_command, pns,
-):  # fmt: skip
+    import_command,
+    follow_command,
+    list_command,
+    show_command,
+    search_command,
+    export_command,
+    verify_command,
+    resume_command,
+    pns,
+):
     session.add_command(_command)

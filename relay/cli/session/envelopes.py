@@ -60,9 +60,13 @@ def unwrap(key_file: Path | None) -> None:
 
 def _channel(key_file: Path | None) -> Channel:
     settings = find_settings(
-        Actor.AGENT, relay=None, key_file=key_file, environ=os.environ, home=Path.home(),
+        Actor.AGENT,
+        relay=None,
+        key_file=key_file,
+        environ=os.environ,
+        home=Path.home(),
         here=Path(),
-    )  # fmt: skip
+    )
     return envelopes.derive(settings.key)
 
 

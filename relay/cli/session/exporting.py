@@ -36,9 +36,16 @@ directory_option = click.option(
 @author_option
 @client_options
 def export_command(
-    session: str, output: Path | None, cwd: str | None, git_branch: str | None,
-    author: str | None, relay: str | None, key_file: Path | None, *, allow_gaps: bool,
-) -> None:  # fmt: skip
+    session: str,
+    output: Path | None,
+    cwd: str | None,
+    git_branch: str | None,
+    author: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    allow_gaps: bool,
+) -> None:
     """Write the session's file, byte for byte as it was imported.
 
     Parts that are missing are named on stderr, and nothing is written (but see --allow-gaps).
@@ -82,9 +89,14 @@ def export_command(
 @client_options
 @json_option
 def verify_command(
-    session: str, file: Path, author: str | None, relay: str | None, key_file: Path | None,
-    *, as_json: bool,
-) -> int:  # fmt: skip
+    session: str,
+    file: Path,
+    author: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> int:
     """Compare a file with what the relay has of the session, byte for byte."""
     base = session_file(file).opening.base
 

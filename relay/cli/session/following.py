@@ -29,10 +29,18 @@ _PATIENCE_S: Final = 30.0
 @plan_options
 @client_options
 def follow_command(
-    path: Path, session_id: str | None, group: str | None, max_inner: int | None,
-    parts: tuple[str, ...], relay: str | None, key_file: Path | None, *, once: bool, sealed: bool,
+    path: Path,
+    session_id: str | None,
+    group: str | None,
+    max_inner: int | None,
+    parts: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    once: bool,
+    sealed: bool,
     raw_paths: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Send a running session line by line; of a folder, all that run below it.
 
     Goes on behind the last line that was sent, also when it is started anew. While the relay is

@@ -32,10 +32,18 @@ if TYPE_CHECKING:
 @client_options
 @json_option
 def import_command(
-    paths: tuple[Path, ...], session_id: str | None, group: str | None, max_inner: int | None,
-    parts: tuple[str, ...], relay: str | None, key_file: Path | None, *, sealed: bool,
-    raw_paths: bool, as_json: bool,
-) -> int:  # fmt: skip
+    paths: tuple[Path, ...],
+    session_id: str | None,
+    group: str | None,
+    max_inner: int | None,
+    parts: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    sealed: bool,
+    raw_paths: bool,
+    as_json: bool,
+) -> int:
     """Send session files to the relay: every line as it is, and notes to be read.
 
     Of a folder, every .jsonl file below it. What the relay has already is not sent again, so an
@@ -86,8 +94,9 @@ def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
 def _tell(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_json: bool) -> None:
     if as_json:
         refused = [str(refusal) for refusal in result.refused]
-        print_json({**asdict(replace(result, refused=())), "file": str(file.path),
-                    "refused": refused})  # fmt: skip
+        print_json(
+            {**asdict(replace(result, refused=())), "file": str(file.path), "refused": refused}
+        )
     else:
         click.echo(
             f"{printable(result.session)}: {result.lines} lines, {result.notes} notes,"

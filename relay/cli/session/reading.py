@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _WIDE_ENOUGH: Final = 120
 """Columns; in fewer a table would cut the ids, which the other commands ask for."""
 
+
 @click.command("list", epilog="Example: rookery session list --json")
 @click.option("--all", "include_deleted", is_flag=True, help="Deleted ones too.")
 @client_options
@@ -56,9 +57,12 @@ def list_command(
     table = Table("Session", "Title", "Status", "Notes", "Last")
     for row in rows:
         table.add_row(
-            printable(row.session), printable(row.title), row.status or "", str(row.notes),
+            printable(row.session),
+            printable(row.title),
+            row.status or "",
+            str(row.notes),
             _time(row.last_ms),
-        )  # fmt: skip
+        )
     out.print(table)
 
 
@@ -94,19 +98,33 @@ def show_command(
 @click.option("--session", "session_id", metavar="S", help="In this session alone.")
 @click.option("--group", metavar="G", help="In the sessions of this group.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
     help="At most so many.",
-)  # fmt: skip
+)
 @click.option(
-    "--format", "form", type=click.Choice(["text", "context"]), default="text",
+    "--format",
+    "form",
+    type=click.Choice(["text", "context"]),
+    default="text",
     help="context: fenced, to be put before a model.",
-)  # fmt: skip
+)
 @client_options
 @json_option
 def search_command(
-    query: str, session_id: str | None, group: str | None, limit: int, form: str,
-    relay: str | None, key_file: Path | None, *, as_json: bool,
-) -> None:  # fmt: skip
+    query: str,
+    session_id: str | None,
+    group: str | None,
+    limit: int,
+    form: str,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Find notes with these words in all sessions, best first."""
 
     async def work(transcripts: Transcripts) -> list[Note]:

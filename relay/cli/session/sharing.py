@@ -48,18 +48,23 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """How files become events."""
     for option in (
         click.option(
-            "--strip", "parts", multiple=True, type=click.Choice([part.value for part in Part]),
+            "--strip",
+            "parts",
+            multiple=True,
+            type=click.Choice([part.value for part in Part]),
             help="Leave this out; the export says that it is missing. May be given again.",
         ),
         click.option("--raw-paths", is_flag=True, help="Leave paths as they are."),
         click.option(
-            "--max-inner", type=click.IntRange(min=2_000), metavar="N",
+            "--max-inner",
+            type=click.IntRange(min=2_000),
+            metavar="N",
             help="Bytes of an event inside an envelope.  [default: 65535]",
         ),
         click.option("--pns", "sealed", is_flag=True, help="Send envelopes of a derived key."),
         click.option("--group", metavar="G", help="Share it with this group."),
         click.option("--session", "session_id", metavar="S", help="Keep it under this id."),
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 
@@ -86,21 +91,21 @@ def on_relay(server: Server, work: Callable[[Transcripts], Awaitable[Result]]) -
     return with_settings(Actor.AGENT, server.relay, server.key_file, on)
 
 
-def with_spool(
-    server: Server, work: Callable[[Transcripts, Path], Awaitable[Result]]
-) -> Result:
+def with_spool(server: Server, work: Callable[[Transcripts, Path], Awaitable[Result]]) -> Result:
     """What `work` returns, given the client's folder too; the relay may be away."""
     settings = find_settings(
-        Actor.AGENT, relay=server.relay, key_file=server.key_file, environ=os.environ,
-        home=Path.home(), here=Path(),
-    )  # fmt: skip
+        Actor.AGENT,
+        relay=server.relay,
+        key_file=server.key_file,
+        environ=os.environ,
+        home=Path.home(),
+        here=Path(),
+    )
 
     async def run() -> Result:
         channel = derive(settings.key) if server.is_sealed else None
         folder = settings.data
-        async with Transcripts(
-            settings.relay, settings.key, channel, folder=folder
-        ) as transcripts:
+        async with Transcripts(settings.relay, settings.key, channel, folder=folder) as transcripts:
             return await work(transcripts, folder)
 
     return asyncio.run(run())

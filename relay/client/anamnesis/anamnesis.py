@@ -110,9 +110,7 @@ class Anamnesis(AnamnesisReader):
         group: str | None = None,
     ) -> str:
         """The hash of what is stored now; doing it again changes nothing."""
-        entry = self.entry(
-            content, memory_type, parents, confidence, tags, context, anchors, group
-        )
+        entry = self.entry(content, memory_type, parents, confidence, tags, context, anchors, group)
         await self.add(entry)
         return entry.hash
 
@@ -150,9 +148,10 @@ class Anamnesis(AnamnesisReader):
         draft = _faultless(entry)
         if not (await self._standing()).guards:
             own = Filter(
-                kinds=frozenset({kinds.APP_RECORD}), authors=frozenset({self.pubkey}),
+                kinds=frozenset({kinds.APP_RECORD}),
+                authors=frozenset({self.pubkey}),
                 tags=(("d", frozenset({draft.d})),),
-            )  # fmt: skip
+            )
             for stored in await self.read(own):
                 return Written(stored, Outcome.DUPLICATE)
         return await self.publish(draft)
@@ -172,9 +171,13 @@ class Anamnesis(AnamnesisReader):
 
         def dated(at: int) -> Draft:
             draft = vouch_draft(
-                hashed, self.pubkey, name=name, created_at=at, confidence=confidence,
+                hashed,
+                self.pubkey,
+                name=name,
+                created_at=at,
+                confidence=confidence,
                 attestation=said,
-            )  # fmt: skip
+            )
             _raise_first(vouch_faults(_fields(draft)))
             return draft
 
@@ -184,9 +187,10 @@ class Anamnesis(AnamnesisReader):
         """Delete this key's vouch (X-12); None when there is none."""
         check_hash(hashed)
         own = Filter(
-            kinds=frozenset({kinds.APP_DATA}), authors=frozenset({self.pubkey}),
+            kinds=frozenset({kinds.APP_DATA}),
+            authors=frozenset({self.pubkey}),
             tags=(("d", frozenset({VOUCH + hashed})),),
-        )  # fmt: skip
+        )
         vouches = await self.read(own)
         return await self.delete(vouches) if vouches else None
 

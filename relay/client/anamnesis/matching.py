@@ -59,9 +59,7 @@ class Question:
         return enough and not any(_has(said, words(term)) for term in self.excluded)
 
 
-def text_ranks(
-    question: Question, archive: Archive, *, is_searched: bool
-) -> Mapping[str, float]:
+def text_ranks(question: Question, archive: Archive, *, is_searched: bool) -> Mapping[str, float]:
     """hash → rank of the memories that match: BM25, lower is better.
 
     `is_searched`: a relay has found them, by its own rules (stems of words, diacritics); what has

@@ -176,9 +176,7 @@ class AnamnesisReader(MemoryClient):
     async def children(self, hashed: str) -> Sequence[Memory]:
         """What builds upon a memory directly, oldest first."""
         check_hash(hashed)
-        naming = Filter(
-            kinds=frozenset({kinds.APP_RECORD}), tags=(("X", frozenset({hashed})),)
-        )  # fmt: skip
+        naming = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("X", frozenset({hashed})),))
         found = self._memories(await self.read(naming))
         records = await self._about({memory.hash for memory in found})
         return provenance.children(hashed, self._archive(records, await self._standing()))
@@ -201,9 +199,9 @@ class AnamnesisReader(MemoryClient):
         """
         wish = recall.Wish(
             topics=tuple(topics),
-            memory_type=None if memory_type is None else member_of(
-                MemoryType, memory_type, "memory_type"
-            ),
+            memory_type=None
+            if memory_type is None
+            else member_of(MemoryType, memory_type, "memory_type"),
             min_trust=min_trust,
             min_confidence=min_confidence,
             authors=None if authors is None else frozenset(authors),
@@ -211,7 +209,7 @@ class AnamnesisReader(MemoryClient):
             as_of=as_of,
             limit=limit,
             reputations=self._reputations,
-        )  # fmt: skip
+        )
         asked = Question.of(query)
         standing = await self._standing()
         is_searched = standing.searches and self.is_online
@@ -321,9 +319,7 @@ class AnamnesisReader(MemoryClient):
         wanted = frozenset(of_kinds or (kinds.APP_RECORD,))
         if all([await self.offers("prefix_d_kinds", kind) for kind in sorted(wanted)]):
             prefixes = tuple([_PREFIXES[kind] for kind in sorted(wanted)])
-            return Filter(
-                kinds=wanted, tags=(("d", frozenset(prefixes)),), d_prefixes=prefixes
-            )
+            return Filter(kinds=wanted, tags=(("d", frozenset(prefixes)),), d_prefixes=prefixes)
         if wanted == {kinds.APP_RECORD}:
             return Filter(kinds=wanted, tags=(("t", frozenset({"anamnesis"})),))
         return Filter(kinds=wanted)

@@ -1,10 +1,10 @@
 """[anamnesis] of client.toml. DESIGN §10, rows C.
 
-    [anamnesis]
-    author_id   = "babel-moltbook-001"
-    author_name = "Babel"
-    reputation  = { "npub1…" = 0.9 }            # of authors; 0.5 unless it stands here
-    households  = [["npub1…", "npub1…"]]        # keys of one owner: they vouch once
+[anamnesis]
+author_id   = "babel-moltbook-001"
+author_name = "Babel"
+reputation  = { "npub1…" = 0.9 }            # of authors; 0.5 unless it stands here
+households  = [["npub1…", "npub1…"]]        # keys of one owner: they vouch once
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def anamnesis_settings(file: ClientFile, home: Path) -> AnamnesisSettings:
         author_name=table.get("author_name"),
         reputations=Reputations(
             of={public_key(key): float(at) for key, at in table.get("reputation", {}).items()},
-            households=tuple([
-                frozenset(map(public_key, home)) for home in table.get("households", ())
-            ]),
+            households=tuple(
+                [frozenset(map(public_key, home)) for home in table.get("households", ())]
+            ),
         ),
     )
 

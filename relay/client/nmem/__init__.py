@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["Found", "FoundPrompt", "Nmem", "NotFound", "Order"]
 
 _HOME_OF: Final = {
-    "Found": "reading", "FoundPrompt": "reading", "Nmem": "memory", "NotFound": "finding",
+    "Found": "reading",
+    "FoundPrompt": "reading",
+    "Nmem": "memory",
+    "NotFound": "finding",
     "Order": "reading",
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> object:

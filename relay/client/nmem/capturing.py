@@ -53,8 +53,13 @@ class Capturing(Finding):
     """The part of Nmem that records, and finds."""
 
     def __init__(
-        self, relay: Client | str, signer: SecretKey, db_path: Path | str,
-        key: CacheKey | str | None = None, *, secrets: SecretFilter | None = None,
+        self,
+        relay: Client | str,
+        signer: SecretKey,
+        db_path: Path | str,
+        key: CacheKey | str | None = None,
+        *,
+        secrets: SecretFilter | None = None,
         group: str | None = None,
     ) -> None:
         """`relay`: a URL, or a client that is open for at least as long. `key`: encrypts the cache.
@@ -69,9 +74,15 @@ class Capturing(Finding):
         """
         text = payload if isinstance(payload, str) else compact(payload)
         told = await asyncio.to_thread(
-            take_hook, self.database, text, None, self._client.now(), Path.home(),
-            self._secrets, self._group,
-        )  # fmt: skip
+            take_hook,
+            self.database,
+            text,
+            None,
+            self._client.now(),
+            Path.home(),
+            self._secrets,
+            self._group,
+        )
         return told.answer
 
     async def session(self, id: str, project: str = "unknown") -> Session:
@@ -113,8 +124,14 @@ class Capturing(Finding):
         return await self._writing(record)
 
     async def observe(
-        self, session: str, obs_type: str, content: str, *, source_event: str = "",
-        tool_name: str | None = None, file_path: str | None = None,
+        self,
+        session: str,
+        obs_type: str,
+        content: str,
+        *,
+        source_event: str = "",
+        tool_name: str | None = None,
+        file_path: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> int | None:
         """The number of the new observation; None: it was there. Raises NotFound."""
@@ -127,9 +144,16 @@ class Capturing(Finding):
         def record(db: Any) -> int | None:
             known = _known(db, session)
             observation = Observation(
-                session, self._client.now(), obs_type, source_event, said.text, tool_name, path,
-                facts or None, newest_prompt(db, session),
-            )  # fmt: skip
+                session,
+                self._client.now(),
+                obs_type,
+                source_event,
+                said.text,
+                tool_name,
+                path,
+                facts or None,
+                newest_prompt(db, session),
+            )
             return record_observation(db, observation, known.project, self._group)
 
         return await self._writing(record)
@@ -147,7 +171,11 @@ class Capturing(Finding):
             begin_session(db, Session(session, project, now), self._group)
             said = self._secrets.filtered(text)
             observation = Observation(
-                session, now, ObsType.MARKER, MARKED_BY, said.text,
+                session,
+                now,
+                ObsType.MARKER,
+                MARKED_BY,
+                said.text,
                 metadata={"redacted": True} if said.is_redacted else None,
             )
             number = record_observation(db, observation, project, self._group)
@@ -166,25 +194,24 @@ class Capturing(Finding):
         await self._pin(id, is_pinned=False)
 
     async def queue_task(
-        self, prompt: str, project: str | None = None, cwd: str | None = None,
+        self,
+        prompt: str,
+        project: str | None = None,
+        cwd: str | None = None,
         not_before: int | None = None,
     ) -> int:
         """Note something to be done, on this machine only; its number. `not_before`: Unix
         seconds."""
         said = self._secrets.filtered(prompt).text
         at = self._client.now()
-        return await self._writing(
-            lambda db: note_task(db, said, project, cwd, at, not_before)
-        )
+        return await self._writing(lambda db: note_task(db, said, project, cwd, at, not_before))
 
     async def _pin(self, number: int, *, is_pinned: bool) -> None:
         def record(db: Any) -> None:
             if not reading.get(db, [number]):
                 raise NotFound(f"observation {number} not found")
             target = event_id_of(db, number, self._signer)
-            record_pin(
-                db, number, target, self._client.now(), self._group, is_pinned=is_pinned
-            )
+            record_pin(db, number, target, self._client.now(), self._group, is_pinned=is_pinned)
 
         await self._writing(record)
 

@@ -51,9 +51,11 @@ def cipher_module() -> Any:
 def database_errors() -> tuple[type[Exception], ...]:
     """What either module raises; the two have no class in common."""
     cipher = cipher_module()
-    return (sqlite3.DatabaseError,) if cipher is None else (
-        sqlite3.DatabaseError, cipher.DatabaseError
-    )  # fmt: skip
+    return (
+        (sqlite3.DatabaseError,)
+        if cipher is None
+        else (sqlite3.DatabaseError, cipher.DatabaseError)
+    )
 
 
 def is_encrypted(path: Path) -> bool | None:

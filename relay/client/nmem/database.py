@@ -29,10 +29,15 @@ VERSION: Final = 2
 """`user_version`: the document's."""
 _OUTSIDE: Final = frozenset(
     {
-        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
     }
-)  # fmt: skip
+)
 """Errors that say nothing about what is in the file."""
 _ENDS: Final = ("", "-wal", "-shm")
 
@@ -145,9 +150,7 @@ class Database:
 
     def _open(self) -> None:
         with self._said_plainly():
-            self._connection, self.is_encrypted = opened(
-                self.path, self._key, busy_s=self._busy_s
-            )
+            self._connection, self.is_encrypted = opened(self.path, self._key, busy_s=self._busy_s)
             try:
                 _prepare(self._connection, self.path)
             except BaseException:
@@ -197,8 +200,10 @@ def opened(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple[Any, boo
     # Made before SQLite does, which would make it readable for all.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     options: dict[str, Any] = {
-        "timeout": busy_s, "isolation_level": None, "check_same_thread": False,
-    }  # fmt: skip
+        "timeout": busy_s,
+        "isolation_level": None,
+        "check_same_thread": False,
+    }
     if not encrypted:
         return sqlite3.connect(path, **options), False
     if cipher is None:

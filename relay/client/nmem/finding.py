@@ -40,7 +40,10 @@ class Finding(AtRelay):
     """The cache is open inside `async with`. Every method may raise CacheUnusable and OSError."""
 
     def __init__(
-        self, relay: Client | str, signer: SecretKey, db_path: Path | str,
+        self,
+        relay: Client | str,
+        signer: SecretKey,
+        db_path: Path | str,
         key: CacheKey | str | None = None,
     ) -> None:
         """`relay`: as of AtRelay. `key`: encrypts the cache."""
@@ -55,9 +58,16 @@ class Finding(AtRelay):
         await super()._open(opening)
 
     async def search(
-        self, query: str, *, project: str | None = None, obs_type: str | None = None,
-        limit: int = 20, offset: int = 0, order_by: str = Order.RELEVANCE,
-        before: int | None = None, after: int | None = None,
+        self,
+        query: str,
+        *,
+        project: str | None = None,
+        obs_type: str | None = None,
+        limit: int = 20,
+        offset: int = 0,
+        order_by: str = Order.RELEVANCE,
+        before: int | None = None,
+        after: int | None = None,
     ) -> list[Found]:
         """Observations with these words (M-26). Times are Unix seconds. Raises Invalid for an
         order that is none."""
@@ -79,7 +89,11 @@ class Finding(AtRelay):
         return found
 
     async def summaries(
-        self, project: str | None = None, limit: int = 10, *, before: int | None = None,
+        self,
+        project: str | None = None,
+        limit: int = 10,
+        *,
+        before: int | None = None,
         after: int | None = None,
     ) -> list[Session]:
         """Sessions that came to something, the newest first."""
@@ -87,7 +101,11 @@ class Finding(AtRelay):
         return await self._reading(lambda db: reading.summaries(db, scope, limit))
 
     async def recent(
-        self, project: str | None = None, limit: int = 30, *, before: int | None = None,
+        self,
+        project: str | None = None,
+        limit: int = 30,
+        *,
+        before: int | None = None,
         after: int | None = None,
     ) -> list[Found]:
         """What is worth most to who works on the project, of each file the best (M-27)."""
@@ -105,7 +123,11 @@ class Finding(AtRelay):
         return found
 
     async def file_history(
-        self, file_path: str, limit: int = 10, *, before: int | None = None,
+        self,
+        file_path: str,
+        limit: int = 10,
+        *,
+        before: int | None = None,
         after: int | None = None,
     ) -> list[Found]:
         """What was done to a file, the newest first."""

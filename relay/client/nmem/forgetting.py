@@ -152,10 +152,15 @@ def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str]]:
         " AND (:before IS NULL OR o.timestamp < :before) AND (:query IS NULL OR o.id IN"
         " (SELECT rowid FROM observations_fts WHERE observations_fts MATCH :query))",
         {
-            "own": ONESELF, "id": wanted.id, "session": wanted.session, "project": wanted.project,
-            "obs_type": wanted.obs_type, "before": wanted.before, "query": query,
+            "own": ONESELF,
+            "id": wanted.id,
+            "session": wanted.session,
+            "project": wanted.project,
+            "obs_type": wanted.obs_type,
+            "before": wanted.before,
+            "query": query,
         },
-    ).fetchall()  # fmt: skip
+    ).fetchall()
     return rows
 
 
@@ -167,10 +172,12 @@ def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str]]:
         " AND (:project IS NULL OR s.project = :project)"
         " AND (:before IS NULL OR p.timestamp < :before)",
         {
-            "own": ONESELF, "session": wanted.session, "project": wanted.project,
+            "own": ONESELF,
+            "session": wanted.session,
+            "project": wanted.project,
             "before": wanted.before,
         },
-    ).fetchall()  # fmt: skip
+    ).fetchall()
     return rows
 
 
@@ -184,10 +191,12 @@ def _sessions(
         " AND (:project IS NULL OR s.project = :project)"
         " AND (:before IS NULL OR s.started_at < :before)",
         {
-            "own": ONESELF, "session": wanted.session, "project": wanted.project,
+            "own": ONESELF,
+            "session": wanted.session,
+            "project": wanted.project,
             "before": wanted.before,
         },
-    ).fetchall()  # fmt: skip
+    ).fetchall()
     done, said = set(observations), set(prompts)
 
     def is_left(session_id: str) -> bool:

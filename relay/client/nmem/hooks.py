@@ -47,8 +47,13 @@ class Told:
 
 
 def take_hook(
-    database: Database, text: str, named: str | None, now: int, home: Path,
-    secrets: SecretFilter, group: str | None = None,
+    database: Database,
+    text: str,
+    named: str | None,
+    now: int,
+    home: Path,
+    secrets: SecretFilter,
+    group: str | None = None,
 ) -> Told:
     """Record one hook: `text` is its JSON, `now` Unix seconds. Raises Invalid, CacheUnusable,
     OSError."""

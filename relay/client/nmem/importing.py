@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 500
 _COLUMNS: Final[Mapping[str, str]] = {
     "sessions": "SELECT id, project, started_at, ended_at, signature, summary FROM sessions"
-                " ORDER BY started_at, id",
+    " ORDER BY started_at, id",
     "prompts": "SELECT id, session_id, timestamp, source, content FROM prompts ORDER BY id",
     "observations": "SELECT id, session_id, prompt_id, timestamp, obs_type, source_event,"
-                    " tool_name, file_path, content, metadata, is_pinned FROM observations"
-                    " ORDER BY id",
-}  # fmt: skip
+    " tool_name, file_path, content, metadata, is_pinned FROM observations"
+    " ORDER BY id",
+}
 
 
 @dataclass(slots=True)
@@ -82,7 +82,11 @@ class Reader:
 
 
 def import_file(
-    database: Database, path: Path, key: CacheKey | None, reader: Reader, now: int,
+    database: Database,
+    path: Path,
+    key: CacheKey | None,
+    reader: Reader,
+    now: int,
     progress: Progress | None = None,
 ) -> Imported:
     """Take in what the file holds; it waits for the relay then. Raises CacheUnusable, OSError."""
@@ -98,7 +102,12 @@ def import_file(
 
 
 def _read_all(
-    source: Any, path: Path, database: Database, reader: Reader, now: int, done: Imported,
+    source: Any,
+    path: Path,
+    database: Database,
+    reader: Reader,
+    now: int,
+    done: Imported,
     progress: Progress | None,
 ) -> None:
     hashes: dict[int, str] = {}
@@ -139,9 +148,13 @@ def _put_session(db: Any, row: Sequence[Any], reader: Reader, done: Imported) ->
     if session_in(db, id_) is not None:
         return
     session = Session(
-        id_, project, _time(started), None if ended is None else max(_time(ended), _time(started)),
-        _signature_in(signature), _summary_in(summary, reader),
-    )  # fmt: skip
+        id_,
+        project,
+        _time(started),
+        None if ended is None else max(_time(ended), _time(started)),
+        _signature_in(signature),
+        _summary_in(summary, reader),
+    )
     draft = session_draft(session, None, reader.group)
     put_session(db, session, Origin(ONESELF, None, draft.created_at))
     queue(db, draft)
@@ -155,9 +168,10 @@ def _signature_in(text: object) -> tuple[tuple[str, int], ...] | None:
     if not isinstance(pairs, list):
         return None
     counts = [
-        (str(pair[0]), pair[1]) for pair in pairs
+        (str(pair[0]), pair[1])
+        for pair in pairs
         if isinstance(pair, (list, tuple)) and len(pair) == 2 and is_integer(pair[1])
-    ]  # fmt: skip
+    ]
     return tuple(sorted(counts, key=lambda each: (-each[1], each[0])))
 
 
@@ -184,16 +198,19 @@ def _put_prompt(
 def _put_observation(
     db: Any, row: Sequence[Any], reader: Reader, hashes: dict[int, str], now: int, done: Imported
 ) -> None:
-    (_, session, prompt, at, obs_type, source_event, tool, path, content, metadata,
-     is_pinned) = row  # fmt: skip
+    (_, session, prompt, at, obs_type, source_event, tool, path, content, metadata, is_pinned) = row
     facts = reader.secrets.freed(_json_in(metadata))
     observation = Observation(
-        _session(session), _time(at), _text(obs_type), _text(source_event),
+        _session(session),
+        _time(at),
+        _text(obs_type),
+        _text(source_event),
         reader.secrets.filtered(_text(content)).text,
         None if tool is None else _text(tool),
         None if path is None else reader.secrets.filtered(_text(path)).text,
-        facts if isinstance(facts, dict) and facts else None, hashes.get(prompt),
-    )  # fmt: skip
+        facts if isinstance(facts, dict) and facts else None,
+        hashes.get(prompt),
+    )
     _know(db, observation.session, observation.timestamp, reader)
     known = session_in(db, observation.session)
     assert known is not None

@@ -232,9 +232,14 @@ class _Keeper:
         if not (self._is_to_fetch or await asyncio.to_thread(_is_waiting, database)):
             return True
         settings = await asyncio.to_thread(
-            find_settings, Actor.AGENT, relay=None, key_file=None, environ=os.environ,
-            home=self._home, here=None,
-        )  # fmt: skip
+            find_settings,
+            Actor.AGENT,
+            relay=None,
+            key_file=None,
+            environ=os.environ,
+            home=self._home,
+            here=None,
+        )
         await asyncio.to_thread(bind, database, settings.key.pubkey)
         async with Client(settings.relay, settings.key) as client:
             sent = await sync.send(client, settings.key, database)

@@ -62,13 +62,20 @@ class Nmem(Capturing):
         )
 
     async def import_file(
-        self, path: Path | str, key: CacheKey | str | None = None,
+        self,
+        path: Path | str,
+        key: CacheKey | str | None = None,
         progress: Progress | None = None,
     ) -> Imported:
         """Take in a database of nmem itself (M-12). Raises CacheUnusable."""
         reader = Reader(self._signer, self._secrets, self._group)
         return await asyncio.to_thread(
-            import_file, self.database, Path(path), key_of(key), reader, self._client.now(),
+            import_file,
+            self.database,
+            Path(path),
+            key_of(key),
+            reader,
+            self._client.now(),
             progress,
         )
 
@@ -78,16 +85,26 @@ class Nmem(Capturing):
         return await asyncio.to_thread(forgetting.sweep, self.database, at)
 
     async def purge(
-        self, *, before: int | None = None, project: str | None = None,
-        session: str | None = None, id: int | None = None, obs_type: str | None = None,
-        older_than: int | None = None, search: str | None = None, confirm: bool = False,
+        self,
+        *,
+        before: int | None = None,
+        project: str | None = None,
+        session: str | None = None,
+        id: int | None = None,
+        obs_type: str | None = None,
+        older_than: int | None = None,
+        search: str | None = None,
+        confirm: bool = False,
     ) -> Removed:
         """What oneself recorded and all of this holds for, is deleted, also at the relay (soon);
         without `confirm` it is only counted. `older_than`: seconds. Raises UserError without any
         condition."""
         now = self._client.now()
-        bounds = [time for time in (before, None if older_than is None else now - older_than)
-                  if time is not None]  # fmt: skip
+        bounds = [
+            time
+            for time in (before, None if older_than is None else now - older_than)
+            if time is not None
+        ]
         wanted = Purge(min(bounds, default=None), project, session, id, obs_type, search)
         if not wanted.is_bounded:
             raise UserError("say what to purge: a purge without a condition would take all", code=2)
@@ -106,8 +123,7 @@ class Nmem(Capturing):
             await self._client.connected(deadline_s=_RELAY_S if wait_s is None else wait_s)
         except Unanswered:
             raise UserError(
-                f"{self._client.url} does not answer; what is recorded waits for it in"
-                f" {self._path}"
+                f"{self._client.url} does not answer; what is recorded waits for it in {self._path}"
             ) from None
         if self._client.login_refusal:
             raise UserError(

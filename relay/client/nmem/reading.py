@@ -49,9 +49,11 @@ class Scope:
     @property
     def names(self) -> dict[str, object]:
         return {
-            "project": self.project, "obs_type": self.obs_type,
-            "before": self.before, "after": self.after,
-        }  # fmt: skip
+            "project": self.project,
+            "obs_type": self.obs_type,
+            "before": self.before,
+            "after": self.after,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,14 @@ class Found:
     @property
     def row(self) -> Row:
         return Row(
-            self.id, self.timestamp, self.obs_type, self.content, self.project, self.file_path,
+            self.id,
+            self.timestamp,
+            self.obs_type,
+            self.content,
+            self.project,
+            self.file_path,
             self.is_pinned,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +123,19 @@ _MATCHES_ANYWHERE: Final = (
 def _found(row: Sequence[Any]) -> Found:
     metadata = None if row[9] is None else orjson.loads(row[9])
     return Found(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], metadata,
-        bool(row[10]), row[11], row[12],
+        row[0],
+        row[1],
+        row[2],
+        row[3],
+        row[4],
+        row[5],
+        row[6],
+        row[7],
+        row[8],
+        metadata,
+        bool(row[10]),
+        row[11],
+        row[12],
     )
 
 
@@ -182,12 +200,13 @@ def timeline(db: Any, anchor: int, before: int, after: int) -> list[Found] | Non
     # Numbers alone: an index has all that is asked for.
     older = db.execute(
         "SELECT id FROM observations WHERE (timestamp, id) < (?, ?)"
-        " ORDER BY timestamp DESC, id DESC LIMIT ?", (*at, before),
-    ).fetchall()  # fmt: skip
+        " ORDER BY timestamp DESC, id DESC LIMIT ?",
+        (*at, before),
+    ).fetchall()
     newer = db.execute(
-        "SELECT id FROM observations WHERE (timestamp, id) > (?, ?)"
-        " ORDER BY timestamp, id LIMIT ?", (*at, after),
-    ).fetchall()  # fmt: skip
+        "SELECT id FROM observations WHERE (timestamp, id) > (?, ?) ORDER BY timestamp, id LIMIT ?",
+        (*at, after),
+    ).fetchall()
     return get(db, [number for (number,) in [*older[::-1], (anchor,), *newer]])
 
 
@@ -216,8 +235,9 @@ def recent(db: Any, scope: Scope, now: int, limit: int) -> list[Found]:
         _COLUMNS + " WHERE (:obs_type IS NULL OR o.obs_type = :obs_type)"
         " AND (:before IS NULL OR o.timestamp < :before)"
         " AND (:after IS NULL OR o.timestamp >= :after)"
-        " ORDER BY o.id DESC LIMIT :limit", scope.names | {"limit": _RECENT},
-    )  # fmt: skip
+        " ORDER BY o.id DESC LIMIT :limit",
+        scope.names | {"limit": _RECENT},
+    )
     found = {row[0]: _found(row) for row in rows}
     best = finding.recent((each.row for each in found.values()), now, scope.project)
     return [found[row.id] for row in best[:limit]]
@@ -234,8 +254,9 @@ def trace(
     said = db.execute(
         "SELECT id, session_id, timestamp, source, content FROM prompts"
         " WHERE session_id = :session AND (:before IS NULL OR timestamp < :before)"
-        " AND (:after IS NULL OR timestamp >= :after) ORDER BY timestamp, id", names,
-    )  # fmt: skip
+        " AND (:after IS NULL OR timestamp >= :after) ORDER BY timestamp, id",
+        names,
+    )
     prompts = [FoundPrompt(*each) for each in said]
     done = db.execute(
         _COLUMNS + " WHERE o.session_id = :session AND" + _SCOPED + " ORDER BY o.timestamp, o.id",
@@ -247,10 +268,12 @@ def trace(
 def file_history(db: Any, file_path: str, scope: Scope, limit: int) -> list[Found]:
     """What was done to a file, the newest first."""
     rows = db.execute(
-        _COLUMNS + " WHERE o.file_path = :path AND" + _SCOPED
+        _COLUMNS
+        + " WHERE o.file_path = :path AND"
+        + _SCOPED
         + " ORDER BY o.timestamp DESC, o.id DESC LIMIT :limit",
         scope.names | {"path": file_path, "limit": limit},
-    )  # fmt: skip
+    )
     return [_found(row) for row in rows]
 
 
@@ -260,22 +283,22 @@ def commits_of(db: Any, file_path: str, limit: int) -> list[Found]:
         _COLUMNS + " WHERE o.obs_type IN ('git_commit', 'git_push') AND EXISTS ("
         "SELECT 1 FROM observations e WHERE e.session_id = o.session_id AND e.file_path = ?"
         " AND e.obs_type IN ('file_edit', 'file_write') AND e.timestamp <= o.timestamp)"
-        " ORDER BY o.timestamp DESC, o.id DESC LIMIT ?", (file_path, limit),
-    )  # fmt: skip
+        " ORDER BY o.timestamp DESC, o.id DESC LIMIT ?",
+        (file_path, limit),
+    )
     return [_found(row) for row in rows]
 
 
-def context_of(
-    db: Any, project: str, now: int, before: int | None = None, source: str = ""
-) -> str:
+def context_of(db: Any, project: str, now: int, before: int | None = None, source: str = "") -> str:
     """What an agent on the project is told (M-28). `before`: as it would have been told then."""
     now = now if before is None else min(now, before)
     told = summaries(db, Scope(project=project, before=before), _SHOWN_SESSIONS)
     pinned = db.execute(
         _COLUMNS + " WHERE o.is_pinned AND (:before IS NULL OR o.timestamp < :before)"
         " AND o.id IN (SELECT n.observation_id FROM _rk_pins p"
-        " CROSS JOIN _rk_observations n ON n.event_id = p.target)", {"before": before},
-    )  # fmt: skip
+        " CROSS JOIN _rk_observations n ON n.event_id = p.target)",
+        {"before": before},
+    )
     rows = {row[0]: _found(row).row for row in pinned}
     fresh = db.execute(
         _COLUMNS + " WHERE s.project = :project AND o.timestamp >= :since"

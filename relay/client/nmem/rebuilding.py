@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 
 
 def rebuild(
-    database: Database, key: CacheKey | None, events: Sequence[Event], own: str,
-    owners: frozenset[str], progress: Progress | None = None,
+    database: Database,
+    key: CacheKey | None,
+    events: Sequence[Event],
+    own: str,
+    owners: frozenset[str],
+    progress: Progress | None = None,
 ) -> int:
     """The cache as if it had been empty and taken in these events (M-10); the number of rows.
 
@@ -124,10 +128,16 @@ def _take_over(db: Any, old: Any) -> None:
     ).fetchall():
         _know_session(db, old, row[0])
         observation = Observation(
-            row[0], row[1], row[2], row[3], row[4], row[5], row[6],
+            row[0],
+            row[1],
+            row[2],
+            row[3],
+            row[4],
+            row[5],
+            row[6],
             None if metadata is None else orjson.loads(metadata),
             None if prompt is None else hash_in(prompt),
-        )  # fmt: skip
+        )
         put_observation(db, observation, d, Origin(ONESELF, None, at))
     db.executemany(
         "INSERT OR REPLACE INTO _rk_pins VALUES (?, ?, ?, ?, ?)",

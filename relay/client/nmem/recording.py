@@ -38,9 +38,14 @@ class Hooks:
     def take(self, said: bytes, named: str, now: int) -> Told:
         """Raises Invalid, CacheUnusable, OSError."""
         return take_hook(
-            self.database, said.decode(errors="replace"), named or None, now, self.home,
-            self._secrets, self.settings.group,
-        )  # fmt: skip
+            self.database,
+            said.decode(errors="replace"),
+            named or None,
+            now,
+            self.home,
+            self._secrets,
+            self.settings.group,
+        )
 
 
 def take_alone(home: Path, said: bytes, named: str, now: int) -> str:

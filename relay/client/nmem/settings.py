@@ -58,10 +58,16 @@ def find_nmem_settings(home: Path) -> tuple[ClientFile, NmemSettings]:
         return _path(str(given[name]), home) if name in given else None
 
     return file, NmemSettings(
-        data, path_in("db") or data / "nmem.db", path_in("key_file"), given.get("group"),
-        Sensitivity(given.get("sensitivity", "normal")), tuple(given.get("patterns", ())),
-        given.get("summary_url"), given.get("summary_model"), path_in("summary_key_file"),
-    )  # fmt: skip
+        data,
+        path_in("db") or data / "nmem.db",
+        path_in("key_file"),
+        given.get("group"),
+        Sensitivity(given.get("sensitivity", "normal")),
+        tuple(given.get("patterns", ())),
+        given.get("summary_url"),
+        given.get("summary_model"),
+        path_in("summary_key_file"),
+    )
 
 
 def _path(text: str, home: Path) -> Path:

@@ -61,9 +61,10 @@ async def sum_up_one(database: Database, settings: NmemSettings, session_id: str
     question = {
         "model": settings.summary_model,
         "messages": [
-            {"role": "system", "content": _INSTRUCTION}, {"role": "user", "content": told},
+            {"role": "system", "content": _INSTRUCTION},
+            {"role": "user", "content": told},
         ],
-    }  # fmt: skip
+    }
     headers = {}
     if settings.summary_key_file is not None:
         key = await asyncio.to_thread(settings.summary_key_file.read_text, "utf-8")

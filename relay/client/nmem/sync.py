@@ -108,9 +108,7 @@ def _signed(signer: SecretKey, batch: Sequence[Waiting]) -> list[Event]:
     return [signer.sign(*each.draft) for each in batch]
 
 
-def waiting_after(
-    database: Database, position: int, number: int = _SENT_AT_ONCE
-) -> list[Waiting]:
+def waiting_after(database: Database, position: int, number: int = _SENT_AT_ONCE) -> list[Waiting]:
     """Those behind a position, the first `number` of them; -1: all."""
     with database.reading() as db:
         rows = db.execute(
@@ -166,7 +164,9 @@ async def fetch(
 
 
 async def everything(
-    client: Client, signer: SecretKey, said: Mapping[str, object],
+    client: Client,
+    signer: SecretKey,
+    said: Mapping[str, object],
     progress: Progress | None = None,
 ) -> list[Event]:
     """Every record of nmem that this key may read. `said`: by the relay of itself (NIP-11).
@@ -188,9 +188,7 @@ async def everything(
     return found + others + pins
 
 
-async def _missing(
-    client: Client, known: Mapping[str, int]
-) -> tuple[list[Event], list[str]]:
+async def _missing(client: Client, known: Mapping[str, int]) -> tuple[list[Event], list[str]]:
     """Records at the relay beyond those known (id → `created_at`), and ids that it lacks."""
     items = items_of(array("Q", known.values()), b"".join(bytes.fromhex(id_) for id_ in known))
     try:
@@ -205,9 +203,7 @@ async def _missing(
     return await _with_ids(client, needed), [id_.hex() for id_ in difference.have]
 
 
-async def _pins(
-    client: Client, said: Mapping[str, object], people: Collection[str]
-) -> list[Event]:
+async def _pins(client: Client, said: Mapping[str, object], people: Collection[str]) -> list[Event]:
     """Pins, which have no tag of their own. At a relay that does not read `:` at the end of a `#d`
     as a prefix (G-09): those of these people."""
     wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(people)}

@@ -82,8 +82,13 @@ def note_event(db: Any, event: Event) -> None:
 
 
 def put_all(
-    database: Database, events: Iterable[Event], own: str, owners: frozenset[str], *,
-    at_once: int = _PUT_AT_ONCE, progress: Progress | None = None,
+    database: Database,
+    events: Iterable[Event],
+    own: str,
+    owners: frozenset[str],
+    *,
+    at_once: int = _PUT_AT_ONCE,
+    progress: Progress | None = None,
 ) -> int:
     """The records in the order of M-10; the number of those that were new. `own`: one's key."""
     with database.reading() as db:
@@ -128,9 +133,7 @@ def _starts(records: Iterable[tuple[Record, Event]]) -> dict[str, Session]:
     return found
 
 
-def _put(
-    db: Any, record: Record, event: Event, own: str, started: Mapping[str, Session]
-) -> bool:
+def _put(db: Any, record: Record, event: Event, own: str, started: Mapping[str, Session]) -> bool:
     origin = Origin(ONESELF if event.pubkey == own else event.pubkey, event.id, event.created_at)
     match record:
         case Session():
@@ -138,9 +141,10 @@ def _put(
         case Pin():
             return _put_newer_pin(db, record, origin)
         case Prompt() | Observation():
-            if db.execute(
-                "SELECT 1 FROM sessions WHERE id = ?", (record.session,)
-            ).fetchone() is None:
+            if (
+                db.execute("SELECT 1 FROM sessions WHERE id = ?", (record.session,)).fetchone()
+                is None
+            ):
                 session = started[record.session]
                 db.execute(
                     "INSERT INTO sessions (id, project, started_at) VALUES (?, ?, ?)",
@@ -159,8 +163,10 @@ def _is_noted(db: Any, event: Event, origin: Origin) -> bool:
     """The row that was there is this very event, sent before its answer could be noted."""
     if origin.author == ONESELF:
         note_event(db, event)
-    tables = "SELECT 1 FROM _rk_observations WHERE event_id = ?1" \
-             " UNION ALL SELECT 1 FROM _rk_prompts WHERE event_id = ?1"  # fmt: skip
+    tables = (
+        "SELECT 1 FROM _rk_observations WHERE event_id = ?1"
+        " UNION ALL SELECT 1 FROM _rk_prompts WHERE event_id = ?1"
+    )
     return db.execute(tables, (event.id,)).fetchone() is not None
 
 
@@ -263,8 +269,9 @@ def _drop_session(db: Any, event_id: str, author: str) -> int:
         is_used = db.execute(
             "SELECT 1 WHERE EXISTS (SELECT 1 FROM observations WHERE session_id = ?1)"
             " OR EXISTS (SELECT 1 FROM prompts WHERE session_id = ?1)"
-            " OR EXISTS (SELECT 1 FROM _rk_sessions WHERE session_id = ?1)", (session_id,),
-        ).fetchone()  # fmt: skip
+            " OR EXISTS (SELECT 1 FROM _rk_sessions WHERE session_id = ?1)",
+            (session_id,),
+        ).fetchone()
         if is_used is None:
             drop_sessions(db, [session_id])
     return len(found)

@@ -87,9 +87,13 @@ def summarise(db: Any, session_id: str, summary: Summary, group: str | None) -> 
 
 def _summarised(session: Session, summary: Summary) -> Session:
     return Session(
-        session.id, session.project, session.started_at, session.ended_at, session.signature,
+        session.id,
+        session.project,
+        session.started_at,
+        session.ended_at,
+        session.signature,
         summary,
-    )  # fmt: skip
+    )
 
 
 def _record_session(db: Any, session: Session, group: str | None) -> None:
@@ -220,10 +224,13 @@ def session_of(row: Sequence[Any]) -> Session:
     """Of the columns of `sessions`."""
     id_, project, started, ended, signature, summary = row
     return Session(
-        id_, project, started, ended,
+        id_,
+        project,
+        started,
+        ended,
         None if signature is None else tuple([(n, c) for n, c in orjson.loads(signature)]),
         None if summary is None else summary_from(orjson.loads(summary)),
-    )  # fmt: skip
+    )
 
 
 def put_session(db: Any, session: Session, origin: Origin) -> None:
@@ -243,11 +250,14 @@ def put_session(db: Any, session: Session, origin: Origin) -> None:
         " project = excluded.project, started_at = excluded.started_at,"
         " ended_at = excluded.ended_at, signature = excluded.signature, summary = excluded.summary",
         (
-            session.id, session.project, session.started_at, session.ended_at,
+            session.id,
+            session.project,
+            session.started_at,
+            session.ended_at,
             None if session.signature is None else compact(session.signature),
             None if summary is None else compact(summary.fields()),
         ),
-    )  # fmt: skip
+    )
 
 
 def put_prompt(db: Any, prompt: Prompt, d: str, origin: Origin) -> int | None:
@@ -271,12 +281,17 @@ def put_observation(db: Any, observation: Observation, d: str, origin: Origin) -
         "INSERT INTO observations (session_id, prompt_id, timestamp, obs_type, source_event,"
         " tool_name, file_path, content, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            observation.session, _number_of_prompt(db, observation), observation.timestamp,
-            str(observation.obs_type), str(observation.source_event), observation.tool_name,
-            observation.file_path, observation.content,
+            observation.session,
+            _number_of_prompt(db, observation),
+            observation.timestamp,
+            str(observation.obs_type),
+            str(observation.source_event),
+            observation.tool_name,
+            observation.file_path,
+            observation.content,
             None if metadata is None else compact(metadata),
         ),
-    ).lastrowid  # fmt: skip
+    ).lastrowid
     db.execute("INSERT INTO _rk_observations VALUES (?, ?, ?, ?, ?)", (number, d, *_told(origin)))
     return number
 

@@ -35,9 +35,7 @@ class Envelopes:
     @property
     def wanted(self) -> Filter:
         """All of them. A relay gives them to who names the author alone (D-32)."""
-        return Filter(
-            kinds=frozenset({kinds.ENVELOPE}), authors=frozenset({self._channel.pubkey})
-        )
+        return Filter(kinds=frozenset({kinds.ENVELOPE}), authors=frozenset({self._channel.pubkey}))
 
     def sealed(self, inner: Event, now: int) -> Event:
         """Never twice the same, whatever is inside."""

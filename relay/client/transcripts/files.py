@@ -81,9 +81,7 @@ def files_in(path: Path) -> list[Path]:
     return sorted(found for found in path.rglob(f"*{SUFFIX}") if found.is_file())
 
 
-def session_ids(
-    files: Iterable[SessionFile], taken: Iterable[str] = ()
-) -> Mapping[Path, str]:
+def session_ids(files: Iterable[SessionFile], taken: Iterable[str] = ()) -> Mapping[Path, str]:
     """Under which id each file of a tree is kept; none of those that are taken.
 
     Several files may name one session: what its sub-agents did stands in files of their own. As

@@ -180,9 +180,8 @@ class Reading(MemoryClient):
 
         def matching(events: Iterable[Event]) -> list[Event]:
             return [
-                event for event in events
-                if all(word in event.content.casefold() for word in words)
-            ]  # fmt: skip
+                event for event in events if all(word in event.content.casefold() for word in words)
+            ]
 
         if await self.searches():
             found = await self._client.query({**wanted, "search": query, "limit": limit})
@@ -204,9 +203,10 @@ class Reading(MemoryClient):
     def _of_one(self, session: str, events: list[Event], author: str | None) -> list[Event]:
         """What one key wrote."""
         writers = {
-            event.pubkey for event in events
+            event.pubkey
+            for event in events
             if event.kind == kinds.SOURCE_DATA or event.has_tag("source-data")
-        }  # fmt: skip
+        }
         if author is None and self.pubkey in writers:
             author = self.pubkey
         if author is None and len(writers) > 1:

@@ -1,6 +1,6 @@
 """Tail: one session file that somebody goes on writing, and how far of it was sent.
 
-House rules: what was sent stands in a bookmark on disk. A file is told from its start by whoever
+Invariants: what was sent stands in a bookmark on disk. A file is told from its start by whoever
 takes it up again, since that is fast and gives the same ids (D-14); what the bookmark says is only
 not sent again. A line counts when its end is there. What was read once must still be there when
 more is read, or the file was written anew, and is told anew. Blocks; call it in a thread.
@@ -161,9 +161,14 @@ class Tail:
         """What `more` gave is at the relay, or on its way for sure. On disk when it returns."""
         opening_ = self._opening
         mark = Mark(
-            self._plan_name, self._size, self.tally.lines, self._hash.hexdigest(), opening_.base,
-            opening_.ms or 0, opening_.session,
-        )  # fmt: skip
+            self._plan_name,
+            self._size,
+            self.tally.lines,
+            self._hash.hexdigest(),
+            opening_.base,
+            opening_.ms or 0,
+            opening_.session,
+        )
         self._bookmark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self._bookmark.with_suffix(".new")
         new.write_bytes(orjson.dumps(asdict(mark)))

@@ -139,9 +139,15 @@ class Transcripts(Reading):
         with suppress(PublishRefused):  # the session is there all the same
             await self.introduce(session, tally.title, file.opening.base or "", plan.group)
         return ImportResult(
-            session, tally.lines, tally.notes, tally.archive, sent.stored,
-            compared.known + sent.duplicates, tuple(sent.refused), compared.others,
-        )  # fmt: skip
+            session,
+            tally.lines,
+            tally.notes,
+            tally.archive,
+            sent.stored,
+            compared.known + sent.duplicates,
+            tuple(sent.refused),
+            compared.others,
+        )
 
     def convert(
         self, data: bytes, stem: str, plan: Plan | None = None, *, now_ms: int = 0
@@ -160,9 +166,7 @@ class Transcripts(Reading):
         most = await self._most_bytes()
         if self._is_sealed:
             inner = MAX_INNER if max_inner is None else max_inner
-            return replace(
-                plan, max_event=inner if most is None else min(inner, room_inside(most))
-            )
+            return replace(plan, max_event=inner if most is None else min(inner, room_inside(most)))
         if most is None or most >= _NARROW:
             return plan
         return replace(plan, max_event=most - len('["EVENT",]'))
@@ -226,9 +230,15 @@ class Transcripts(Reading):
             is_known = await self._last_state(session) is not None
         if not is_known:
             state = SessionState(
-                session, title=title, cwd=cwd, status=status, hostname=platform.node(),
-                home_dir=str(Path.home()), backend="claude", cli_session=session,
-            )  # fmt: skip
+                session,
+                title=title,
+                cwd=cwd,
+                status=status,
+                hostname=platform.node(),
+                home_dir=str(Path.home()),
+                backend="claude",
+                cli_session=session,
+            )
             await self._say(state, None, group)
 
     def _as_sent(self, event: Event) -> Event:

@@ -166,9 +166,12 @@ def _tags(record: Record, text: str) -> list[list[str]]:
     hk = record.history_key
     end = D_ENDS.get(record.kind) or _hash(text)
     return [
-        ["d", f"{hk}:{end}"], ["k", LABELS[record.kind]], ["hk", hk], ["v", VERSION],
+        ["d", f"{hk}:{end}"],
+        ["k", LABELS[record.kind]],
+        ["hk", hk],
+        ["v", VERSION],
         ["ts", str(record.time)],
-    ]  # fmt: skip
+    ]
 
 
 def _hash(text: str) -> str:
@@ -261,9 +264,15 @@ def _record(kind: int, fields: Mapping[str, Any], more: Mapping[str, object]) ->
     hk = fields["history_key"]
     if kind == kinds.TOOL_HISTORY:
         return ToolCall(
-            hk, fields["tool_name"], fields["success"], fields["content"],
-            fields.get("sender_id"), fields.get("group_id"), fields["created_at"], more,
-        )  # fmt: skip
+            hk,
+            fields["tool_name"],
+            fields["success"],
+            fields["content"],
+            fields.get("sender_id"),
+            fields.get("group_id"),
+            fields["created_at"],
+            more,
+        )
     if kind == kinds.CLEAR_CONTEXT:
         return Clear(hk, fields.get("sender_id"), fields["created_at"], more)
     if kind == kinds.PREFERENCE:

@@ -1,6 +1,6 @@
 """Archive: the records of Anamnesis that a reader has at hand, by the hash that they are about.
 
-House rules: what comes out depends on what went in, never on its order. Of a vouch, a supersession
+Invariants: what comes out depends on what went in, never on its order. Of a vouch, a supersession
 or a patch the newest of each signer stands, as a relay keeps it; who may correct or patch is asked
 here again, unless the relay that they come from is known to ask it.
 """
@@ -101,9 +101,7 @@ class Archive:
         return [
             each
             for each in records
-            if self.is_guarded
-            or each.event.pubkey in self.owners
-            or each.event.pubkey == author
+            if self.is_guarded or each.event.pubkey in self.owners or each.event.pubkey == author
         ]
 
     def _original_author(self, hashed: str) -> str | None:

@@ -31,10 +31,38 @@ _AUTHOR: Final = "0" * 64
 _ENOUGH: Final = 0.35
 """So much of a question's words must be in what answers it."""
 _DIGITS: Final = 3
-_SMALL: Final = frozenset({
-    "a", "an", "and", "at", "be", "by", "did", "do", "for", "i", "in", "is", "it", "of", "on", "or",
-    "that", "the", "there", "to", "was", "we", "what", "when", "where", "which", "who", "with",
-})  # fmt: skip
+_SMALL: Final = frozenset(
+    {
+        "a",
+        "an",
+        "and",
+        "at",
+        "be",
+        "by",
+        "did",
+        "do",
+        "for",
+        "i",
+        "in",
+        "is",
+        "it",
+        "of",
+        "on",
+        "or",
+        "that",
+        "the",
+        "there",
+        "to",
+        "was",
+        "we",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "with",
+    }
+)
 """Words that say nothing of what is asked for."""
 
 
@@ -145,8 +173,8 @@ class PlainFile:
 
 
 class Anamnesis:
-    """Entries, recalled as `recall` does it; silent when the best holds too little of a question.
-    """
+    """Entries, recalled as `recall` does it; silent when the best holds too little of a
+    question."""
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}
@@ -175,17 +203,21 @@ class Anamnesis:
 
 
 SYSTEMS: Final[dict[str, Callable[[], System]]] = {
-    "anamnesis": Anamnesis, "plain file": PlainFile, "no memory": NoMemory
-}  # fmt: skip
+    "anamnesis": Anamnesis,
+    "plain file": PlainFile,
+    "no memory": NoMemory,
+}
 
 
 def report_of(seed: int, systems: dict[str, Callable[[], System]] | None = None) -> Report:
     """Everything; `systems`: name → maker of an empty one, else SYSTEMS."""
     plot = plot_of(seed)
-    columns = tuple([
-        Column(name, tuple([_marks(make(), plot, seed, k) for k in SESSIONS]))
-        for name, make in (SYSTEMS if systems is None else systems).items()
-    ])  # fmt: skip
+    columns = tuple(
+        [
+            Column(name, tuple([_marks(make(), plot, seed, k) for k in SESSIONS]))
+            for name, make in (SYSTEMS if systems is None else systems).items()
+        ]
+    )
     return Report(seed, len(plot.planted), len(plot.never_told), columns)
 
 

@@ -1,6 +1,6 @@
 """What a record of Anamnesis must look like. MEMORY.md 6.6, in its order.
 
-House rules: every list of faults begins with the one that the relay answers with; `validated` of
+Invariants: every list of faults begins with the one that the relay answers with; `validated` of
 `records` gives all of them (X-20). What stored records have to say is in `standing`.
 """
 
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 VOUCH: Final = "anamnesis:vouch:"
 _BAD_RECORD: Final = "d must be anamnesis:memory, vouch, superseded or meta and a hash"
 _BAD_VOUCH: Final = "d must be anamnesis:vouch:<64 lowercase hex>"
-_DATE_TIME: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII
-)
+_DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _NAME_CHARS: Final = 64
 """So much of a name that nobody knows is quoted."""
 
@@ -51,9 +49,18 @@ class Attestation(StrEnum):
 
 
 ENTRY_FIELDS: Final = (
-    "content", "author", "timestamp", "content_hash", "memory_type", "parent_refs", "vouchers",
-    "confidence", "tags", "context", "superseded_by",
-)  # fmt: skip
+    "content",
+    "author",
+    "timestamp",
+    "content_hash",
+    "memory_type",
+    "parent_refs",
+    "vouchers",
+    "confidence",
+    "tags",
+    "context",
+    "superseded_by",
+)
 PATCH_FIELDS: Final = ("memory_type", "confidence", "tags", "context")
 
 
@@ -168,8 +175,10 @@ def _supersession_faults(fields: Fields) -> Iterator[str]:
 
 
 _FAULTS: Final = {
-    "vouch": vouch_faults, "superseded": _supersession_faults, "meta": patch_faults,
-}  # fmt: skip
+    "vouch": vouch_faults,
+    "superseded": _supersession_faults,
+    "meta": patch_faults,
+}
 
 
 def _unknown(fields: Fields, known: tuple[str, ...]) -> Iterator[str]:

@@ -73,24 +73,79 @@ class Dice:
 
 
 _PEOPLE: Final = (
-    "Mira", "Tomas", "Ines", "Jonas", "Aiko", "Bela", "Carlos", "Dunja", "Emre", "Farah", "Goran",
-    "Hanna", "Ivo", "Jelena", "Kofi", "Lena", "Marek", "Nadia", "Oskar", "Petra", "Quentin",
-    "Rosa", "Samir", "Tilda", "Umar", "Vera", "Wanda", "Xenia", "Yusuf", "Zora",
-)  # fmt: skip
+    "Mira",
+    "Tomas",
+    "Ines",
+    "Jonas",
+    "Aiko",
+    "Bela",
+    "Carlos",
+    "Dunja",
+    "Emre",
+    "Farah",
+    "Goran",
+    "Hanna",
+    "Ivo",
+    "Jelena",
+    "Kofi",
+    "Lena",
+    "Marek",
+    "Nadia",
+    "Oskar",
+    "Petra",
+    "Quentin",
+    "Rosa",
+    "Samir",
+    "Tilda",
+    "Umar",
+    "Vera",
+    "Wanda",
+    "Xenia",
+    "Yusuf",
+    "Zora",
+)
 _PLACES: Final = (
-    "Lisbon", "Porto", "Ghent", "Tartu", "Graz", "Split", "Bergen", "Turin", "Leeds", "Brno",
-)  # fmt: skip
+    "Lisbon",
+    "Porto",
+    "Ghent",
+    "Tartu",
+    "Graz",
+    "Split",
+    "Bergen",
+    "Turin",
+    "Leeds",
+    "Brno",
+)
 _THINGS: Final = (
-    "audit", "relay", "backup", "roadmap", "invoice", "manual", "prototype", "survey", "contract",
-    "dashboard", "archive", "newsletter",
-)  # fmt: skip
+    "audit",
+    "relay",
+    "backup",
+    "roadmap",
+    "invoice",
+    "manual",
+    "prototype",
+    "survey",
+    "contract",
+    "dashboard",
+    "archive",
+    "newsletter",
+)
 _CAUSES: Final = (
-    "the office flooded", "the lease ended", "the train line opened", "the rent doubled",
-    "the archive burned", "the partner closed",
-)  # fmt: skip
+    "the office flooded",
+    "the lease ended",
+    "the train line opened",
+    "the rent doubled",
+    "the archive burned",
+    "the partner closed",
+)
 _DRINKS: Final = (
-    "green tea", "black coffee", "ginger beer", "plum juice", "oat milk", "mint water"
-)  # fmt: skip
+    "green tea",
+    "black coffee",
+    "ginger beer",
+    "plum juice",
+    "oat milk",
+    "mint water",
+)
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 
 _TOLD: Final = {

@@ -101,9 +101,7 @@ def recalled(ranked: Mapping[str, float], archive: Archive, wish: Wish, now: int
     return hits[: wish.limit]
 
 
-def _is_wished(
-    document: Mapping[str, object], memory: Memory, trust: Trust, wish: Wish
-) -> bool:
+def _is_wished(document: Mapping[str, object], memory: Memory, trust: Trust, wish: Wish) -> bool:
     """Metadata count as the newest patch has them."""
     tags, confidence = document.get("tags"), document.get("confidence")
     return (

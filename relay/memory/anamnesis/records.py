@@ -178,9 +178,15 @@ def entry_draft(entry: Entry) -> Draft:
 
 
 def vouch_draft(
-    of: str, voucher: str, *, name: str | None, created_at: int, confidence: float = 1.0,
-    attestation: Attestation = Attestation.CONFIRM, group: str | None = None,
-) -> Draft:  # fmt: skip
+    of: str,
+    voucher: str,
+    *,
+    name: str | None,
+    created_at: int,
+    confidence: float = 1.0,
+    attestation: Attestation = Attestation.CONFIRM,
+    group: str | None = None,
+) -> Draft:
     """X-11. `voucher`: the public key that will sign."""
     fields: dict[str, object] = {"id": voucher}
     if name is not None:
@@ -191,9 +197,7 @@ def vouch_draft(
     return _about(VOUCH, of, [], fields, created_at, group)
 
 
-def supersession_draft(
-    old: str, new: str, *, created_at: int, group: str | None = None
-) -> Draft:
+def supersession_draft(old: str, new: str, *, created_at: int, group: str | None = None) -> Draft:
     """X-15."""
     return _about(SUPERSEDED, old, [["X", new]], {"superseded_by": new}, created_at, group)
 
@@ -207,9 +211,13 @@ def patch_draft(
 
 
 def _about(
-    prefix: str, of: str, tags: list[list[str]], fields: Mapping[str, object], created_at: int,
+    prefix: str,
+    of: str,
+    tags: list[list[str]],
+    fields: Mapping[str, object],
+    created_at: int,
     group: str | None,
-) -> Draft:  # fmt: skip
+) -> Draft:
     every = [["d", prefix + of], ["x", of], *tags, *_of_group(group)]
     return Draft(kinds.APP_DATA, every, compact(fields), created_at)
 

@@ -26,8 +26,10 @@ def ranks(query: str, texts: Mapping[str, str]) -> dict[str, float]:
     counted = {key: Counter(words(text)) for key, text in texts.items()}
     lengths = {key: sum(found.values()) for key, found in counted.items()}
     average = (sum(lengths.values()) / len(lengths) if lengths else 0.0) or 1.0
-    weight = {word: _rarity(sum(word in found for found in counted.values()), len(texts))
-              for word in sorted(asked)}  # fmt: skip
+    weight = {
+        word: _rarity(sum(word in found for found in counted.values()), len(texts))
+        for word in sorted(asked)
+    }
     found_ranks = {}
     for key, found in counted.items():
         score = 0.0

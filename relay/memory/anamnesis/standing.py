@@ -15,16 +15,17 @@ from relay.nostr.event import is_hex64
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from relay.memory.naming import RecordFacts
     from relay.nostr.event import Event
+    from relay.verdict import RecordFacts
 
     Objection = tuple[Prefix, str]
     Owns = Callable[[str | None], bool]
     """Whether whoever writes is an owner to what this key wrote; None: to whatever anybody will."""
 
 _MAY_NOT_SUPERSEDE: Final = (
-    Prefix.RESTRICTED, "only the author or the owner may supersede a memory"
-)  # fmt: skip
+    Prefix.RESTRICTED,
+    "only the author or the owner may supersede a memory",
+)
 _MAY_NOT_PATCH: Final = Prefix.RESTRICTED, "only the author or the owner may change metadata"
 _SELF: Final = Prefix.INVALID, "a memory cannot supersede itself"
 _CYCLE: Final = Prefix.INVALID, "supersession cycle"
@@ -64,9 +65,7 @@ def against_supersession(
     return _CYCLE if new is not None and _leads_to(old, new, records) else None
 
 
-def against_patch(
-    event: Event, records: Sequence[RecordFacts], owns: Owns
-) -> Objection | None:
+def against_patch(event: Event, records: Sequence[RecordFacts], owns: Owns) -> Objection | None:
     """A patch of what is not stored is for an owner of all: nobody is its author."""
     hashed = event.d.removeprefix(PATCH)
     if not is_hex64(hashed) or event.tag("x") != hashed:

@@ -90,9 +90,7 @@ def trust_in(hashed: str, archive: Archive, reputations: Reputations) -> Trust |
     return Trust(confirm, disputes, anchors, score, level_of(score))
 
 
-def _words_of_owners(
-    vouches: Iterable[Vouch], author: str, reputations: Reputations
-) -> list[str]:
+def _words_of_owners(vouches: Iterable[Vouch], author: str, reputations: Reputations) -> list[str]:
     """One word of each owner, the newest of all their keys; none of the author's own."""
     words: dict[frozenset[str], Vouch] = {}
     own = reputations.owner_of(author)

@@ -84,12 +84,16 @@ def hook_in(text: str, named: str | None = None) -> Hook:
         raise Invalid("session_id must be a string")
     given = fields.get("tool_input")
     return Hook(
-        event, session, _string(fields, "cwd"), _string(fields, "source"),
-        _string(fields, "prompt"), _string(fields, "tool_name"),
+        event,
+        session,
+        _string(fields, "cwd"),
+        _string(fields, "source"),
+        _string(fields, "prompt"),
+        _string(fields, "tool_name"),
         given if isinstance(given, dict) else {},
         fields.get("tool_response", fields.get("error")),
         _string(fields, "transcript_path") or None,
-    )  # fmt: skip
+    )
 
 
 def captured(
@@ -142,10 +146,16 @@ def _called(hook: Hook, now: int, secrets: SecretFilter, prompt: str | None) -> 
     if said.is_redacted:
         metadata["redacted"] = True
     return Observation(
-        hook.session, now, obs_type, hook.event, said.text, hook.tool or None,
+        hook.session,
+        now,
+        obs_type,
+        hook.event,
+        said.text,
+        hook.tool or None,
         None if path is None else secrets.filtered(path).text,
-        metadata or None, prompt,
-    )  # fmt: skip
+        metadata or None,
+        prompt,
+    )
 
 
 def _string(fields: Mapping[str, object], name: str) -> str:
@@ -170,7 +180,10 @@ def project_at(cwd: str, home: str, is_root: Callable[[PurePath], bool]) -> str:
 
 
 def thoughts_in(
-    lines: Iterable[bytes], session: str, now: int, secrets: SecretFilter,
+    lines: Iterable[bytes],
+    session: str,
+    now: int,
+    secrets: SecretFilter,
     known: Iterable[str] = (),
 ) -> Iterator[Prompt]:
     """The thinking blocks of a transcript's lines (M-19); other lines give nothing.

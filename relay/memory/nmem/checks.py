@@ -141,10 +141,12 @@ def _session(event: Event) -> str | None:
 def _is_signature(value: object) -> bool:
     """`[[obs_type, count], …]` (M-04)."""
     return isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2
-        and isinstance(pair[0], str) and is_integer(pair[1])
+        isinstance(pair, list)
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and is_integer(pair[1])
         for pair in value
-    )  # fmt: skip
+    )
 
 
 def _pin(event: Event) -> str | None:

@@ -63,9 +63,14 @@ def context(
         ("Session Summaries", _sessions(told, now)),
         ("Suggested Tasks", [f"- {_line(task, _SENTENCE)}" for task in _tasks(told)]),
         (_line(project), _own(here, now)[: 30 if is_restart else 20]),
-        ("Other projects",
-         [f"{_item(row, now)} [{_line(row.project)}]" for row in away[: 15 if is_restart else 10]]),
-    )  # fmt: skip
+        (
+            "Other projects",
+            [
+                f"{_item(row, now)} [{_line(row.project)}]"
+                for row in away[: 15 if is_restart else 10]
+            ],
+        ),
+    )
     text = "".join(
         f"\n## {title}\n" + "".join(f"{line}\n" for line in lines)
         for title, lines in sections
@@ -79,9 +84,10 @@ def _told(project: str, sessions: Iterable[Session]) -> list[tuple[Session, Summ
     ended = [
         (session, session.summary)
         for session in sessions
-        if session.project == project and session.summary not in (None, EMPTY_SESSION)
+        if session.project == project
+        and session.summary not in (None, EMPTY_SESSION)
         and session.summary is not None
-    ]  # fmt: skip
+    ]
     return sorted(ended, key=lambda each: (-each[0].started_at, each[0].id))[:_SESSIONS]
 
 

@@ -16,8 +16,11 @@ _HALF_LIFE: Final = 7.0
 """Days after which a row counts half as new."""
 _DAY: Final = 86_400
 _WEIGHTS: Final = {
-    "file_edit": 1.0, "command": 0.67, "session_compact": 0.5, "mcp_call": 0.33,
-}  # fmt: skip
+    "file_edit": 1.0,
+    "command": 0.67,
+    "session_compact": 0.5,
+    "mcp_call": 0.33,
+}
 _OTHER_WEIGHT: Final = 0.17
 _OTHER_PROJECT: Final = 0.3
 
@@ -54,8 +57,9 @@ def safe_query(text: str) -> str | None:
         if part in _OPERATORS:
             joins = (
                 0 < number < len(parts) - 1
-                and safe[-1] not in _OPERATORS and parts[number + 1] not in _OPERATORS
-            )  # fmt: skip
+                and safe[-1] not in _OPERATORS
+                and parts[number + 1] not in _OPERATORS
+            )
             safe.append(part if joins else _quoted(part))
         elif _is_phrase(part) or (
             _PLAIN.fullmatch(part) is not None and part.rstrip("*") not in _OPERATORS
@@ -141,9 +145,7 @@ def recent_score(row: Row, now: int, project: str | None = None) -> float:
 
 def recent(rows: Iterable[Row], now: int, project: str | None = None) -> list[Row]:
     """The rows, best first, of each file path only the best."""
-    order = sorted(
-        rows, key=lambda row: (-recent_score(row, now, project), -row.timestamp, row.id)
-    )
+    order = sorted(rows, key=lambda row: (-recent_score(row, now, project), -row.timestamp, row.id))
     best: list[Row] = []
     paths: set[str] = set()
     for row in order:

@@ -133,11 +133,14 @@ def session_draft(session: Session, last: int | None = None, group: str | None =
     """`last`: `created_at` of the version before, which the new one must be newer than (M-01)."""
     content = compact(
         {
-            "id": session.id, "project": session.project, "started_at": session.started_at,
-            "ended_at": session.ended_at, "signature": session.signature,
+            "id": session.id,
+            "project": session.project,
+            "started_at": session.started_at,
+            "ended_at": session.ended_at,
+            "signature": session.signature,
             "summary": None if session.summary is None else session.summary.fields(),
         }
-    )  # fmt: skip
+    )
     tags = [*_tags(f"{SESSION}{session.id}", session.id), ["t", f"{_PROJECT}{session.project}"]]
     at = session.started_at if session.ended_at is None else session.ended_at
     return Draft(kinds.APP_DATA, [*tags, *_in(group)], content, next_time(at, last))
@@ -146,25 +149,33 @@ def session_draft(session: Session, last: int | None = None, group: str | None =
 def prompt_draft(prompt: Prompt, group: str | None = None) -> Draft:
     content = compact(
         {
-            "session_id": prompt.session, "timestamp": prompt.timestamp,
-            "source": prompt.source, "content": prompt.content,
+            "session_id": prompt.session,
+            "timestamp": prompt.timestamp,
+            "source": prompt.source,
+            "content": prompt.content,
         }
-    )  # fmt: skip
-    tags = [*_tags(_hashed(PROMPT, prompt.session, content), prompt.session),
-            ["t", f"source:{prompt.source}"]]  # fmt: skip
+    )
+    tags = [
+        *_tags(_hashed(PROMPT, prompt.session, content), prompt.session),
+        ["t", f"source:{prompt.source}"],
+    ]
     return Draft(kinds.APP_RECORD, [*tags, *_in(group)], content, prompt.timestamp)
 
 
 def observation_draft(observation: Observation, project: str, group: str | None = None) -> Draft:
     content = compact(
         {
-            "session_id": observation.session, "prompt": observation.prompt,
-            "timestamp": observation.timestamp, "obs_type": observation.obs_type,
-            "source_event": observation.source_event, "tool_name": observation.tool_name,
-            "file_path": observation.file_path, "content": observation.content,
+            "session_id": observation.session,
+            "prompt": observation.prompt,
+            "timestamp": observation.timestamp,
+            "obs_type": observation.obs_type,
+            "source_event": observation.source_event,
+            "tool_name": observation.tool_name,
+            "file_path": observation.file_path,
+            "content": observation.content,
             "metadata": observation.metadata,
         }
-    )  # fmt: skip
+    )
     tags = [
         *_tags(_hashed(OBSERVATION, observation.session, content), observation.session),
         ["t", f"type:{observation.obs_type}"],
@@ -219,10 +230,16 @@ def _record(event: Event, fields: Any) -> Record:
     d = event.d
     if d.startswith(OBSERVATION):
         return Observation(
-            fields["session_id"], fields["timestamp"], fields["obs_type"], fields["source_event"],
-            fields["content"], fields.get("tool_name"), fields.get("file_path"),
-            fields.get("metadata"), fields.get("prompt"),
-        )  # fmt: skip
+            fields["session_id"],
+            fields["timestamp"],
+            fields["obs_type"],
+            fields["source_event"],
+            fields["content"],
+            fields.get("tool_name"),
+            fields.get("file_path"),
+            fields.get("metadata"),
+            fields.get("prompt"),
+        )
     if d.startswith(PROMPT):
         return Prompt(
             fields["session_id"], fields["timestamp"], Source(fields["source"]), fields["content"]
@@ -232,10 +249,13 @@ def _record(event: Event, fields: Any) -> Record:
         return Pin(d.removeprefix(PIN), fields.get("pinned", True), at)
     signature, summary = fields.get("signature"), fields.get("summary")
     return Session(
-        fields["id"], fields["project"], fields["started_at"], fields.get("ended_at"),
+        fields["id"],
+        fields["project"],
+        fields["started_at"],
+        fields.get("ended_at"),
         None if signature is None else tuple([(name, count) for name, count in signature]),
         None if summary is None else summary_from(summary),
-    )  # fmt: skip
+    )
 
 
 def hash_in(d: str) -> str:
@@ -264,6 +284,9 @@ def pinned_ids(
 
 def project_of(event: Event) -> str | None:
     """The project that a tag names: an observation has it nowhere else."""
-    named = (value.removeprefix(_PROJECT) for value in event.tag_values("t")
-             if value.startswith(_PROJECT))  # fmt: skip
+    named = (
+        value.removeprefix(_PROJECT)
+        for value in event.tag_values("t")
+        if value.startswith(_PROJECT)
+    )
     return next(named, None)

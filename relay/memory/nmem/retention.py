@@ -13,15 +13,22 @@ _DAY: Final = 86_400
 DAYS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("git_commit", "git_push"), 730),
     **dict.fromkeys(
-        ("file_write", "file_edit", "session_startup", "session_compact", "session_resume",
-         "session_clear"), 365
+        (
+            "file_write",
+            "file_edit",
+            "session_startup",
+            "session_compact",
+            "session_resume",
+            "session_clear",
+        ),
+        365,
     ),
     **dict.fromkeys(("command", "github"), 180),
     **dict.fromkeys(
-        ("file_read", "search", "mcp_call", "web_fetch", "web_search", "task_spawn",
-         "tool_other"), 90
+        ("file_read", "search", "mcp_call", "web_fetch", "web_search", "task_spawn", "tool_other"),
+        90,
     ),
-}  # fmt: skip
+}
 """Type of observation → days (M-24). Of other types, markers among them, none goes."""
 
 

@@ -134,9 +134,7 @@ _COUNTED: Final = (
 )
 _CREATED: Final = re.compile(r"^ create mode \d{6} (.+)$", re.MULTILINE)
 _REMOTE: Final = re.compile(r"^To (\S+)$", re.MULTILINE)
-_PUSHED: Final = re.compile(
-    r"^ [ +*=!-] (?P<range>\S+) +\S+ -> (?P<branch>\S+)", re.MULTILINE
-)
+_PUSHED: Final = re.compile(r"^ [ +*=!-] (?P<range>\S+) +\S+ -> (?P<branch>\S+)", re.MULTILINE)
 _NEW: Final = re.compile(r"^ \* \[new \w+\] +\S+ -> (?P<branch>\S+)", re.MULTILINE)
 
 
@@ -156,8 +154,10 @@ def _commit(said: str) -> dict[str, object]:
     if found is None:
         return {}
     facts: dict[str, object] = {
-        "branch": found["branch"], "commit_hash": found["hash"], "commit_message": found["message"],
-    }  # fmt: skip
+        "branch": found["branch"],
+        "commit_hash": found["hash"],
+        "commit_message": found["message"],
+    }
     for name, counted in _COUNTED:
         number = counted.search(said)
         if number is not None:

@@ -1,6 +1,6 @@
 """ContextAssembler: what a model is given, within a budget of tokens. MEMORY.md 4.7.
 
-House rules: every piece of text has its cost before anything is chosen; the fixed pieces are
+Invariants: every piece of text has its cost before anything is chosen; the fixed pieces are
 always in; then each row of pieces is taken in its order up to the first that does not fit. What
 people wrote cannot pass for a heading or for the header of a message.
 """

@@ -135,17 +135,20 @@ class Notebook:
         subject = self.subject_of(key)
         own = self._own(subject)
         memory = None
-        if not isinstance(own, Unread) and self._enters(own, group) and (
-            own is not None or group is None or self._readers.get(subject, group) == group
-        ):  # fmt: skip
+        if (
+            not isinstance(own, Unread)
+            and self._enters(own, group)
+            and (own is not None or group is None or self._readers.get(subject, group) == group)
+        ):
             memory = self._edited_user(subject, own)
         if memory is None and own is None:
             memory = _newest_user(self._user_records(subject, self._others), group)
         notes = [
-            record.memory for owner in sorted(self.owners - {self.agent})
+            record.memory
+            for owner in sorted(self.owners - {self.agent})
             if (record := _latest(self._user_records(subject, {owner})))
             and self._enters(record, group)
-        ]  # fmt: skip
+        ]
         if not notes:
             return memory
         return annotated_user(UserMemory() if memory is None else memory, notes)
@@ -163,9 +166,10 @@ class Notebook:
             latest = newest(events)
             memory = next((r.memory for r in records if r and r.event is latest), None)
         notes = [
-            record.memory for owner in sorted(self.owners - {self.agent})
+            record.memory
+            for owner in sorted(self.owners - {self.agent})
             if (record := self._group_record(subject, owner))
-        ]  # fmt: skip
+        ]
         if not notes:
             return memory
         return annotated_group(GroupMemory() if memory is None else memory, notes)
@@ -180,7 +184,8 @@ class Notebook:
         ids = {subject.id for subject in self._unsaved if isinstance(subject, OfGroup)}
         ids |= {
             event.d.removeprefix(group_d(""))
-            for event in self._shelf.events() if event.d.startswith(group_d(""))
+            for event in self._shelf.events()
+            if event.d.startswith(group_d(""))
         }
         known = {id_: self.group(id_) for id_ in sorted(ids)}
         return {id_: memory for id_, memory in known.items() if memory is not None}
@@ -188,10 +193,10 @@ class Notebook:
     def memories(self, prefix: str = "") -> list[tuple[Event, AgentMemory]]:
         """The agent's own memory whose `<category>:<key>` or key begins so, newest first."""
         found = [
-            (event, memory) for event, memory in self._agent_memories()
-            if f"{memory.category}:{memory.key}".startswith(prefix)
-            or memory.key.startswith(prefix)
-        ]  # fmt: skip
+            (event, memory)
+            for event, memory in self._agent_memories()
+            if f"{memory.category}:{memory.key}".startswith(prefix) or memory.key.startswith(prefix)
+        ]
         return sorted(found, key=lambda pair: (-pair[0].created_at, pair[0].id))
 
     def events(self) -> list[Event]:

@@ -54,13 +54,17 @@ class Shelf:
         """What a kind 5 takes away here: records of its author, by id and by address."""
         named, addresses = set(deletion.tag_values("e")), set(deletion.tag_values("a"))
         gone = [
-            event for (author, d), event in self._events.items()
-            if author == deletion.pubkey and (
+            event
+            for (author, d), event in self._events.items()
+            if author == deletion.pubkey
+            and (
                 event.id in named
-                or (f"{kinds.APP_DATA}:{author}:{d}" in addresses
-                    and event.created_at <= deletion.created_at)
+                or (
+                    f"{kinds.APP_DATA}:{author}:{d}" in addresses
+                    and event.created_at <= deletion.created_at
+                )
             )
-        ]  # fmt: skip
+        ]
         for event in gone:
             where = (event.pubkey, event.d)
             del self._events[where]

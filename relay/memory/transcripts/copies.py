@@ -64,9 +64,16 @@ def _by_copy(sources: Iterable[Source]) -> list[dict[int, Source]]:
         event = source.event
         own = source.data if source.count == 1 else source.event.tag("e")
         key = (
-            event.pubkey, event.created_at, source.seq, source.eol, source.count, own,
-            source.is_base64, source.has_tokens, source.stripped,
-        )  # fmt: skip
+            event.pubkey,
+            event.created_at,
+            source.seq,
+            source.eol,
+            source.count,
+            own,
+            source.is_base64,
+            source.has_tokens,
+            source.stripped,
+        )
         copies.setdefault(key, {})[source.index] = source
     return list(copies.values())
 

@@ -28,7 +28,7 @@ user that the relay runs as may connect. Bounded are connections and what a requ
 is read from the store when the one before is taken.
 """
 
-from relay.server.control.folder import ALLOWED, BANNED, DataFolder, Folder, Foresight, Rows
+from relay.server.control.folder import ALLOWED, BANNED, DataFolder, DryRunReply, Folder, Rows
 from relay.server.control.protocol import MAX_ROWS
 from relay.server.control.remote import RemoteFolder
 from relay.server.control.server import ControlServer
@@ -39,8 +39,8 @@ __all__ = [
     "MAX_ROWS",
     "ControlServer",
     "DataFolder",
+    "DryRunReply",
     "Folder",
-    "Foresight",
     "RemoteFolder",
     "Rows",
 ]

@@ -12,13 +12,13 @@ from relay.verdict import Facts
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from relay.access.usage import Sized, SizedBy
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import Refusal
-    from relay.sweep import SweepLine
-    from relay.usage import Sized, SizedBy
     from relay.verdict import Origin
-    from relay.work import Purpose
+    from relay.write.commands import Purpose
+    from relay.write.sweeper import SweepLine
 
 
 class Rows(Enum):
@@ -32,14 +32,10 @@ class Rows(Enum):
 class Folder(Protocol):
     """The events of a data folder, wherever they are."""
 
-    async def submit(
-        self, events: Sequence[Event], origin: Origin
-    ) -> Sequence[tuple[bool, str]]:
+    async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
         """The third and fourth element of OK for each event, in order, after the commit."""
 
-    def events(
-        self, filter_: Filter, rows: Rows = Rows.ALL
-    ) -> AsyncIterator[Sequence[bytes]]:
+    def events(self, filter_: Filter, rows: Rows = Rows.ALL) -> AsyncIterator[Sequence[bytes]]:
         """Pages of stored bytes in order of seq: all that match; `limit` plays no part."""
 
     async def head(self) -> int:
@@ -49,7 +45,7 @@ class Folder(Protocol):
 class Verdicts(Protocol):
     """What the relay of a data folder would decide, and what it has decided."""
 
-    async def foreseen(self, event: Event, logins: frozenset[str]) -> Foresight:
+    async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
         """What would become of an event that came from a connection with these logins."""
 
     async def standings(self) -> Sequence[tuple[str, str]]:
@@ -77,7 +73,7 @@ ALLOWED: Final = "allowed"
 BANNED: Final = "banned"
 
 
-class Foresight(msgspec.Struct, frozen=True, tag_field="is", tag="foreseen"):
+class DryRunReply(msgspec.Struct, frozen=True, tag_field="is", tag="foreseen"):
     """The OK that an event would get, the rule that gives it, and what rules look at."""
 
     ok: bool

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from relay.access.usage import Sized, SizedBy
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
 from relay.observe import Refusal
-from relay.server.control.folder import Foresight
-from relay.sweep import SweepLine
-from relay.usage import Sized, SizedBy
+from relay.server.control.folder import DryRunReply
+from relay.write.sweeper import SweepLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,10 +89,8 @@ class Sweep(msgspec.Struct, frozen=True, tag_field="do", tag="sweep"):
     purpose: str
 
 
-Request = (
-    Submit | Events | PublicEvents | Foresee | Standings | Refusals | Head | Sizes | Sweep
-)
-Answer = Results | Page | Foresight | HeadIs | Failed
+Request = Submit | Events | PublicEvents | Foresee | Standings | Refusals | Head | Sizes | Sweep
+Answer = Results | Page | DryRunReply | HeadIs | Failed
 
 requests: Final = msgspec.json.Decoder(Request)
 answers: Final = msgspec.json.Decoder(Answer)

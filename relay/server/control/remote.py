@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from relay.errors import Prefix, Refused, StoreFault, UserError
-from relay.server.control.folder import Foresight, Rows
+from relay.server.control.folder import DryRunReply, Rows
 from relay.server.control.protocol import (
     ANSWER_S,
     MAX_BYTES,
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from relay.access.usage import Sized, SizedBy
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import Refusal
-    from relay.sweep import SweepLine
-    from relay.usage import Sized, SizedBy
     from relay.verdict import Origin
-    from relay.work import Purpose
+    from relay.write.commands import Purpose
+    from relay.write.sweeper import SweepLine
 
 A = TypeVar("A")
 
@@ -75,9 +75,7 @@ class RemoteFolder:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def submit(
-        self, events: Sequence[Event], origin: Origin
-    ) -> Sequence[tuple[bool, str]]:
+    async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
         results: list[tuple[bool, str]] = []
         if not events:
             return results
@@ -112,16 +110,14 @@ class RemoteFolder:
                     raws = await read_rows(reader, page.sizes)
                 yield raws
 
-    async def foreseen(self, event: Event, logins: frozenset[str]) -> Foresight:
+    async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
         async with self._connection() as (reader, writer):
             request = Foresee(sorted(logins), len(event.raw))
             await say(writer, with_rows(request, [event.raw]))
-            return await _answer(reader, Foresight)
+            return await _answer(reader, DryRunReply)
 
     async def standings(self) -> Sequence[tuple[str, str]]:
-        return [
-            standings_in(row) async for rows in self._pages(Standings()) for row in rows
-        ]
+        return [standings_in(row) async for rows in self._pages(Standings()) for row in rows]
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         return [sized_in(row) async for rows in self._pages(Sizes(by, limit)) for row in rows]

@@ -44,7 +44,7 @@ from relay.server.control.protocol import (
 )
 from relay.server.control.socket_file import bound, stranger
 from relay.verdict import Origin
-from relay.work import Purpose
+from relay.write.commands import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -105,9 +105,7 @@ class ControlServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _converse(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             failed = await self._requests(reader, writer)
             if failed is not None:
@@ -150,9 +148,7 @@ class ControlServer:
             return Failed(Prefix.ERROR, "the relay failed at this; see its log")
         return None
 
-    async def _answered(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """One request; False when there is none any more."""
         try:
             async with asyncio.timeout(_IDLE_S):
@@ -174,7 +170,7 @@ class ControlServer:
                 async with asyncio.timeout(_IDLE_S):
                     (row,) = await read_rows(reader, [size])
                 event = event_from(_decoded(row))
-                seen = await self._folder.foreseen(event, frozenset(logins))
+                seen = await self._folder.dry_run(event, frozenset(logins))
                 await say(writer, encode(seen) + b"\n")
             case Standings():
                 await self._send(writer, _one_page(await self._folder.standings()))
@@ -189,9 +185,12 @@ class ControlServer:
         return True
 
     async def _submit(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-        origin: Origin, sizes: Sequence[int],
-    ) -> None:  # fmt: skip
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        origin: Origin,
+        sizes: Sequence[int],
+    ) -> None:
         if len(sizes) > MAX_ROWS or min(sizes, default=0) < 0 or sum(sizes) > MAX_BYTES:
             raise Invalid(f"sizes: at most {MAX_ROWS} rows of {MAX_BYTES} bytes together")
         async with asyncio.timeout(_IDLE_S):
@@ -244,9 +243,7 @@ def _decoded(row: bytes) -> object:
         raise Invalid("not JSON") from None
 
 
-async def _encoded(
-    pages: AsyncIterator[Sequence[object]]
-) -> AsyncIterator[Sequence[bytes]]:
+async def _encoded(pages: AsyncIterator[Sequence[object]]) -> AsyncIterator[Sequence[bytes]]:
     async for values in pages:
         if values:  # an empty page would be the end
             yield [encode(value) for value in values]

@@ -11,7 +11,7 @@ import orjson
 
 from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
-from relay.storage.hashes import Hashes
+from relay.storage.sqlite.hashes import Hashes
 from relay.storage.sqlite.pointing import PointingReader, TagFunctions
 from relay.storage.sqlite.queries import QUERIES, script
 
@@ -29,9 +29,7 @@ _SURVEY_CACHE_KIB: Final = 8_192
 _STATEMENTS: Final = 512
 
 
-def gather(
-    db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tail: TagTail
-) -> None:
+def gather(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tail: TagTail) -> None:
     """Index again what the tail held when the store was last open: rows behind the watermark."""
     upto = db.execute(QUERIES["get_meta"], ("tags_upto",)).fetchone()[0]
     rows: list[TagRow] = []
@@ -132,9 +130,13 @@ def connection(
     path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
     db = sqlite3.connect(
-        path, timeout=10, isolation_level=None, check_same_thread=False,
-        cached_statements=_STATEMENTS, factory=factory,
-    )  # fmt: skip
+        path,
+        timeout=10,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_STATEMENTS,
+        factory=factory,
+    )
     try:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")

@@ -1,7 +1,7 @@
 """What readers need to follow a row to the rows that share a tag with it (`target` of read rules).
 
 Which tag that is depends on the row, so it cannot be bound like the values of a filter: two
-functions say it, by the names that `relay.storage.sql_visibility` uses.
+functions say it, by the names that `relay.storage.sqlite.sql_visibility` uses.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from relay.nostr.event import event_from_raw
-from relay.storage.conditions import listed
+from relay.storage.sqlite.conditions import listed
 from relay.storage.sqlite.tail import seqs_in
 
 if TYPE_CHECKING:
-    from relay.storage.hashes import Hashes
+    from relay.storage.sqlite.hashes import Hashes
     from relay.storage.sqlite.tail import TagTail
 
 

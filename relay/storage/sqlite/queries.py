@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import resources
 from typing import Final
 
+from relay.lifecycle.rows import Slot, Stored
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
-from relay.rows import Slot, Stored
-from relay.storage.sql import named_queries
+from relay.storage.sqlite.sql import named_queries
 
 
 def script(name: str) -> str:

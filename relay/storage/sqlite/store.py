@@ -20,40 +20,40 @@ from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from relay.access.actors import People
+from relay.access.management import Change, Register, management_of
+from relay.access.usage import Size, Sized
+from relay.access.visibility import everything_visible
 from relay.errors import StoreFault, TooWide
-from relay.forgetting import Amount
 from relay.groups.group import Groups
-from relay.management import Change, Register, management_of
+from relay.lifecycle.retention import Amount
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
-from relay.people import People
 from relay.storage import PAGE_BYTES, Features, Page, Place
-from relay.storage.conditions import listed
-from relay.storage.hashes import Hashes, id_key
-from relay.storage.sql import Compiler, Query
-from relay.storage.sql_sweep import SweepQueries
+from relay.storage.sqlite.conditions import listed
+from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.opening import Readers, connection, gather, opened
 from relay.storage.sqlite.queries import QUERIES, stored
+from relay.storage.sqlite.sql import Compiler, Query
+from relay.storage.sqlite.sql_sweep import SweepQueries
 from relay.storage.sqlite.tail import GENERATION, TagTail
 from relay.storage.sqlite.text_index import index_path, opened_index
 from relay.storage.sqlite.writer import Writer
-from relay.usage import Size, Sized
-from relay.visibility import everything_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from relay.forgetting import Seen, SweepRule
-    from relay.management import Management
+    from relay.access.management import Management
+    from relay.access.read_rules import Match
+    from relay.access.usage import SizedBy
+    from relay.access.visibility import Visibility
+    from relay.lifecycle.retention import Seen, SweepRule
+    from relay.lifecycle.rows import Found, Stored, Wanted, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
-    from relay.read_rules import Match
-    from relay.rows import Found, Stored, Wanted, WritePlan
     from relay.storage.sqlite.text_index import TextIndex
-    from relay.usage import SizedBy
-    from relay.visibility import Visibility
 
 T = TypeVar("T")
 
@@ -80,9 +80,15 @@ class SqliteStore:
     features = Features(search=True, shared=False)
 
     def __init__(
-        self, path: Path, writer: sqlite3.Connection, hashes: Hashes, terms: FilterTerms,
-        head: int, tail: TagTail, index: TextIndex,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        writer: sqlite3.Connection,
+        hashes: Hashes,
+        terms: FilterTerms,
+        head: int,
+        tail: TagTail,
+        index: TextIndex,
+    ) -> None:
         """Use `open`."""
         self._path = path
         self._wal = f"{path}-wal"
@@ -111,9 +117,13 @@ class SqliteStore:
 
     @classmethod
     async def open(
-        cls, path: Path, terms: FilterTerms, *, synchronous: str = "FULL",
+        cls,
+        path: Path,
+        terms: FilterTerms,
+        *,
+        synchronous: str = "FULL",
         generation: int = GENERATION,
-    ) -> SqliteStore:  # fmt: skip
+    ) -> SqliteStore:
         """Open or make the file. Raises StoreVersion for one of another version or program.
 
         `generation`: tag rows that gather in memory before they go to their index.
@@ -139,8 +149,8 @@ class SqliteStore:
         self._tend_wal()
         return head
 
-    def foresee(self, events: Sequence[Event]) -> None:
-        self._writer.foresee(events)
+    def prepare(self, events: Sequence[Event]) -> None:
+        self._writer.prepare(events)
 
     def _tend_wal(self) -> None:
         """Copy a grown log back, beside the writer; in its way only when the log is huge."""
@@ -160,25 +170,44 @@ class SqliteStore:
     # -- reading --------------------------------------------------------------------------------
 
     async def page(
-        self, filter_: Filter, visibility: Visibility, *,
-        limit: int, upto: int, now: int, after: Place | None, size: int,
-    ) -> Page:  # fmt: skip
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Page:
         page = self.page_now(
             filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
         )
         if page is not None:
             return page
         query = self._compiler.page(
-            filter_, visibility, columns="e.raw", upto=upto, now=now, after=after,
+            filter_,
+            visibility,
+            columns="e.raw",
+            upto=upto,
+            now=now,
+            after=after,
             size=min(size, limit),
-        )  # fmt: skip
+        )
         raws = await self._on(self._reading, _raws, self._far, query)
         return self._paged(raws, min(size, limit), limit)
 
     def page_now(
-        self, filter_: Filter, visibility: Visibility, *,
-        limit: int, upto: int, now: int, after: Place | None, size: int,
-    ) -> Page | None:  # fmt: skip
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Page | None:
         self._check_open()
         size = min(size, limit)
         if size <= 0 or filter_.impossible:
@@ -195,17 +224,29 @@ class SqliteStore:
         return Page(raws, self._place_of(raws[-1]))
 
     async def places(
-        self, filter_: Filter, visibility: Visibility, *,
-        limit: int, upto: int, now: int, after: Place | None, size: int,
-    ) -> Sequence[tuple[Place, bytes]]:  # fmt: skip
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Sequence[tuple[Place, bytes]]:
         self._check_open()
         size = min(size, limit)
         if size <= 0 or filter_.impossible:
             return []
         query = self._compiler.page(
-            filter_, visibility, columns="e.raw, e.created_at, e.id_key, e.seq", upto=upto,
-            now=now, after=after, size=size,
-        )  # fmt: skip
+            filter_,
+            visibility,
+            columns="e.raw, e.created_at, e.id_key, e.seq",
+            upto=upto,
+            now=now,
+            after=after,
+            size=size,
+        )
         rows = await self._read(query, _weighed)
         return [(Place(*place), raw) for raw, *place in rows]
 
@@ -235,9 +276,15 @@ class SqliteStore:
         return await self._read(query, _fetched)
 
     async def items(
-        self, filter_: Filter, visibility: Visibility, *,
-        limit: int | None, upto: int, now: int, at_most: int,
-    ) -> Items | None:  # fmt: skip
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int | None,
+        upto: int,
+        now: int,
+        at_most: int,
+    ) -> Items | None:
         self._check_open()
         if limit == 0 or filter_.impossible:
             return Items(array("Q"), b"")
@@ -263,9 +310,15 @@ class SqliteStore:
         return [event_id.hex() for (event_id,) in await self._read(query, _fetched)]
 
     async def overdue(
-        self, rule: SweepRule, spared: Sequence[Match], *,
-        now: int, seen: Seen | None, after: tuple[int, str] | None, limit: int,
-    ) -> Sequence[int]:  # fmt: skip
+        self,
+        rule: SweepRule,
+        spared: Sequence[Match],
+        *,
+        now: int,
+        seen: Seen | None,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> Sequence[int]:
         self._check_open()
         queries = [
             self._sweeping.overdue(rule, spared, now=now, seen=seen, after=after, limit=limit)
@@ -286,9 +339,14 @@ class SqliteStore:
         if filter_.impossible:
             return []
         query = self._compiler.page(
-            filter_, _EVERYTHING, columns=_NOTED, upto=self._writer.head, now=now, after=None,
+            filter_,
+            _EVERYTHING,
+            columns=_NOTED,
+            upto=self._writer.head,
+            now=now,
+            after=None,
             size=limit,
-        )  # fmt: skip
+        )
         rows = await self._read(query, _weighed)
         return [stored((seq, raw, *noted)) for raw, seq, *noted in rows]
 
@@ -353,9 +411,7 @@ class SqliteStore:
 
     # -- searching ------------------------------------------------------------------------------
 
-    async def index(
-        self, text_of: Callable[[Event], str | None], rules: str, limit: int
-    ) -> int:
+    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         self._check_open()
         head = self._writer.head
         return await self._on(self._indexing, self._index.follow, text_of, rules, limit, head)
@@ -371,9 +427,7 @@ class SqliteStore:
         search = search_from(filter_.search or "")
         if limit <= 0 or filter_.impossible or search is None or not search.required:
             return ()
-        query = self._compiler.search(
-            search, filter_, visibility, limit=limit, upto=upto, now=now
-        )
+        query = self._compiler.search(search, filter_, visibility, limit=limit, upto=upto, now=now)
         return [seq for (seq,) in await self._on(self._searching, self._sought, query)]
 
     async def rows(
@@ -431,9 +485,13 @@ class SqliteStore:
         await loop.run_in_executor(self._indexing, self._index.close)
         await loop.run_in_executor(self._writing, self._writer.finish)
         for pool in (
-            self._writing, self._reading, self._surveying, self._checkpointing, self._indexing,
+            self._writing,
+            self._reading,
+            self._surveying,
+            self._checkpointing,
+            self._indexing,
             self._searching,
-        ):  # fmt: skip
+        ):
             pool.shutdown()
 
 

@@ -18,9 +18,9 @@ import orjson
 from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
-from relay.storage.sql import named_queries
 from relay.storage.sqlite.queries import script
-from relay.storage.words import TABLE
+from relay.storage.sqlite.sql import named_queries
+from relay.storage.sqlite.words import TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -135,8 +135,9 @@ class TextIndex:
         db = self._db
         with _transaction(db):
             self._forget_some()
-            seqs = [s for (s,) in db.execute(QUERIES["next_ranks"],
-                                             (self._looked_at, _LOOKED_AT_ONCE))]  # fmt: skip
+            seqs = [
+                s for (s,) in db.execute(QUERIES["next_ranks"], (self._looked_at, _LOOKED_AT_ONCE))
+            ]
             # Round and round: what a crash, or the clock, let stay is met within some minutes.
             self._looked_at = seqs[-1] if len(seqs) == _LOOKED_AT_ONCE else 0
             listed = orjson.dumps(seqs).decode()

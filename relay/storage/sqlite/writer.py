@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.deletion import banned_stone
+from relay.access.usage import Size
+from relay.lifecycle.deletion import banned_stone
+from relay.lifecycle.rows import Found, Stored, Tombstone, Vanish, Wanted, WritePlan
 from relay.memory.naming import MOST_STEPS, Named, named_by
 from relay.nostr.event import event_from_raw
-from relay.rows import Found, Stored, Tombstone, Vanish, Wanted, WritePlan
-from relay.storage.hashes import Hashes, id_key
-from relay.storage.sql import chunks, usage_of
+from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.queries import QUERIES, stored
-from relay.usage import Size
+from relay.storage.sqlite.sql import chunks, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from relay.groups.group import Group
     from relay.nostr.event import Event
-    from relay.storage.conditions import Value
-    from relay.storage.sql_sweep import SweepQueries
+    from relay.storage.sqlite.conditions import Value
+    from relay.storage.sqlite.sql_sweep import SweepQueries
     from relay.storage.sqlite.tail import TagRow, TagTail
 
 _RUNS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
@@ -41,9 +41,7 @@ _SIZE_COLUMNS: Final = 5
 _REMOVED_AT_ONCE: Final = 10_000
 _FORESEEN_AT_MOST: Final = 20_000
 
-_Columns = tuple[
-    tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, int, int, int]]
-]
+_Columns = tuple[tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, int, int, int]]]
 """What an event alone says of its rows: id to created_at, `d`, (hash, created_at, id_key, kind)."""
 _SizeKey = tuple[bytes, int, str]
 """pubkey, kind, group or nothing."""
@@ -77,12 +75,18 @@ class _Change:
 
 
 class Writer:
-    """Changes the file, one batch at a time; `foresee` alone may be called on other threads."""
+    """Changes the file, one batch at a time; `prepare` alone may be called on other threads."""
 
     def __init__(
-        self, db: sqlite3.Connection, hashes: Hashes, index_tags: frozenset[str], head: int,
-        tail: TagTail, forget: Callable[[set[int]], None], sweeping: SweepQueries,
-    ) -> None:  # fmt: skip
+        self,
+        db: sqlite3.Connection,
+        hashes: Hashes,
+        index_tags: frozenset[str],
+        head: int,
+        tail: TagTail,
+        forget: Callable[[set[int]], None],
+        sweeping: SweepQueries,
+    ) -> None:
         """`forget` hears which rows went, after the commit."""
         self._db = db
         self._hashes = hashes
@@ -181,10 +185,10 @@ class Writer:
         for account in wanted.usage:
             query = usage_of(account)
             found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
-        for kin in wanted.kin:
-            oldest = self._db.execute(*self._sweeping.earliest(kin)).fetchone()[0]
+        for dependencies in wanted.dependencies:
+            oldest = self._db.execute(*self._sweeping.earliest(dependencies)).fetchone()[0]
             if oldest is not None:
-                found.kin[kin] = oldest
+                found.dependencies[dependencies] = oldest
         self._find_named(wanted, found)
         for group in wanted.used_groups:
             h = self._hashes.tag("h", group)
@@ -242,9 +246,12 @@ class Writer:
         for group_id in plan.ends:
             found = db.execute(
                 QUERIES["rows_of_group"],
-                {"h": self._hashes.tag("h", group_id), "d": self._hashes.tag("d", group_id),
-                 "grp": group_id},
-            )  # fmt: skip
+                {
+                    "h": self._hashes.tag("h", group_id),
+                    "d": self._hashes.tag("d", group_id),
+                    "grp": group_id,
+                },
+            )
             self._remove({row[0] for row in found.fetchall()}, change)
         for gone in plan.vanishes:
             self._vanish(gone, change)
@@ -265,7 +272,7 @@ class Writer:
             QUERIES["bury"], [(t.target, t.by, t.until, t.why, t.request) for t in stones]
         )
 
-    def foresee(self, events: Sequence[Event]) -> None:
+    def prepare(self, events: Sequence[Event]) -> None:
         prepared = self._prepared
         if len(prepared) > _FORESEEN_AT_MOST:
             prepared.clear()  # of events that were refused
@@ -276,11 +283,17 @@ class Writer:
         key = id_key(event.id)
         at, kind = event.created_at, event.kind
         return (
-            (bytes.fromhex(event.id), key, bytes.fromhex(event.pubkey), id_key(event.pubkey),
-             kind, at),
+            (
+                bytes.fromhex(event.id),
+                key,
+                bytes.fromhex(event.pubkey),
+                id_key(event.pubkey),
+                kind,
+                at,
+            ),
             event.d,
             [(hash_, at, key, kind) for hash_ in self._hashes.of_event(event, self._index_tags)],
-        )  # fmt: skip
+        )
 
     def _add(self, rows: list[Stored], change: _Change) -> list[TagRow]:
         """Insert the rows; their tags, sorted, are the caller's to place."""
@@ -292,9 +305,18 @@ class Writer:
             columns, d, hashed = self._columns_of(event) if found is None else found
             slot = None if row.slot is None else self._hashes.slot(*row.slot)
             events.append(
-                (seq, *columns, row.group, d, slot, row.version, row.expires_at, row.quiet,
-                 event.raw)
-            )  # fmt: skip
+                (
+                    seq,
+                    *columns,
+                    row.group,
+                    d,
+                    slot,
+                    row.version,
+                    row.expires_at,
+                    row.quiet,
+                    event.raw,
+                )
+            )
             for hash_, at, key, kind in hashed:
                 tags.append((hash_, at, key, seq, kind))
             change.grow((columns[2], columns[4], row.group or ""), 1, len(event.raw))

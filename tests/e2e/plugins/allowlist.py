@@ -3,6 +3,7 @@
 
 Only the keys in allowlist.json, beside this file, may post; shadow-rejects the word "spam".
 """
+
 import json
 import sys
 from pathlib import Path

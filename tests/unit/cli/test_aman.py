@@ -49,9 +49,13 @@ def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 async def test_a_write_says_what_was_stored(
-    rookery: Rookery, relay: FakeRelay, capsys: pytest.CaptureFixture[str],
-    args: tuple[str, ...], kind: int, d: str | None,
-) -> None:  # fmt: skip
+    rookery: Rookery,
+    relay: FakeRelay,
+    capsys: pytest.CaptureFixture[str],
+    args: tuple[str, ...],
+    kind: int,
+    d: str | None,
+) -> None:
     assert await rookery(*args) == 0
     (event,) = relay.events
     assert event.pubkey == robot.pubkey
@@ -59,17 +63,19 @@ async def test_a_write_says_what_was_stored(
     assert capsys.readouterr() == (f"stored {event.id[:8]} {kind} {event.d}\n", "")
 
 
-async def test_the_options_of_a_tool_are_in_its_record(
-    rookery: Rookery, relay: FakeRelay
-) -> None:
+async def test_the_options_of_a_tool_are_in_its_record(rookery: Rookery, relay: FakeRelay) -> None:
     options = ("--failed", "--content", "no", "--sender", "s", "--group", "g")
     assert await rookery("add-tool", "HK", "weather", *options) == 0
     payload = json.loads(relay.events[0].content)
     del payload["created_at"]
     assert payload == {
-        "history_key": "HK", "tool_name": "weather", "success": False, "content": "no",
-        "sender_id": "s", "group_id": "g",
-    }  # fmt: skip
+        "history_key": "HK",
+        "tool_name": "weather",
+        "success": False,
+        "content": "no",
+        "sender_id": "s",
+        "group_id": "g",
+    }
 
 
 async def test_a_repeat_is_a_duplicate_and_no_error(
@@ -91,8 +97,11 @@ async def test_json_says_what_was_stored(
 ) -> None:
     assert await rookery("set-preference", "HK", "speed", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "outcome": "stored", "id": relay.events[0].id, "kind": 30093, "d": "HK:preference",
-    }  # fmt: skip
+        "outcome": "stored",
+        "id": relay.events[0].id,
+        "kind": 30093,
+        "d": "HK:preference",
+    }
 
 
 async def test_a_refusal_is_said_with_the_key_it_was_about(
@@ -138,9 +147,14 @@ async def test_a_bad_secretbox_key_is_named_and_not_repeated(
 
 async def fill(relay: FakeRelay, rookery: Rookery) -> None:
     old = ToolCall(
-        "HK", "old", success=True, content="gone", sender_id=None, group_id=None,
+        "HK",
+        "old",
+        success=True,
+        content="gone",
+        sender_id=None,
+        group_id=None,
         created_at=1_700_000_000,
-    )  # fmt: skip
+    )
     for record in (old, Clear("HK", "user-1", 1_700_000_001)):
         draft = draft_of(record)
         await relay.publish(robot.sign(draft.kind, draft.tags, draft.content, draft.created_at))
@@ -158,8 +172,15 @@ async def test_show_prints_all_that_is_remembered(
     assert await rookery("show", "HK") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    for text in ("speed", "summary of 2 messages", "  U: hi\n  A: hello", "iran, bitcoin",
-                 "weather", "sunny", "by user-1"):  # fmt: skip
+    for text in (
+        "speed",
+        "summary of 2 messages",
+        "  U: hi\n  A: hello",
+        "iran, bitcoin",
+        "weather",
+        "sunny",
+        "by user-1",
+    ):
         assert text in out
     assert "old" not in out
     assert "\x1b" not in out
@@ -192,9 +213,11 @@ async def test_what_another_wrote_is_shown_on_demand(
 
 
 async def test_a_locked_record_is_told_on_stderr_and_the_rest_is_shown(
-    rookery: Rookery, relay: FakeRelay, capsys: pytest.CaptureFixture[str],
+    rookery: Rookery,
+    relay: FakeRelay,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("NOSTR_SECRETBOX_KEY", KEY)
     await rookery("set-preference", "HK", "secret")
     monkeypatch.setenv("NOSTR_SECRETBOX_KEY", "11" * 32)
@@ -214,9 +237,7 @@ async def test_rehydrate_counts_what_it_wrote(
     await fill(relay, rookery)
     capsys.readouterr()
     assert await rookery("rehydrate", "--db", "aman.db") == 0
-    assert capsys.readouterr() == (
-        "preferences 1, summaries 1, tools 1, clears 1, skipped 0\n", ""
-    )  # fmt: skip
+    assert capsys.readouterr() == ("preferences 1, summaries 1, tools 1, clears 1, skipped 0\n", "")
     file = sqlite3.connect(tmp_path / "aman.db")
     assert file.execute("SELECT preference FROM preferences").fetchall() == [("speed",)]
     file.close()
@@ -240,8 +261,12 @@ async def test_import_sqlite_counts_what_is_at_the_relay_and_says_what_is_not(
         )
     assert await rookery("import-sqlite", "old.db", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "preferences": 1, "summaries": 0, "tools": 0, "clears": 0, "skipped": 1,
-    }  # fmt: skip
+        "preferences": 1,
+        "summaries": 0,
+        "tools": 0,
+        "clears": 0,
+        "skipped": 1,
+    }
     assert await rookery("import-sqlite", "missing.db") == 1
     assert capsys.readouterr().err == "rookery: there is no file missing.db\n"
 

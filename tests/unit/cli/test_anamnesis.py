@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 
 A, B, C = (content_hash(text) for text in ("a", "b", "c"))
 DOCUMENT = {
-    "content": "a", "author": {"id": "x", "name": "X"}, "timestamp": "2026-02-02T16:00:00Z",
-    "content_hash": A, "memory_type": "insight", "confidence": 0.7, "tags": ["t"],
-}  # fmt: skip
+    "content": "a",
+    "author": {"id": "x", "name": "X"},
+    "timestamp": "2026-02-02T16:00:00Z",
+    "content_hash": A,
+    "memory_type": "insight",
+    "confidence": 0.7,
+    "tags": ["t"],
+}
 
 
 @pytest.fixture
@@ -56,10 +61,27 @@ async def test_remember_prints_the_hash_and_says_what_is_a_duplicate(
 ) -> None:
     await relay.publish(told(rover, "b"))
     options = (
-        "--type", "insight", "--parent", B[:8], "--parent", C, "--tag", "t", "--tag", "u",
-        "--confidence", "0.7", "--anchor", "https://a.example", "--group", "den",
-        "--author-id", "r2", "--author-name", "R2",
-    )  # fmt: skip
+        "--type",
+        "insight",
+        "--parent",
+        B[:8],
+        "--parent",
+        C,
+        "--tag",
+        "t",
+        "--tag",
+        "u",
+        "--confidence",
+        "0.7",
+        "--anchor",
+        "https://a.example",
+        "--group",
+        "den",
+        "--author-id",
+        "r2",
+        "--author-name",
+        "R2",
+    )
     assert await rookery("remember", "a", *options) == 0
     assert capsys.readouterr() == (f"{A}\n", "")
     event = relay.events[-1]
@@ -73,8 +95,10 @@ async def test_remember_prints_the_hash_and_says_what_is_a_duplicate(
     assert capsys.readouterr() == (f"{A}\n", "duplicate\n")
     assert await rookery("remember", "a", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "hash": A, "outcome": "duplicate", "id": event.id
-    }  # fmt: skip
+        "hash": A,
+        "outcome": "duplicate",
+        "id": event.id,
+    }
 
 
 @pytest.mark.proves("X-03")
@@ -120,9 +144,13 @@ async def test_a_table_with_faults_is_told(
     ],
 )
 async def test_a_vouch_says_what_was_said(
-    rookery: Rookery, relay: FakeRelay, capsys: Capture, options: tuple[str, ...], said: str,
+    rookery: Rookery,
+    relay: FakeRelay,
+    capsys: Capture,
+    options: tuple[str, ...],
+    said: str,
     attestation: str | None,
-) -> None:  # fmt: skip
+) -> None:
     assert await rookery("vouch", A, *options) == 0
     assert capsys.readouterr() == (said.format(A[:12]) + "\n", "")
     assert json.loads(relay.events[0].content).get("attestation") == attestation
@@ -191,9 +219,7 @@ async def test_a_refusal_is_said_with_the_key_it_was_about(
         ("validate", "missing.json"),
     ],
 )
-async def test_bad_usage_is_said(
-    rookery: Rookery, capsys: Capture, args: tuple[str, ...]
-) -> None:
+async def test_bad_usage_is_said(rookery: Rookery, capsys: Capture, args: tuple[str, ...]) -> None:
     assert await rookery(*args) == 2
     err = capsys.readouterr().err
     assert "--help" in err
@@ -203,16 +229,15 @@ async def test_bad_usage_is_said(
 # -- reading --------------------------------------------------------------------------------------
 
 
-async def test_get_prints_the_document(
-    rookery: Rookery, relay: FakeRelay, capsys: Capture
-) -> None:
+async def test_get_prints_the_document(rookery: Rookery, relay: FakeRelay, capsys: Capture) -> None:
     nasty = "a\x1b[2J\u009b31m"
     hashed = content_hash(nasty)
     for event in (
-        told(robot, nasty, tags=("t",)), vouched(alice, hashed, confidence=0.9),
-        superseded(robot, hashed, B, at=NOON + 5), rover.sign(78, [["d", f"anamnesis:memory:{A}"],
-                                                       ["x", hashed]], "{}", NOON),
-    ):  # fmt: skip
+        told(robot, nasty, tags=("t",)),
+        vouched(alice, hashed, confidence=0.9),
+        superseded(robot, hashed, B, at=NOON + 5),
+        rover.sign(78, [["d", f"anamnesis:memory:{A}"], ["x", hashed]], "{}", NOON),
+    ):
         await relay.publish(event)
     assert await rookery("get", hashed[:9], "--json") == 0
     out, err = capsys.readouterr()
@@ -264,8 +289,10 @@ async def tell_a_story(relay: FakeRelay) -> None:
     """c rests on a and b, b on a and on what nobody has."""
     gone = content_hash("gone")
     for event in (
-        told(robot, "a"), told(robot, "b", parents=(A, gone)), told(robot, "c", parents=(A, B)),
-    ):  # fmt: skip
+        told(robot, "a"),
+        told(robot, "b", parents=(A, gone)),
+        told(robot, "c", parents=(A, B)),
+    ):
         await relay.publish(event)
 
 
@@ -276,13 +303,17 @@ async def test_trace_draws_what_a_memory_rests_on(
     gone = content_hash("gone")[:12]
     assert await rookery("trace", C) == 0
     assert capsys.readouterr() == (
-        f"{C[:12]} c\n├─ {A[:12]} a\n└─ {B[:12]} b\n   ├─ {A[:12]} a\n   └─ {gone} missing\n", ""
-    )  # fmt: skip
+        f"{C[:12]} c\n├─ {A[:12]} a\n└─ {B[:12]} b\n   ├─ {A[:12]} a\n   └─ {gone} missing\n",
+        "",
+    )
     assert await rookery("trace", C, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "hash": C, "order": [A, B, C], "depth": 2, "missing": [content_hash("gone")],
+        "hash": C,
+        "order": [A, B, C],
+        "depth": 2,
+        "missing": [content_hash("gone")],
         "truncated": False,
-    }  # fmt: skip
+    }
     assert await rookery("trace", C, "--dot") == 0
     out = capsys.readouterr().out
     assert out.startswith("digraph provenance {\n")
@@ -308,8 +339,13 @@ async def test_trust_says_what_it_counts(
     assert capsys.readouterr() == ("0.6 attested (confirm 1, disputes 0, anchors 1)\n", "")
     assert await rookery("trust", A, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "hash": A, "score": 0.6, "level": "attested", "confirm": 1, "disputes": 0, "anchors": 1,
-    }  # fmt: skip
+        "hash": A,
+        "score": 0.6,
+        "level": "attested",
+        "confirm": 1,
+        "disputes": 0,
+        "anchors": 1,
+    }
     assert await rookery("trust", B) == 1
 
 
@@ -318,9 +354,10 @@ async def test_recall_ranks_and_says_when_the_relay_cannot_search(
 ) -> None:
     far = "rain, in a long text that says many other things beside it"
     for event in (
-        told(rover, far, at=NOON - 9_000_000), told(robot, "the rain\n\x1b[2J", at=NOON),
+        told(rover, far, at=NOON - 9_000_000),
+        told(robot, "the rain\n\x1b[2J", at=NOON),
         told(robot, "the sun", at=NOON),
-    ):  # fmt: skip
+    ):
         await relay.publish(event)
     first = content_hash("the rain\n\x1b[2J")
     assert await rookery("recall", "rain") == 0
@@ -371,9 +408,7 @@ async def test_import_and_export_count(
     (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
     assert json.loads(line) == DOCUMENT | {"parent_refs": [], "vouchers": []}
     assert await rookery("import", "out.jsonl", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "stored": 0, "duplicates": 1, "refused": 0
-    }  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == {"stored": 0, "duplicates": 1, "refused": 0}
     assert await rookery("export", "none.jsonl", "--group", "den", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"exported": 0}
     assert await rookery("import", "missing.jsonl") == 1
@@ -385,19 +420,23 @@ async def test_import_and_export_count(
 
 @pytest.mark.proves("X-20")
 async def test_validate_says_every_error_and_warns(
-    rookery: Rookery, relay: FakeRelay, capsys: Capture, tmp_path: Path,
+    rookery: Rookery,
+    relay: FakeRelay,
+    capsys: Capture,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     good, bad = json.dumps(DOCUMENT, indent=1), {"content": "a", "content_hash": B, "no\x1b": 1}
     (tmp_path / "good.json").write_text(good)
     (tmp_path / "bad.json").write_text(json.dumps(bad))
     assert await rookery("validate", "good.json") == 0
     assert capsys.readouterr() == ("valid\n", "")
     errors = [
-        "unknown field no�", "content.author must be an object",
+        "unknown field no�",
+        "content.author must be an object",
         "content.timestamp must be an ISO 8601 date-time with zone",
         "content_hash does not match content",
-    ]  # fmt: skip
+    ]
     warnings = [f"{name} is missing" for name in ("memory_type", "tags", "confidence")]
     assert await rookery("validate", "bad.json") == 1
     out, err = capsys.readouterr()

@@ -45,8 +45,11 @@ async def test_the_way_to_what_holds_now_is_printed(rookery: Rookery, capsys: Ca
     assert capsys.readouterr().out == f"{B}\n{C}\n"
     assert await rookery("resolve", C, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "current": C, "chain": [C], "forks": [], "circle": False,
-    }  # fmt: skip
+        "current": C,
+        "chain": [C],
+        "forks": [],
+        "circle": False,
+    }
 
 
 async def test_what_lost_the_place_is_said(
@@ -75,16 +78,15 @@ async def test_what_rests_on_a_memory_is_listed(rookery: Rookery, capsys: Captur
 
 
 @pytest.mark.proves("X-10")
-async def test_whose_work_it_is_is_told_with_whole_keys(
-    rookery: Rookery, capsys: Capture
-) -> None:
+async def test_whose_work_it_is_is_told_with_whole_keys(rookery: Rookery, capsys: Capture) -> None:
     assert await rookery("credit", C) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"2  {robot.npub}  Robot", f"1  {rover.npub}  Robot"]
     assert await rookery("credit", C, "--json") == 0
-    assert {
-        (each["author"], each["entries"]) for each in json.loads(capsys.readouterr().out)
-    } == {(robot.pubkey, 2), (rover.pubkey, 1)}
+    assert {(each["author"], each["entries"]) for each in json.loads(capsys.readouterr().out)} == {
+        (robot.pubkey, 2),
+        (rover.pubkey, 1),
+    }
 
 
 async def test_a_name_that_is_only_the_key_is_not_said_twice(

@@ -48,11 +48,16 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_help_names_every_command_and_imports_none_of_them() -> None:
     loaded = subprocess.run(
-        [sys.executable, "-c",
-         "import sys; from relay.cli import run; run(['--help']);"
-         "print([name for name in sys.modules if name.startswith('relay.')])"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys; from relay.cli import run; run(['--help']);"
+            "print([name for name in sys.modules if name.startswith('relay.')])",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     for name in COMMANDS:
         assert f"\n  {name} " in loaded
     assert loaded.splitlines()[-1] == "['relay.errors', 'relay.cli']"

@@ -50,9 +50,7 @@ class FakeFolder:
         """So many batches are taken, then the relay is gone."""
         self.breaks_with: Exception | type[BaseException] = StoreFault("the relay went away")
 
-    async def submit(
-        self, events: Sequence[Event], origin: Origin
-    ) -> Sequence[tuple[bool, str]]:
+    async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
         if self.breaks_after is not None and len(self.batches) >= self.breaks_after:
             raise self.breaks_with
         self.batches.append(len(events))
@@ -285,8 +283,9 @@ def test_a_reader_that_has_enough_ends_an_export_without_a_traceback(tmp_path: P
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as child:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
         assert child.stdout is not None
         assert child.stderr is not None
         assert orjson.loads(child.stdout.readline())["id"] == NOTES[0].id
@@ -336,8 +335,19 @@ def test_what_is_refused_is_named_by_line_reason_and_id(
 ) -> None:
     forged = NOTES[2].raw.replace(NOTES[2].sig.encode(), NOTES[3].sig.encode())
     changed = NOTES[1].raw.replace(b"note 1", b"note x")
-    write(file, NOTES[0], b"", b"{bad", changed, STRANGE, b'{"id":1}', forged, b"[]",
-          b"x" * (MAX_LINE + 1), NOTES[4])  # fmt: skip
+    write(
+        file,
+        NOTES[0],
+        b"",
+        b"{bad",
+        changed,
+        STRANGE,
+        b'{"id":1}',
+        forged,
+        b"[]",
+        b"x" * (MAX_LINE + 1),
+        NOTES[4],
+    )
     assert imported(data, file) == 1
     out, err = capsys.readouterr()
     assert out == "9 read, 2 stored, 0 duplicates, 7 refused\n"
@@ -358,13 +368,12 @@ def test_duplicates_and_superseded_versions_are_no_refusals(
     write(file, NEWER, OLDER, NOTES[0], NOTES[0], PASSING)
     assert imported(data, file) == 0
     assert capsys.readouterr() == (
-        "5 read, 2 stored, 1 passed on, 1 duplicate, 1 superseded, 0 refused\n", ""
-    )  # fmt: skip
+        "5 read, 2 stored, 1 passed on, 1 duplicate, 1 superseded, 0 refused\n",
+        "",
+    )
 
 
-def test_trust_lifts_the_rules_about_the_author(
-    folder: FakeFolder, data: Path, file: Path
-) -> None:
+def test_trust_lifts_the_rules_about_the_author(folder: FakeFolder, data: Path, file: Path) -> None:
     write(file, STRANGE)
     assert imported(data, file, "--trust") == 0
     assert folder.origins == [Origin.TRUSTED_IMPORT]
@@ -377,9 +386,14 @@ def test_the_summary_of_an_import_can_be_json(
     assert imported(data, file, "--json") == 1
     out, err = capsys.readouterr()
     assert orjson.loads(out) == {
-        "file": str(file), "read": 9, "stored": 8, "passed_on": 0, "duplicates": 0,
-        "superseded": 0, "refused": 1,
-    }  # fmt: skip
+        "file": str(file),
+        "read": 9,
+        "stored": 8,
+        "passed_on": 0,
+        "duplicates": 0,
+        "superseded": 0,
+        "refused": 1,
+    }
     assert err.startswith(f"{file}:9: restricted:")
 
 
@@ -402,9 +416,11 @@ def test_the_longest_line_that_is_allowed_is_taken(
 
 
 def test_stdin_can_be_imported(
-    folder: FakeFolder, data: Path, monkeypatch: pytest.MonkeyPatch,
+    folder: FakeFolder,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     text = io.TextIOWrapper(io.BytesIO(lines_of(*NOTES) + b"{\n"))
     monkeypatch.setattr(sys, "stdin", text)
     assert imported(data, "-") == 1
@@ -537,9 +553,15 @@ async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]
     place = Place()
     said: list[str] = []
     await import_events(
-        folder, io.BytesIO(lines_of(*events)), "F", Origin.IMPORT, place, say=said.append,
-        note=lambda _: None, pauses_s=(0, 0),
-    )  # fmt: skip
+        folder,
+        io.BytesIO(lines_of(*events)),
+        "F",
+        Origin.IMPORT,
+        place,
+        say=said.append,
+        note=lambda _: None,
+        pauses_s=(0, 0),
+    )
     return place, said
 
 
@@ -569,17 +591,28 @@ async def test_a_store_that_takes_nothing_stops_the_import(folder: FakeFolder) -
     place = Place()
     with pytest.raises(StoreFault, match="error: disk full"):
         await import_events(
-            folder, io.BytesIO(lines_of(*NOTES)), "F", Origin.IMPORT, place,
-            say=pytest.fail, note=lambda _: pytest.fail("noted"), pauses_s=(0,),
-        )  # fmt: skip
+            folder,
+            io.BytesIO(lines_of(*NOTES)),
+            "F",
+            Origin.IMPORT,
+            place,
+            say=pytest.fail,
+            note=lambda _: pytest.fail("noted"),
+            pauses_s=(0,),
+        )
     assert place == Place()
 
 
 async def test_a_file_of_nothing_but_rubbish_is_read_in_parts(folder: FakeFolder) -> None:
     places: list[int] = []
     await import_events(
-        folder, io.BytesIO(b"{\n" * 10_000), "F", Origin.IMPORT, Place(), say=lambda _: None,
+        folder,
+        io.BytesIO(b"{\n" * 10_000),
+        "F",
+        Origin.IMPORT,
+        Place(),
+        say=lambda _: None,
         note=lambda place: places.append(place.line),
-    )  # fmt: skip
+    )
     assert places == [4096, 8192, 10_000]
     assert folder.batches == []

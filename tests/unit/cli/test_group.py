@@ -356,9 +356,11 @@ async def test_an_invite_may_end_and_may_be_for_many(relay: GroupRelay, rookery:
     assert await rookery("invite", "tea", "--code", code, "--days", "2", "--reusable") == 0
     (invite,) = relay.sent(kinds.CREATE_INVITE)
     assert invite.tags == [
-        ["h", "tea"], ["code", code], ["reusable"],
+        ["h", "tea"],
+        ["code", code],
+        ["reusable"],
         ["expiration", str(invite.created_at + 2 * 86_400)],
-    ]  # fmt: skip
+    ]
 
 
 async def test_a_code_that_is_easily_guessed_is_bad_usage(

@@ -95,8 +95,10 @@ def test_put_twice_it_stands_there_once(tmp_path: Path, ask: Ask) -> None:
     ask("install", "--settings", str(path))
     before = path.read_bytes()
     assert ask("install", "--settings", str(path)) == {
-        "settings": str(path), "changed": False, "backup": None,
-    }  # fmt: skip
+        "settings": str(path),
+        "changed": False,
+        "backup": None,
+    }
     assert path.read_bytes() == before
     ask("uninstall", "--settings", str(path))
     assert json.loads(path.read_text()) == {}
@@ -106,9 +108,11 @@ def test_put_twice_it_stands_there_once(tmp_path: Path, ask: Ask) -> None:
 @pytest.mark.proves("M-22")
 def test_the_hooks_of_an_older_installation_are_replaced(tmp_path: Path, ask: Ask) -> None:
     old = [
-        "/old place/bin/rookery hook Stop", "'/old place/bin/rookery' hook Stop",
-        "/old/python -m relay hook Stop", "rookery hook Stop ",
-    ]  # fmt: skip
+        "/old place/bin/rookery hook Stop",
+        "'/old place/bin/rookery' hook Stop",
+        "/old/python -m relay hook Stop",
+        "rookery hook Stop ",
+    ]
     hooks = [{"hooks": [{"type": "command", "command": each}]} for each in old]
     shared = {"hooks": [{"type": "command", "command": each} for each in ("bell", old[0])]}
     path = settings_in(tmp_path, json.dumps({"hooks": {"Stop": [*hooks, shared]}}))
@@ -164,7 +168,9 @@ def test_odd_entries_of_others_are_kept(tmp_path: Path, ask: Ask) -> None:
 def test_it_says_in_words_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = settings_in(tmp_path, "{}")
     for verb, words in (
-        ("install", "installed in"), ("install", "nothing to change"), ("uninstall", "removed from")
+        ("install", "installed in"),
+        ("install", "nothing to change"),
+        ("uninstall", "removed from"),
     ):
         assert run(["hook", verb, "--settings", str(path)]) == 0
         assert words in capsys.readouterr().out

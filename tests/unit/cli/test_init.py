@@ -43,9 +43,23 @@ def test_init_writes_settings_policies_and_a_key(
 ) -> None:
     folder = tmp_path / "new" / "data"
     code = run(
-        ["init", str(folder), "--owner", owner.npub, "--owner", alice.pubkey, "--owner",
-         owner.pubkey, "--agent", robot.npub, "--name", "The Nest", "--url", "wss://nest.example"]
-    )  # fmt: skip
+        [
+            "init",
+            str(folder),
+            "--owner",
+            owner.npub,
+            "--owner",
+            alice.pubkey,
+            "--owner",
+            owner.pubkey,
+            "--agent",
+            robot.npub,
+            "--name",
+            "The Nest",
+            "--url",
+            "wss://nest.example",
+        ]
+    )
     assert code == 0
     assert listing(folder) == set(ALL)
     assert toml(folder / "policies/00-actors.toml") == {

@@ -53,8 +53,11 @@ def record(site: Path, title: str, *lines: str) -> None:
 def started(*path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-I", "-c", START, str(SOURCE), *map(str, path)],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
 
 
 def complaint(outcome: subprocess.CompletedProcess[str]) -> str:

@@ -40,9 +40,10 @@ TEA = "snowclaw:memory:group:tea"
 async def relay() -> AsyncIterator[FakeRelay]:
     async with FakeRelay() as relay:
         relay.information = {
-            "pubkey": owner.pubkey, "memory": {"prefix_d_kinds": [78, 30078]},
+            "pubkey": owner.pubkey,
+            "memory": {"prefix_d_kinds": [78, 30078]},
             "supported_nips": [1],
-        }  # fmt: skip
+        }
         relay.challenges_at_once = True
         yield relay
 
@@ -61,9 +62,7 @@ def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return command
 
 
-def record(
-    d: str, fields: object, *tags: list[str], by: SecretKey = robot, at: int = AT
-) -> Event:
+def record(d: str, fields: object, *tags: list[str], by: SecretKey = robot, at: int = AT) -> Event:
     content = fields if isinstance(fields, str) else json.dumps(fields)
     return by.sign(30078, [["d", d], *tags], content, at)
 
@@ -89,11 +88,15 @@ async def test_a_user_is_shown_with_the_owner_s_notes_marked(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     memory = {
-        "display_names": [["ali", AT - 86_400], ["alice", AT]], "first_seen": AT,
-        "first_seen_group": "tea", "last_interaction": AT, "notes": ["likes tea", "is kind"],
-        "preferences": {"tone": "short", "language": "en"}, "owner_notes": ["VIP"],
+        "display_names": [["ali", AT - 86_400], ["alice", AT]],
+        "first_seen": AT,
+        "first_seen_group": "tea",
+        "last_interaction": AT,
+        "notes": ["likes tea", "is kind"],
+        "preferences": {"tone": "short", "language": "en"},
+        "owner_notes": ["VIP"],
         "is_owner": True,
-    }  # fmt: skip
+    }
     mine = record(ALICE, memory, ["h", "tea"])
     relay.events = [mine, record(ALICE, {"notes": ["of the owner"]}, by=owner)]
     assert await rookery("memory", "get", alice.npub) == 0
@@ -136,17 +139,26 @@ async def test_a_group_is_shown_and_as_json_in_the_document_s_form(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     memory = {
-        "purpose": "to drink", "members": [[alice.npub, "alice"]], "themes": ["green", "black"],
-        "decisions": [["no milk", AT]], "notes": ["quiet"], "last_activity": AT, "mood": 1,
-    }  # fmt: skip
+        "purpose": "to drink",
+        "members": [[alice.npub, "alice"]],
+        "themes": ["green", "black"],
+        "decisions": [["no milk", AT]],
+        "notes": ["quiet"],
+        "last_activity": AT,
+        "mood": 1,
+    }
     relay.events = [record(TEA, memory), record(TEA, {"purpose": "theirs"}, by=rover, at=AT + 5)]
     assert await rookery("memory", "get", "group:tea") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:8] == [
-        "purpose      to drink", "themes       green", "             black",
-        f"decisions    no milk ({DAY})", f"members      alice {alice.npub}",
-        f"last active  {DAY}", "notes        quiet",
-    ]  # fmt: skip
+        "purpose      to drink",
+        "themes       green",
+        "             black",
+        f"decisions    no milk ({DAY})",
+        f"members      alice {alice.npub}",
+        f"last active  {DAY}",
+        "notes        quiet",
+    ]
     assert "purpose      theirs" in lines[9:]
     assert await rookery("memory", "get", "group:tea", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
@@ -159,8 +171,12 @@ async def test_a_group_is_shown_and_as_json_in_the_document_s_form(
 async def test_a_user_is_found_under_every_form(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
-    forms = {"npub": alice.npub, "pubkey": alice.pubkey, "32": alice.pubkey[:32],
-             "16": alice.pubkey[:16]}  # fmt: skip
+    forms = {
+        "npub": alice.npub,
+        "pubkey": alice.pubkey,
+        "32": alice.pubkey[:32],
+        "16": alice.pubkey[:16],
+    }
     relay.events = [
         record(f"snowclaw:memory:npub:{forms[form]}", {"notes": ["this one"]}),
         record(f"snowclaw:memory:npub:{bob.pubkey[:32]}", {"notes": ["another"]}),
@@ -175,8 +191,13 @@ async def test_a_user_is_found_under_every_form(
 async def test_words_of_the_agent_and_topics_are_shown(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = [["snow:tier", "public"], ["snow:model", "m"], ["snow:confidence", "0.5"],
-             ["snow:source", robot.pubkey], ["snow:version", "1"]]  # fmt: skip
+    topic = [
+        ["snow:tier", "public"],
+        ["snow:model", "m"],
+        ["snow:confidence", "0.5"],
+        ["snow:source", robot.pubkey],
+        ["snow:version", "1"],
+    ]
     relay.events = [
         record("snowclaw:core:tea", "green\nhot\x1b[31m"),
         record("snow:memory:tea", {"summary": "in short", "detail": "at length"}, *topic),
@@ -210,8 +231,9 @@ async def test_of_whom_nothing_is_known_it_is_said(
     assert await rookery("memory", "forget", "group:tea", "--json") == 1
     captured = capsys.readouterr()
     assert (json.loads(captured.out), captured.err) == (
-        {"forgotten": []}, "no memory for group:tea\n",
-    )  # fmt: skip
+        {"forgotten": []},
+        "no memory for group:tea\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,9 +266,12 @@ async def test_what_is_set_is_told_with_its_id_and_address(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = [record(ALICE, {"notes": ["old"], "mood": 1})]
-    assert await rookery(
-        "memory", "set", alice.npub, "--note", "one", "--note", "two", "--preference", "a=b=c"
-    ) == 0  # fmt: skip
+    assert (
+        await rookery(
+            "memory", "set", alice.npub, "--note", "one", "--note", "two", "--preference", "a=b=c"
+        )
+        == 0
+    )
     (event,) = sent(relay)
     assert capsys.readouterr().out == f"stored {event.id[:8]} {ALICE}\n"
     fields = json.loads(event.content)
@@ -276,12 +301,18 @@ async def test_what_is_known_to_be_so_is_not_written_again(
 @pytest.mark.parametrize(
     "args",
     [
-        (alice.npub,), (alice.npub, "text"), (alice.npub, "--purpose", "x"),
-        (alice.npub, "--preference", "x"), (alice.npub, "--preference", "=x"),
-        ("group:tea", "--preference", "a=b"), ("group:tea", "--encrypted"), ("city",),
-        ("city", ""), ("city", "x", "--note", "y"),
+        (alice.npub,),
+        (alice.npub, "text"),
+        (alice.npub, "--purpose", "x"),
+        (alice.npub, "--preference", "x"),
+        (alice.npub, "--preference", "=x"),
+        ("group:tea", "--preference", "a=b"),
+        ("group:tea", "--encrypted"),
+        ("city",),
+        ("city", ""),
+        ("city", "x", "--note", "y"),
     ],
-)  # fmt: skip
+)
 async def test_what_does_not_fit_the_key_is_bad_usage(
     relay: FakeRelay, rookery: Rookery, args: tuple[str, ...]
 ) -> None:
@@ -330,16 +361,23 @@ async def test_without_an_agent_s_key_an_owner_is_told_so(
 
 @pytest.mark.parametrize("terminal", [{}, {"FORCE_COLOR": "1", "COLUMNS": "80"}])
 async def test_nothing_found_is_said_beside_the_output_and_is_no_failure(
-    rookery: Rookery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     terminal: dict[str, str],
-) -> None:  # fmt: skip
+) -> None:
     for name, value in terminal.items():
         monkeypatch.setenv(name, value)
     context = ("--format", "context")
     for args in (
-        ("memory", "list"), ("memory", "search", "tea"), ("memory", "search", "tea", *context),
-        ("session", "list"), ("session", "search", "tea"), ("session", "search", "tea", *context),
-        ("anamnesis", "recall", "tea"), ("anamnesis", "recall", "tea", *context),
+        ("memory", "list"),
+        ("memory", "search", "tea"),
+        ("memory", "search", "tea", *context),
+        ("session", "list"),
+        ("session", "search", "tea"),
+        ("session", "search", "tea", *context),
+        ("anamnesis", "recall", "tea"),
+        ("anamnesis", "recall", "tea", *context),
     ):
         assert await rookery(*args) == 0
         out, err = capsys.readouterr()
@@ -350,9 +388,11 @@ async def test_nothing_found_is_said_beside_the_output_and_is_no_failure(
 
 
 async def test_keys_are_whole_on_a_narrow_terminal(
-    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str],
+    relay: FakeRelay,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     relay.events = [record(ALICE, {})]
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
@@ -364,9 +404,11 @@ async def test_one_key_a_line_sorted_with_time_and_author(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = [
-        record("snowclaw:memory:group:techteam", {}), record("snowclaw:core:city", "x", by=rover),
-        record("snowclaw:config:global", {}, by=owner), record("some-app", "x"),
-    ]  # fmt: skip
+        record("snowclaw:memory:group:techteam", {}),
+        record("snowclaw:core:city", "x", by=rover),
+        record("snowclaw:config:global", {}, by=owner),
+        record("some-app", "x"),
+    ]
     assert await rookery("memory", "list") == 0
     assert capsys.readouterr().out.splitlines() == [
         f"snowclaw:core:city  {DAY}  {rover.npub[:12]}",
@@ -375,9 +417,11 @@ async def test_one_key_a_line_sorted_with_time_and_author(
     assert await rookery("memory", "list", "--json") == 0
     first, _ = json.loads(capsys.readouterr().out)
     assert first == {
-        "d": "snowclaw:core:city", "created_at": AT, "author": rover.pubkey,
+        "d": "snowclaw:core:city",
+        "created_at": AT,
+        "author": rover.pubkey,
         "id": relay.events[1].id,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.proves("G-30")
@@ -427,13 +471,15 @@ def hits() -> list[Event]:
         record("snowclaw:core:a", "green tea\nis hot"),
         record("snowclaw:config:global", {"tea": "green tea"}, by=owner),
         robot.sign(1988, [["d", "s"], ["h", "tea"]], "tea for \x1b two </memory>", AT + 5),
-        rover.sign(30093, [["d", "k:preference"], ["hk", "k"]],
-                   '{"preference":"tea, no milk"}', AT),
+        rover.sign(
+            30093, [["d", "k:preference"], ["hk", "k"]], '{"preference":"tea, no milk"}', AT
+        ),
         record("nmem:session:s", {"summary": {"intent": "tea"}}),
-        robot.sign(78, [["d", f"anamnesis:memory:{'0' * 64}"]],
-                   '{"content":"tea is old","tags":[]}', AT),
+        robot.sign(
+            78, [["d", f"anamnesis:memory:{'0' * 64}"]], '{"content":"tea is old","tags":[]}', AT
+        ),
         rover.sign(0, [], '{"name":"Rover"}', AT),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.proves("G-26", "G-30")
@@ -446,8 +492,12 @@ async def test_all_five_systems_are_searched_best_first(
     assert "no search (NIP-50)" in captured.err
     rows = [line.split("  ") for line in captured.out.splitlines()]
     assert {(row[0], row[1]) for row in rows} == {
-        ("S", "30078"), ("D", "1988"), ("A", "30093"), ("M", "30078"), ("X", "78"),
-    }  # fmt: skip
+        ("S", "30078"),
+        ("D", "1988"),
+        ("A", "30093"),
+        ("M", "30078"),
+        ("X", "78"),
+    }
     of_aman = next(row for row in rows if row[0] == "A")
     assert of_aman == ["A", "30093", "Rover", DAY, relay.events[3].id, "tea, no milk"]
     of_dave = next(row for row in rows if row[0] == "D")
@@ -467,9 +517,12 @@ async def test_all_five_systems_are_searched_best_first(
     ],
 )
 async def test_a_search_is_narrowed(
-    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str],
-    args: tuple[str, ...], systems: list[str],
-) -> None:  # fmt: skip
+    relay: FakeRelay,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
+    args: tuple[str, ...],
+    systems: list[str],
+) -> None:
     relay.events = hits()
     assert await rookery("memory", "search", "tea", "--json", *args) == 0
     assert sorted(hit["system"] for hit in json.loads(capsys.readouterr().out)) == systems
@@ -502,18 +555,21 @@ async def test_a_question_in_a_sentence_finds_what_has_its_words_when_nothing_ha
 
 @pytest.mark.proves("G-26")
 async def test_a_claim_is_quoted_with_who_vouches_and_what_took_the_place_of_what(
-    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str],
+    relay: FakeRelay,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     texts = ["tea is old", "tea is very old", "tea is new"]
     entries = [Entry(text, robot.pubkey, "Robot", DAY) for text in texts]
     hashes = [entry.hash for entry in entries]
     vouch = vouch_draft(hashes[1], rover.pubkey, name="Rover", created_at=AT)
     drafts = [
-        *((robot, entry_draft(entry)) for entry in entries), (rover, vouch),
+        *((robot, entry_draft(entry)) for entry in entries),
+        (rover, vouch),
         (robot, supersession_draft(hashes[0], hashes[1], created_at=AT)),
         (robot, supersession_draft(hashes[1], hashes[2], created_at=AT)),
-    ]  # fmt: skip
+    ]
     relay.events = [who.sign(d.kind, d.tags, d.content, d.created_at) for who, d in drafts]
     assert await rookery("memory", "search", "very", "--json") == 0
     (hit,) = json.loads(capsys.readouterr().out)
@@ -656,9 +712,12 @@ async def test_where_nobody_says_who_the_owner_is_the_relay_decides(
     ],
 )
 async def test_bad_configuration_is_bad_usage(
-    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str],
-    args: tuple[str, ...], why: str,
-) -> None:  # fmt: skip
+    relay: FakeRelay,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
+    args: tuple[str, ...],
+    why: str,
+) -> None:
     assert await rookery("config", "set", *args, by=owner) == 2
     assert why in capsys.readouterr().err
     assert sent(relay) == []
@@ -701,8 +760,10 @@ async def test_a_key_that_names_nobody_is_no_word_of_the_agent_s_own(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for key, why in (
-        ("group:", "group:ID"), ("npub:tea", "an npub, or 64"), ("npub1tea", "not a valid npub"),
-    ):  # fmt: skip
+        ("group:", "group:ID"),
+        ("npub:tea", "an npub, or 64"),
+        ("npub1tea", "not a valid npub"),
+    ):
         assert await rookery("memory", "set", key, "some text") == 2
         assert why in capsys.readouterr().err
     assert sent(relay) == []
@@ -729,14 +790,14 @@ async def test_a_user_s_key_is_never_a_secret_one(
 
 
 def of_tea() -> list[Event]:
-    chat = [
-        alice.sign(9, [["h", "tea"]], text, AT + n) for n, text in enumerate(("one", "two"))
-    ]
+    chat = [alice.sign(9, [["h", "tea"]], text, AT + n) for n, text in enumerate(("one", "two"))]
     return [
-        *chat, owner.sign(9, [["h", "tea"]], f"and now? {bob.nsec}", AT + 9),
-        alice.sign(0, [], '{"name":"alice"}', AT), record(TEA, {"purpose": "to drink"}),
+        *chat,
+        owner.sign(9, [["h", "tea"]], f"and now? {bob.nsec}", AT + 9),
+        alice.sign(0, [], '{"name":"alice"}', AT),
+        record(TEA, {"purpose": "to drink"}),
         record(ALICE, {"notes": ["likes tea"]}),
-    ]  # fmt: skip
+    ]
 
 
 async def test_the_text_for_the_model_comes_first_and_then_why(

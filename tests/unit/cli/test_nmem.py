@@ -49,9 +49,13 @@ def here(home: Path) -> Iterator[Database]:
     with cache(settings.db, cache_key({}, None, settings.data / "nmem.key")) as database:
         a_session(database)
         told(
-            database, "PostToolUse", NOW + 50, "t", tool_name="Grep",
+            database,
+            "PostToolUse",
+            NOW + 50,
+            "t",
+            tool_name="Grep",
             tool_input={"pattern": "heron"},
-        )  # fmt: skip
+        )
         yield database
 
 
@@ -83,9 +87,15 @@ def test_a_session_that_begins_beyond_all_calendars_is_told_by_its_number(
 def test_a_search_prints_an_array_or_ids(here: Database, nmem: Nmem) -> None:
     (found,) = as_json(nmem("search", "heron"))
     assert list(found) == [
-        "id", "timestamp", "obs_type", "content_preview", "file_path", "session_id", "is_pinned",
+        "id",
+        "timestamp",
+        "obs_type",
+        "content_preview",
+        "file_path",
+        "session_id",
+        "is_pinned",
         "event_id",
-    ]  # fmt: skip
+    ]
     (whole,) = as_json(nmem("search", "heron", "--full"))
     assert (whole["content"], whole["tool_name"], whole["project"]) == ("heron", "Grep", "rook")
     assert nmem("search", "unicorn", "--ids") == (0, "", "nothing found\n")
@@ -110,8 +120,9 @@ def test_the_status_tells_of_the_file_and_of_what_waits(here: Database, nmem: Nm
     status = as_json(nmem("status", "--json"))
     assert status["file"] == str(here.path)
     assert status["bytes"] > 0
-    assert [status[name] for name in ("sessions", "prompts", "observations", "pinned", "waiting")
-            ] == [2, 1, 4, 0, 7]  # fmt: skip
+    assert [
+        status[name] for name in ("sessions", "prompts", "observations", "pinned", "waiting")
+    ] == [2, 1, 4, 0, 7]
     assert status["last_session"]["id"] == "t"
     code, out, _ = nmem("status")
     assert code == 0
@@ -152,8 +163,10 @@ def test_a_mark_prints_its_number_and_keeps_no_secret(nmem: Nmem) -> None:
 @pytest.mark.usefixtures("here")
 def test_the_context_is_that_of_the_project(nmem: Nmem) -> None:
     assert nmem("context", "--project", 'a "b"') == (
-        0, 'No context available for project "a "b"".\n', ""
-    )  # fmt: skip
+        0,
+        'No context available for project "a "b"".\n',
+        "",
+    )
     assert nmem("pin", "4")[0] == 0
     code, out, _ = nmem("context")
     assert (code, out) == (0, "# nmem context\n\n## rook\n- #4 search heron (pinned)\n")
@@ -163,13 +176,16 @@ def test_the_context_is_that_of_the_project(nmem: Nmem) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_purge_deletes_only_when_that_is_confirmed(nmem: Nmem) -> None:
     assert nmem("purge", "--session", "s") == (
-        0, "would delete 3 observations, 1 prompts, 1 sessions; add --confirm to do it\n", ""
-    )  # fmt: skip
+        0,
+        "would delete 3 observations, 1 prompts, 1 sessions; add --confirm to do it\n",
+        "",
+    )
     assert as_json(nmem("status", "--json"))["observations"] == 4
     code, told, warned = nmem("purge", "--type", "search", "--confirm", "--json")
     assert (code, json.loads(told)) == (
-        0, {"observations": 1, "prompts": 0, "sessions": 0, "deleted": True},
-    )  # fmt: skip
+        0,
+        {"observations": 1, "prompts": 0, "sessions": 0, "deleted": True},
+    )
     assert warned.startswith("not deleted at the relay yet: ws://127.0.0.1:1 does not answer")
     assert nmem("purge", "--older-than", "1d", "--project", "rook", "--confirm")[1] == (
         "deleted 3 observations, 1 prompts, 2 sessions\n"

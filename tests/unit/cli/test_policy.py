@@ -67,9 +67,7 @@ def as_values(event: Event) -> dict[str, Any]:
     return fields
 
 
-def answer(
-    capsys: pytest.CaptureFixture[str], *args: str
-) -> tuple[int, dict[str, Any]]:
+def answer(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, Any]]:
     """Exit code and JSON of `rookery policy …`."""
     capsys.readouterr()
     code = run(["policy", *args, "--json"])
@@ -143,21 +141,21 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
     written(
         tmp_path,
         a=f'[actors]\nowners = ["{owner.npub}"]\n'
-          '[[actors.household]]\n'
-          f'name = "attic"\nowner = "{bob.npub}"\nagents = ["{robot.npub}"]\n'
-          '[limits]\ncreated_at_lower = 1209600\n'
-          '[[rule]]\nname = "articles"\nmatch = { kinds = [30023, 40, "1000-1999"] }\n'
-          'except = { d_prefix = "draft:" }\nwrite = ["owner"]\nrequire = ["title"]\n'
-          '[[rule]]\nname = "slowly"\nmatch = { kinds = [9], h = ["tea"] }\n'
-          'rate = { per = "author", burst = 5, per_minute = 30 }\n'
-          '[[rule]]\nname = "sparing"\nmatch = { kinds = [30023] }\n'
-          'quota = { per = "author", events = 100 }\n'
-          '[[rule]]\nname = "stay"\nmatch = { kinds = [0] }\nread = ["member", "tag:scope"]\n'
-          '[[retention]]\nname = "final"\nmatch = { kinds = [30023] }\nkeep = "first"\n'
-          '[[retention]]\nname = "dear"\nmatch = { kinds = [20] }\nnever = true\n'
-          f'[memory]\nreject_patterns = ["x+y"]\n[memory.envelopes]\nkeys = ["{bob.npub}"]\n'
-          '[memory.aman]\nanonymous_read = "encrypted"\n',
-    )  # fmt: skip
+        "[[actors.household]]\n"
+        f'name = "attic"\nowner = "{bob.npub}"\nagents = ["{robot.npub}"]\n'
+        "[limits]\ncreated_at_lower = 1209600\n"
+        '[[rule]]\nname = "articles"\nmatch = { kinds = [30023, 40, "1000-1999"] }\n'
+        'except = { d_prefix = "draft:" }\nwrite = ["owner"]\nrequire = ["title"]\n'
+        '[[rule]]\nname = "slowly"\nmatch = { kinds = [9], h = ["tea"] }\n'
+        'rate = { per = "author", burst = 5, per_minute = 30 }\n'
+        '[[rule]]\nname = "sparing"\nmatch = { kinds = [30023] }\n'
+        'quota = { per = "author", events = 100 }\n'
+        '[[rule]]\nname = "stay"\nmatch = { kinds = [0] }\nread = ["member", "tag:scope"]\n'
+        '[[retention]]\nname = "final"\nmatch = { kinds = [30023] }\nkeep = "first"\n'
+        '[[retention]]\nname = "dear"\nmatch = { kinds = [20] }\nnever = true\n'
+        f'[memory]\nreject_patterns = ["x+y"]\n[memory.envelopes]\nkeys = ["{bob.npub}"]\n'
+        '[memory.aman]\nanonymous_read = "encrypted"\n',
+    )
     assert run(["policy", "show", str(tmp_path)]) == 0
     page = capsys.readouterr().out
     for line in (
@@ -244,9 +242,9 @@ def test_of_a_households_event_the_words_of_read_mean_its_own_people(
     written(
         files,
         a=f'[actors]\nagents = ["{alice.npub}"]\n'
-          '[[actors.household]]\n'
-          f'name = "attic"\nowner = "{bob.npub}"\nagents = ["{robot.npub}"]\n',
-    )  # fmt: skip
+        "[[actors.household]]\n"
+        f'name = "attic"\nowner = "{bob.npub}"\nagents = ["{robot.npub}"]\n',
+    )
     config = {"kind": 30078, "pubkey": bob.npub, "tags": [["d", "snowclaw:config:global"]]}
     path = saved(tmp_path, config)
     assert answer(capsys, "explain", path, "--read", word, "--data", str(files))[0] == 0
@@ -273,9 +271,14 @@ def test_explain_follows_an_event_to_what_it_points_to(
     rule = "what is said of memory entries outside groups"
     for number, text in enumerate(["of the group", "of nobody"]):
         hashed = content_hash(text)
-        found = {"kind": 30078, "pubkey": robot.npub, "tags": [
-            ["d", f"anamnesis:vouch:{hashed}"], ["x", hashed],
-        ]}  # fmt: skip
+        found = {
+            "kind": 30078,
+            "pubkey": robot.npub,
+            "tags": [
+                ["d", f"anamnesis:vouch:{hashed}"],
+                ["x", hashed],
+            ],
+        }
         path = saved(tmp_path, found)
         if number == 0:
             robots = [["h", "tea"], ["p", robot.pubkey]]
@@ -365,9 +368,14 @@ def test_explain_says_who_of_a_group_reads_it(
 ) -> None:
     path = saved(tmp_path, as_values(SAID))
     for viewer, code in (
-        (alice.npub, 0), ("author", 0), ("owner", 0), (owner.pubkey, 0),
-        (stranger.npub, 1), ("nobody", 1), ("agent", 1),
-    ):  # fmt: skip
+        (alice.npub, 0),
+        ("author", 0),
+        ("owner", 0),
+        (owner.pubkey, 0),
+        (stranger.npub, 1),
+        ("nobody", 1),
+        ("agent", 1),
+    ):
         got, told = answer(capsys, "explain", path, "--data", str(home), "--read", viewer)
         assert (got, told["readable"]) == (code, code == 0), viewer
         assert [step["rule"] for step in told["steps"]] == ["rows of a group"]
@@ -405,26 +413,38 @@ def test_cases_run_against_the_folder_here(
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (CASE.format(by="x", want="acept"), '4: want of a case about writing cannot be "acept"; '
-                                            'did you mean "accept"?'),
+        (
+            CASE.format(by="x", want="acept"),
+            '4: want of a case about writing cannot be "acept"; did you mean "accept"?',
+        ),
         (CASE.format(by="x", want="shown"), "4: want of a case about writing cannot be"),
-        (CASE.format(by="x", want="accept") + 'reads = "y"\n',
-         '4: want of a case with reads cannot be "accept"'),
-        ('[[case]]\nsays = "x"\nevent = { kind = 1, content = 5 }\nwant = "accept"\n',
-         "3: content must be a text"),
+        (
+            CASE.format(by="x", want="accept") + 'reads = "y"\n',
+            '4: want of a case with reads cannot be "accept"',
+        ),
+        (
+            '[[case]]\nsays = "x"\nevent = { kind = 1, content = 5 }\nwant = "accept"\n',
+            "3: content must be a text",
+        ),
         ('[[case]]\nsays = "x"\nevent = { kind = 1, age = "5" }\nwant = "accept"\n', "3: age must"),
-        ('[[case]]\nsays = "x"\nevent = { kind = 1 }\nwant = "accept"\ngiven = { kinds = 5 }\n',
-         "5: kinds must be a list of numbers"),
-        ('preset = "grup"\n' + CASE.format(by="x", want="accept"),
-         '1: there is no preset "grup"; did you mean "group"?'),
+        (
+            '[[case]]\nsays = "x"\nevent = { kind = 1 }\nwant = "accept"\ngiven = { kinds = 5 }\n',
+            "5: kinds must be a list of numbers",
+        ),
+        (
+            'preset = "grup"\n' + CASE.format(by="x", want="accept"),
+            '1: there is no preset "grup"; did you mean "group"?',
+        ),
         ("[[case]]\nsays = \n", "2: is not TOML"),
         ("policy = 5\n" + CASE.format(by="x", want="accept"), "1: policy must be a text"),
         ('preset = "group"\n', " has no [[case]]"),
-        ('policy = """\n[[rule]]\nname = "x"\nwrite = ["ownr"]\n"""\n'
-         + CASE.format(by="x", want="accept"),
-         '4: unknown who-word "ownr" in write; did you mean "owner"?'),
+        (
+            'policy = """\n[[rule]]\nname = "x"\nwrite = ["ownr"]\n"""\n'
+            + CASE.format(by="x", want="accept"),
+            '4: unknown who-word "ownr" in write; did you mean "owner"?',
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_fault_in_a_table_of_cases_is_told_by_its_line(
     tmp_path: Path, text: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -458,8 +478,8 @@ def test_diff_says_what_new_policies_would_have_made_of_the_history(
     written(
         new,
         z='[[rule]]\nname = "owners write notes"\nmatch = { kinds = [1] }\nwrite = ["owner"]\n'
-          '[[rule]]\nname = "minutes"\nmatch = { kinds = [9] }\nread = ["owner", "author"]\n',
-    )  # fmt: skip
+        '[[rule]]\nname = "minutes"\nmatch = { kinds = [9] }\nread = ["owner", "author"]\n',
+    )
     assert run(["policy", "diff", str(new), "--data", str(home)]) == 0
     page = capsys.readouterr().out
     assert page.startswith(
@@ -476,8 +496,9 @@ def test_diff_says_what_new_policies_would_have_made_of_the_history(
     code, told = answer(capsys, "diff", str(home), str(new), "--data", str(home))
     assert code == 0
     assert [(each["effect"], each["rule"], each["line"]) for each in told["findings"]] == [
-        ("refuse", "owners write notes", 1), ("hide", "minutes", 5)
-    ]  # fmt: skip
+        ("refuse", "owners write notes", 1),
+        ("hide", "minutes", 5),
+    ]
     # The other way round what would be refused is taken, and what would be hidden is shown.
     code, told = answer(capsys, "diff", str(new), str(home), "--data", str(home))
     assert [(each["effect"], each["rule"]) for each in told["findings"]] == [("show", "minutes")]

@@ -104,13 +104,17 @@ def test_each_tool_has_its_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "output"), [each for each in EXAMPLES if " log" not in each[0]],
+    ("command", "output"),
+    [each for each in EXAMPLES if " log" not in each[0]],
     ids=[command for command, _ in EXAMPLES if " log" not in command],
-)  # fmt: skip
+)
 def test_a_tool_prints_what_stands_on_the_page(
-    tmp_path: Path, command: str, output: str, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: str,
+    output: str,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     prepared(tmp_path)
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
@@ -121,9 +125,7 @@ def test_a_tool_prints_what_stands_on_the_page(
 
 def test_the_log_prints_what_stands_on_the_page() -> None:
     [(_, output)] = [each for each in EXAMPLES if " log" in each[0]]
-    refusal = Refusal(
-        1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3"
-    )
+    refusal = Refusal(1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3")
     line = "2026-05-04 12:34:56" + refusal_told(refusal)[19:] + "\n"
     assert re.fullmatch(pattern(output), line)
 

@@ -204,9 +204,14 @@ async def test_a_tree_is_imported_each_file_under_its_own_session(
     ],
 )
 async def test_what_cannot_be_done_is_said(
-    rookery: Rookery, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    args: tuple[str, ...], code: int, said: str,
-) -> None:  # fmt: skip
+    rookery: Rookery,
+    file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    args: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
     (tmp_path / "other.jsonl").write_bytes(DATA)
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "empty").mkdir()
@@ -278,9 +283,11 @@ async def test_list_shows_title_status_notes_and_time(
 
 
 async def test_a_list_on_a_narrow_terminal_has_its_ids_in_one_piece(
-    rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str],
+    rookery: Rookery,
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     await rookery("import", str(file))
     capsys.readouterr()
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -348,10 +355,18 @@ async def test_show_tells_permissions_modes_and_outputs_without_a_call(
     said = [row for row in capsys.readouterr().out.splitlines() if row.startswith("  ")]
     request = '  may Bash run? {"command":"rm x"}'
     assert said == [
-        request, "  → allowed", request, "  → denied: no", request, "  → no answer",
-        "  permission mode: plan", "  Glob", "  → 2 files",
-        "  cut", "  (cut: `rookery session export` has all of it)",
-    ]  # fmt: skip
+        request,
+        "  → allowed",
+        request,
+        "  → denied: no",
+        request,
+        "  → no answer",
+        "  permission mode: plan",
+        "  Glob",
+        "  → 2 files",
+        "  cut",
+        "  (cut: `rookery session export` has all of it)",
+    ]
     assert await rookery("show", "x", "--full") == 0
     out = capsys.readouterr().out
     assert "  → 2 files\n  → a\n  b\n" in out
@@ -475,9 +490,16 @@ async def test_import_tells_its_result_as_json(
 ) -> None:
     assert await rookery("import", str(file), "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "session": SESSION, "lines": 4, "notes": 4, "archive": 4, "stored": 8, "duplicates": 0,
-        "refused": [], "others": 0, "file": str(file),
-    }  # fmt: skip
+        "session": SESSION,
+        "lines": 4,
+        "notes": 4,
+        "archive": 4,
+        "stored": 8,
+        "duplicates": 0,
+        "refused": [],
+        "others": 0,
+        "file": str(file),
+    }
     put(file, line(message="anew"))
     assert await rookery("import", str(file)) == 0
     assert "the relay has 8 other events of this session" in capsys.readouterr().err
@@ -525,9 +547,13 @@ async def test_pns_derives_wraps_and_unwraps(
     ],
 )
 async def test_pns_says_what_is_wrong(
-    rookery: Rookery, said_to: Callable[[bytes], None], capsys: pytest.CaptureFixture[str],
-    command: str, given: bytes, said: str,
-) -> None:  # fmt: skip
+    rookery: Rookery,
+    said_to: Callable[[bytes], None],
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    given: bytes,
+    said: str,
+) -> None:
     said_to(given)
     assert await rookery("pns", command) == 1
     assert said in capsys.readouterr().err

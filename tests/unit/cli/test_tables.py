@@ -8,8 +8,10 @@ from relay.cli.tables import Column, Holds, print_table
 from tests.cast import alice, bob
 
 COLUMNS = (
-    Column("author", Holds.KEY), Column("events", Holds.NUMBER), Column("said"),
-)  # fmt: skip
+    Column("author", Holds.KEY),
+    Column("events", Holds.NUMBER),
+    Column("said"),
+)
 ROWS = [
     (alice.npub, "1,234,567", "words and more words " * 8),
     (bob.npub, "1", ""),
@@ -25,9 +27,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.parametrize("width", [40, 80, 100, 120, 200])
 @pytest.mark.parametrize("is_framed", [True, False])
 def test_keys_and_numbers_are_whole_on_a_line_at_any_width(
-    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, *,
+    terminal: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    width: int,
+    *,
     is_framed: bool,
-) -> None:  # fmt: skip
+) -> None:
     terminal.setenv("COLUMNS", str(width))
     print_table(COLUMNS, ROWS, is_framed=is_framed)
     out = capsys.readouterr().out

@@ -19,11 +19,17 @@ def test_what_is_counted_agrees_with_its_number(number: int, words: str) -> None
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (0, "just now"), (59, "just now"), (60, "1 minute ago"), (3_599, "59 minutes ago"),
-        (3_600, "1 hour ago"), (86_399, "23 hours ago"), (2 * 86_400, "2 days ago"),
-        (5_000 * 86_400, "5,000 days ago"), (-1, "ahead of this clock"),
+        (0, "just now"),
+        (59, "just now"),
+        (60, "1 minute ago"),
+        (3_599, "59 minutes ago"),
+        (3_600, "1 hour ago"),
+        (86_399, "23 hours ago"),
+        (2 * 86_400, "2 days ago"),
+        (5_000 * 86_400, "5,000 days ago"),
+        (-1, "ahead of this clock"),
     ],
-)  # fmt: skip
+)
 def test_an_age_is_told_in_its_largest_unit(seconds: int, words: str) -> None:
     assert age_of(NOW - seconds, NOW) == words
 

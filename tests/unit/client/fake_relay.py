@@ -87,10 +87,15 @@ class FakeRelay:
         self.frame_bytes = 500_000
         """Of a negentropy message."""
         self.on: dict[str, Answer] = {
-            "EVENT": self.take, "REQ": self.answer, "COUNT": self.count, "CLOSE": self.close,
-            "AUTH": self.log_in, "NEG-OPEN": self.negotiate, "NEG-MSG": self.negotiate,
+            "EVENT": self.take,
+            "REQ": self.answer,
+            "COUNT": self.count,
+            "CLOSE": self.close,
+            "AUTH": self.log_in,
+            "NEG-OPEN": self.negotiate,
+            "NEG-MSG": self.negotiate,
             "NEG-CLOSE": self.end_negotiation,
-        }  # fmt: skip
+        }
         self.port = 0
         self._bell = Bell()
 

@@ -47,9 +47,13 @@ def a_session(database: Database, session: str = "s", at: int = NOW, edits: int 
     told(database, "UserPromptSubmit", at + 1, session, prompt=f"work on {session}")
     for number in range(edits):
         told(
-            database, "PostToolUse", at + 2 + number, session, tool_name="Edit",
+            database,
+            "PostToolUse",
+            at + 2 + number,
+            session,
+            tool_name="Edit",
             tool_input={"file_path": f"/w/{session}/{number}.py"},
-        )  # fmt: skip
+        )
     told(database, "Stop", at + 2 + edits, session)
 
 

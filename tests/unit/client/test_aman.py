@@ -50,9 +50,11 @@ def no_key_around(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def aman(
-    fake: FakeRelay, signer: SecretKey = robot, key: str | bytes | None = None,
+    fake: FakeRelay,
+    signer: SecretKey = robot,
+    key: str | bytes | None = None,
     folder: Path | None = None,
-) -> AsyncIterator[Aman]:  # fmt: skip
+) -> AsyncIterator[Aman]:
     client = Client(fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
     async with client, Aman(client, signer, key, folder=folder) as memory:
         yield memory
@@ -75,14 +77,21 @@ async def test_what_is_written_is_what_the_original_writes(fake: FakeRelay) -> N
     async with aman(fake) as memory:
         await memory.set_preference("user-1", "prefer_speed")
         await memory.add_tool(
-            "hk", "weather", success=True, content="sunny", sender_id="user-1",
+            "hk",
+            "weather",
+            success=True,
+            content="sunny",
+            sender_id="user-1",
             created_at=1_700_000_002,
-        )  # fmt: skip
+        )
     preference, tool = fake.events
     assert preference.tags == [
-        ["d", "user-1:preference"], ["k", "aman_preference"], ["hk", "user-1"], ["v", "1"],
+        ["d", "user-1:preference"],
+        ["k", "aman_preference"],
+        ["hk", "user-1"],
+        ["v", "1"],
         ["ts", str(NOW)],
-    ]  # fmt: skip
+    ]
     assert preference.content == GOLDEN["plain"][0]["payload_json"]
     assert tool.d == "hk:74a3c70d8b877ec0452e1bb9b3ab0bfd683747757919ffbaef4e8bb4196ecd5c"
     assert (preference.created_at, tool.created_at) == (NOW, 1_700_000_002)
@@ -93,9 +102,13 @@ async def test_each_method_writes_its_kind_under_its_address(fake: FakeRelay) ->
         await everything(memory)
         await memory.clear("u", "user-1")
     assert [(event.kind, event.d.split(":")[1][:12]) for event in fake.events] == [
-        (30093, "preference"), (30094, "summary"), (30095, fake.events[2].d[2:14]),
-        (30095, fake.events[3].d[2:14]), (30097, "subscription"), (30096, fake.events[5].d[2:14]),
-    ]  # fmt: skip
+        (30093, "preference"),
+        (30094, "summary"),
+        (30095, fake.events[2].d[2:14]),
+        (30095, fake.events[3].d[2:14]),
+        (30097, "subscription"),
+        (30096, fake.events[5].d[2:14]),
+    ]
 
 
 @pytest.mark.proves("A-10")
@@ -105,8 +118,9 @@ async def test_two_versions_in_one_second_have_two_times(fake: FakeRelay) -> Non
         await memory.set_preference("u", "two")
         assert await memory.get_preference("u") == Preference("u", "two", NOW + 1)
     assert [(event.created_at, event.tag("ts")) for event in fake.events] == [
-        (NOW, str(NOW)), (NOW + 1, str(NOW + 1)),
-    ]  # fmt: skip
+        (NOW, str(NOW)),
+        (NOW + 1, str(NOW + 1)),
+    ]
 
 
 async def test_unknown_fields_of_the_stored_version_are_kept(fake: FakeRelay) -> None:
@@ -271,9 +285,11 @@ async def test_a_snapshot_is_one_query_by_history_key(fake: FakeRelay) -> None:
         await memory.snapshot("u")
     (question,) = fake.verbs("REQ")
     assert {**question[2], "limit": 0} == {
-        "kinds": [30093, 30094, 30095, 30096, 30097], "authors": [robot.pubkey], "#hk": ["u"],
+        "kinds": [30093, 30094, 30095, 30096, 30097],
+        "authors": [robot.pubkey],
+        "#hk": ["u"],
         "limit": 0,
-    }  # fmt: skip
+    }
     assert memory.shortfall == ""
 
 
@@ -419,10 +435,14 @@ async def test_the_relay_is_replayed_into_the_tables_of_the_original(
             assert len(rows(path, "tool_history")) == 2
     (preference,) = rows(path, "preferences")
     assert preference == {
-        "history_key": "u", "preference": "prefer_speed", "updated_at": "2023-11-14 22:13:20",
-        "nostr_event_id": fake.events[0].id, "nostr_created_at": "2023-11-14 22:13:20",
-        "nostr_relay": fake.url, "nostr_schema_version": 1,
-    }  # fmt: skip
+        "history_key": "u",
+        "preference": "prefer_speed",
+        "updated_at": "2023-11-14 22:13:20",
+        "nostr_event_id": fake.events[0].id,
+        "nostr_created_at": "2023-11-14 22:13:20",
+        "nostr_relay": fake.url,
+        "nostr_schema_version": 1,
+    }
     weather = next(row for row in rows(path, "tool_history") if row["tool_name"] == "weather")
     assert (weather["success"], weather["sender_id"], weather["group_id"]) == (1, "user-1", None)
 

@@ -72,9 +72,13 @@ async def test_a_memory_is_written_as_its_document_has_it(fake: FakeRelay) -> No
     agent = SecretKey.parse(GOLDEN["keys"]["agent"]["nsec"])
     async with memory_of(fake, agent, wanted["created_at"], author=author) as memory:
         hashed = await memory.remember(
-            entry["content"], entry["memory_type"], entry["parent_refs"], entry["confidence"],
-            entry["tags"], entry["context"],
-        )  # fmt: skip
+            entry["content"],
+            entry["memory_type"],
+            entry["parent_refs"],
+            entry["confidence"],
+            entry["tags"],
+            entry["context"],
+        )
     assert hashed == entry["content_hash"]
     (event,) = fake.events
     assert event.id == wanted["id"]
@@ -86,9 +90,7 @@ async def test_without_an_author_it_is_the_key(fake: FakeRelay) -> None:
         await memory.vouch(B)
     document, said = (json.loads(event.content) for event in fake.events)
     assert document["author"] == {"id": robot.pubkey, "name": robot.pubkey}
-    assert said == {
-        "id": robot.pubkey, "timestamp": "2026-02-25T06:13:20Z", "confidence": 1.0
-    }  # fmt: skip
+    assert said == {"id": robot.pubkey, "timestamp": "2026-02-25T06:13:20Z", "confidence": 1.0}
     with pytest.raises(Invalid, match=r"author\.name must be a string"):
         Anamnesis(fake.url, robot, {"id": "x"})
 
@@ -182,8 +184,10 @@ async def test_a_correction_is_a_new_memory_and_a_pointer_to_it(fake: FakeRelay)
     assert json.loads(new.content)["parent_refs"] == [A, C]
     assert new.tag("h") == "den"
     assert [list(tag) for tag in pointer.tags] == [
-        ["d", f"anamnesis:superseded:{A}"], ["x", A], ["X", B]
-    ]  # fmt: skip
+        ["d", f"anamnesis:superseded:{A}"],
+        ["x", A],
+        ["X", B],
+    ]
     assert json.loads(pointer.content) == {"superseded_by": B}
 
 
@@ -326,15 +330,20 @@ async def test_a_walk_asks_for_many_parents_at_a_time(fake: FakeRelay) -> None:
         assert (trace.depth, trace.missing, trace.truncated) == (1, (gone,), False)
         credits_ = await memory.credit(top.tag("x") or "")
         assert [(each.author, each.entries) for each in credits_] == [
-            (robot.pubkey, 600), (rover.pubkey, 1)
-        ]  # fmt: skip
+            (robot.pubkey, 600),
+            (rover.pubkey, 1),
+        ]
         assert [child.hash for child in await memory.children(hashes[0])] == [top.tag("x")]
         assert (await memory.trace(gone)).order == ()
 
 
 async def test_memories_that_name_each_other_are_walked_once(fake: FakeRelay) -> None:
-    for event in (told(robot, "a", parents=(B,)), told(robot, "b", parents=(A,)),
-                  superseded(robot, A, B), superseded(robot, B, A)):  # fmt: skip
+    for event in (
+        told(robot, "a", parents=(B,)),
+        told(robot, "b", parents=(A,)),
+        superseded(robot, A, B),
+        superseded(robot, B, A),
+    ):
         await fake.publish(event)
     async with memory_of(fake) as memory:
         assert set((await memory.trace(A)).order) == {A, B}
@@ -437,8 +446,9 @@ async def test_when_nothing_has_all_the_words_any_will_do(fake: FakeRelay) -> No
         found = await texts(memory, "why is there silence in here?")
         assert found == ["silence"]  # and nothing for the sake of "in"
         assert await texts(memory, "silence rain -north") == [
-            "silence", "rain and wind, rain again"
-        ]  # fmt: skip
+            "silence",
+            "rain and wind, rain again",
+        ]
 
 
 @pytest.mark.proves("X-18")
@@ -456,8 +466,10 @@ async def test_a_wish_narrows_what_is_recalled(fake: FakeRelay) -> None:
         ]
         assert await texts(memory, "rain", as_of=NOW, min_trust=0.5) == ["rain in the north"]
         for wish in (
-            {"memory_type": "semantic"}, {"min_confidence": 0.8}, {"authors": [alice.pubkey]}
-        ):  # fmt: skip
+            {"memory_type": "semantic"},
+            {"min_confidence": 0.8},
+            {"authors": [alice.pubkey]},
+        ):
             assert await texts(memory, "rain", **wish) == ["late rain"]
         assert await texts(memory, "rain", topics=["t1", "t9"]) == ["rain and wind, rain again"]
         assert len(await texts(memory, "rain", limit=1)) == 1
@@ -493,8 +505,9 @@ async def test_a_relays_search_is_asked_within_anamnesis(fake: FakeRelay) -> Non
     async with memory_of(fake) as memory:
         # "winds" is not in the texts as it is written here: the relay knows better.
         assert await texts(memory, 'wind "of the north" -silence') == [
-            "the north wind", "rain and wind, rain again"
-        ]  # fmt: skip
+            "the north wind",
+            "rain and wind, rain again",
+        ]
         assert memory.shortfall == ""
         # One of several words that cannot be searched for is done without, and that is said.
         assert await texts(memory, "nowhere tide silence") == ["silence"]
@@ -512,9 +525,7 @@ def test_a_question_is_asked_as_nip_50_has_it() -> None:
     question = Question.of('tide "two words" -not -"these two" lang:en a"b')
     assert question.queries() == ['tide "two words" "a b" -not -"these two"']
     (loose,) = question.loosened()
-    assert loose.queries() == [
-        f'{each} -not -"these two"' for each in ('"two words"', "tide", "b")
-    ]  # fmt: skip
+    assert loose.queries() == [f'{each} -not -"these two"' for each in ('"two words"', "tide", "b")]
     assert loose.fits("tide")
     assert not loose.fits("tide these two")
     assert not question.fits("tide two")
@@ -525,10 +536,15 @@ def test_a_question_is_asked_as_nip_50_has_it() -> None:
 
 
 def entry_line(content: str, **fields: Any) -> str:
-    return json.dumps({
-        "content": content, "author": {"id": "x", "name": "X", "platform": "p"},
-        "timestamp": "2026-02-02T16:00:00Z", "content_hash": content_hash(content), **fields,
-    })  # fmt: skip
+    return json.dumps(
+        {
+            "content": content,
+            "author": {"id": "x", "name": "X", "platform": "p"},
+            "timestamp": "2026-02-02T16:00:00Z",
+            "content_hash": content_hash(content),
+            **fields,
+        }
+    )
 
 
 async def test_a_file_is_sent_as_it_is_and_again_changes_nothing(
@@ -536,10 +552,15 @@ async def test_a_file_is_sent_as_it_is_and_again_changes_nothing(
 ) -> None:
     file = tmp_path / "entries.jsonl"
     lines = [
-        entry_line("a", context={"k": [1]}), "", "nope", entry_line("b", content_hash=A, tags="x"),
+        entry_line("a", context={"k": [1]}),
+        "",
+        "nope",
+        entry_line("b", content_hash=A, tags="x"),
         entry_line("c", vouchers=[{"id": "v", "timestamp": "2026-02-02T16:00:00Z"}]),
-        '{"content":"' + "x" * (3 << 20) + '"}', "[1]", entry_line("d", superseded_by=A),
-    ]  # fmt: skip
+        '{"content":"' + "x" * (3 << 20) + '"}',
+        "[1]",
+        entry_line("d", superseded_by=A),
+    ]
     file.write_bytes("\n".join(lines).encode() + b'\n{"content":"\xff"}')
     read: list[tuple[int, int]] = []
     async with memory_of(fake) as memory:
@@ -565,9 +586,7 @@ async def test_a_file_is_sent_as_it_is_and_again_changes_nothing(
     assert all("vouchers" not in json.loads(event.content) for event in fake.events)
 
 
-async def test_what_the_relay_refuses_is_told_by_its_line(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_what_the_relay_refuses_is_told_by_its_line(fake: FakeRelay, tmp_path: Path) -> None:
     file = tmp_path / "entries.jsonl"
     file.write_text(f"{entry_line('a')}\n\n{entry_line('b')}\n")
 
@@ -584,14 +603,16 @@ async def test_what_the_relay_refuses_is_told_by_its_line(
     assert (done.stored, done.refused) == (1, ("line 3: invalid: too loud",))
 
 
-async def test_what_can_be_no_event_is_not_sent(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_what_can_be_no_event_is_not_sent(fake: FakeRelay, tmp_path: Path) -> None:
     file = tmp_path / "entries.jsonl"
     file.write_text(
-        entry_line("a", context={"k": "x" * 3_000}) + "\n" + entry_line("b") + "\n"
-        + entry_line("c", timestamp="1960-02-02T16:00:00Z") + "\n"
-    )  # fmt: skip
+        entry_line("a", context={"k": "x" * 3_000})
+        + "\n"
+        + entry_line("b")
+        + "\n"
+        + entry_line("c", timestamp="1960-02-02T16:00:00Z")
+        + "\n"
+    )
     fake.information = {"limitation": {"max_message_length": 3_000}}
     async with memory_of(fake) as memory:
         done = await memory.import_entries(file)
@@ -606,9 +627,12 @@ async def test_what_can_be_no_event_is_not_sent(
 
 async def test_what_is_exported_is_what_is_imported(fake: FakeRelay, tmp_path: Path) -> None:
     for event in (
-        told(robot, "b", at=NOW + 1, tags=("t",)), told(robot, "a"), told(rover, "a", at=NOW + 2),
-        told(robot, "c", group="den"), vouched(alice, A),
-    ):  # fmt: skip
+        told(robot, "b", at=NOW + 1, tags=("t",)),
+        told(robot, "a"),
+        told(rover, "a", at=NOW + 2),
+        told(robot, "c", group="den"),
+        vouched(alice, A),
+    ):
         await fake.publish(event)
     claiming = {**json.loads(fake.events[0].content), "superseded_by": A}
     tags = [list(tag) for tag in fake.events[0].tags]
@@ -647,9 +671,11 @@ def settings_of(**table: Any) -> Any:
 
 def test_the_table_of_client_toml_is_read() -> None:
     settings = settings_of(
-        author_id="r2", author_name="R2", reputation={alice.npub: 1, bob.pubkey: 0.25},
+        author_id="r2",
+        author_name="R2",
+        reputation={alice.npub: 1, bob.pubkey: 0.25},
         households=[[alice.npub, bob.pubkey], []],
-    )  # fmt: skip
+    )
     assert (settings.author_id, settings.author_name) == ("r2", "R2")
     assert settings.reputations.of == {alice.pubkey: 1.0, bob.pubkey: 0.25}
     assert settings.reputations.owner_of(bob.pubkey) == {alice.pubkey, bob.pubkey}
@@ -659,9 +685,11 @@ def test_the_table_of_client_toml_is_read() -> None:
 def test_every_fault_of_the_table_is_told_and_no_secret() -> None:
     with pytest.raises(ConfigFaults) as faults:
         settings_of(
-            author_id=5, author_nam="x", reputation={alice.npub: 2, bob.nsec: 1},
+            author_id=5,
+            author_nam="x",
+            reputation={alice.npub: 2, bob.nsec: 1},
             households=[[alice.npub], [alice.pubkey], [7]],
-        )  # fmt: skip
+        )
     file = "/home/me/.config/rookery/client.toml: [anamnesis]"
     told_ = str(faults.value).splitlines()
     assert told_ == [

@@ -27,9 +27,15 @@ BATCHES = 9
 
 def changed(event: Event, pubkey: str | None = None, sig: str | None = None) -> Event:
     return Event(
-        event.id, pubkey or event.pubkey, event.created_at, event.kind, event.tags, event.content,
-        sig or event.sig, event.raw,
-    )  # fmt: skip
+        event.id,
+        pubkey or event.pubkey,
+        event.created_at,
+        event.kind,
+        event.tags,
+        event.content,
+        sig or event.sig,
+        event.raw,
+    )
 
 
 MIXED = [

@@ -266,8 +266,15 @@ async def test_what_is_not_asked_for_not_signed_or_sent_twice_is_dropped(
 
     async def lie(visitor: Visitor, frame: list[Any]) -> None:
         sub = frame[1]
-        fields = {"id": good.id, "pubkey": good.pubkey, "created_at": good.created_at, "kind": 9,
-                  "tags": good.tags, "content": good.content, "sig": good.sig}  # fmt: skip
+        fields = {
+            "id": good.id,
+            "pubkey": good.pubkey,
+            "created_at": good.created_at,
+            "kind": 9,
+            "tags": good.tags,
+            "content": good.content,
+            "sig": good.sig,
+        }
         await visitor.say("EVENT", sub, fields | {"content": "changed"})
         await visitor.say("EVENT", sub, fields | {"kind": "9"})
         forged = chat("forged")
@@ -293,9 +300,15 @@ async def test_a_forged_signature_is_found_in_a_long_answer_too(
 
     async def lie(visitor: Visitor, frame: list[Any]) -> None:
         for event in events:
-            fields = {"id": event.id, "pubkey": event.pubkey, "created_at": event.created_at,
-                      "kind": 9, "tags": event.tags, "content": event.content,
-                      "sig": events[0].sig if event is forged else event.sig}  # fmt: skip
+            fields = {
+                "id": event.id,
+                "pubkey": event.pubkey,
+                "created_at": event.created_at,
+                "kind": 9,
+                "tags": event.tags,
+                "content": event.content,
+                "sig": events[0].sig if event is forged else event.sig,
+            }
             await visitor.say("EVENT", frame[1], fields)
         await visitor.say("EOSE", frame[1])
 

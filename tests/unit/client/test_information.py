@@ -38,8 +38,9 @@ def test_what_a_relay_says_is_read() -> None:
     assert keeps_memory(SAID)
     assert (reads_prefixes(SAID, 30078), reads_prefixes(SAID, 78)) == (True, False)
     assert (offers_memory(SAID, "index_tags", "hk"), offers_memory(SAID, "x", "hk")) == (
-        True, False,
-    )  # fmt: skip
+        True,
+        False,
+    )
 
 
 @pytest.mark.proves("G-30")

@@ -38,9 +38,7 @@ async def notes(
     fake: FakeRelay, folder: Path | None, signer: SecretKey = robot
 ) -> AsyncIterator[Notes]:
     """One run of a program."""
-    client = Client(
-        fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None
-    )
+    client = Client(fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
     async with client, Notes(client, signer, folder=folder) as memory:
         yield memory
 
@@ -174,9 +172,7 @@ async def test_what_is_deleted_while_the_relay_is_away_is_read_no_more(
     await fake.start()
 
 
-async def test_the_copy_forgets_what_the_relay_has_no_more(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_the_copy_forgets_what_the_relay_has_no_more(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.publish(note("old", "a", NOW - 5))
     await fake.publish(note("other", "b"))
     async with online(fake, tmp_path) as memory:
@@ -302,9 +298,7 @@ async def test_what_the_relay_will_not_answer_is_no_reason_to_read_the_copy(
             await memory.read(ALL)
 
 
-async def test_a_login_that_was_refused_is_no_empty_answer(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_a_login_that_was_refused_is_no_empty_answer(fake: FakeRelay, tmp_path: Path) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], "invalid: another relay")
 

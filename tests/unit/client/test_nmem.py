@@ -40,9 +40,12 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def nmem(
-    fake: FakeRelay | str, path: Path, signer: SecretKey = robot, now: int = NOW,
+    fake: FakeRelay | str,
+    path: Path,
+    signer: SecretKey = robot,
+    now: int = NOW,
     **options: Any,
-) -> AsyncIterator[Nmem]:  # fmt: skip
+) -> AsyncIterator[Nmem]:
     url = fake if isinstance(fake, str) else fake.url
     client = Client(url, signer, pace=PACE, now=lambda: now, may_be_away=True)
     async with client, Nmem(client, signer, path / f"{signer.pubkey[:8]}.db", **options) as memory:
@@ -117,8 +120,11 @@ async def test_what_is_not_there_is_said_as_the_document_says_it(
             await memory.timeline(7)
         with pytest.raises(NotFound, match=r"^session not found: x$"):
             await memory.trace("x")
-        for missing in (memory.end_session("x"), memory.prompt("x", "t"),
-                        memory.observe("x", "marker", "t")):  # fmt: skip
+        for missing in (
+            memory.end_session("x"),
+            memory.prompt("x", "t"),
+            memory.observe("x", "marker", "t"),
+        ):
             with pytest.raises(NotFound, match=r"^session not found: x$"):
                 await missing
         with pytest.raises(NotFound, match=r"^observation 7 not found$"):
@@ -135,9 +141,12 @@ async def test_secrets_leave_before_anything_is_stored(fake: FakeRelay, tmp_path
         await memory.prompt("s", f"use {secret}", Source.USER)
         number = await memory.observe("s", "command", f"curl {secret}")
         told = await memory.observe(
-            "s", "edit", "tea", file_path=f"/w/{secret}",
+            "s",
+            "edit",
+            "tea",
+            file_path=f"/w/{secret}",
             metadata={"response": [f"is {secret}"], "lines": 3},
-        )  # fmt: skip
+        )
         marker = await memory.mark("plum", "rook")
         await memory.queue_task(f"use {secret}")
         assert number is not None
@@ -166,8 +175,10 @@ async def test_a_marker_stands_in_the_newest_session_of_its_project(
             [await memory.mark("tea", "rook"), await memory.mark("tea", "other")]
         )
         assert (here.session_id, here.obs_type, here.source_event) == (
-            "new", "marker", "AgentMarker"
-        )  # fmt: skip
+            "new",
+            "marker",
+            "AgentMarker",
+        )
         assert (alone.project, alone.content) == ("other", "tea")
         assert await memory.mark("tea", "other") == alone.id
 
@@ -198,8 +209,9 @@ async def test_two_machines_come_to_the_same_memory(
         fake.most_records = 1
     later = NOW + 500
     async with (
-        nmem(fake, tmp_path, now=later) as here, nmem(fake, tmp_path, rover, now=later) as there,
-    ):  # fmt: skip
+        nmem(fake, tmp_path, now=later) as here,
+        nmem(fake, tmp_path, rover, now=later) as there,
+    ):
         a_session(here.database, "a")
         a_session(there.database, "b", NOW + 100)
         sent = await here.sync()
@@ -291,9 +303,7 @@ async def test_what_the_relay_has_lost_stays_in_the_cache(fake: FakeRelay, tmp_p
 
 
 @pytest.mark.proves("M-07")
-async def test_the_owner_of_the_relay_pins_what_agents_did(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_the_owner_of_the_relay_pins_what_agents_did(fake: FakeRelay, tmp_path: Path) -> None:
     fake.information = {"pubkey": owner.pubkey}
     async with nmem(fake, tmp_path) as agent, nmem(fake, tmp_path, owner) as user:
         a_session(agent.database)
@@ -359,8 +369,9 @@ async def test_what_is_shared_with_a_group_names_it(fake: FakeRelay, tmp_path: P
     named = {event.d: event.tag_values("h") for event in fake.events}
     # What a hook was told is recorded by the keeper, which names no group.
     assert [h for d, h in named.items() if d.startswith(("nmem:session:t", "nmem:pin:"))] == [
-        ["den"], ["den"]
-    ]  # fmt: skip
+        ["den"],
+        ["den"],
+    ]
     assert sum(h == ["den"] for h in named.values()) == 5
 
 
@@ -470,7 +481,6 @@ async def test_a_question_in_a_sentence_finds_what_has_its_words_when_nothing_ha
         assert lamp is not None
 
 
-
 def test_settings_are_found_below_the_home_folder(tmp_path: Path) -> None:
     _, settings = find_nmem_settings(tmp_path)
     assert settings.db == tmp_path / ".local/share/rookery/nmem.db"
@@ -545,9 +555,10 @@ async def test_a_session_is_summed_up_by_a_model_that_is_configured(
     (tmp_path / "key").write_text("letmein\n")
     async with model(answer, asked) as url:
         client_file(
-            tmp_path, f'[nmem]\nsummary_url = "{url}"\nsummary_model = "small"\n'
+            tmp_path,
+            f'[nmem]\nsummary_url = "{url}"\nsummary_model = "small"\n'
             f'summary_key_file = "{tmp_path}/key"\n',
-        )  # fmt: skip
+        )
         _, settings = find_nmem_settings(tmp_path)
         with cache(tmp_path / "nmem.db") as database:
             a_session(database, "s")

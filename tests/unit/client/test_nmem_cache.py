@@ -247,8 +247,10 @@ def test_many_programs_record_at_once_and_nothing_is_lost(here: Database) -> Non
     for other in others:
         other.close()
     assert [len(rows(here, table)) for table in ("sessions", "prompts", "observations")] == [
-        12, 12, 60
-    ]  # fmt: skip
+        12,
+        12,
+        60,
+    ]
 
 
 # -- what a hook records --------------------------------------------------------------------------
@@ -328,9 +330,14 @@ def told_to_a_relay(here: Database) -> list[Event]:
     """Two sessions with all that can be in them; as events, in the order of their writing."""
     a_session(here, "s")
     told(
-        here, "PostToolUseFailure", NOW + 60, "s", tool_name="Bash",
-        tool_input={"command": "make"}, tool_response="password = x, 2 failed",
-    )  # fmt: skip
+        here,
+        "PostToolUseFailure",
+        NOW + 60,
+        "s",
+        tool_name="Bash",
+        tool_input={"command": "make"},
+        tool_response="password = x, 2 failed",
+    )
     a_session(here, "t", NOW + 100, edits=1)
     with here.transaction() as db:
         summarise(db, "s", Summary("dedupe", ("first wins",), notes={"é": [1.5]}), None)
@@ -344,9 +351,7 @@ def told_to_a_relay(here: Database) -> list[Event]:
 
 
 @pytest.mark.proves("M-10")
-def test_a_rebuilt_cache_is_the_one_that_wrote_its_records(
-    here: Database, tmp_path: Path
-) -> None:
+def test_a_rebuilt_cache_is_the_one_that_wrote_its_records(here: Database, tmp_path: Path) -> None:
     events = told_to_a_relay(here)
     before = everything(here)
     assert [row[-1] for row in before["observations"]] == [0, 1, 0, 0, 0]
@@ -396,9 +401,7 @@ def test_another_program_goes_on_with_the_rebuilt_file(here: Database) -> None:
 
 
 @pytest.mark.proves("M-10")
-def test_the_order_and_the_number_of_tellings_do_not_matter(
-    here: Database, tmp_path: Path
-) -> None:
+def test_the_order_and_the_number_of_tellings_do_not_matter(here: Database, tmp_path: Path) -> None:
     events = told_to_a_relay(here)
     with cache(tmp_path / "other.db") as other:
         for event in events[::-1]:
@@ -587,12 +590,23 @@ def test_a_purge_leaves_what_others_wrote(here: Database) -> None:
 @pytest.mark.proves("M-26")
 def test_a_search_narrows_pages_and_orders(here: Database) -> None:
     for number, text in enumerate(("tea", "tea tea", "a long text about tea", "coffee")):
-        told(here, "PostToolUse", NOW + number * DAY, f"s{number % 2}", tool_name="Grep",
-             tool_input={"pattern": text})  # fmt: skip
+        told(
+            here,
+            "PostToolUse",
+            NOW + number * DAY,
+            f"s{number % 2}",
+            tool_name="Grep",
+            tool_input={"pattern": text},
+        )
     told(here, "PostToolUse", NOW, "s0", tool_name="Edit", tool_input={"file_path": "/tea"})
 
-    def found(text: str, scope: Scope = ANYWHERE, order: Order = Order.RELEVANCE,
-              limit: int = 9, offset: int = 0) -> list[int]:  # fmt: skip
+    def found(
+        text: str,
+        scope: Scope = ANYWHERE,
+        order: Order = Order.RELEVANCE,
+        limit: int = 9,
+        offset: int = 0,
+    ) -> list[int]:
         with here.reading() as db:
             hits = search(db, text, scope, order, NOW + 3 * DAY, limit, offset)
         return [hit.id for hit in hits]

@@ -119,8 +119,9 @@ async def test_settings_that_cannot_be_used_are_a_line_in_the_log_for_every_hook
         assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
     lines = [line for line in log_of(home).read_text().splitlines() if " keep " not in line]
     assert [line.split(" ")[1:3] for line in lines] == [
-        ["Stop", "ConfigFaults:"], ["UserPromptSubmit", "ConfigFaults:"],
-    ]  # fmt: skip
+        ["Stop", "ConfigFaults:"],
+        ["UserPromptSubmit", "ConfigFaults:"],
+    ]
     assert "did you mean patterns?" in lines[0]
 
 

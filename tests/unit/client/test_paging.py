@@ -47,13 +47,18 @@ def test_pages_are_all_that_there_is_whatever_a_page_holds(
     events: list[Event], page: int, most: int, limit: int | None
 ) -> None:
     """As long as a relay serves more at a time than any second has."""
-    given = [event for page_ in read(Paging(Filter(limit=limit), page, 0), events, most)
-             for event in page_]  # fmt: skip
+    given = [
+        event
+        for page_ in read(Paging(Filter(limit=limit), page, 0), events, most)
+        for event in page_
+    ]
     assert given == sorted(events, key=newest_first)[:limit]
 
 
-@given(events=st.lists(st.sampled_from(NOTES), unique_by=lambda event: event.id),
-       most=st.integers(4, 30))  # fmt: skip
+@given(
+    events=st.lists(st.sampled_from(NOTES), unique_by=lambda event: event.id),
+    most=st.integers(4, 30),
+)
 def test_an_answer_shorter_than_what_is_served_is_not_asked_after(
     events: list[Event], most: int
 ) -> None:

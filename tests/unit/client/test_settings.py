@@ -71,9 +71,7 @@ def test_with_nothing_said_it_is_the_relay_that_serve_starts(tmp_path: Path) -> 
 @pytest.mark.usefixtures("keys_of_serve")
 def test_what_an_agent_starts_in_a_project_takes_no_key_that_lies_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="name agent_key_file in"):
-        find_settings(
-            Actor.AGENT, relay=None, key_file=None, environ={}, home=tmp_path, here=None
-        )
+        find_settings(Actor.AGENT, relay=None, key_file=None, environ={}, home=tmp_path, here=None)
 
 
 @pytest.mark.usefixtures("keys_of_serve")
@@ -131,16 +129,16 @@ def test_with_both_files_agents_sign_as_the_agent_and_who_looks_after_memory_as_
     write_key(tmp_path / "bot", robot)
     write_file(tmp_path, 'key_file = "~/me"\nagent_key_file = "~/bot"\n')
     signs = {actor: found(tmp_path, actor).key.pubkey for actor in Actor}
-    assert signs == {
-        Actor.OWNER: owner.pubkey, Actor.AGENT: robot.pubkey, Actor.USER: owner.pubkey
-    }  # fmt: skip
+    assert signs == {Actor.OWNER: owner.pubkey, Actor.AGENT: robot.pubkey, Actor.USER: owner.pubkey}
 
 
 def test_tables_of_the_memory_systems_are_kept_for_who_reads_them(tmp_path: Path) -> None:
     write_file(tmp_path, '[snowclaw]\nrespond_mode = "all"\n[nmem]\n[anamnesis]\n')
     assert dict(read_client_file(tmp_path).tables) == {
-        "snowclaw": {"respond_mode": "all"}, "nmem": {}, "anamnesis": {},
-    }  # fmt: skip
+        "snowclaw": {"respond_mode": "all"},
+        "nmem": {},
+        "anamnesis": {},
+    }
 
 
 def test_an_agent_s_own_settings_are_read(tmp_path: Path) -> None:
@@ -153,9 +151,11 @@ def test_an_agent_s_own_settings_are_read(tmp_path: Path) -> None:
         'trim_order = "history_first"\nhistory_style = "plain"\n',
     )
     assert read_client_file(tmp_path).snowclaw == SnowclawSettings(
-        GroupConfig(RespondMode.NONE, 5), KeyStyle.NPUB, TrimOrder.HISTORY_FIRST,
+        GroupConfig(RespondMode.NONE, 5),
+        KeyStyle.NPUB,
+        TrimOrder.HISTORY_FIRST,
         HistoryStyle.PLAIN,
-    )  # fmt: skip
+    )
 
 
 def test_every_fault_of_an_agent_s_settings_is_told(tmp_path: Path) -> None:

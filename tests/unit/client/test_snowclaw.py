@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 NOW = 1_700_000_000
 ALICE = f"snowclaw:memory:npub:{alice.pubkey[:32]}"
 ROOKERY = {
-    "memory": {"prefix_d_kinds": [78, 30078]}, "supported_nips": [1, 50],
-}  # fmt: skip
+    "memory": {"prefix_d_kinds": [78, 30078]},
+    "supported_nips": [1, 50],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -293,8 +294,9 @@ async def test_half_a_character_holds_up_nothing(fake: FakeRelay) -> None:
         await claw.store("k", "cut \ud83d")
         await claw.store("sealed", "cut \ud83d", encrypted=True)
         assert [stored(fake, d)[0]["notes"] for d in (ALICE, "snowclaw:memory:group:tea")] == [
-            ["cut \ufffd"], ["cut \ufffd"],
-        ]  # fmt: skip
+            ["cut \ufffd"],
+            ["cut \ufffd"],
+        ]
         texts = [memory.text for memory in claw.list()]
         assert texts == ["cut \ufffd", "cut \ufffd"]
 
@@ -472,9 +474,13 @@ async def test_one_s_own_memory_is_stored_read_and_listed(fake: FakeRelay) -> No
         written = await claw.store("pin", "4711", "daily", "s1", encrypted=True)
         assert "4711" not in written.event.content
         assert written.event.tags == [
-            ["d", "snowclaw:daily:pin"], ["app", "snowclaw"], ["category", "daily"],
-            ["agent", "snowclaw"], ["session", "s1"], ["encrypted", "nip44"],
-        ]  # fmt: skip
+            ["d", "snowclaw:daily:pin"],
+            ["app", "snowclaw"],
+            ["category", "daily"],
+            ["agent", "snowclaw"],
+            ["session", "s1"],
+            ["encrypted", "nip44"],
+        ]
         assert claw.get("pin", "daily") == AgentMemory("pin", "4711", "daily", "s1")
         assert claw.get("nothing") is None
         assert {memory.key for memory in claw.list()} == {"city", "pin"}
@@ -504,9 +510,11 @@ async def test_only_an_owner_sets_configuration_and_what_is_not_named_stays(
         await claw.set_config("group:tea", respond_mode="ALL")
         written = await claw.set_config("group:tea", context_history="30")
         assert written.event.tags == [
-            ["d", "snowclaw:config:group:tea"], ["h", "tea"], ["respond_mode", "all"],
+            ["d", "snowclaw:config:group:tea"],
+            ["h", "tea"],
+            ["respond_mode", "all"],
             ["context_history", "30"],
-        ]  # fmt: skip
+        ]
         assert written.event.content == '{"respond_mode":"all","context_history":30}'
         user = await claw.set_config(f"npub:{alice.npub}", respond_mode="silent")
         assert user.event.d == f"snowclaw:config:npub:{alice.pubkey[:32]}"
@@ -564,8 +572,10 @@ async def test_what_a_relay_gives_to_everybody_is_a_leak(fake: FakeRelay) -> Non
     await fake.publish(config("global", respond_mode="all"))
     async with started(fake) as claw:
         leaks = await claw.verify_isolation([bob])
-    by_reader = {reader: {leak.event.d for leak in leaks if leak.reader == reader}
-                 for reader in {leak.reader for leak in leaks}}  # fmt: skip
+    by_reader = {
+        reader: {leak.event.d for leak in leaks if leak.reader == reader}
+        for reader in {leak.reader for leak in leaks}
+    }
     assert by_reader.pop("") == {of_tea.d, "snowclaw:config:global"}
     assert by_reader.pop(bob.pubkey) == {"snowclaw:config:global"}
     (stranger_s,) = by_reader.values()

@@ -107,9 +107,7 @@ def test_its_files_are_for_the_user_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but text" * 300, b"SQLite format 3\0"])
-def test_a_damaged_file_is_named_with_what_to_do_and_left_alone(
-    path: Path, content: bytes
-) -> None:
+def test_a_damaged_file_is_named_with_what_to_do_and_left_alone(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(SpoolDamaged, match=r"aman\.spool holds writes .* move it away"):

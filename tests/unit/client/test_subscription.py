@@ -84,10 +84,18 @@ async def test_an_event_sent_twice_or_not_asked_for_or_forged_is_given_once_or_n
         await visitor.show(sub, once)
         await visitor.show(sub, note)
         await visitor.say(
-            "EVENT", sub,
-            {"id": forged.id, "pubkey": forged.pubkey, "created_at": NOW, "kind": 9,
-             "tags": forged.tags, "content": "forged", "sig": once.sig},
-        )  # fmt: skip
+            "EVENT",
+            sub,
+            {
+                "id": forged.id,
+                "pubkey": forged.pubkey,
+                "created_at": NOW,
+                "kind": 9,
+                "tags": forged.tags,
+                "content": "forged",
+                "sig": once.sig,
+            },
+        )
         await visitor.show(sub, chat("end"))
         assert await texts(events, 2) == ["once", "end"]
 

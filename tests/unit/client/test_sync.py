@@ -30,10 +30,17 @@ async def ours() -> AsyncIterator[FakeRelay]:
         yield relay
 
 
+EVERYTHING = Filter()
+
+
 async def synced(
-    ours: FakeRelay, theirs: FakeRelay, pace: Pace, *,
-    filter_: Filter = Filter(), direction: Direction | None = Direction.BOTH,  # noqa: B008
-) -> Tally:  # fmt: skip
+    ours: FakeRelay,
+    theirs: FakeRelay,
+    pace: Pace,
+    *,
+    filter_: Filter = EVERYTHING,
+    direction: Direction | None = Direction.BOTH,
+) -> Tally:
     async with Client(ours.url, pace=pace) as here, Client(theirs.url, pace=pace) as there:
         side = RelaySide(here, here)
         sync = Sync(side, there, filter_, now=NOW + 1000, note=lambda _: None)
@@ -189,9 +196,10 @@ async def test_what_came_before_its_cause_is_offered_again(
     """A member speaks after they were added; ids, by which events are fetched, know no time."""
     notes = sorted(NOTES[:300], key=lambda note: note.id)
     added = next(
-        event for number in range(10_000)
+        event
+        for number in range(10_000)
         if (event := bob.sign(9000, [], f"{number}", NOW - 1)).id > notes[250].id
-    )  # fmt: skip
+    )
 
     async def only_members(visitor: Visitor, frame: list[Any]) -> None:
         if frame[1]["id"] == added.id or added in ours.events:

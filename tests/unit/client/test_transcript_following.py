@@ -249,8 +249,10 @@ async def test_a_session_is_sent_as_it_grows_and_each_line_once(
         write(path, LINES[3])
         await following.look()
     assert [(step.session, step.turn, step.lines) for step in steps] == [
-        (SESSION, Turn.GREW, 2), (SESSION, Turn.GREW, 1), (SESSION, Turn.GREW, 1),
-    ]  # fmt: skip
+        (SESSION, Turn.GREW, 2),
+        (SESSION, Turn.GREW, 1),
+        (SESSION, Turn.GREW, 1),
+    ]
     assert ids(fake) == {event.id for event in told(b"".join(LINES[:4]))}
     assert len(fake.verbs("EVENT")) == 8 + 1  # and what the session is, once
 
@@ -276,8 +278,10 @@ async def test_a_folder_is_followed_with_the_files_to_come(fake: FakeRelay, path
         write(folder / "s-2.jsonl", line(sessionId="s-2"))
         await following.look()
     assert [(step.path.name, step.session) for step in steps] == [
-        (f"{SESSION}.jsonl", SESSION), ("agent-1.jsonl", "agent-1"), ("s-2.jsonl", "s-2"),
-    ]  # fmt: skip
+        (f"{SESSION}.jsonl", SESSION),
+        ("agent-1.jsonl", "agent-1"),
+        ("s-2.jsonl", "s-2"),
+    ]
 
 
 async def test_lines_wait_on_disk_while_the_relay_is_away(

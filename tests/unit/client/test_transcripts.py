@@ -191,9 +191,7 @@ async def test_a_relay_of_small_messages_gets_small_events(fake: FakeRelay, file
 
 
 @pytest.mark.proves("D-29", "D-30")
-async def test_in_envelopes_nothing_of_a_session_is_to_be_seen(
-    fake: FakeRelay, file: Path
-) -> None:
+async def test_in_envelopes_nothing_of_a_session_is_to_be_seen(fake: FakeRelay, file: Path) -> None:
     channel = pns.derive(robot)
     data = DATA + line(message="x" * 200_000)
     put(file, data)
@@ -306,8 +304,10 @@ async def test_a_session_is_introduced_once_and_can_be_said_more_of(
         await memory.import_file(file)
         (row,) = await memory.sessions()
         assert (row.title, row.status, row.notes) == (
-            f"read {HOME}/a.txt, please", Status.DONE, 5,
-        )  # fmt: skip
+            f"read {HOME}/a.txt, please",
+            Status.DONE,
+            5,
+        )
         assert (row.session, row.author, row.cwd) == (SESSION, robot.pubkey, HOME)
         await memory.state(SESSION, custom_title="tea", status=Status.WORKING)
         await memory.import_file(file)
@@ -374,8 +374,12 @@ async def test_messages_come_in_their_order_and_from_a_point_on(fake: FakeRelay)
     async with transcripts(fake) as memory:
         notes = await memory.messages(SESSION)
         assert [note.role for note in notes] == [
-            "user", "assistant", "tool_call", "tool_result", "unknown",
-        ]  # fmt: skip
+            "user",
+            "assistant",
+            "tool_call",
+            "tool_result",
+            "unknown",
+        ]
         third = notes[2]
         behind = await memory.messages(SESSION, since_order=(third.ms, 2, third.id))
         assert behind == notes[3:]

@@ -123,8 +123,10 @@ async def test_two_writes_in_one_second_get_two_times(
         await program.client.connected()
         await asyncio.gather(program.write("one"), program.write("two"), program.write("b", "b"))
     assert {(e.content, e.created_at) for e in fake.events} == {
-        ("one", NOW), ("two", NOW + 1), ("b", NOW),
-    }  # fmt: skip
+        ("one", NOW),
+        ("two", NOW + 1),
+        ("b", NOW),
+    }
 
 
 async def test_a_version_is_newer_than_the_ts_of_the_last_one(fake: FakeRelay) -> None:
@@ -190,8 +192,11 @@ async def test_a_version_that_loses_again_and_again_is_refused(
             await program.write("mine")
         assert not program.spool
     assert [frame[1]["created_at"] for frame in fake.verbs("EVENT")] == [
-        NOW, NOW + 1, NOW + 2, NOW + 3,
-    ]  # fmt: skip
+        NOW,
+        NOW + 1,
+        NOW + 2,
+        NOW + 3,
+    ]
 
 
 async def test_without_a_spool_a_relay_that_is_away_is_an_error(fake: FakeRelay) -> None:

@@ -72,22 +72,32 @@ def test_every_action_has_its_reader() -> None:
 def test_an_edit_is_the_whole_metadata_in_the_order_of_39000() -> None:
     """First occurrence of a single value; flags count whatever follows."""
     edit = asked(
-        9002, ["about", "leaves"], ["theme", "green", "dark"], ["private", "no"], ["name", "Tea"],
-        ["name", "Coffee"], ["supported_kinds", "9", "11"], ["closed"], ["theme", "red"],
+        9002,
+        ["about", "leaves"],
+        ["theme", "green", "dark"],
+        ["private", "no"],
+        ["name", "Tea"],
+        ["name", "Coffee"],
+        ["supported_kinds", "9", "11"],
+        ["closed"],
+        ["theme", "red"],
         ["t", "x"],
-    )  # fmt: skip
+    )
     assert edit == EditMetadata(
         "tea",
         Description(
             metadata=(
-                ("name", "Tea"), ("about", "leaves"),
-                ("theme", "green", "dark"), ("theme", "red"), ("t", "x"),
+                ("name", "Tea"),
+                ("about", "leaves"),
+                ("theme", "green", "dark"),
+                ("theme", "red"),
+                ("t", "x"),
             ),
             flags=frozenset({Flag.PRIVATE, Flag.CLOSED}),
             supported_kinds=frozenset({9, 11}),
         ),
         confirmed=frozenset(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.proves("N29-49")
@@ -200,7 +210,7 @@ def test_every_event_to_a_group_names_it(kind: int) -> None:
 
 @pytest.mark.proves("N29-01", "N29-02")
 @pytest.mark.parametrize(
-    "group_id", ["x", "a" * 64, "Tee für zwei", "_", "…", "a.b", "🍵", "a\"b", "a,b"]
+    "group_id", ["x", "a" * 64, "Tee für zwei", "_", "…", "a.b", "🍵", 'a"b', "a,b"]
 )
 def test_a_group_may_be_called_almost_anything(group_id: str) -> None:
     assert asked(9007, group=group_id) == CreateGroup(group_id, Description())

@@ -1,4 +1,4 @@
-"""relay/groups/ruling.py: making and ending groups. NIPS.md N29-120…125, Z-03."""
+"""relay/groups/rules.py: making and ending groups. NIPS.md N29-120…125, Z-03."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relay.groups.group import SHUT, Flag
-from relay.groups.ruling import GroupSettings
+from relay.groups.rules import GroupSettings
 from relay.nostr import kinds
 from relay.verdict import Origin, Who
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.departure import Cause, departures, forgotten, mending
+from relay.groups.departures import Cause, departures, forgotten, mending
 from relay.groups.group import SHUT, Flag, Group, Groups, rebuilt, replayed
-from relay.groups.ruling import Joins
+from relay.groups.rules import Joins
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
 from tests.unit.groups.world import GUARDED, NOON, OPEN, RELAY, STORED, World, event, tea_party
@@ -40,9 +40,7 @@ def test_a_restart_changes_nothing() -> None:
     assert world.groups.groups_of(alice.pubkey) == {"tea", "coffee"}
     assert world.tea.invites["used up now"].used == 1
     assert world.tea.removed.keys() == {stranger.pubkey}
-    assert world.tea.involved == {
-        who.pubkey for who in (owner, admin, alice, bob, stranger, carol)
-    }
+    assert world.tea.involved == {who.pubkey for who in (owner, admin, alice, bob, stranger, carol)}
 
 
 @pytest.mark.proves("N29-55")

@@ -1,4 +1,4 @@
-"""relay/groups/ruling.py: 9021, 9022 and invites. NIPS.md N29-30…43, N29-80…83, Z-01, Z-14."""
+"""relay/groups/rules.py: 9021, 9022 and invites. NIPS.md N29-30…43, N29-80…83, Z-01, Z-14."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relay.groups.group import Flag
-from relay.groups.ruling import GroupSettings, Joins
+from relay.groups.rules import GroupSettings, Joins
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, robot, stranger

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.groups.departure import Cause, departures, mending
+from relay.groups.departures import Cause, departures, mending
 from relay.groups.group import SHUT, Flag, Groups, pins_of, rebuilt
-from relay.groups.ruling import Joins
+from relay.groups.rules import Joins
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
@@ -27,7 +27,7 @@ from tests.unit.groups.world import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relay.groups.ruling import GroupSettings
+    from relay.groups.rules import GroupSettings
     from relay.nostr.event import Event
 
     Step = Callable[[World], object]
@@ -154,29 +154,31 @@ invites = step(
 )
 joins = step(join, people, st.none() | places, ids)
 # Listed as often as they should come: `one_of` would count each once.
-steps: st.SearchStrategy[Step] = st.sampled_from([
-    *[joins] * 6,
-    *[invites] * 3,
-    *[puts] * 2,
-    *[removals] * 2,
-    step(World.leave, people, ids),
-    step(World.leave, people, ids),
-    step(edit, leaders, some_flags, st.booleans(), ids),
-    step(place, leaders, st.sampled_from(["tea", "coffee", "coffee", ""]), ids),
-    step(place, leaders, st.sampled_from(["tea", "tea", "coffee", ""]), ids),
-    step(pin, leaders, st.lists(places, max_size=3), ids),
-    step(pin, leaders, st.lists(places, min_size=2, max_size=3), ids),
-    step(delete, leaders, st.lists(places, min_size=1, max_size=2), ids),
-    step(delete, leaders, st.lists(places, min_size=1, max_size=2), ids),
-    step(World.say, people, st.just("hello"), ids),
-    step(write, people, st.sampled_from("xy"), ids),
-    step(World.make, leaders, ids, some_flags.map(lambda flags: [str(f) for f in flags])),
-    step(World.end, leaders, st.sampled_from(["coffee", "coffee", "coffee", "tea"])),
-    step(sweep, places),
-    step(leave_all, people, st.sampled_from(Cause)),
-    step(change_policy, policies),
-    step(lambda world, seconds: setattr(world, "now", world.now + seconds), st.integers(0, 2)),
-]).flatmap(lambda chosen: chosen)  # fmt: skip
+steps: st.SearchStrategy[Step] = st.sampled_from(
+    [
+        *[joins] * 6,
+        *[invites] * 3,
+        *[puts] * 2,
+        *[removals] * 2,
+        step(World.leave, people, ids),
+        step(World.leave, people, ids),
+        step(edit, leaders, some_flags, st.booleans(), ids),
+        step(place, leaders, st.sampled_from(["tea", "coffee", "coffee", ""]), ids),
+        step(place, leaders, st.sampled_from(["tea", "tea", "coffee", ""]), ids),
+        step(pin, leaders, st.lists(places, max_size=3), ids),
+        step(pin, leaders, st.lists(places, min_size=2, max_size=3), ids),
+        step(delete, leaders, st.lists(places, min_size=1, max_size=2), ids),
+        step(delete, leaders, st.lists(places, min_size=1, max_size=2), ids),
+        step(World.say, people, st.just("hello"), ids),
+        step(write, people, st.sampled_from("xy"), ids),
+        step(World.make, leaders, ids, some_flags.map(lambda flags: [str(f) for f in flags])),
+        step(World.end, leaders, st.sampled_from(["coffee", "coffee", "coffee", "tea"])),
+        step(sweep, places),
+        step(leave_all, people, st.sampled_from(Cause)),
+        step(change_policy, policies),
+        step(lambda world, seconds: setattr(world, "now", world.now + seconds), st.integers(0, 2)),
+    ]
+).flatmap(lambda chosen: chosen)
 beginnings = st.tuples(policies, st.sampled_from([["closed"], ["closed"], ["private"], ["hidden"]]))
 histories = st.builds(
     lambda beginning, history: [lambda world: begin(world, *beginning), *history],

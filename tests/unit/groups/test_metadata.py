@@ -1,4 +1,4 @@
-"""relay/groups/ruling.py: 9002 replaces everything, with two guards. N29-48, N29-49, Z-03."""
+"""relay/groups/rules.py: 9002 replaces everything, with two guards. N29-48, N29-49, Z-03."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/groups/ruling.py: 9000, 9001, 9005, 9009 and who may do them. N29-44…58, N29-110…114."""
+"""relay/groups/rules.py: 9000, 9001, 9005, 9009 and who may do them. N29-44…58, N29-110…114."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from relay.access.actors import People
 from relay.groups.group import Flag
-from relay.people import People
 from relay.verdict import Origin
 from tests import cast
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
@@ -74,8 +74,13 @@ def test_it_counts_for_who_came_and_went_and_for_nothing_else() -> None:
     founding(world)
     world.do(admin, 9, at=2)
     said = world.last(9).id
-    for kind, tag in ((9002, ["name", "Ours"]), (9005, ["e", said]), (9008, []),
-                      (9009, ["code", "open sesame"]), (9010, [])):  # fmt: skip
+    for kind, tag in (
+        (9002, ["name", "Ours"]),
+        (9005, ["e", said]),
+        (9008, []),
+        (9009, ["code", "open sesame"]),
+        (9010, []),
+    ):
         assert world.do(OLD, kind, tag, at=3) == STRANGERS_ANSWER
     world.do(admin, 9007, group="coffee", at=4)
     world.do(admin, 9000, ["p", alice.pubkey], group="coffee", at=5)

@@ -30,13 +30,22 @@ def test_a_new_group_is_described_in_full() -> None:
     assert {(draft.content, draft.created_at) for draft in drafts} == {("", NOON)}
     metadata, admins, members, roles = (draft.tags for draft in drafts)
     assert metadata == (
-        ("d", "tea"), ("name", "Tea"), ("about", "leaves"),
-        ("private",), ("restricted",), ("hidden",), ("closed",), ("livekit",),
-        ("supported_kinds", "9", "11"), ("theme", "green"),
-    )  # fmt: skip
+        ("d", "tea"),
+        ("name", "Tea"),
+        ("about", "leaves"),
+        ("private",),
+        ("restricted",),
+        ("hidden",),
+        ("closed",),
+        ("livekit",),
+        ("supported_kinds", "9", "11"),
+        ("theme", "green"),
+    )
     assert admins == (
-        ("d", "tea"), ("p", admin.pubkey, "admin"), ("p", bob.pubkey, "moderator", "poet"),
-    )  # fmt: skip
+        ("d", "tea"),
+        ("p", admin.pubkey, "admin"),
+        ("p", bob.pubkey, "moderator", "poet"),
+    )
     assert members == (("d", "tea"), *(("p", pubkey) for pubkey in MEMBERS))
     assert [tag[:2] for tag in roles] == [("d", "tea"), ("role", "admin"), ("role", "moderator")]
     assert stamped == replace(group, stamps=dict.fromkeys(range(39000, 39004), NOON))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from relay.groups.group import Flag, Groups
-from relay.groups.ruling import RELAY_ONLY, Circumstances, is_relay_only, objection
+from relay.groups.rules import RELAY_ONLY, GroupContext, is_relay_only, objection
 from relay.nostr import kinds
-from relay.verdict import Origin, Who, spoken
+from relay.verdict import Origin, Who, ok_reply
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,
@@ -304,7 +304,7 @@ def test_group_state_from_outside_is_refused() -> None:
     """Whatever its `d`, whoever signed it."""
     world = tea_party(OPEN)
     answer = (False, "restricted: kinds 39000 to 39005 are signed by this relay only")
-    assert spoken(RELAY_ONLY) == answer
+    assert ok_reply(RELAY_ONLY) == answer
     for kind in range(39000, 39006):
         assert is_relay_only(kind)
         assert world.do(owner, kind, ["d", "tea"]) == answer
@@ -315,5 +315,5 @@ def test_group_state_from_outside_is_refused() -> None:
 
 @pytest.mark.proves("N29-07")
 def test_what_has_no_group_and_no_past_is_not_objected_to() -> None:
-    circumstances = Circumstances(NOON, Origin.WIRE, frozenset({Who.ANYONE}))
-    assert objection(event(stranger, 1), None, Groups(), GUARDED, circumstances) is None
+    context = GroupContext(NOON, Origin.WIRE, frozenset({Who.ANYONE}))
+    assert objection(event(stranger, 1), None, Groups(), GUARDED, context) is None

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
+from relay.access.actors import People, who_writes
 from relay.errors import Invalid
 from relay.groups.actions import action_of, group_of
-from relay.groups.departure import forgotten
+from relay.groups.departures import forgotten
 from relay.groups.group import Flag, Groups, pins_of, rebuilt
 from relay.groups.notices import Draft, notices_for
-from relay.groups.ruling import (
+from relay.groups.rules import (
     RELAY_ONLY,
-    Circumstances,
+    GroupContext,
     GroupSettings,
     NotStored,
     Target,
@@ -28,8 +29,7 @@ from relay.groups.ruling import (
 from relay.nostr import kinds
 from relay.nostr.event import Event, signed
 from relay.nostr.kinds import KindClass, class_of
-from relay.people import People, who_writes
-from relay.verdict import Origin, Reject, Who, spoken
+from relay.verdict import Origin, Reject, Who, ok_reply
 from tests import cast
 
 if TYPE_CHECKING:
@@ -94,9 +94,7 @@ class World:
     ) -> tuple[bool, str]:
         return self.do(who, kinds.CREATE_INVITE, ["code", code], *tags, group=group)
 
-    def join(
-        self, who: SecretKey, code: str | None = None, group: str = "tea"
-    ) -> tuple[bool, str]:
+    def join(self, who: SecretKey, code: str | None = None, group: str = "tea") -> tuple[bool, str]:
         return self.do(
             who, kinds.JOIN_REQUEST, *([] if code is None else [["code", code]]), group=group
         )
@@ -117,9 +115,14 @@ class World:
         return self.do(who, kinds.CHAT, group=group, content=text)
 
     def do(
-        self, who: SecretKey | str, kind: int, *tags: Sequence[str], group: str = "tea",
-        content: str = "", at: int | None = None,
-    ) -> tuple[bool, str]:  # fmt: skip
+        self,
+        who: SecretKey | str,
+        kind: int,
+        *tags: Sequence[str],
+        group: str = "tea",
+        content: str = "",
+        at: int | None = None,
+    ) -> tuple[bool, str]:
         """Each event is another one, as if its author had waited a moment."""
         number = ["nonce", str(next(_numbers))]
         at = self.now if at is None else at
@@ -136,19 +139,19 @@ class World:
         except Invalid as refused:
             return False, str(refused)
         if is_relay_only(sent.kind):
-            return spoken(RELAY_ONLY)
-        circumstances = self._circumstances(sent, group_id)
+            return ok_reply(RELAY_ONLY)
+        context = self._circumstances(sent, group_id)
         if action is None:
-            reject = objection(sent, group_id, self.groups, self.settings, circumstances)
+            reject = objection(sent, group_id, self.groups, self.settings, context)
             if reject is not None:
-                return spoken(reject)
+                return ok_reply(reject)
             self._store(sent)
             self._unpin()
             return STORED
         before = self.groups
-        ruling = ruling_on(sent, action, self.groups, self.settings, circumstances)
+        ruling = ruling_on(sent, action, self.groups, self.settings, context)
         if isinstance(ruling, Reject):
-            return spoken(ruling)
+            return ok_reply(ruling)
         gone = {*ruling.removes, *ruling.superseded}
         self.log = [row for row in self.log if row.id not in gone]
         self._store(sent)
@@ -165,7 +168,7 @@ class World:
                 row for row in self.log if group_of(row) != ruling.ended or row.kind in records
             ]
         self._unpin()
-        return STORED if ruling.reply is None else spoken(ruling.reply)
+        return STORED if ruling.reply is None else ok_reply(ruling.reply)
 
     def rebuilt(self) -> Groups:
         return rebuilt(Groups(), self.log, RELAY)
@@ -217,12 +220,12 @@ class World:
             self.log = [other for other in self.log if _slot(other) != slot]
         self.log.append(row)
 
-    def _circumstances(self, sent: Event, group_id: str | None) -> Circumstances:
+    def _circumstances(self, sent: Event, group_id: str | None) -> GroupContext:
         of_group = [row for row in self.log if group_id is not None and _group(row) == group_id]
         holder = [row for row in self.log if _slot(row) == _slot(sent)]
         named = set(sent.tag_values("e"))
         is_addressed = class_of(sent.kind) in (KindClass.ADDRESSABLE, KindClass.REPLACEABLE)
-        return Circumstances(
+        return GroupContext(
             now=self.now,
             origin=self.origin,
             who=who_writes(sent.pubkey, self.people, self.groups, self.groups.get(group_id)),
@@ -244,7 +247,8 @@ class World:
                 if row.id in named
             },
             pinnable=frozenset(
-                (tag[0], tag[1]) for tag in sent.tags
+                (tag[0], tag[1])
+                for tag in sent.tags
                 if len(tag) > 1 and self._is_here((tag[0], tag[1]), group_id or "")
             ),
             moved_from=_group(holder[0]) if is_addressed and holder else NotStored.NOT_STORED,

@@ -13,10 +13,10 @@ import policies
 from policies import load
 from relay.config import Config
 from relay.groups.group import Groups
-from relay.projections import Realm
 from relay.server.http import information
-from relay.storage.reference import ReferenceStore
+from relay.state import RelayState
 from tests import cast
+from tests.harness.reference_store import ReferenceStore
 
 PAGE = (Path(__file__).parents[3] / "docs" / "memory.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -46,9 +46,7 @@ def test_a_block_of_policies_loads(tmp_path: Path, block: str) -> None:
 
 
 def test_what_stands_there_is_the_default() -> None:
-    packaged = tables(
-        tomllib.loads((DEFAULTS / "20-memory.toml").read_text("utf-8"))["memory"]
-    )  # fmt: skip
+    packaged = tables(tomllib.loads((DEFAULTS / "20-memory.toml").read_text("utf-8"))["memory"])
     told = told_settings()
     assert {table: told[table].keys() >= keys.keys() for table, keys in packaged.items()} == (
         dict.fromkeys(packaged, True)
@@ -59,8 +57,8 @@ def test_what_stands_there_is_the_default() -> None:
 
 def test_what_the_relay_says_of_memory_is_as_shown(tmp_path: Path) -> None:
     (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    realm = Realm(load(tmp_path), Groups())
+    state = RelayState(load(tmp_path), Groups())
     document = orjson.loads(
-        information(Config(), realm, cast.owner.pubkey, ReferenceStore.features)
+        information(Config(), state, cast.owner.pubkey, ReferenceStore.features)
     )
     assert {"memory": document["memory"]} == orjson.loads(shown)

@@ -15,13 +15,15 @@ from relay.nostr.nip50 import Search, search_from
     ("question", "words"),
     [
         ("When did Caroline go to the support group?", ("caroline", "go", "support", "group")),
-        ("What is Melanie\u2019s hand-painted bowl a reminder of?",
-         ("melanie", "hand", "painted", "bowl", "reminder")),
+        (
+            "What is Melanie\u2019s hand-painted bowl a reminder of?",
+            ("melanie", "hand", "painted", "bowl", "reminder"),
+        ),
         ("What didn't they like about tea, and why don't they?", ("like", "tea")),
         ("tea TEA Tea", ("tea",)),
         ("Was trinkt Jürgen gern?", ("trinkt", "jürgen", "gern")),
     ],
-)  # fmt: skip
+)
 def test_what_is_asked_for_is_each_word_that_tells_something_once(
     question: str, words: tuple[str, ...]
 ) -> None:

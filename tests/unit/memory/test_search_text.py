@@ -34,8 +34,11 @@ def test_an_event_is_found_by_its_content_and_by_what_names_it() -> None:
     tags = [("title", "Leaves"), ("summary", "about tea"), ("subject", "brew"), ("t", "hidden")]
     assert words(30023, "steep it", *tags) == ["steep", "it", "Leaves", "about", "tea", "brew"]
     assert words(39000, "", ("name", "Tea"), ("about", "all of it"), d="tea") == [
-        "Tea", "all", "of", "it",
-    ]  # fmt: skip
+        "Tea",
+        "all",
+        "of",
+        "it",
+    ]
     assert text(1, "", ("t", "tea")) is None
 
 
@@ -82,22 +85,33 @@ RECORDS = {
     "snowclaw:config:global": ({"respond_mode": "no"}, []),
     "snowclaw:memory:npub:ab": (
         {
-            "display_names": [["k0", 17]], "notes": ["likes tea"], "owner_notes": ["core"],
-            "preferences": {"no": "no"}, "first_seen": 17,
+            "display_names": [["k0", 17]],
+            "notes": ["likes tea"],
+            "owner_notes": ["core"],
+            "preferences": {"no": "no"},
+            "first_seen": 17,
         },
         ["k0", "likes", "tea", "core"],
     ),
     "snowclaw:memory:npub:cd": (
         {
-            "display_name": "Bobby", "name_history_json": '[[17,"Bob"]]', "profile_json": '"no"',
-            "notes_json": '["tables"]', "owner_notes_json": "null", "hex_pubkey": "no",
+            "display_name": "Bobby",
+            "name_history_json": '[[17,"Bob"]]',
+            "profile_json": '"no"',
+            "notes_json": '["tables"]',
+            "owner_notes_json": "null",
+            "hex_pubkey": "no",
         },
         ["Bobby", "Bob", "tables"],
     ),
     "snowclaw:memory:group:tea": (
         {
-            "purpose": "brew", "themes": ["nostr"], "decisions": [["use it", 17]],
-            "members": [["no", "no"]], "notes": ["nine"], "notes_json": "not JSON",
+            "purpose": "brew",
+            "themes": ["nostr"],
+            "decisions": [["use it", 17]],
+            "members": [["no", "no"]],
+            "notes": ["nine"],
+            "notes_json": "not JSON",
         },
         ["brew", "nostr", "use", "it", "nine"],
     ),
@@ -106,7 +120,8 @@ RECORDS = {
     "snow:memory:tea": ({"summary": "s", "detail": "d", "context": "no"}, ["tea", "s", "d"]),
     "nmem:session:x": (
         {
-            "project": "no", "signature": [["no", 3]],
+            "project": "no",
+            "signature": [["no", 3]],
             "summary": {"intent": "fix", "learned": ["a"], "notes": {"no-key": "deep"}, "x": "no"},
         },
         ["fix", "a", "deep"],
@@ -118,7 +133,7 @@ RECORDS = {
     "anamnesis:meta:x": ({"tags": ["new"], "memory_type": "no"}, ["new"]),
     "nomen:group:x": ("a group", ["a", "group"]),
     "my app": ("no", []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.proves("G-22")

@@ -25,7 +25,8 @@ SAMPLES = {
     System.AMAN: robot.sign(
         30093,
         [["d", "k:preference"], ["k", "aman_preference"], ["hk", "k"], ["v", "1"], ["ts", "7"]],
-        '{"history_key":"k","preference":"tea","updated_at":7}', 7,
+        '{"history_key":"k","preference":"tea","updated_at":7}',
+        7,
     ),
     System.TRANSCRIPTS: robot.sign(31988, [["d", "session"], ["title", "A talk"]], "", 7),
     System.SNOWCLAW: robot.sign(
@@ -37,7 +38,7 @@ SAMPLES = {
     System.ANAMNESIS: robot.sign(
         30078, [["d", f"anamnesis:meta:{'a' * 64}"], ["x", "a" * 64]], '{"tags":["tea"]}', 7
     ),
-}  # fmt: skip
+}
 LATE = Terms(latest=2_000_000_000)
 
 

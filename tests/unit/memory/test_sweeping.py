@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.forgetting import DAY_S
+from relay.lifecycle.retention import DAY_S
 from tests.cast import robot, rover
 from tests.unit.home import NOON, STORED, Home, policy_of, store_of
 
@@ -55,16 +55,19 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
 
 
 def tool(ts: int, at: int = NOON, hk: str = "a", by: SecretKey = robot) -> Event:
-    tags = [["d", f"{hk}:{next(_numbers)}"], ["k", "aman_tool_history"], ["hk", hk], ["v", "1"],
-            ["ts", str(ts)]]  # fmt: skip
+    tags = [
+        ["d", f"{hk}:{next(_numbers)}"],
+        ["k", "aman_tool_history"],
+        ["hk", hk],
+        ["v", "1"],
+        ["ts", str(ts)],
+    ]
     return by.sign(30095, tags, "{}", at)
 
 
 def records() -> list[Event]:
     """One of each kind and prefix, as old as can be."""
-    by_kind = [
-        robot.sign(kind, [["d", "a:x"], *tags], "", LONG_AGO) for kind, tags in TAGS.items()
-    ]
+    by_kind = [robot.sign(kind, [["d", "a:x"], *tags], "", LONG_AGO) for kind, tags in TAGS.items()]
     by_prefix = [
         robot.sign(kind, [["d", d], ["x", "x"], *COLLECTIVE], "{}", LONG_AGO)
         for kind, prefixes in DS.items()
@@ -94,7 +97,7 @@ async def test_a_write_takes_nothing_along_and_a_sweep_tells_what_it_took(
         assert set(await home.take(*overdue, summary)) == {STORED}
         assert await home.take(tool(NOON)) == [STORED]
         assert len(await home.log()) == 5
-        with caplog.at_level(logging.INFO, logger="relay.sweep"):
+        with caplog.at_level(logging.INFO, logger="relay.write.sweeper"):
             assert await home.sweep.once() == 4
         assert caplog.messages == ["swept 1 events of kind 30094", "swept 3 events of kind 30095"]
 
@@ -109,9 +112,9 @@ async def test_how_long_observations_stay_is_asked_anew_at_each_reload(store: St
     async with Home(store, policy_of("open", LOOSE)) as home:
         assert await home.take(observation, session) == [STORED] * 2
         assert await home.sweep.once() == 0
-        home.realm.enforce(policy_of("open", LOOSE, days + "sweep = false\n"))
+        home.state.enforce(policy_of("open", LOOSE, days + "sweep = false\n"))
         assert await home.sweep.once() == 0
-        home.realm.enforce(policy_of("open", LOOSE, days))
+        home.state.enforce(policy_of("open", LOOSE, days))
         assert await home.sweep.once() == 1
         assert [event.kind for event in await home.log()] == [30078]
 

@@ -26,8 +26,12 @@ json_values = st.recursive(
 
 events = st.builds(
     lambda key, kind, tags, content, created_at: key.sign(kind, tags, content, created_at),
-    people, kinds, tags, texts, st.integers(0, 2**63 - 1),
-)  # fmt: skip
+    people,
+    kinds,
+    tags,
+    texts,
+    st.integers(0, 2**63 - 1),
+)
 
 # A world so small that filters and events meet in it often.
 SMALL = ["x", "y", "snow:", "snow:a"]

@@ -195,8 +195,11 @@ def test_no_d_tag_and_an_empty_one_are_the_same_address(tags: list[list[str]]) -
 def test_a_tag_is_found_by_its_exact_name() -> None:
     event = event_from(rehashed(tags=[["T", "upper"], ["t", "1"], ["t", "2", "more"], ["-"]]))
     assert (event.tag("t"), event.tag("T"), event.tag("-"), event.tag("x")) == (
-        "1", "upper", "", None,
-    )  # fmt: skip
+        "1",
+        "upper",
+        "",
+        None,
+    )
     assert event.tag_values("t") == ["1", "2"]
     assert event.has_tag("-")
     assert not event.has_tag("x")

@@ -47,14 +47,33 @@ def test_the_golden_events_are_read(name: str) -> None:
 
 
 CHANGES: list[dict[str, object]] = [
-    {"id": "0" * 64}, {"id": GOOD.id.upper()}, {"id": 7}, {"pubkey": GOOD.pubkey.upper()},
-    {"pubkey": "ab"}, {"sig": GOOD.sig.upper()}, {"sig": GOOD.sig[:-1]}, {"kind": -1},
-    {"kind": 65_536}, {"kind": True}, {"kind": "1"}, {"kind": None}, {"kind": 1.5}, {"kind": 1.0},
-    {"created_at": -1}, {"created_at": 2**63}, {"created_at": 2**70},
-    {"created_at": 1_700_000_000.0}, {"created_at": "1700000000"}, {"tags": [["a", 1]]},
-    {"tags": [None]}, {"tags": {}}, {"tags": "t"}, {"content": None}, {"content": 1},
+    {"id": "0" * 64},
+    {"id": GOOD.id.upper()},
+    {"id": 7},
+    {"pubkey": GOOD.pubkey.upper()},
+    {"pubkey": "ab"},
+    {"sig": GOOD.sig.upper()},
+    {"sig": GOOD.sig[:-1]},
+    {"kind": -1},
+    {"kind": 65_536},
+    {"kind": True},
+    {"kind": "1"},
+    {"kind": None},
+    {"kind": 1.5},
+    {"kind": 1.0},
+    {"created_at": -1},
+    {"created_at": 2**63},
+    {"created_at": 2**70},
+    {"created_at": 1_700_000_000.0},
+    {"created_at": "1700000000"},
+    {"tags": [["a", 1]]},
+    {"tags": [None]},
+    {"tags": {}},
+    {"tags": "t"},
+    {"content": None},
+    {"content": 1},
     {"content": "another"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=range(len(CHANGES)))

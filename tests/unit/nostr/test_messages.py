@@ -61,12 +61,40 @@ def test_the_five_verbs_are_understood() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        "", " ", "hello", "[", "[]", "{}", "null", "7", '"EVENT"', "[7]", "[null]", "[[]]", "[{}]",
-        '["event"]', '["Req","s",{}]', '["PING"]', '[""]', '["EVENT"]', '["AUTH"]', '["REQ"]',
-        '["COUNT"]', '["CLOSE"]', '["CLOSE",7]', '["REQ",7,{}]', '["REQ",null,{}]', "\x00",
-        '["EVENT",null]', '["EVENT","x"]', '["EVENT",{}]', '["AUTH","challenge"]', b"\xff", b"",
+        "",
+        " ",
+        "hello",
+        "[",
+        "[]",
+        "{}",
+        "null",
+        "7",
+        '"EVENT"',
+        "[7]",
+        "[null]",
+        "[[]]",
+        "[{}]",
+        '["event"]',
+        '["Req","s",{}]',
+        '["PING"]',
+        '[""]',
+        '["EVENT"]',
+        '["AUTH"]',
+        '["REQ"]',
+        '["COUNT"]',
+        '["CLOSE"]',
+        '["CLOSE",7]',
+        '["REQ",7,{}]',
+        '["REQ",null,{}]',
+        "\x00",
+        '["EVENT",null]',
+        '["EVENT","x"]',
+        '["EVENT",{}]',
+        '["AUTH","challenge"]',
+        b"\xff",
+        b"",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_message_gets_a_notice(frame: str | bytes) -> None:
     """N01-51, N01-52, N01-05."""
     message = parse(frame)
@@ -237,20 +265,34 @@ def test_an_ok_has_four_parts_and_an_empty_text_only_when_true() -> None:
     """N01-91."""
     assert json.loads(messages.ok(NOTE.id, None)) == ["OK", NOTE.id, True, ""]
     assert json.loads(messages.ok(NOTE.id, Invalid("kind: no"))) == [
-        "OK", NOTE.id, False, "invalid: kind: no",
-    ]  # fmt: skip
+        "OK",
+        NOTE.id,
+        False,
+        "invalid: kind: no",
+    ]
     assert json.loads(messages.ok_text(NOTE.id, "duplicate: already", accepted=True)) == [
-        "OK", NOTE.id, True, "duplicate: already",
-    ]  # fmt: skip
+        "OK",
+        NOTE.id,
+        True,
+        "duplicate: already",
+    ]
 
 
 @pytest.mark.proves("N01-92")
 def test_the_words_of_refusals_are_the_standard_ones() -> None:
     """N01-92."""
     assert {str(word) for word in Prefix} == {
-        "duplicate", "pow", "blocked", "rate-limited", "invalid", "restricted", "mute", "error",
-        "auth-required", "unsupported",
-    }  # fmt: skip
+        "duplicate",
+        "pow",
+        "blocked",
+        "rate-limited",
+        "invalid",
+        "restricted",
+        "mute",
+        "error",
+        "auth-required",
+        "unsupported",
+    }
 
 
 @pytest.mark.proves("N01-93", "N01-94", "N45-01")
@@ -260,9 +302,9 @@ def test_frames_for_clients_are_json_whatever_the_subscription_is_called(
 ) -> None:
     """N01-90, N01-93, N01-94, N45-01."""
     refused = Refused(word, 'because of "this"')
-    spoken = f'{word}: because of "this"'
-    assert json.loads(messages.closed(sub, refused)) == ["CLOSED", sub, spoken]
-    assert json.loads(messages.notice(refused)) == ["NOTICE", spoken]
+    ok_reply = f'{word}: because of "this"'
+    assert json.loads(messages.closed(sub, refused)) == ["CLOSED", sub, ok_reply]
+    assert json.loads(messages.notice(refused)) == ["NOTICE", ok_reply]
     assert json.loads(messages.eose(sub)) == ["EOSE", sub]
     assert json.loads(messages.count(sub, 3)) == ["COUNT", sub, {"count": 3}]
     assert json.loads(messages.auth_challenge(sub)) == ["AUTH", sub]

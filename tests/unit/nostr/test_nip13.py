@@ -35,12 +35,17 @@ def refusal_of(event: Event, bits: int) -> str | None:
 @pytest.mark.parametrize(
     ("nonce", "target"),
     [
-        ((), None), (("nonce",), None), (("nonce", "776797"), None),
-        (("nonce", "776797", "20"), 20), (("nonce", "1", "020"), 20), (("nonce", "1", "0"), 0),
-        (("nonce", "1", "20", "more"), 20), (("Nonce", "1", "20"), None),
+        ((), None),
+        (("nonce",), None),
+        (("nonce", "776797"), None),
+        (("nonce", "776797", "20"), 20),
+        (("nonce", "1", "020"), 20),
+        (("nonce", "1", "0"), 0),
+        (("nonce", "1", "20", "more"), 20),
+        (("Nonce", "1", "20"), None),
         (("nonce", "1", "00000256"), 256),
     ],
-)  # fmt: skip
+)
 def test_the_third_element_is_the_target(nonce: tuple[str, ...], target: int | None) -> None:
     assert committed_target(worked(TEN, *nonce)) == target
 

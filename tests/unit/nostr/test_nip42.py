@@ -96,11 +96,16 @@ def test_of_two_tags_the_first_counts() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "wss://relay.example/", "wss://RELAY.example", "WSS://relay.example:443",
-        "ws://relay.example", "ws://relay.example:80/", "https://relay.example",
-        " wss://relay.example\n", "wss://relay.example.",
+        "wss://relay.example/",
+        "wss://RELAY.example",
+        "WSS://relay.example:443",
+        "ws://relay.example",
+        "ws://relay.example:80/",
+        "https://relay.example",
+        " wss://relay.example\n",
+        "wss://relay.example.",
     ],
-)  # fmt: skip
+)
 def test_spellings_of_one_address_are_equal(url: str) -> None:
     """N42-06."""
     assert relay_address(url) == address(URL)
@@ -109,11 +114,16 @@ def test_spellings_of_one_address_are_equal(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "wss://other.example", "wss://relay.example:8443", "wss://relay.example/path",
-        "wss://sub.relay.example", "wss://relay.example:80", "ws://relay.example:443",
-        "wss://relay.example/nostr", "wss://relay.exampl",
+        "wss://other.example",
+        "wss://relay.example:8443",
+        "wss://relay.example/path",
+        "wss://sub.relay.example",
+        "wss://relay.example:80",
+        "ws://relay.example:443",
+        "wss://relay.example/nostr",
+        "wss://relay.exampl",
     ],
-)  # fmt: skip
+)
 def test_another_host_port_or_path_is_another_relay(url: str) -> None:
     """N42-06, contract §7."""
     assert address(url) != address(URL)
@@ -123,12 +133,21 @@ def test_another_host_port_or_path_is_another_relay(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "", "relay.example", "//relay.example", "ftp://relay.example", "wss://", "wss:///path",
-        "wss://me@relay.example", "wss://relay.example?x", "wss://relay.example#x",
-        "wss://relay.example:port", "wss://relay.example:99999", "wss://[::1",
+        "",
+        "relay.example",
+        "//relay.example",
+        "ftp://relay.example",
+        "wss://",
+        "wss:///path",
+        "wss://me@relay.example",
+        "wss://relay.example?x",
+        "wss://relay.example#x",
+        "wss://relay.example:port",
+        "wss://relay.example:99999",
+        "wss://[::1",
         "intentionally wrong",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_relay_url_is_nowhere(url: str) -> None:
     """N42-06."""
     assert relay_address(url) is None

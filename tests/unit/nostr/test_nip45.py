@@ -23,10 +23,15 @@ def test_any_value_has_an_offset_from_8_to_23(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "F" * 64, "f" * 63, "f" * 65, "x:" + "f" * 64 + ":", "30023:" + "f" * 64,
-        "30023:" + "F" * 64 + ":d", "²:" + "f" * 64 + ":d",
+        "F" * 64,
+        "f" * 63,
+        "f" * 65,
+        "x:" + "f" * 64 + ":",
+        "30023:" + "f" * 64,
+        "30023:" + "F" * 64 + ":d",
+        "²:" + "f" * 64 + ":d",
     ],
-)  # fmt: skip
+)
 def test_what_is_neither_id_nor_address_counts_by_its_hash(value: str) -> None:
     assert offset_of(value) == int(sha256(value.encode()).hexdigest()[32], 16) + 8
 

@@ -116,9 +116,14 @@ def test_a_full_frame_does_not_agree_with_who_holds_nothing_in_the_rest() -> Non
     held = items(in_time(range(400)))
     last = Bound(1_700_000_000 + 100)
     room_for_one = ask(
-        varint(last.timestamp + 1), b"\0", ID_LIST, b"\0",  # 300 ids of ours fill the frame
-        ALL, FINGERPRINT, sha256(bytes(33)).digest()[:16],
-    )  # fmt: skip
+        varint(last.timestamp + 1),
+        b"\0",
+        ID_LIST,
+        b"\0",  # 300 ids of ours fill the frame
+        ALL,
+        FINGERPRINT,
+        sha256(bytes(33)).digest()[:16],
+    )
     frame = 300 * 32 + 300
     reply = reply_to(room_for_one, held, frame)
     assert reply.endswith(ALL + FINGERPRINT + held.fingerprint(300, 400))
@@ -129,9 +134,19 @@ def test_what_was_agreed_before_a_full_frame_stays_agreed() -> None:
     held = items(in_time(range(700)))
     until = [varint(1_700_000_000 + 100 + 1) + b"\0", varint(101) + b"\0", varint(11) + b"\0"]
     message = ask(
-        until[0], ID_LIST, b"\0", until[1], FINGERPRINT, held.fingerprint(300, 600),
-        until[2], FINGERPRINT, WRONG, ALL, FINGERPRINT, WRONG,
-    )  # fmt: skip
+        until[0],
+        ID_LIST,
+        b"\0",
+        until[1],
+        FINGERPRINT,
+        held.fingerprint(300, 600),
+        until[2],
+        FINGERPRINT,
+        WRONG,
+        ALL,
+        FINGERPRINT,
+        WRONG,
+    )
     listed = ask(until[0], ID_LIST, varint(300), held.ids(0, 300))
     reply = reply_to(message, held, len(listed) + 300)
     rest = ALL + FINGERPRINT + held.fingerprint(630, 700)
@@ -217,12 +232,13 @@ def test_after_the_end_every_bound_is_the_end() -> None:
         pytest.param(ask(b"\x82" + b"\x80" * 8 + b"\0"), "64 bits", id="2^64"),
         pytest.param(ask(b"\xff" * 20), "64 bits", id="never ends"),
         pytest.param(
-            ask(MOST, b"\0\0", varint(9), b"\0\0"), "64 bits",
+            ask(MOST, b"\0\0", varint(9), b"\0\0"),
+            "64 bits",
             id="a sum of two",
         ),
         pytest.param(ask(ALL, ID_LIST, MOST), "too early", id="2^64 ids"),
     ],
-)  # fmt: skip
+)
 def test_numbers_have_at_most_64_bits(message: bytes, fault: str) -> None:
     with pytest.raises(Invalid, match=fault):
         reply_to(message, items([]))

@@ -35,9 +35,13 @@ def header(event: Event) -> str:
 
 
 def token(
-    *, u: str | None = URL, method: str | None = "POST", payload: str | None = None,
-    kind: int = 27235, at: int = NOW,
-) -> Event:  # fmt: skip
+    *,
+    u: str | None = URL,
+    method: str | None = "POST",
+    payload: str | None = None,
+    kind: int = 27235,
+    at: int = NOW,
+) -> Event:
     said = {"u": u, "method": method, "payload": payload or sha256(BODY).hexdigest()}
     tags = [[name, value] for name, value in said.items() if value is not None]
     return alice.sign(kind, tags, "", at)
@@ -112,10 +116,14 @@ def test_a_minute_either_side_is_now_and_no_more() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        URL, URL + "/", "wss://relay.example/nostr", "ws://relay.example:80/nostr/",
-        "HTTPS://RELAY.example:443/nostr", "http://127.0.0.1:7777/",
+        URL,
+        URL + "/",
+        "wss://relay.example/nostr",
+        "ws://relay.example:80/nostr/",
+        "HTTPS://RELAY.example:443/nostr",
+        "http://127.0.0.1:7777/",
     ],
-)  # fmt: skip
+)
 def test_the_address_may_be_said_in_any_of_its_spellings(url: str) -> None:
     assert speaks(token(u=url))
 
@@ -124,10 +132,16 @@ def test_the_address_may_be_said_in_any_of_its_spellings(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "https://other.example/nostr", "https://relay.example", "https://relay.example/nostr/x",
-        "https://relay.example:8443/nostr", URL + "?a=1", URL + "#x", "", "relay.example/nostr",
+        "https://other.example/nostr",
+        "https://relay.example",
+        "https://relay.example/nostr/x",
+        "https://relay.example:8443/nostr",
+        URL + "?a=1",
+        URL + "#x",
+        "",
+        "relay.example/nostr",
     ],
-)  # fmt: skip
+)
 def test_another_address_is_refused(url: str) -> None:
     assert refusal_of(token(u=url)).startswith("u:")
 

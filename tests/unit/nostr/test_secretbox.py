@@ -18,8 +18,9 @@ NONCE = bytes(24)
 
 @pytest.mark.proves("A-24")
 @pytest.mark.parametrize("before", ["", " ", "\n\t"])
-@pytest.mark.parametrize("spelt", ["hex:" + KEY.hex(), KEY.hex(), KEY.hex().upper(),
-                                   b64encode(KEY).decode()])  # fmt: skip
+@pytest.mark.parametrize(
+    "spelt", ["hex:" + KEY.hex(), KEY.hex(), KEY.hex().upper(), b64encode(KEY).decode()]
+)
 def test_a_key_has_three_spellings_and_space_around_it(spelt: str, before: str) -> None:
     assert key_from(before + spelt + before) == KEY
 
@@ -75,10 +76,12 @@ def test_every_altered_byte_is_noticed() -> None:
         (seal("tea", KEY, NONCE) + "\n", "content is not secretbox-v1"),
         (b64encode(bytes(39)).decode(), "content is not secretbox-v1"),
         (b64encode(bytes(40)).decode(), "cannot decrypt: another key, or the content was altered"),
-        (b64encode(SecretBox(KEY).encrypt(b"\xff", NONCE)).decode(),
-         "cannot decrypt: the plaintext is no UTF-8"),
+        (
+            b64encode(SecretBox(KEY).encrypt(b"\xff", NONCE)).decode(),
+            "cannot decrypt: the plaintext is no UTF-8",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_opened_says_why(content: str, why: str) -> None:
     with pytest.raises(Invalid) as refused:
         opened(content, KEY)

@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 NOW = 1_772_000_000
 
 NOBODY = Facts(
-    now=NOW, origin=Origin.WIRE, authenticated=frozenset(),
-    who=frozenset({Who.ANYONE, Who.AUTHOR}), readers_who=frozenset(), wraps_for_known=False,
-    deletes_own=False, replaces=False, has_group=False,
-)  # fmt: skip
+    now=NOW,
+    origin=Origin.WIRE,
+    authenticated=frozenset(),
+    who=frozenset({Who.ANYONE, Who.AUTHOR}),
+    readers_who=frozenset(),
+    wraps_for_known=False,
+    deletes_own=False,
+    replaces=False,
+    has_group=False,
+)
 """A stranger, on a connection without login."""
 
 

@@ -10,8 +10,8 @@ import policies
 from policies import PolicySet, load
 from policies.cases import Cast
 from policies.load import PRESETS
+from relay.access.actors import People
 from relay.nostr.keys import npub
-from relay.people import People
 
 TEXT = (Path(policies.__file__).parent / "README.md").read_text("utf-8")
 

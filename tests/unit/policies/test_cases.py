@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policies.cases import Cast, case_table, results
-from relay.people import People
+from relay.access.actors import People
 from tests.unit.policies.folders import written
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ def test_a_table_runs_against_policies_that_name_files_of_keys(tmp_path: Path) -
     (tmp_path / "cases.toml").write_text(f'preset = "open"\n{BANNED}')
     ran = results(case_table(tmp_path / "cases.toml"), folder)
     assert [(result.got, result.passed) for result in ran] == [
-        ("blocked: this key is banned here", True), ("accept", True)
-    ]  # fmt: skip
+        ("blocked: this key is banned here", True),
+        ("accept", True),
+    ]
 
 
 def test_a_preset_of_a_table_leaves_the_folder_as_it_is(tmp_path: Path) -> None:

@@ -50,10 +50,22 @@ def test_a_json_object_is_one(tmp_path: Path, content: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "1", '"x"', "null", "{", "{}}", "{'a': 1}", '{"a": NaN}', "{" * 100_000,
-     '{"a": ' + "[" * 100_000, '{"a": ' + "9" * 5000 + "}"],
+    [
+        "",
+        "[]",
+        "1",
+        '"x"',
+        "null",
+        "{",
+        "{}}",
+        "{'a': 1}",
+        '{"a": NaN}',
+        "{" * 100_000,
+        '{"a": ' + "[" * 100_000,
+        '{"a": ' + "9" * 5000 + "}",
+    ],
     ids=lambda content: content[:12] or "nothing",
-)  # fmt: skip
+)
 def test_what_is_no_json_object_is_invalid(tmp_path: Path, content: str) -> None:
     policy = rule(tmp_path, "{ json = true }")
     assert said(policy, note(content)) == "invalid: content is not a JSON object"
@@ -63,12 +75,15 @@ def test_what_is_no_json_object_is_invalid(tmp_path: Path, content: str) -> None
 @pytest.mark.parametrize(
     "event",
     [
-        note("no json", kind=kinds.GIFT_WRAP), note("no json", kind=kinds.ENCRYPTED_MESSAGE),
-        note(BOX, ["enc", "secretbox-v1"]), note("x", ["encrypted", "nip44"]),
-        note(NIP44), note("aGk=?iv=aGk="),
+        note("no json", kind=kinds.GIFT_WRAP),
+        note("no json", kind=kinds.ENCRYPTED_MESSAGE),
+        note(BOX, ["enc", "secretbox-v1"]),
+        note("x", ["encrypted", "nip44"]),
+        note(NIP44),
+        note("aGk=?iv=aGk="),
     ],
     ids=lambda event: f"{event.kind} {event.content[:10]}",
-)  # fmt: skip
+)
 def test_what_is_encrypted_is_not_parsed(tmp_path: Path, event: Event) -> None:
     """G-21."""
     assert said(rule(tmp_path, "{ json = true }"), event) == ""
@@ -95,8 +110,11 @@ def test_with_write_the_words_of_the_admin_are_for_whom_it_keeps_out(tmp_path: P
 
 
 @pytest.mark.proves("G-21")
-@pytest.mark.parametrize("event", [note(BOX, ["enc", "x"]), note(NIP44), note(BOX, kind=1059)],
-                         ids=["by tag", "by form", "by kind"])  # fmt: skip
+@pytest.mark.parametrize(
+    "event",
+    [note(BOX, ["enc", "x"]), note(NIP44), note(BOX, kind=1059)],
+    ids=["by tag", "by form", "by kind"],
+)
 def test_ciphertext_is_not_searched(tmp_path: Path, event: Event) -> None:
     """By chance anything can be found in it."""
     assert said(rule(tmp_path, '{ refuse = ["[A-Za-z]"] }'), event) == ""
@@ -166,16 +184,17 @@ def test_imports_are_searched_too(tmp_path: Path) -> None:
         assert policy.judge(note("x"), replace(NOBODY, origin=origin)) is not None
 
 
-REJECTED = Reject(
-    Prefix.BLOCKED, "content matches a reject pattern", "[memory] reject_patterns"
-)
+REJECTED = Reject(Prefix.BLOCKED, "content matches a reject pattern", "[memory] reject_patterns")
 
 
 def memory_policy(folder: Path) -> PolicySet:
-    return loaded(folder, a=(
-        f'{OPEN}[actors]\nagents = ["{robot.npub}"]\n'
-        '[memory]\nschema = "off"\nreject_patterns = ["ghp_[A-Za-z0-9]{36}"]'
-    ))  # fmt: skip
+    return loaded(
+        folder,
+        a=(
+            f'{OPEN}[actors]\nagents = ["{robot.npub}"]\n'
+            '[memory]\nschema = "off"\nreject_patterns = ["ghp_[A-Za-z0-9]{36}"]'
+        ),
+    )
 
 
 @pytest.mark.proves("M-31")

@@ -11,9 +11,9 @@ import pytest
 
 from policies import PolicySet, load
 from policies.engine import Stage
+from relay.access.actors import People
 from relay.errors import Prefix
 from relay.nostr.event import Event, event_from
-from relay.people import People
 from relay.verdict import Origin, Reject, Who
 from tests.cast import alice, bob, owner, robot, stranger
 from tests.unit.policies.facts import NOBODY, NOW, being, event_by
@@ -170,8 +170,13 @@ def test_a_hash_is_checked_where_an_admin_says_so(tmp_path: Path) -> None:
     content = '{"history_key":"hk","sender_id":null,"created_at":1700000003}'
     right = "3f706dc2381589300174faddc4cdeb23c5d8ac9b4408d0207d9cb66b7f4467fc"
     for digest, text in ((right, None), ("0" * 64, "invalid: d does not match the payload hash")):
-        tags = [["d", f"hk:{digest}"], ["k", "aman_clear_context"], ["hk", "hk"], ["v", "1"],
-                ["ts", "1700000003"]]  # fmt: skip
+        tags = [
+            ["d", f"hk:{digest}"],
+            ["k", "aman_clear_context"],
+            ["hk", "hk"],
+            ["v", "1"],
+            ["ts", "1700000003"],
+        ]
         assert said(policy.judge(event_by(robot, 30096, tags, content), AGENT)) == text
 
 

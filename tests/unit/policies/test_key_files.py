@@ -9,8 +9,8 @@ import pytest
 
 from policies import PolicySet, load
 from policies.reload import fingerprint, reloaded
+from relay.access.management import MAX_ENTRIES
 from relay.errors import ConfigFaults
-from relay.management import MAX_ENTRIES
 from tests.cast import alice, bob, carol, owner
 from tests.unit.policies.folders import faults_of, loaded, written
 
@@ -31,9 +31,14 @@ def told(folder: Path) -> list[str]:
 
 def test_a_key_a_line_npub_or_hex_with_comments(tmp_path: Path) -> None:
     with_keys(
-        tmp_path, "\ufeff# spammers", "", f"{alice.npub}  # sold shoes", f"  {bob.pubkey}\r",
-        carol.pubkey.upper(), alice.pubkey,
-    )  # fmt: skip
+        tmp_path,
+        "\ufeff# spammers",
+        "",
+        f"{alice.npub}  # sold shoes",
+        f"  {bob.pubkey}\r",
+        carol.pubkey.upper(),
+        alice.pubkey,
+    )
     people = load(tmp_path).people
     assert people.banned == {alice.pubkey, bob.pubkey, carol.pubkey}
     assert people.allowed == frozenset()

@@ -15,8 +15,7 @@ from policies import PolicySet, load
 from policies.conditions import Condition
 from policies.write_rule import Place, WriteRule
 from relay.nostr.event import Event
-from relay.nostr.kinds import VANISH
-from relay.read_rules import KindSet
+from relay.nostr.kinds import VANISH, KindSet
 from relay.verdict import Facts, Origin, Who
 from tests.cast import alice, bob, owner
 from tests.unit.policies.facts import NOBODY, NOW
@@ -28,26 +27,48 @@ WHO = st.frozensets(
     st.sampled_from([Who.OWNER, Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN])
 )
 TAGS = st.lists(
-    st.sampled_from([
-        ["d", "snowclaw:config:global"], ["d", "nmem:obs:x"], ["d", "x"], ["h", "tea"], ["-"],
-        ["k", "aman_preference"], ["hk", "x"], ["p", bob.pubkey], ["relay", "ALL_RELAYS"], [],
-    ]),
+    st.sampled_from(
+        [
+            ["d", "snowclaw:config:global"],
+            ["d", "nmem:obs:x"],
+            ["d", "x"],
+            ["h", "tea"],
+            ["-"],
+            ["k", "aman_preference"],
+            ["hk", "x"],
+            ["p", bob.pubkey],
+            ["relay", "ALL_RELAYS"],
+            [],
+        ]
+    ),
     max_size=4,
-)  # fmt: skip
+)
 EVENTS = st.builds(
     lambda kind, tags, content, age: Event(
         "0" * 64, alice.pubkey, NOW - age, kind, tags, content, "", b""
     ),
-    KINDS, TAGS, st.sampled_from(["", "{}", "x", "[]"]), st.integers(-2000, 2000),
-)  # fmt: skip
+    KINDS,
+    TAGS,
+    st.sampled_from(["", "{}", "x", "[]"]),
+    st.integers(-2000, 2000),
+)
 FACTS = st.builds(
     lambda who, readers, keys, flags, origin: replace(
-        NOBODY, who=NOBODY.who | who, readers_who=readers, authenticated=keys, origin=origin,
-        wraps_for_known=flags[0], deletes_own=flags[1], replaces=flags[2],
+        NOBODY,
+        who=NOBODY.who | who,
+        readers_who=readers,
+        authenticated=keys,
+        origin=origin,
+        wraps_for_known=flags[0],
+        deletes_own=flags[1],
+        replaces=flags[2],
     ),
-    WHO, WHO, st.frozensets(st.sampled_from([alice.pubkey, bob.pubkey])),
-    st.tuples(st.booleans(), st.booleans(), st.booleans()), st.sampled_from(list(Origin)),
-)  # fmt: skip
+    WHO,
+    WHO,
+    st.frozensets(st.sampled_from([alice.pubkey, bob.pubkey])),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    st.sampled_from(list(Origin)),
+)
 CONDITIONS = st.builds(
     Condition,
     kinds=st.none() | KINDS.map(KindSet.of),

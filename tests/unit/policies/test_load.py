@@ -11,10 +11,10 @@ import pytest
 from policies import load
 from policies.load import KNOWN_WRITE, PRESETS
 from policies.settings import AuthWrites
+from relay.access.management import BannedRows
 from relay.groups.group import Flag
-from relay.management import BannedRows
+from relay.lifecycle.rows import Keep
 from relay.nostr.keys import SecretKey
-from relay.rows import Keep
 from relay.verdict import Who
 from tests.cast import alice, owner
 from tests.unit.policies.folders import faults_of, loaded
@@ -74,8 +74,12 @@ def test_all_faults_of_all_files_are_told_at_once_in_order(tmp_path: Path) -> No
         c="[groups]\nlate = -1",
     )
     assert [fault.partition(": ")[0] for fault in found] == [
-        "a.toml:2", "a.toml:4", "a.toml:5", "b.toml:1", "c.toml:2",
-    ]  # fmt: skip
+        "a.toml:2",
+        "a.toml:4",
+        "a.toml:5",
+        "b.toml:1",
+        "c.toml:2",
+    ]
 
 
 def test_a_pipe_is_a_fault_and_not_waited_for(tmp_path: Path) -> None:
@@ -262,9 +266,11 @@ def test_the_preset_group_keeps_groups_shut(tmp_path: Path) -> None:
 def test_the_packaged_rules_keep_what_memory_needs_kept(tmp_path: Path) -> None:
     keeps = {rule.name: rule.keep for rule in loaded(tmp_path).keep.rules}
     assert keeps == {
-        "aman states": Keep.LATEST_TS, "tool history": Keep.FIRST, "clears": Keep.FIRST,
+        "aman states": Keep.LATEST_TS,
+        "tool history": Keep.FIRST,
+        "clears": Keep.FIRST,
         "memory entries": Keep.FIRST,
-    }  # fmt: skip
+    }
     assert loaded(tmp_path).keep.high_tie
     assert not loaded(tmp_path, a='[memory.aman]\ntie = "low"').keep.high_tie
 

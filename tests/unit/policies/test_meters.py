@@ -10,8 +10,8 @@ import pytest
 from policies.engine import Stage
 from policies.load import load
 from policies.write_rule import RulesByKind
+from relay.access.quotas import Meter, Pace, Per, Quota
 from relay.nostr import kinds
-from relay.rates import Meter, Pace, Per, Quota
 from relay.verdict import Origin
 from tests.cast import alice
 from tests.unit.policies.facts import NOBODY, event_by
@@ -51,10 +51,13 @@ def test_a_rule_may_have_both_and_each_says_what_it_is(tmp_path: Path) -> None:
 
 def test_each_event_meets_the_rules_about_it_in_their_order(tmp_path: Path) -> None:
     policy = rules(
-        tmp_path, RATE, f"match = {{ kinds = [1] }}\n{RATE}",
+        tmp_path,
+        RATE,
+        f"match = {{ kinds = [1] }}\n{RATE}",
         f"match = {{ tags = {{ t = true }} }}\n{RATE}",
-        f"{RATE}\nexcept = {{ kinds = [7] }}", 'match = { kinds = [9] }\nwrite = ["owner"]',
-    )  # fmt: skip
+        f"{RATE}\nexcept = {{ kinds = [7] }}",
+        'match = { kinds = [9] }\nwrite = ["owner"]',
+    )
     assert met(policy, 1) == ["r0", "r1", "r3"]
     assert met(policy, 1, ["t", "x"]) == ["r0", "r1", "r2", "r3"]
     assert met(policy, 7) == ["r0"]
@@ -62,9 +65,9 @@ def test_each_event_meets_the_rules_about_it_in_their_order(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "kind", [kinds.DELETION, kinds.VANISH, kinds.CREATE_GROUP, kinds.JOIN_REQUEST,
-             kinds.GROUP_METADATA],
-)  # fmt: skip
+    "kind",
+    [kinds.DELETION, kinds.VANISH, kinds.CREATE_GROUP, kinds.JOIN_REQUEST, kinds.GROUP_METADATA],
+)
 def test_no_quota_is_about_what_makes_room_or_leads_groups(tmp_path: Path, kind: int) -> None:
     policy = rules(tmp_path, QUOTA, f"match = {{ kinds = [{kind}, 1] }}\n{QUOTA}\n{RATE}")
     assert policy.quotas_of(kind) == ()
@@ -102,18 +105,19 @@ def test_a_bucket_is_named_for_all_that_its_rule_says(tmp_path: Path) -> None:
 def test_explain_names_them_and_says_nothing_of_how_much_is_left(tmp_path: Path) -> None:
     policy = rules(tmp_path, f"match = {{ kinds = [1] }}\n{RATE}")
     steps = policy.explain(event_by(alice, 1), NOBODY).steps
-    asked = [step for step in steps if step.stage is Stage.MUCH]
-    assert [(step.place.name, step.matched, step.verdict) for step in asked] == [
-        ("r0", True, None)
-    ]
+    asked = [step for step in steps if step.stage is Stage.QUOTA]
+    assert [(step.place.name, step.matched, step.verdict) for step in asked] == [("r0", True, None)]
 
 
 def test_rules_are_found_by_kind_in_their_order(tmp_path: Path) -> None:
     policy = rules(
-        tmp_path, 'match = { kinds = [1] }\nwrite = ["owner"]', 'write = ["known"]',
-        'match = { kinds = [1, "5-9"] }\npow = 3', 'match = { kinds = ["0-65535"] }\npow = 2',
+        tmp_path,
+        'match = { kinds = [1] }\nwrite = ["owner"]',
+        'write = ["known"]',
+        'match = { kinds = [1, "5-9"] }\npow = 3',
+        'match = { kinds = ["0-65535"] }\npow = 2',
         "match = { kinds = [] }\npow = 1",
-    )  # fmt: skip
+    )
     found = RulesByKind(policy.write_rules)
 
     def own(kind: int) -> list[str]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policies import load
-from policies.advice import warnings_of
 from policies.cases import Case, case_table, result_of, results
+from policies.lint import warnings_of
 from tests import cast
 from tests.unit.policies import readme
 from tests.unit.policies.folders import faults_of

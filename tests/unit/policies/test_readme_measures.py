@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policies.cases import NOW, Cast, Given, facts_for
+from relay.access.quotas import Per
 from relay.groups.group import Groups
+from relay.lifecycle.rows import Keep
 from relay.nostr.event import signed
-from relay.rates import Per
-from relay.rows import Keep
 from tests.unit.policies import readme
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from relay.rates import Meter
+    from relay.access.quotas import Meter
 
     Meters = Callable[[str, str, str], dict[str, Meter]]
 

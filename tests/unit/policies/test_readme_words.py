@@ -22,13 +22,13 @@ from policies.settings import (
     Vouchers,
 )
 from policies.tables import SETTINGS
+from relay.access.management import BannedRows
+from relay.access.quotas import Per
 from relay.errors import ConfigFaults
-from relay.forgetting import Scope
 from relay.groups.group import Flag
-from relay.groups.ruling import Joins
-from relay.management import BannedRows
-from relay.rates import Per
-from relay.rows import Keep, UpTo
+from relay.groups.rules import Joins
+from relay.lifecycle.retention import Scope
+from relay.lifecycle.rows import Keep, UpTo
 from relay.verdict import Who
 from tests.unit.policies import readme
 
@@ -77,10 +77,21 @@ def test_every_memory_system_is_named() -> None:
 @pytest.mark.parametrize(
     "choices",
     [
-        AuthWrites, SchemaMode, Tie, TsRule, AnonymousRead, Vouchers, BannedRows, Joins, Keep, Per,
-        Flag, Scope, UpTo,
+        AuthWrites,
+        SchemaMode,
+        Tie,
+        TsRule,
+        AnonymousRead,
+        Vouchers,
+        BannedRows,
+        Joins,
+        Keep,
+        Per,
+        Flag,
+        Scope,
+        UpTo,
     ],
-)  # fmt: skip
+)
 def test_every_word_to_choose_from_is_named(choices: type[Enum]) -> None:
     words = [word.value for word in choices]
     assert [word for word in words if not re.search(rf'[`"]{word}["`]', readme.TEXT)] == []

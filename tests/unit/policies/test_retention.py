@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from policies.advice import warnings_of
-from policies.wording import match_told
-from relay.forgetting import Age, Amount, NeverBefore, Scope
+from policies.describe import match_told
+from policies.lint import warnings_of
+from relay.access.read_rules import Match
 from relay.groups.group import Groups
+from relay.lifecycle.retention import Age, Amount, NeverBefore, Scope
+from relay.lifecycle.rows import Keep, Stored, UpTo
 from relay.nostr.event import signed
-from relay.read_rules import KindSet, Match
-from relay.rows import Keep, Stored, UpTo
+from relay.nostr.kinds import KindSet
 from tests.cast import alice, bob, owner, robot, rover
 from tests.unit.policies.folders import faults_of, loaded
 
@@ -36,8 +37,11 @@ def test_all_faults_of_a_rule_are_told_at_once(tmp_path: Path) -> None:
     never_before = { kinds = ["x"], same = 3 }
     """
     assert [fault.split(": ")[0] for fault in faults_of(tmp_path, a=text)] == [
-        "a.toml:4", "a.toml:5", "a.toml:6", "a.toml:6",
-    ]  # fmt: skip
+        "a.toml:4",
+        "a.toml:5",
+        "a.toml:6",
+        "a.toml:6",
+    ]
 
 
 def test_each_key_comes_to_a_rule_with_its_place(tmp_path: Path) -> None:
@@ -89,10 +93,15 @@ PEOPLE = f"""
 def test_words_for_authors_are_the_keys_of_the_files(tmp_path: Path) -> None:
     rule = '[[retention]]\nname = "n"\nmatch = { kinds = [1], authors = [%s] }\ndays = 3\n'
     agents, owners = {robot.pubkey, rover.pubkey}, {owner.pubkey, alice.pubkey}
-    for number, (words, keys) in enumerate([
-        ('"agent"', agents), ('"owner"', owners), ('"owner", "agent"', owners | agents),
-        (f'"agent", "{bob.npub}"', agents | {bob.pubkey}), (f'"{bob.npub}"', {bob.pubkey}),
-    ]):  # fmt: skip
+    for number, (words, keys) in enumerate(
+        [
+            ('"agent"', agents),
+            ('"owner"', owners),
+            ('"owner", "agent"', owners | agents),
+            (f'"agent", "{bob.npub}"', agents | {bob.pubkey}),
+            (f'"{bob.npub}"', {bob.pubkey}),
+        ]
+    ):
         folder = tmp_path / str(number)
         folder.mkdir()
         # Whichever file comes first.
@@ -118,7 +127,10 @@ def test_a_word_for_nobody_matches_nothing_and_is_told(tmp_path: Path) -> None:
 
 
 def test_every_part_of_a_rule_is_about_the_same_authors(tmp_path: Path) -> None:
-    found = loaded(tmp_path, a=PEOPLE, b="""
+    found = loaded(
+        tmp_path,
+        a=PEOPLE,
+        b="""
         [[retention]]
         name = "chatter"
         match = { kinds = [30023], authors = ["agent"] }
@@ -129,7 +141,8 @@ def test_every_part_of_a_rule_is_about_the_same_authors(tmp_path: Path) -> None:
         name = "for good"
         match = { kinds = [30023], authors = ["owner"] }
         never = true
-        """)  # fmt: skip
+        """,
+    )
     agents = frozenset({robot.pubkey, rover.pubkey})
     owners = frozenset({owner.pubkey, alice.pubkey})
     [sweep] = [rule for rule in found.sweeps.rules if rule.name == "chatter"]
@@ -157,9 +170,11 @@ def test_a_rule_about_going_leaves_alone_how_versions_are_kept(tmp_path: Path) -
     event = signed(robot.pubkey, 1, 30095, [["d", "x"]], "", lambda _: "0" * 128)
     assert found.keep.keep_of(event) is Keep.FIRST
     assert {rule.name for rule in found.sweeps.rules if rule.name.startswith("aman-app")} == {
-        "aman-app summaries", "aman-app tool history", "aman-app tool history of one key",
+        "aman-app summaries",
+        "aman-app tool history",
+        "aman-app tool history of one key",
         "aman-app clears",
-    }  # fmt: skip
+    }
 
 
 def test_rules_that_say_the_same_are_the_same(tmp_path: Path) -> None:

@@ -20,20 +20,20 @@ from aiohttp import ClientSession, WSMsgType
 from blockbuster import blockbuster_ctx
 
 from policies import load
-from relay.answer import Answers
 from relay.config import config_from
 from relay.errors import UserError
-from relay.fanout import Fanout
 from relay.groups.group import Groups
-from relay.ingest import Ingest
 from relay.observe import Metrics, Readiness
-from relay.outbox import Turn
-from relay.projections import Realm
-from relay.reconciliation import Negentropy
+from relay.read.fanout import Fanout
+from relay.read.negentropy import Negentropy
+from relay.read.outbox import Turn
+from relay.read.query import QueryRunner
 from relay.server.app import Parts, Server
 from relay.server.connection import Roads
-from relay.storage.reference import ReferenceStore
+from relay.state import RelayState
+from relay.write.ingest import Ingest
 from tests.cast import alice, owner, person, robot
+from tests.harness.reference_store import ReferenceStore
 from tests.unit.policies.folders import loaded, written
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientResponse, ClientWebSocketResponse
 
+    from relay.lifecycle.rows import Found, Wanted, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.rows import Found, Wanted, WritePlan
 
 RELAY = person("relay")
 NOW = 1_772_000_000
@@ -76,7 +76,7 @@ class Disk(ReferenceStore):
 class Relay:
     server: Server
     disk: Disk
-    realm: Realm
+    state: RelayState
     fanout: Fanout
     ingest: Ingest
     metrics: Metrics
@@ -170,30 +170,47 @@ async def serving(
         settings = config_from(config, Path(folder) / "rookery.toml")
         actors = f'owners = ["{owner.npub}"]\nagents = ["{robot.npub}"]\n'
         files = written(Path(folder), a=f"[actors]\n{actors}", b=policy)
-        realm = Realm(load(files, RELAY.pubkey), Groups())
-        disk, fanout, metrics, readiness = Disk(), Fanout(realm), Metrics(), Readiness()
+        state = RelayState(load(files, RELAY.pubkey), Groups())
+        disk, fanout, metrics, readiness = Disk(), Fanout(state), Metrics(), Readiness()
         ingest = Ingest(
-            disk, realm, RELAY, fanout, clock=lambda: NOW, verifiers=verifiers, metrics=metrics,
-            committed=lambda _: None, is_here=lambda _: False,
-        )  # fmt: skip
-        answers = Answers(disk, realm, fanout, settings.limits, clock=lambda: NOW, metrics=metrics)
-        negentropy = Negentropy(
-            disk, realm, settings.limits, clock=lambda: NOW, workers=verifiers
+            disk,
+            state,
+            RELAY,
+            fanout,
+            clock=lambda: NOW,
+            verifiers=verifiers,
+            metrics=metrics,
+            committed=lambda _: None,
+            is_here=lambda _: False,
         )
+        answers = QueryRunner(
+            disk, state, fanout, settings.limits, clock=lambda: NOW, metrics=metrics
+        )
+        negentropy = Negentropy(disk, state, settings.limits, clock=lambda: NOW, workers=verifiers)
         turn = Turn(asyncio.get_running_loop().call_soon, metrics.frames_out)
         roads = Roads(
-            ingest, answers, negentropy, turn, settings.limits, settings.storage.terms, metrics,
-            lambda: NOW, realm, compression=settings.server.compression,
-        )  # fmt: skip
-        parts = Parts(settings, realm, disk, roads, RELAY.pubkey, metrics, readiness)
+            ingest,
+            answers,
+            negentropy,
+            turn,
+            settings.limits,
+            settings.storage.terms,
+            metrics,
+            lambda: NOW,
+            state,
+            compression=settings.server.compression,
+        )
+        parts = Parts(settings, state, disk, roads, RELAY.pubkey, metrics, readiness)
         with blockbuster_ctx("relay") as blockbuster:
             # What /proc tells of this process is on no disk.
             for read in blockbuster.functions.values():
                 read.can_block_in("prometheus_client/process_collector.py", "collect")
             async with (
-                ClientSession() as browser, ingest, Server(parts, host, 0) as server,
-            ):  # fmt: skip
-                yield Relay(server, disk, realm, fanout, ingest, metrics, readiness, browser)
+                ClientSession() as browser,
+                ingest,
+                Server(parts, host, 0) as server,
+            ):
+                yield Relay(server, disk, state, fanout, ingest, metrics, readiness, browser)
 
 
 NOTE = alice.sign(1, [], "tea is ready", NOW)
@@ -277,12 +294,15 @@ async def test_health_and_readiness_are_told_apart(monkeypatch: pytest.MonkeyPat
         ("", {"Forwarded": "for=127.0.0.1"}, 403),
         ("", {"X_Real_IP": "127.0.0.1"}, 403),
         ('trusted_proxies = ["127.0.0.1/32"]', {"X_Forwarded_For": "10.1.2.3"}, 403),
-        ('trusted_proxies = ["127.0.0.1/32"]\nmetrics_from = ["10.1.2.3/32"]',
-         {"X_Forwarded_For": "10.1.2.3"}, 200),
+        (
+            'trusted_proxies = ["127.0.0.1/32"]\nmetrics_from = ["10.1.2.3/32"]',
+            {"X_Forwarded_For": "10.1.2.3"},
+            200,
+        ),
         ('metrics_from = ["10.0.0.0/8"]', {}, 403),
         ("metrics_from = []", {}, 403),
     ],
-)  # fmt: skip
+)
 async def test_numbers_are_shown_to_whom_the_admin_says(
     config: str, forwarded: dict[str, str], status: int
 ) -> None:
@@ -399,7 +419,7 @@ async def test_whom_the_policies_trust_no_more_reads_no_more(tmp_path: Path) -> 
     async with serving(policy=trusted) as relay:
         visit = await relay.visit()
         assert await visit.asks({"kinds": [30093]}) == [["EOSE", "s"]]
-        relay.realm.enforce(loaded(tmp_path, b=OPEN))
+        relay.state.enforce(loaded(tmp_path, b=OPEN))
         relay.server.rights_changed()
         assert (await visit.asks({"kinds": [30093]}))[0][0] == "CLOSED"
 
@@ -416,8 +436,9 @@ async def test_whoever_is_connected_is_told_when_the_relay_stops() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(relay.server.__aexit__())
             assert await visit.hears_all() == [
-                ["CLOSED", "s", "error: the relay is stopping"], ["closed", 1001]
-            ]  # fmt: skip
+                ["CLOSED", "s", "error: the relay is stopping"],
+                ["closed", 1001],
+            ]
         with pytest.raises(OSError, match="onnect"):
             await relay.visit()
 

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientSession, WSMsgType
 
 from relay.groups.group import Flag, Group
-from relay.rows import Stored
+from relay.lifecycle.rows import Stored
 from tests.cast import admin, alice, bob
 from tests.contract.writing import unsigned, write
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
@@ -33,7 +33,7 @@ DEN = Group("den", flags=frozenset({Flag.PRIVATE})).with_users(
 async def relay() -> AsyncIterator[Relay]:
     """With a private group, whose members are admin and alice."""
     async with serving("[limits]\nmax_subscriptions = 2\n") as relay:
-        relay.realm.adopt(relay.realm.groups.with_group(DEN))
+        relay.state.adopt(relay.state.groups.with_group(DEN))
         yield relay
 
 

@@ -13,7 +13,6 @@ import orjson
 import pytest
 
 from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
-from relay.memory.naming import RecordFacts
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.observe import Refusal
 from relay.server.control import (
@@ -21,11 +20,11 @@ from relay.server.control import (
     BANNED,
     MAX_ROWS,
     ControlServer,
-    Foresight,
+    DryRunReply,
     RemoteFolder,
     Rows,
 )
-from relay.verdict import Facts, Origin, Who
+from relay.verdict import Facts, Origin, RecordFacts, Who
 from tests.cast import alice, bob
 
 if TYPE_CHECKING:
@@ -39,10 +38,17 @@ DELETED = NOTES[1]
 
 
 FACTS = Facts(
-    1_700_000_000, Origin.WIRE, frozenset({alice.pubkey}), frozenset({Who.MEMBER, Who.KNOWN}),
-    frozenset(), wraps_for_known=False, deletes_own=True, replaces=False, has_group=True,
+    1_700_000_000,
+    Origin.WIRE,
+    frozenset({alice.pubkey}),
+    frozenset({Who.MEMBER, Who.KNOWN}),
+    frozenset(),
+    wraps_for_known=False,
+    deletes_own=True,
+    replaces=False,
+    has_group=True,
     records=(RecordFacts("anamnesis:memory:x", alice.pubkey, 1_700_000_000, NOTES[0].id, None),),
-)  # fmt: skip
+)
 REFUSED = [
     Refusal(number, 1_700_000_000, "a rule", "restricted", 1, alice.pubkey, NOTES[0].id, 7, "::1")
     for number in (1, 2, 3)
@@ -57,8 +63,10 @@ class FakeFolder:
         self.asked: list[Filter] = []
         self.asked_for: list[Rows] = []
         self.pages: list[Sequence[bytes]] = [
-            [note.raw for note in NOTES[:3]], [], [note.raw for note in NOTES[3:]]
-        ]  # fmt: skip
+            [note.raw for note in NOTES[:3]],
+            [],
+            [note.raw for note in NOTES[3:]],
+        ]
         self.given = 0
         """Pages that were asked for."""
         self.is_left = asyncio.Event()
@@ -69,9 +77,7 @@ class FakeFolder:
         self.may_commit = asyncio.Event()
         self.may_commit.set()
 
-    async def submit(
-        self, events: Sequence[Event], origin: Origin
-    ) -> Sequence[tuple[bool, str]]:
+    async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
         self.submitted.append((events, origin))
         self.reached.set()
         await self.may_commit.wait()
@@ -101,9 +107,9 @@ class FakeFolder:
             raise self.fault
         return 80
 
-    async def foreseen(self, event: Event, logins: frozenset[str]) -> Foresight:
+    async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
         self.foreseen_for.append((event, logins))
-        return Foresight(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
+        return DryRunReply(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
 
     async def standings(self) -> Sequence[tuple[str, str]]:
         return [(ALLOWED, alice.pubkey), (BANNED, bob.pubkey)]
@@ -158,9 +164,16 @@ async def test_a_command_reads_all_pages_in_order(folder: FakeFolder, path: Path
 
 async def test_the_relay_is_asked_the_very_filter(folder: FakeFolder, path: Path) -> None:
     filter_ = filter_from(
-        {"kinds": [30078], "authors": [alice.pubkey], "#d": ["a:", "b"], "#hk": ["x"], "since": 0,
-         "until": 5}, FilterTerms(),
-    )  # fmt: skip
+        {
+            "kinds": [30078],
+            "authors": [alice.pubkey],
+            "#d": ["a:", "b"],
+            "#hk": ["x"],
+            "since": 0,
+            "until": 5,
+        },
+        FilterTerms(),
+    )
     nothing = filter_from({"ids": []}, FilterTerms())
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         await all_of(remote, filter_)
@@ -173,8 +186,9 @@ async def test_the_relay_is_asked_the_very_filter(folder: FakeFolder, path: Path
 async def test_each_event_has_its_answer_in_order(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         answers = await remote.submit(NOTES, Origin.TRUSTED_IMPORT)
-    assert answers == [(note.id != DELETED.id, "blocked: deleted" * (note.id == DELETED.id))
-                       for note in NOTES]  # fmt: skip
+    assert answers == [
+        (note.id != DELETED.id, "blocked: deleted" * (note.id == DELETED.id)) for note in NOTES
+    ]
     assert folder.submitted == [(NOTES, Origin.TRUSTED_IMPORT)]
 
 
@@ -200,9 +214,9 @@ async def test_a_relay_is_asked_what_would_become_of_an_event(
 ) -> None:
     logins = frozenset({alice.pubkey, bob.pubkey})
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
-        seen = await remote.foreseen(NOTES[0], logins)
+        seen = await remote.dry_run(NOTES[0], logins)
     assert folder.foreseen_for == [(NOTES[0], logins)]
-    assert seen == Foresight(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
+    assert seen == DryRunReply(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
 
 
 async def test_what_is_asked_about_must_be_an_event(folder: FakeFolder, path: Path) -> None:
@@ -312,9 +326,13 @@ async def test_a_row_that_is_no_event_does_not_stop_the_others(
         writer.write(b"\n".join((request, *rows, b"")))
         assert await line(reader) == {
             "is": "results",
-            "results": [[False, "invalid: not JSON"], [True, ""],
-                        [False, "invalid: id: is not the hash of this event"], [True, ""]],
-        }  # fmt: skip
+            "results": [
+                [False, "invalid: not JSON"],
+                [True, ""],
+                [False, "invalid: id: is not the hash of this event"],
+                [True, ""],
+            ],
+        }
     assert folder.submitted == [([NOTES[0], NOTES[2]], Origin.IMPORT)]
 
 
@@ -331,7 +349,7 @@ async def test_a_row_that_is_no_event_does_not_stop_the_others(
         b'{"do":"submit","origin":"WIRE","sizes":[' + b"1," * MAX_ROWS + b"1]}",
         b'{"do":"' + b"x" * 2**21 + b'"}',
     ],
-)  # fmt: skip
+)
 async def test_nonsense_is_answered_invalid_and_ends_the_connection(
     folder: FakeFolder, path: Path, request_: bytes
 ) -> None:
@@ -379,9 +397,7 @@ async def test_a_relay_of_another_version_is_told_from_a_good_one(
             await RemoteFolder(path).head()
 
 
-async def test_over_so_many_commands_the_next_is_sent_away(
-    folder: FakeFolder, path: Path
-) -> None:
+async def test_over_so_many_commands_the_next_is_sent_away(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder), contextlib.AsyncExitStack() as stack:
         for _ in range(16):
             reader, writer = await stack.enter_async_context(talking(path))

@@ -10,14 +10,14 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
+from relay.access.management import Change, Management, Register
 from relay.config import Config, RelayConfig, StorageConfig
 from relay.groups.group import Groups
-from relay.management import Change, Management, Register
-from relay.projections import Realm
 from relay.server.http import client_address, information, is_within, page, wants_information
+from relay.state import RelayState
 from relay.storage import Features
-from relay.storage.reference import ReferenceStore
 from tests.cast import alice, owner, robot
+from tests.harness.reference_store import ReferenceStore
 from tests.unit.policies.folders import loaded
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, serving
 
@@ -137,11 +137,14 @@ def test_who_asks_for_the_document_names_its_type(accept: str, *, wanted: bool) 
 
 
 def document_of(
-    folder: Path, config: Config, features: Features = ReferenceStore.features,
-    management: Management | None = None, **policies: str,
-) -> dict[str, Any]:  # fmt: skip
-    realm = Realm(loaded(folder, **policies), Groups(), management)
-    return orjson.loads(information(config, realm, RELAY.pubkey, features))
+    folder: Path,
+    config: Config,
+    features: Features = ReferenceStore.features,
+    management: Management | None = None,
+    **policies: str,
+) -> dict[str, Any]:
+    state = RelayState(loaded(folder, **policies), Groups(), management)
+    return orjson.loads(information(config, state, RELAY.pubkey, features))
 
 
 @pytest.mark.proves("N11-05", "N11-06", "N11-07", "N11-10")
@@ -151,9 +154,12 @@ def test_the_document_says_who_and_what_the_relay_is(tmp_path: Path) -> None:
     actors = f'[actors]\nowners = ["{owner.npub}", "{robot.npub}"]'
     document = document_of(tmp_path, Config(relay=relay), a=actors)
     assert {key: document[key] for key in ("name", "description", "contact", "icon", "banner")} == {
-        "name": "Tea", "description": "For tea", "contact": "mailto:a@b.c", "icon": "https://i",
+        "name": "Tea",
+        "description": "For tea",
+        "contact": "mailto:a@b.c",
+        "icon": "https://i",
         "banner": "https://b",
-    }  # fmt: skip
+    }
     assert document["terms_of_service"] == "https://t"
     assert document["self"] == RELAY.pubkey
     assert document["pubkey"] in (owner.pubkey, robot.pubkey)
@@ -181,11 +187,17 @@ def test_the_document_names_the_kinds_of_memory_and_what_filters_may_name(tmp_pa
     document = document_of(tmp_path, Config(storage=terms))
     assert document["memory"] == {
         "kinds": [
-            78, [1080, 1081], [1988, 1989], 30078, [30090, 30097], [31988, 31989], 31991,
+            78,
+            [1080, 1081],
+            [1988, 1989],
+            30078,
+            [30090, 30097],
+            [31988, 31989],
+            31991,
         ],
         "index_tags": ["hk", "x"],
         "prefix_d_kinds": [78],
-    }  # fmt: skip
+    }
     refused = Management().after(Change(Register.REFUSED_KINDS, "30092", ""))
     told = document_of(tmp_path, Config(), management=refused)["memory"]["kinds"]
     assert told[4:6] == [[30090, 30091], [30093, 30097]]
@@ -332,5 +344,5 @@ async def test_any_age_is_announced_as_0_and_taken() -> None:
 async def test_the_document_follows_a_reload(tmp_path: Path) -> None:
     """G-01: at once, and without a restart."""
     async with serving() as relay:
-        relay.realm.enforce(loaded(tmp_path, a="[limits]\nmax_event_tags = 7\n"))
+        relay.state.enforce(loaded(tmp_path, a="[limits]\nmax_event_tags = 7\n"))
         assert (await limits_of(relay))["max_event_tags"] == 7

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from relay.access.management import METHODS, Blocklist, blocklist_of
 from relay.errors import StoreFault
 from relay.groups.group import Flag, Group
-from relay.management import METHODS, Blocklist, blocklist_of
 from relay.server.http import may_connect
 from tests.cast import admin, alice, bob, carol, owner, robot
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, Visit, serving
@@ -39,12 +39,22 @@ _numbers = count()
 
 
 def signed(
-    relay: Relay, body: bytes, who: SecretKey = owner, *, at: int = NOW, u: str | None = None,
-    method: str = "POST", kind: int = 27235, payload: str | None = "",
-) -> str:  # fmt: skip
+    relay: Relay,
+    body: bytes,
+    who: SecretKey = owner,
+    *,
+    at: int = NOW,
+    u: str | None = None,
+    method: str = "POST",
+    kind: int = 27235,
+    payload: str | None = "",
+) -> str:
     """The Authorization header of a call; each is another event."""
-    tags = [["u", f"http://{relay.at}/" if u is None else u], ["method", method],
-            ["number", str(next(_numbers))]]  # fmt: skip
+    tags = [
+        ["u", f"http://{relay.at}/" if u is None else u],
+        ["method", method],
+        ["number", str(next(_numbers))],
+    ]
     if payload is not None:
         tags.append(["payload", payload or sha256(body).hexdigest()])
     return header(who.sign(kind, tags, "", at))
@@ -95,7 +105,7 @@ async def objected(relay: Relay, method: str, *params: object) -> str:
 async def serving_the_den(policy: str = OPEN) -> AsyncIterator[Relay]:
     """With a private group, whose members are admin and alice."""
     async with serving(policy=policy) as relay:
-        relay.realm.adopt(relay.realm.groups.with_group(DEN))
+        relay.state.adopt(relay.state.groups.with_group(DEN))
         yield relay
 
 
@@ -198,8 +208,11 @@ async def test_without_authorization_nothing_is_said(authorization: str | None) 
 async def test_a_signature_of_somebody_else_is_none() -> None:
     async with serving() as relay:
         body = body_of("supportedmethods")
-        tags = [["u", f"http://{relay.at}"], ["method", "POST"],
-                ["payload", sha256(body).hexdigest()]]  # fmt: skip
+        tags = [
+            ["u", f"http://{relay.at}"],
+            ["method", "POST"],
+            ["payload", sha256(body).hexdigest()],
+        ]
         event = orjson.loads(owner.sign(27235, tags, "", NOW).raw)
         event["sig"] = orjson.loads(alice.sign(27235, tags, "", NOW).raw)["sig"]
         authorization = "Nostr " + b64encode(orjson.dumps(event)).decode()
@@ -317,6 +330,7 @@ async def test_the_document_says_so() -> None:
 
 async def test_a_full_disk_is_told_and_nothing_is_changed() -> None:
     async with serving() as relay:
+
         async def full(*_: object) -> int:
             raise StoreFault("disk full")
 
@@ -352,7 +366,7 @@ async def test_a_banned_admin_leads_no_more_and_the_group_stays() -> None:
         visit = await relay.visit()
         put = admin.sign(9000, [["h", "den"], ["p", carol.pubkey]], "", NOW)
         assert await visit.publishes(put) == BANNED_WRITE
-        assert relay.realm.groups.by_id["den"] == DEN
+        assert relay.state.groups.by_id["den"] == DEN
 
 
 @pytest.mark.proves("N62-11")
@@ -473,9 +487,7 @@ async def test_a_banned_event_goes_and_stays_away_until_it_is_allowed() -> None:
         accepted, text = await visit.publishes(note())
         assert not accepted
         assert text.startswith("blocked: ")
-        assert await called(relay, "listbannedevents") == [
-            {"id": note().id, "reason": "an advert"}
-        ]
+        assert await called(relay, "listbannedevents") == [{"id": note().id, "reason": "an advert"}]
         await called(relay, "allowevent", note().id)
         assert await called(relay, "listbannedevents") == []
         assert found(await visit.asks({"kinds": [1]}, sub="t")) == []
@@ -508,9 +520,16 @@ async def test_reported_events_wait_for_a_decision() -> None:
         for event in ads:
             assert await visit.publishes(event) == (True, "")
         report = bob.sign(
-            1984, [*(["e", event.id, "spam"] for event in ads), ["e", "f" * 64, "spam"], ["e", "x"],
-                   ["p", alice.pubkey]], "all of them", NOW,
-        )  # fmt: skip
+            1984,
+            [
+                *(["e", event.id, "spam"] for event in ads),
+                ["e", "f" * 64, "spam"],
+                ["e", "x"],
+                ["p", alice.pubkey],
+            ],
+            "all of them",
+            NOW,
+        )
         assert await visit.publishes(report) == (True, "")
         assert await called(relay, "listeventsneedingmoderation") == [
             {"id": event.id, "reason": "spam: all of them"} for event in ads
@@ -552,6 +571,7 @@ async def test_a_kind_is_taken_until_it_is_disallowed() -> None:
 @pytest.mark.proves("N86-25")
 async def test_texts_are_shown_at_once() -> None:
     async with serving('[relay]\nname = "Tea"\n') as relay:
+
         async def document() -> dict[str, Any]:
             got = await relay.get(Accept="application/nostr+json")
             return orjson.loads(await got.read())

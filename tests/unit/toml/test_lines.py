@@ -45,23 +45,54 @@ match2.kinds = 1979-05-27T07:32:00Z
 def test_every_key_is_found_where_it_stands() -> None:
     tomllib.loads(TEXT)
     lines = lines_of(TEXT)
-    assert {path: lines[path] for path in [
-        ("top",), ("quoted key",), ("a", "b"), ("table",), ("table", "list"),
-        ("table", "list", 0), ("table", "list", 1), ("table", "list", 2),
-        ("table", "list", 2, "deep"), ("table", "list", 2, "deeper", "deepest"),
-        ("table", "list", 2, "deeper", "deepest", 1), ("table", "text"), ("table", "raw"),
-        ("table", "after"), ("rule", 0), ("rule", 0, "name"), ("rule", 0, "match", "kinds"),
-        ("rule", 1), ("rule", 1, "match", "kinds"), ("rule", 1, "match", "snow:tier"),
-        ("rule", 1, "match2", "kinds"),
-    ]} == {
-        ("top",): 1, ("quoted key",): 2, ("a", "b"): 3, ("table",): 5, ("table", "list"): 6,
-        ("table", "list", 0): 7, ("table", "list", 1): 8, ("table", "list", 2): 9,
-        ("table", "list", 2, "deep"): 9, ("table", "list", 2, "deeper", "deepest"): 9,
-        ("table", "list", 2, "deeper", "deepest", 1): 10, ("table", "text"): 12,
-        ("table", "raw"): 16, ("table", "after"): 18, ("rule", 0): 20, ("rule", 0, "name"): 21,
-        ("rule", 0, "match", "kinds"): 23, ("rule", 1): 24, ("rule", 1, "match", "kinds"): 26,
-        ("rule", 1, "match", "snow:tier"): 26, ("rule", 1, "match2", "kinds"): 27,
-    }  # fmt: skip
+    assert {
+        path: lines[path]
+        for path in [
+            ("top",),
+            ("quoted key",),
+            ("a", "b"),
+            ("table",),
+            ("table", "list"),
+            ("table", "list", 0),
+            ("table", "list", 1),
+            ("table", "list", 2),
+            ("table", "list", 2, "deep"),
+            ("table", "list", 2, "deeper", "deepest"),
+            ("table", "list", 2, "deeper", "deepest", 1),
+            ("table", "text"),
+            ("table", "raw"),
+            ("table", "after"),
+            ("rule", 0),
+            ("rule", 0, "name"),
+            ("rule", 0, "match", "kinds"),
+            ("rule", 1),
+            ("rule", 1, "match", "kinds"),
+            ("rule", 1, "match", "snow:tier"),
+            ("rule", 1, "match2", "kinds"),
+        ]
+    } == {
+        ("top",): 1,
+        ("quoted key",): 2,
+        ("a", "b"): 3,
+        ("table",): 5,
+        ("table", "list"): 6,
+        ("table", "list", 0): 7,
+        ("table", "list", 1): 8,
+        ("table", "list", 2): 9,
+        ("table", "list", 2, "deep"): 9,
+        ("table", "list", 2, "deeper", "deepest"): 9,
+        ("table", "list", 2, "deeper", "deepest", 1): 10,
+        ("table", "text"): 12,
+        ("table", "raw"): 16,
+        ("table", "after"): 18,
+        ("rule", 0): 20,
+        ("rule", 0, "name"): 21,
+        ("rule", 0, "match", "kinds"): 23,
+        ("rule", 1): 24,
+        ("rule", 1, "match", "kinds"): 26,
+        ("rule", 1, "match", "snow:tier"): 26,
+        ("rule", 1, "match2", "kinds"): 27,
+    }
 
 
 def test_line_ends_of_windows_count_once() -> None:

@@ -28,12 +28,17 @@ PAYLOADS: Final[Mapping[int, Mapping[str, object]]] = {
     30093: {"history_key": "hk", "preference": "tea", "updated_at": 7},
     30094: {"history_key": "hk", "summary": "all", "message_count": 3, "updated_at": 7},
     30095: {
-        "history_key": "hk", "tool_name": "kettle", "success": True, "content": "hot",
-        "sender_id": "u", "group_id": None, "created_at": 7,
+        "history_key": "hk",
+        "tool_name": "kettle",
+        "success": True,
+        "content": "hot",
+        "sender_id": "u",
+        "group_id": None,
+        "created_at": 7,
     },
     30096: {"history_key": "hk", "sender_id": None, "created_at": 7},
     30097: {"history_key": "hk", "topics": ["tea"], "updated_at": 7},
-}  # fmt: skip
+}
 
 
 def written(record: Record, by: SecretKey = robot) -> Event:

@@ -15,10 +15,20 @@ from tests.unit.memory.aman.making import PAYLOADS, event_of
 
 ANY = Terms()
 ALL = sorted(PAYLOADS)
-STRINGS = {30093: ["preference"], 30094: ["summary"], 30095: ["tool_name", "content"],
-           30096: [], 30097: []}  # fmt: skip
-COUNTS = {30093: ["updated_at"], 30094: ["message_count", "updated_at"], 30095: ["created_at"],
-          30096: ["created_at"], 30097: ["updated_at"]}  # fmt: skip
+STRINGS = {
+    30093: ["preference"],
+    30094: ["summary"],
+    30095: ["tool_name", "content"],
+    30096: [],
+    30097: [],
+}
+COUNTS = {
+    30093: ["updated_at"],
+    30094: ["message_count", "updated_at"],
+    30095: ["created_at"],
+    30096: ["created_at"],
+    30097: ["updated_at"],
+}
 OPTIONAL = [(30095, "sender_id"), (30095, "group_id"), (30096, "sender_id")]
 
 

@@ -33,8 +33,9 @@ OTHER_KEY = bytes(32)
 
 
 def tool(time: int, content: str = "hot", hk: str = "hk") -> ToolCall:
-    return ToolCall(hk, "kettle", success=True, content=content, sender_id=None, group_id=None,
-                    created_at=time)  # fmt: skip
+    return ToolCall(
+        hk, "kettle", success=True, content=content, sender_id=None, group_id=None, created_at=time
+    )
 
 
 def sealed(record: Record, key: bytes = KEY.key) -> Event:
@@ -125,9 +126,12 @@ def test_in_one_second_the_lowest_id_is_the_oldest() -> None:
 @pytest.mark.proves("A-15")
 def test_a_clear_cuts_what_is_as_old_as_itself() -> None:
     found = snapshot(
-        written(tool(9, "older")), written(tool(10, "equal")), written(tool(11, "newer")),
-        written(Clear("hk", "u", 10)), written(Clear("hk", "u", 4)),
-    )  # fmt: skip
+        written(tool(9, "older")),
+        written(tool(10, "equal")),
+        written(tool(11, "newer")),
+        written(Clear("hk", "u", 10)),
+        written(Clear("hk", "u", 4)),
+    )
     assert contents(found) == ["newer"]
     assert [row.time for row in found.clears] == [10, 4]
     assert found.cleared_at == 10
@@ -151,9 +155,10 @@ def test_a_clear_at_time_0_cuts_what_is_of_time_0() -> None:
 @pytest.mark.proves("A-15")
 def test_preference_and_subscriptions_survive_every_clear() -> None:
     found = snapshot(
-        written(Preference("hk", "tea", 1)), written(Subscriptions("hk", ("t",), 1)),
+        written(Preference("hk", "tea", 1)),
+        written(Subscriptions("hk", ("t",), 1)),
         written(Clear("hk", None, 99)),
-    )  # fmt: skip
+    )
     assert found.preference is not None
     assert found.subscriptions is not None
 
@@ -217,11 +222,16 @@ def test_a_latest_version_that_cannot_be_read_hides_the_older_as_on_the_relay() 
 
 @pytest.mark.proves("A-13")
 def test_authors_are_apart_unless_all_are_asked_for() -> None:
-    fold = folded([
-        written(Preference("hk", "tea", 5)), written(Preference("hk", "coffee", 6), rover),
-        written(tool(1, "mine")), written(tool(2, "hers"), rover), written(tool(3, "mine too")),
-        written(Clear("hk", None, 2), rover),
-    ])  # fmt: skip
+    fold = folded(
+        [
+            written(Preference("hk", "tea", 5)),
+            written(Preference("hk", "coffee", 6), rover),
+            written(tool(1, "mine")),
+            written(tool(2, "hers"), rover),
+            written(tool(3, "mine too")),
+            written(Clear("hk", None, 2), rover),
+        ]
+    )
     mine, hers, all_ = (fold.snapshot("hk", who) for who in (robot.pubkey, rover.pubkey, None))
     assert contents(mine) == ["mine too", "mine"]
     assert mine.cleared_at is None
@@ -243,8 +253,7 @@ def test_of_all_authors_a_d_is_one_row_whoever_comes_first() -> None:
 
 @pytest.mark.proves("A-13", "A-22")
 def test_of_all_authors_the_newest_that_can_be_read_counts() -> None:
-    fold = folded([written(Preference("hk", "tea", 1)),
-                   event_of(30093, "bad", by=rover, at=9)])  # fmt: skip
+    fold = folded([written(Preference("hk", "tea", 1)), event_of(30093, "bad", by=rover, at=9)])
     found = fold.snapshot("hk")
     assert found.preference is not None
     assert found.preference.record.preference == "tea"
@@ -253,8 +262,9 @@ def test_of_all_authors_the_newest_that_can_be_read_counts() -> None:
 
 @pytest.mark.proves("A-03")
 def test_history_keys_do_not_touch_each_other() -> None:
-    fold = folded([written(tool(1, hk="a")), written(Clear("a:b", None, 9)),
-                   written(tool(2, hk="a:b"))])  # fmt: skip
+    fold = folded(
+        [written(tool(1, hk="a")), written(Clear("a:b", None, 9)), written(tool(2, hk="a:b"))]
+    )
     assert len(fold.snapshot("a", robot.pubkey).tools) == 1
     assert fold.snapshot("a:b", robot.pubkey).tools == ()
     assert fold.history_keys() == ["a", "a:b"]

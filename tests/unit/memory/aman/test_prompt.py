@@ -40,7 +40,9 @@ def prompt(*records: Record, policy: PromptPolicy | None = None) -> str:
 @pytest.mark.proves("A-28")
 def test_the_whole_block() -> None:
     assert prompt(
-        Clear("hk", "u", AT - 30), Clear("hk", None, AT - 20), Clear("hk", "u", AT - 10),
+        Clear("hk", "u", AT - 30),
+        Clear("hk", None, AT - 20),
+        Clear("hk", "u", AT - 10),
         Summary("hk", "U: tea?\nA: yes", 1, AT),
         *(tool(f"cup {number}", AT + number) for number in range(4)),
     ) == (
@@ -61,7 +63,7 @@ def test_the_whole_block() -> None:
         "1. 2023-11-14 22:13:10 UTC by u\n"
         "2. 2023-11-14 22:13:00 UTC by unknown sender\n"
         "[END MEMORY SNAPSHOT]"
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.proves("A-28")
@@ -90,9 +92,9 @@ def test_a_tools_text_is_cut_at_280_characters() -> None:
 @pytest.mark.proves("A-28")
 def test_the_block_has_1800_characters_at_most_and_keeps_its_frame() -> None:
     text = prompt(
-        Summary("hk", "s" * 5000, 1, AT), *(tool("t" * 5000, AT + number, "n" * 300)
-                                           for number in range(3)),
-    )  # fmt: skip
+        Summary("hk", "s" * 5000, 1, AT),
+        *(tool("t" * 5000, AT + number, "n" * 300) for number in range(3)),
+    )
     assert len(text) == 1800
     assert text.startswith("[MEMORY SNAPSHOT]\n")
     assert text.endswith("...\n[END MEMORY SNAPSHOT]")
@@ -102,8 +104,9 @@ def test_the_block_has_1800_characters_at_most_and_keeps_its_frame() -> None:
 @pytest.mark.proves("A-28")
 def test_lengths_and_numbers_can_be_set() -> None:
     policy = PromptPolicy(max_tools=1, max_clears=0, max_tool_chars=5, max_chars=400)
-    text = prompt(tool("a long text", AT), tool("b long text", AT + 2), Clear("hk", "u", 1),
-                  policy=policy)  # fmt: skip
+    text = prompt(
+        tool("a long text", AT), tool("b long text", AT + 2), Clear("hk", "u", 1), policy=policy
+    )
     assert "): b ...\n" in text
     assert "a long" not in text
     assert "[CLEAR" not in text
@@ -136,9 +139,11 @@ def test_addresses_and_numbers_are_redacted(text: str, want: str) -> None:
 @pytest.mark.proves("A-28")
 def test_redaction_comes_before_the_cut_and_holds_for_every_text() -> None:
     text = prompt(
-        Summary("hk", "ask a@b.c", 1, AT), tool("x" * 272 + "1234567890", AT, "call 030123456"),
-        Clear("hk", "+49301234567", 1), policy=REDACT,
-    )  # fmt: skip
+        Summary("hk", "ask a@b.c", 1, AT),
+        tool("x" * 272 + "1234567890", AT, "call 030123456"),
+        Clear("hk", "+49301234567", 1),
+        policy=REDACT,
+    )
     assert "a@b.c" not in text
     assert "12345" not in text
     assert "030123456" not in text
@@ -179,8 +184,12 @@ def test_no_text_adds_an_entry_to_a_list(end: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "want"),
-    [(0, "1970-01-01 00:00:00"), (253402300799, "9999-12-31 23:59:59"),
-     (253402300800, "253402300800"), (10**18 - 1, "9" * 18)],
-)  # fmt: skip
+    [
+        (0, "1970-01-01 00:00:00"),
+        (253402300799, "9999-12-31 23:59:59"),
+        (253402300800, "253402300800"),
+        (10**18 - 1, "9" * 18),
+    ],
+)
 def test_times_are_utc_and_no_time_is_too_far(seconds: int, want: str) -> None:
     assert utc(seconds) == want

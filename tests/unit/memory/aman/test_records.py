@@ -75,8 +75,15 @@ def test_tags_have_one_order_and_enc_comes_last() -> None:
 
 @pytest.mark.proves("A-02")
 def test_the_d_of_an_appended_record_is_the_hash_of_its_plain_text() -> None:
-    tool = ToolCall("hk", "weather", success=True, content="sunny", sender_id="user-1",
-                    group_id=None, created_at=1700000002)  # fmt: skip
+    tool = ToolCall(
+        "hk",
+        "weather",
+        success=True,
+        content="sunny",
+        sender_id="user-1",
+        group_id=None,
+        created_at=1700000002,
+    )
     want = "hk:74a3c70d8b877ec0452e1bb9b3ab0bfd683747757919ffbaef4e8bb4196ecd5c"
     assert draft_of(tool).d == want
     assert {sealed_draft_of(tool, KEY.key, bytes([n] * 24)).d for n in range(3)} == {want}
@@ -93,8 +100,16 @@ def test_absent_fields_are_written_as_null_and_unknown_ones_last() -> None:
 
 def test_half_a_character_is_written_as_one_that_an_event_can_hold() -> None:
     half = "cut \ud83d"
-    tool = ToolCall("hk", half, success=True, content=half, sender_id=None, group_id=half,
-                    created_at=7, more={half: [half, {"x": half}]})  # fmt: skip
+    tool = ToolCall(
+        "hk",
+        half,
+        success=True,
+        content=half,
+        sender_id=None,
+        group_id=half,
+        created_at=7,
+        more={half: [half, {"x": half}]},
+    )
     draft = draft_of(tool)
     event = robot.sign(*draft)
     found = record_in(event)
@@ -124,12 +139,15 @@ def test_a_history_key_is_that_of_the_group_or_of_the_sender() -> None:
 @pytest.mark.parametrize(
     ("kind", "d", "hk"),
     [
-        (30093, "group:a:preference", "group:a"), (30093, "preference", ""),
-        (30093, "a:preference:preference", "a:preference"), (30094, "a:preference", ""),
-        (30095, "group:a:b:00ff", "group:a:b"), (30096, "00ff", ""),
+        (30093, "group:a:preference", "group:a"),
+        (30093, "preference", ""),
+        (30093, "a:preference:preference", "a:preference"),
+        (30094, "a:preference", ""),
+        (30095, "group:a:b:00ff", "group:a:b"),
+        (30096, "00ff", ""),
         (30097, "a:subscription_state", "a"),
     ],
-)  # fmt: skip
+)
 def test_without_hk_the_suffix_of_d_is_stripped_from_the_right(kind: int, d: str, hk: str) -> None:
     assert filed(event_of(kind, d=d, hk=None)).history_key == hk
 
@@ -140,8 +158,11 @@ def test_a_record_without_hk_is_read_by_its_d() -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_optional_fields_may_be_missing(kind: int) -> None:
-    payload = {name: value for name, value in PAYLOADS[kind].items()
-               if name not in ("sender_id", "group_id")}  # fmt: skip
+    payload = {
+        name: value
+        for name, value in PAYLOADS[kind].items()
+        if name not in ("sender_id", "group_id")
+    }
     found = record_in(event_of(kind, payload))
     assert not isinstance(found, Unread | Event)
     assert draft_of(found).kind == kind
@@ -205,13 +226,17 @@ def test_another_encryption_is_told_with_both_names(key: SharedKey | None) -> No
         ("psst", "content is not a JSON object"),
         ("[]", "content is not a JSON object"),
         ('{"history_key":"hk"}', "content.preference must be a string"),
-        ('{"history_key":"psst","preference":"psst","updated_at":7}',
-         "content.history_key must equal tag hk"),
-        ('{"history_key":"hk","preference":"\\ud800","updated_at":7}',
-         "content is not a JSON object"),
+        (
+            '{"history_key":"psst","preference":"psst","updated_at":7}',
+            "content.history_key must equal tag hk",
+        ),
+        (
+            '{"history_key":"hk","preference":"\\ud800","updated_at":7}',
+            "content is not a JSON object",
+        ),
         ('{"a":' * 2000 + "1" + "}" * 2000, "content is not a JSON object"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_content_is_told_without_a_word_of_it(content: str, why: str) -> None:
     plain = unread(event_of(30093, content))
     sealed = unread(event_of(30093, seal(content, KEY.key, NONCE), enc="secretbox-v1"), KEY)

@@ -38,9 +38,14 @@ def told(who: SecretKey, content: str, *, at: int = NOON, **more: object) -> Eve
 
 
 def vouched(
-    who: SecretKey, of: str, *, at: int = NOON, attestation: Attestation | None = None,
-    confidence: float = 1.0, group: str | None = None,
-) -> Event:  # fmt: skip
+    who: SecretKey,
+    of: str,
+    *,
+    at: int = NOON,
+    attestation: Attestation | None = None,
+    confidence: float = 1.0,
+    group: str | None = None,
+) -> Event:
     more = {} if attestation is None else {"attestation": attestation}
     draft = vouch_draft(
         of, who.pubkey, name=None, created_at=at, confidence=confidence, group=group, **more

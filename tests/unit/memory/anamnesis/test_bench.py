@@ -75,10 +75,10 @@ def test_marks_are_full_for_who_knows_all_and_none_for_who_knows_nothing() -> No
     assert [marks.sessions for marks in everything.marks] == list(SESSIONS)
     assert {(m.exact, m.semantic, m.calibration, m.false_memories) for m in everything.marks} == {
         (1.0, 1.0, None, 0)
-    }  # fmt: skip
+    }
     assert {(m.exact, m.semantic, m.calibration, m.false_memories) for m in nothing.marks} == {
         (0.0, 0.0, None, 0)
-    }  # fmt: skip
+    }
     assert everything.decay == nothing.decay == (0, 0, 0, 0)
     first = babbler.marks[0]
     assert (first.exact, first.calibration, first.false_memories) == (0.95, -1.0, len(Category))

@@ -20,9 +20,11 @@ from tests.contract.writing import unsigned
 HASH = content_hash("tea")
 OTHER = content_hash("coffee")
 ENTRY: dict[str, Any] = {
-    "content": "tea", "author": {"id": "r", "name": "Robot"}, "timestamp": "2026-02-02T16:00:00Z",
+    "content": "tea",
+    "author": {"id": "r", "name": "Robot"},
+    "timestamp": "2026-02-02T16:00:00Z",
     "content_hash": HASH,
-}  # fmt: skip
+}
 TIME = "must be an ISO 8601 date-time with zone"
 CONFIDENCE = "must be a number from 0 to 1"
 
@@ -45,29 +47,43 @@ ROWS = [
     (ENTRY | {"mood": 1}, "unknown field mood"),
     (ENTRY | {"content": None}, "content.content must be a string of 1 to 10000 characters"),
     (ENTRY | {"content": ""}, "content.content must be a string of 1 to 10000 characters"),
-    (ENTRY | {"content": "x" * 10_001},
-     "content.content must be a string of 1 to 10000 characters"),
+    (
+        ENTRY | {"content": "x" * 10_001},
+        "content.content must be a string of 1 to 10000 characters",
+    ),
     (ENTRY | {"author": "r"}, "content.author must be an object"),
     (ENTRY | {"author": {"name": "R"}}, "content.author.id must be a string"),
     (ENTRY | {"author": {"id": "r", "name": 1}}, "content.author.name must be a string"),
     (ENTRY | {"timestamp": "2026-02-02T16:00:00"}, f"content.timestamp {TIME}"),
     (ENTRY | {"content_hash": HASH.upper()}, "content_hash must be 64 lowercase hex characters"),
     (ENTRY | {"content_hash": OTHER}, "content_hash does not match content"),
-    (ENTRY | {"memory_type": "mood"},
-     "content.memory_type must be episodic, semantic, procedural or insight"),
-    (ENTRY | {"memory_type": None},
-     "content.memory_type must be episodic, semantic, procedural or insight"),
-    (ENTRY | {"parent_refs": "x"},
-     "content.parent_refs must be an array of 64 lowercase hex characters"),
-    (ENTRY | {"parent_refs": [OTHER, "x"]},
-     "content.parent_refs must be an array of 64 lowercase hex characters"),
+    (
+        ENTRY | {"memory_type": "mood"},
+        "content.memory_type must be episodic, semantic, procedural or insight",
+    ),
+    (
+        ENTRY | {"memory_type": None},
+        "content.memory_type must be episodic, semantic, procedural or insight",
+    ),
+    (
+        ENTRY | {"parent_refs": "x"},
+        "content.parent_refs must be an array of 64 lowercase hex characters",
+    ),
+    (
+        ENTRY | {"parent_refs": [OTHER, "x"]},
+        "content.parent_refs must be an array of 64 lowercase hex characters",
+    ),
     (ENTRY | {"parent_refs": [OTHER, HASH]}, "a memory cannot be its own parent"),
-    (ENTRY | {"vouchers": [{"id": "a", "timestamp": "2026-02-02T16:00:00Z"}, {}]},
-     "content.vouchers[1].id must be a string"),
+    (
+        ENTRY | {"vouchers": [{"id": "a", "timestamp": "2026-02-02T16:00:00Z"}, {}]},
+        "content.vouchers[1].id must be a string",
+    ),
     (ENTRY | {"vouchers": ["a"]}, "content.vouchers[0].id must be a string"),
     (ENTRY | {"vouchers": [{"id": "a"}]}, f"content.vouchers[0].timestamp {TIME}"),
-    (ENTRY | {"vouchers": [{"id": "a", "timestamp": "2026-02-02T16:00:00Z", "confidence": 2}]},
-     f"content.vouchers[0].confidence {CONFIDENCE}"),
+    (
+        ENTRY | {"vouchers": [{"id": "a", "timestamp": "2026-02-02T16:00:00Z", "confidence": 2}]},
+        f"content.vouchers[0].confidence {CONFIDENCE}",
+    ),
     (ENTRY | {"vouchers": {}}, "content.vouchers must be an array of objects"),
     (ENTRY | {"confidence": True}, f"content.confidence {CONFIDENCE}"),
     (ENTRY | {"confidence": 1.01}, f"content.confidence {CONFIDENCE}"),
@@ -76,7 +92,7 @@ ROWS = [
     (ENTRY | {"tags": [1]}, "content.tags must be an array of strings"),
     (ENTRY | {"context": "x"}, "content.context must be an object"),
     (ENTRY | {"superseded_by": "x"}, "content.superseded_by must be 64 lowercase hex characters"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.proves("X-03", "X-04", "X-08")
@@ -89,14 +105,28 @@ def test_an_entry_that_is_wrong_is_told_so(fields: object, says: str) -> None:
 def test_of_several_faults_the_first_of_the_table_is_told() -> None:
     """Wrong in everything; what was told is mended, and the next is told."""
     fields: dict[str, Any] = {
-        "superseded_by": 1, "context": 1, "tags": 1, "confidence": "1", "vouchers": 1,
-        "parent_refs": 1, "memory_type": 1, "content_hash": 1, "timestamp": 1, "author": 1,
-        "content": "", "mood": 1,
-    }  # fmt: skip
+        "superseded_by": 1,
+        "context": 1,
+        "tags": 1,
+        "confidence": "1",
+        "vouchers": 1,
+        "parent_refs": 1,
+        "memory_type": 1,
+        "content_hash": 1,
+        "timestamp": 1,
+        "author": 1,
+        "content": "",
+        "mood": 1,
+    }
     mended: dict[str, Any] = ENTRY | {
-        "memory_type": "insight", "parent_refs": [], "vouchers": [], "confidence": 0, "tags": [],
-        "context": {}, "superseded_by": OTHER,
-    }  # fmt: skip
+        "memory_type": "insight",
+        "parent_refs": [],
+        "vouchers": [],
+        "confidence": 0,
+        "tags": [],
+        "context": {},
+        "superseded_by": OTHER,
+    }
     assert entry_says(fields, d=OTHER) == "unknown field mood"
     del fields["mood"]
     said = []
@@ -104,8 +134,11 @@ def test_of_several_faults_the_first_of_the_table_is_told() -> None:
         said.append(entry_says(fields, d=OTHER))
         fields[name] = mended[name]
     assert [fault.split(" must")[0] for fault in said] == [
-        "content.content", "content.author", "content.timestamp", "content_hash"
-    ]  # fmt: skip
+        "content.content",
+        "content.author",
+        "content.timestamp",
+        "content_hash",
+    ]
     assert entry_says(fields, d=OTHER) == f"d must be anamnesis:memory:{HASH}"
     assert entry_says(fields, x=OTHER) == f"d must be anamnesis:memory:{HASH}"
     said = []
@@ -121,11 +154,15 @@ def test_of_several_faults_the_first_of_the_table_is_told() -> None:
 @pytest.mark.proves("X-04")
 def test_every_field_may_be_there_and_more_inside_some() -> None:
     full = ENTRY | {
-        "author": {"id": "r", "name": "R", "platform": "p", "age": 3}, "memory_type": "procedural",
-        "parent_refs": [OTHER], "confidence": 1, "tags": ["a"], "context": {"any": [1]},
+        "author": {"id": "r", "name": "R", "platform": "p", "age": 3},
+        "memory_type": "procedural",
+        "parent_refs": [OTHER],
+        "confidence": 1,
+        "tags": ["a"],
+        "context": {"any": [1]},
         "superseded_by": OTHER,
         "vouchers": [{"id": "a", "timestamp": "2026-02-02T16:00:00+01:00", "more": 1}],
-    }  # fmt: skip
+    }
     assert entry_says(full) is None
 
 
@@ -134,12 +171,13 @@ def test_validation_gives_every_error_and_what_may_be_forgotten() -> None:
     found = validated({"content": "é" * 6000, "mood": 1, "confidence": 7})
     assert not found.valid
     assert found.errors == (
-        "unknown field mood", "content.author must be an object", f"content.timestamp {TIME}",
-        "content_hash must be 64 lowercase hex characters", f"content.confidence {CONFIDENCE}",
-    )  # fmt: skip
-    assert found.warnings == (
-        "memory_type is missing", "tags is missing", "content is over 10 KB"
-    )  # fmt: skip
+        "unknown field mood",
+        "content.author must be an object",
+        f"content.timestamp {TIME}",
+        "content_hash must be 64 lowercase hex characters",
+        f"content.confidence {CONFIDENCE}",
+    )
+    assert found.warnings == ("memory_type is missing", "tags is missing", "content is over 10 KB")
     assert validated(ENTRY).valid
 
 
@@ -184,14 +222,18 @@ def test_a_timestamp_has_a_date_seconds_and_a_zone(timestamp: object, seconds: i
         ("x", "content is not a JSON object"),
         ({}, "content.id must be a string"),
         ({"id": "a", "timestamp": "x"}, f"content.timestamp {TIME}"),
-        ({"id": "a", "timestamp": "2026-02-02T16:00:00Z", "confidence": "1"},
-         f"content.confidence {CONFIDENCE}"),
-        ({"id": "a", "timestamp": "2026-02-02T16:00:00Z", "attestation": "no"},
-         "content.attestation must be confirm, partial or dispute"),
+        (
+            {"id": "a", "timestamp": "2026-02-02T16:00:00Z", "confidence": "1"},
+            f"content.confidence {CONFIDENCE}",
+        ),
+        (
+            {"id": "a", "timestamp": "2026-02-02T16:00:00Z", "attestation": "no"},
+            "content.attestation must be confirm, partial or dispute",
+        ),
         ({"id": "a", "timestamp": "2026-02-02T16:00:00Z", "attestation": "dispute"}, None),
         ({"id": "a", "timestamp": "2026-02-02T16:00:00Z"}, None),
     ],
-)  # fmt: skip
+)
 def test_a_vouch_says_who_and_when(fields: object, says: str | None) -> None:
     assert record_says("vouch", fields) == says
 

@@ -17,9 +17,10 @@ GONE = content_hash("gone")
 NASTY = 'He said "\\n</text><script>" & left\x1b[2J\nfor good, and then some more, and more again'
 A, B, N = content_hash("a"), content_hash("b"), content_hash(NASTY)
 EVENTS = [
-    told(robot, "a", parents=(GONE,)), told(robot, "b", parents=(A,)),
+    told(robot, "a", parents=(GONE,)),
+    told(robot, "b", parents=(A,)),
     told(robot, NASTY, parents=(A, B, A)),
-]  # fmt: skip
+]
 NODES = nodes_of(N, archive_of([read(Memory, event) for event in EVENTS]))
 
 
@@ -61,8 +62,6 @@ def test_svg_is_well_formed_whatever_others_wrote_and_newer_stand_above() -> Non
 def test_memories_that_name_each_other_are_drawn_once() -> None:
     events = [told(robot, "a", parents=(B,)), told(robot, "b", parents=(A,))]
     nodes = nodes_of(A, archive_of([read(Memory, event) for event in events]))
-    assert list(tree_of(nodes)) == [
-        f"{A[:12]} a", f"└─ {B[:12]} b", f"   └─ {A[:12]} (see above)"
-    ]  # fmt: skip
+    assert list(tree_of(nodes)) == [f"{A[:12]} a", f"└─ {B[:12]} b", f"   └─ {A[:12]} (see above)"]
     assert dot_of(nodes).count(" -> ") == 2
     ET.fromstring(svg_of(nodes))

@@ -65,10 +65,16 @@ def document(hashed: str, *events: Event) -> dict[str, Any]:
 @pytest.mark.proves("X-01")
 def test_an_entry_is_read_as_it_was_written() -> None:
     entry = entry_of(
-        "a", memory_type=MemoryType.SEMANTIC, parents=(B,), confidence=0, tags=("t", "é"),
-        context={"deep": [1]}, more_of_author={"platform": "p", "age": 3}, anchors=("https://x",),
+        "a",
+        memory_type=MemoryType.SEMANTIC,
+        parents=(B,),
+        confidence=0,
+        tags=("t", "é"),
+        context={"deep": [1]},
+        more_of_author={"platform": "p", "age": 3},
+        anchors=("https://x",),
         group="tea",
-    )  # fmt: skip
+    )
     draft = entry_draft(entry)
     assert [tag[0] for tag in draft.tags] == ["d", "x", "X", "t", "t", "t", "r", "h"]
     assert draft.created_at == NOON
@@ -80,9 +86,7 @@ def test_an_entry_is_read_as_it_was_written() -> None:
 
 @pytest.mark.proves("X-06")
 def test_what_an_entry_claims_of_itself_is_shown_as_claimed_and_never_counted() -> None:
-    claims = {
-        "vouchers": [{"id": "me", "timestamp": "2026-02-02T16:00:00Z"}], "superseded_by": B
-    }  # fmt: skip
+    claims = {"vouchers": [{"id": "me", "timestamp": "2026-02-02T16:00:00Z"}], "superseded_by": B}
     draft = entry_draft(entry_of("a"))
     content = compact(fields_of(entry_of("a")) | claims)
     event = robot.sign(draft.kind, draft.tags, content, draft.created_at)
@@ -125,10 +129,15 @@ def test_a_patch_is_written_in_the_order_of_the_fields() -> None:
 def test_a_voucher_is_the_signer_and_another_id_is_a_claim() -> None:
     draft = vouch_draft(A, alice.pubkey, name="Alice", created_at=NOON)
     found = document(A, told(robot, "a"), bob.sign(*draft))
-    assert found["vouchers"] == [{
-        "id": bob.pubkey, "claimed_id": alice.pubkey, "name": "Alice",
-        "timestamp": "2026-02-25T06:13:20Z", "confidence": 1.0,
-    }]  # fmt: skip
+    assert found["vouchers"] == [
+        {
+            "id": bob.pubkey,
+            "claimed_id": alice.pubkey,
+            "name": "Alice",
+            "timestamp": "2026-02-25T06:13:20Z",
+            "confidence": 1.0,
+        }
+    ]
 
 
 @pytest.mark.proves("X-12", "X-13")
@@ -165,9 +174,12 @@ def trust(*events: Event, reputations: Reputations | None = None) -> Any:
 
 @pytest.mark.proves("X-14")
 def test_the_keys_of_one_household_are_one_voucher_and_the_authors_own_none() -> None:
-    households = Reputations(households=(
-        frozenset({robot.pubkey, rover.pubkey}), frozenset({alice.pubkey, bob.pubkey}),
-    ))  # fmt: skip
+    households = Reputations(
+        households=(
+            frozenset({robot.pubkey, rover.pubkey}),
+            frozenset({alice.pubkey, bob.pubkey}),
+        )
+    )
     events = [told(robot, "a"), *(vouched(who, A) for who in (robot, rover, alice, bob, carol))]
     assert trust(*events).confirm == 4
     found = trust(*events, reputations=households)
@@ -199,9 +211,11 @@ def test_a_partial_word_counts_neither_way() -> None:
 def test_the_owners_correction_beats_the_authors_and_the_fork_is_told() -> None:
     events = [
         *(told(robot, text) for text in "abcd"),
-        superseded(robot, A, B, at=NOON + 9), superseded(owner, A, C), superseded(robot, C, D),
+        superseded(robot, A, B, at=NOON + 9),
+        superseded(owner, A, C),
+        superseded(robot, C, D),
         superseded(rover, D, A, at=NOON + 9),
-    ]  # fmt: skip
+    ]
     for order in list(permutations(events[4:]))[:6]:
         found = resolve(A, archive(*events[:4], *order))
         assert found.chain == (A, C, D)
@@ -239,9 +253,11 @@ def test_a_circle_from_another_relay_ends() -> None:
 @pytest.mark.proves("X-09")
 def test_each_ancestor_comes_once_before_its_children_in_the_order_of_parents() -> None:
     events = [
-        told(robot, "a", parents=(D,)), told(robot, "b", parents=(A,)),
-        told(rover, "c", parents=(B, A, content_hash("gone"))), told(robot, "d"),
-    ]  # fmt: skip
+        told(robot, "a", parents=(D,)),
+        told(robot, "b", parents=(A,)),
+        told(rover, "c", parents=(B, A, content_hash("gone"))),
+        told(robot, "d"),
+    ]
     found = trace(C, archive(*events))
     assert found.order == (D, A, B, C)
     assert found.depth == 3
@@ -270,15 +286,18 @@ def test_a_walk_ends_at_ten_thousand() -> None:
 @pytest.mark.proves("X-09", "X-10")
 def test_children_are_oldest_first_and_credit_counts_the_whole_ancestry() -> None:
     events = [
-        told(robot, "a", at=NOON), told(rover, "b", at=NOON + 2, parents=(A,), name="Rover"),
-        told(robot, "c", at=NOON + 1, parents=(A,)), told(rover, "d", at=NOON + 3, parents=(B, C)),
+        told(robot, "a", at=NOON),
+        told(rover, "b", at=NOON + 2, parents=(A,), name="Rover"),
+        told(robot, "c", at=NOON + 1, parents=(A,)),
+        told(rover, "d", at=NOON + 3, parents=(B, C)),
         told(alice, "d", at=NOON + 9, parents=(A,)),
-    ]  # fmt: skip
+    ]
     held = archive(*events)
     assert [memory.hash for memory in children(A, held)] == [C, B]
     assert {(each.author, each.entries) for each in credit(D, held)} == {
-        (robot.pubkey, 2), (rover.pubkey, 2)
-    }  # fmt: skip
+        (robot.pubkey, 2),
+        (rover.pubkey, 2),
+    }
     assert [each.name for each in credit(B, held) if each.author == rover.pubkey] == ["Rover"]
 
 
@@ -306,9 +325,7 @@ def test_a_score_is_text_and_trust_and_recency() -> None:
 def test_ties_go_to_the_newer_then_to_the_lowest_id() -> None:
     same = [told(robot, text, at=NOON + 5) for text in "ab"]
     newer = told(robot, "c", at=NOON + 9)
-    first, second = [
-        read(Memory, event).hash for event in sorted(same, key=lambda event: event.id)
-    ]
+    first, second = [read(Memory, event).hash for event in sorted(same, key=lambda event: event.id)]
     assert order(dict.fromkeys([A, B, C], -1.0), [*same, newer]) == [C, first, second]
 
 

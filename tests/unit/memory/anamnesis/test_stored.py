@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.memory.anamnesis.checks import content_hash
-from relay.named import with_named
 from relay.verdict import Origin
+from relay.write.record_lookups import with_named
 from tests.cast import alice, bob, carol, dave, owner, robot, rover
 from tests.contract.writing import NOTHING_WANTED
 from tests.unit.home import NOON, STORED, Home, Letter, policy_of, store_of
@@ -47,7 +47,7 @@ def policy_with(*rules: str) -> PolicySet:
 
 
 def set_to(home: Home, rules: str) -> None:
-    home.realm.enforce(policy_with(rules))
+    home.state.enforce(policy_with(rules))
 
 
 # -- supersessions --------------------------------------------------------------------------------
@@ -61,8 +61,12 @@ async def test_an_entry_and_what_supersedes_it_may_come_together(home: Home) -> 
 
 @pytest.mark.proves("X-16")
 async def test_a_supersession_does_not_wait_for_entries_that_come_later(home: Home) -> None:
-    batch = [superseded(robot, A, B), told(robot, "a"), superseded(robot, A, B, at=NOON + 1),
-             told(robot, "b")]  # fmt: skip
+    batch = [
+        superseded(robot, A, B),
+        told(robot, "a"),
+        superseded(robot, A, B, at=NOON + 1),
+        told(robot, "b"),
+    ]
     assert await home.take(*batch) == [unknown(A), STORED, unknown(B), STORED]
 
 
@@ -79,9 +83,12 @@ async def test_itself_comes_before_unknown_before_not_allowed_before_a_cycle(hom
 
 @pytest.mark.proves("X-16")
 async def test_who_is_neither_agent_nor_owner_hears_nothing_of_the_rest(home: Home) -> None:
-    assert await home.take(
-        superseded(alice, A, A), superseded(alice, A, B), superseded(alice, "z", "y")
-    ) == [MAY_NOT_SUPERSEDE] * 3
+    assert (
+        await home.take(
+            superseded(alice, A, A), superseded(alice, A, B), superseded(alice, "z", "y")
+        )
+        == [MAY_NOT_SUPERSEDE] * 3
+    )
 
 
 @pytest.mark.proves("X-05", "X-16")
@@ -111,9 +118,11 @@ async def test_an_owner_supersedes_what_others_wrote_and_both_are_kept(home: Hom
 async def test_a_circle_is_refused_however_long_and_whosever_it_is(home: Home) -> None:
     batch = [
         *(told(robot, text) for text in "abcd"),
-        superseded(robot, A, B), superseded(owner, B, C), superseded(robot, C, D),
+        superseded(robot, A, B),
+        superseded(owner, B, C),
+        superseded(robot, C, D),
         superseded(robot, D, A),
-    ]  # fmt: skip
+    ]
     assert await home.take(*batch) == [STORED] * 7 + [CYCLE]
     assert await home.take(superseded(robot, D, B)) == [CYCLE]
     assert await home.take(superseded(owner, A, D)) == [STORED]
@@ -132,18 +141,18 @@ async def test_long_chains_are_followed_for_who_may_supersede_alone(home: Home) 
     await home.take(superseded(robot, B, C), superseded(robot, C, D))
     looked_at = {}
     for who in (rover, owner, alice):
-        foreseen = await home.ingest.foreseen(superseded(who, A, B), Letter())
-        assert foreseen.facts is not None
-        assert foreseen.facts.records is not None
-        looked_at[who] = {record.d[-64:] for record in foreseen.facts.records}
+        dry_run = await home.ingest.dry_run(superseded(who, A, B), Letter())
+        assert dry_run.facts is not None
+        assert dry_run.facts.records is not None
+        looked_at[who] = {record.d[-64:] for record in dry_run.facts.records}
     assert looked_at == {rover: {A, B, C, D}, owner: {A, B, C, D}, alice: set()}
     allowed = policy_with("[memory.anamnesis]", 'vouchers = "members"')
-    home.realm.enforce(allowed)
+    home.state.enforce(allowed)
     await home.do(alice, 9007, h="tea")
-    foreseen = await home.ingest.foreseen(superseded(alice, A, B), Letter())
-    assert foreseen.facts is not None
-    assert foreseen.facts.records is not None
-    assert {record.d[-64:] for record in foreseen.facts.records} == {A, B}
+    dry_run = await home.ingest.dry_run(superseded(alice, A, B), Letter())
+    assert dry_run.facts is not None
+    assert dry_run.facts.records is not None
+    assert {record.d[-64:] for record in dry_run.facts.records} == {A, B}
 
 
 @pytest.mark.proves("X-16")
@@ -234,9 +243,12 @@ async def test_a_circle_of_several_authors_is_seen_by_whoever_reads_the_entries(
 async def test_a_replacement_is_a_hash(home: Home, new: object) -> None:
     await home.take(told(robot, "a"))
     event = home.made(
-        robot, 30078, ["d", f"anamnesis:superseded:{A}"], ["x", A],
+        robot,
+        30078,
+        ["d", f"anamnesis:superseded:{A}"],
+        ["x", A],
         content=f'{{"superseded_by":{new!r}}}'.replace("'", '"').replace("None", "null"),
-    )  # fmt: skip
+    )
     says = "invalid: content.superseded_by must be 64 lowercase hex characters"
     assert await home.take(event) == [(False, says)]
 
@@ -246,9 +258,7 @@ async def test_the_hash_of_a_correction_stands_in_d_and_x(home: Home) -> None:
     for name in ("superseded", "meta"):
         content = f'{{"superseded_by":"{B}"}}' if name == "superseded" else "{}"
         for d, x in ((A, B), ("a", "a"), (A.upper(), A.upper())):
-            bad = home.made(
-                robot, 30078, ["d", f"anamnesis:{name}:{d}"], ["x", x], content=content
-            )
+            bad = home.made(robot, 30078, ["d", f"anamnesis:{name}:{d}"], ["x", x], content=content)
             assert await home.take(bad) == [BAD_RECORD]
 
 
@@ -259,8 +269,9 @@ async def test_the_hash_of_a_correction_stands_in_d_and_x(home: Home) -> None:
 async def test_the_original_author_and_an_owner_change_metadata(home: Home) -> None:
     await home.take(told(robot, "a", at=NOON - 1), told(rover, "a"))
     assert await home.take(patched(robot, A, confidence=1), patched(owner, A, tags=["t"])) == [
-        STORED, STORED
-    ]  # fmt: skip
+        STORED,
+        STORED,
+    ]
     assert await home.take(patched(rover, A, tags=[]), patched(alice, A)) == [MAY_NOT_PATCH] * 2
 
 
@@ -284,14 +295,16 @@ async def test_who_may_not_patch_hears_nothing_of_the_fields(home: Home) -> None
     ("fields", "says"),
     [
         ('{"content":"x"}', "unknown field content"),
-        ('{"memory_type":"x"}',
-         "content.memory_type must be episodic, semantic, procedural or insight"),
+        (
+            '{"memory_type":"x"}',
+            "content.memory_type must be episodic, semantic, procedural or insight",
+        ),
         ('{"confidence":true}', "content.confidence must be a number from 0 to 1"),
         ('{"tags":["x",1]}', "content.tags must be an array of strings"),
         ('{"context":[]}', "content.context must be an object"),
         ("[]", "content is not a JSON object"),
     ],
-)  # fmt: skip
+)
 async def test_a_patch_has_fields_as_an_entry_has(home: Home, fields: str, says: str) -> None:
     await home.take(told(robot, "a"))
     bad = home.made(robot, 30078, ["d", f"anamnesis:meta:{A}"], ["x", A], content=fields)
@@ -319,13 +332,15 @@ async def test_nobody_pins_what_is_gone(home: Home) -> None:
     note = await home.do(robot, 1)
     back = home.made(robot, 5, ["e", note.id])
     assert await home.take(back, pin(home, robot, note.id), pin(home, owner, note.id)) == [
-        STORED, MAY_NOT_PIN, MAY_NOT_PIN
-    ]  # fmt: skip
+        STORED,
+        MAY_NOT_PIN,
+        MAY_NOT_PIN,
+    ]
 
 
 @pytest.mark.proves("M-07", "G-16")
 async def test_nobody_learns_by_a_pin_what_is_still_there_that_they_may_not_read(
-    home: Home
+    home: Home,
 ) -> None:
     household = f'[[actors.household]]\nname = "bobs"\nowner = "{bob.npub}"'
     set_to(home, household)
@@ -336,8 +351,9 @@ async def test_nobody_learns_by_a_pin_what_is_still_there_that_they_may_not_read
     assert await home.take(pin(home, robot, note.id)) == [STORED]
     await home.do(alice, 9001, ["p", robot.pubkey], h="tea")
     assert await home.take(pin(home, robot, note.id), pin(home, owner, note.id)) == [
-        MAY_NOT_PIN, STORED
-    ]  # fmt: skip
+        MAY_NOT_PIN,
+        STORED,
+    ]
 
 
 async def test_an_owner_pins_what_is_given_only_to_who_names_it(home: Home) -> None:
@@ -362,9 +378,13 @@ async def test_who_may_does_not_depend_on_the_schema(home: Home, schema: str) ->
     note = home.made(robot, 1)
     await home.take(told(robot, "a"), told(robot, "b"), note)
     assert await home.take(
-        superseded(rover, A, B), patched(rover, A), pin(home, rover, note.id),
-        superseded(robot, A, B), patched(robot, A), pin(home, robot, note.id),
-    ) == [MAY_NOT_SUPERSEDE, MAY_NOT_PATCH, MAY_NOT_PIN, STORED, STORED, STORED]  # fmt: skip
+        superseded(rover, A, B),
+        patched(rover, A),
+        pin(home, rover, note.id),
+        superseded(robot, A, B),
+        patched(robot, A),
+        pin(home, robot, note.id),
+    ) == [MAY_NOT_SUPERSEDE, MAY_NOT_PATCH, MAY_NOT_PIN, STORED, STORED, STORED]
 
 
 async def test_an_import_is_asked_the_same_and_one_that_is_trusted_is_not(home: Home) -> None:
@@ -379,11 +399,12 @@ async def test_what_would_become_of_one_is_foreseen(home: Home) -> None:
     await home.take(told(robot, "a"), told(robot, "b"))
     for who, wanted in ((rover, MAY_NOT_SUPERSEDE), (robot, STORED)):
         event = superseded(who, A, B)
-        seen = await home.ingest.foreseen(event, Letter())
+        seen = await home.ingest.dry_run(event, Letter())
         assert seen.facts is not None
         assert {record.d for record in seen.facts.records or ()} == {
-            f"anamnesis:memory:{A}", f"anamnesis:memory:{B}"
-        }  # fmt: skip
+            f"anamnesis:memory:{A}",
+            f"anamnesis:memory:{B}",
+        }
         explained = home.policy.explain(event, seen.facts)
         refusals = [step.verdict for step in explained.steps if step.verdict is not None]
         assert [f"{each.prefix}: {each.text}" for each in refusals] == [wanted[1]] * (not wanted[0])
@@ -433,12 +454,22 @@ async def test_who_owns_a_household_is_an_owner_to_what_its_keys_wrote_and_to_no
     await home.do(alice, 9007, h="tea")
     await home.do(alice, 9000, ["p", carol.pubkey], h="tea")  # so that entries are hers to read
     batch = [
-        superseded(carol, A, B), superseded(carol, C, B), patched(carol, A, confidence=1),
-        patched(carol, C, confidence=1), patched(carol, D, confidence=1),
-        pin(home, carol, note.id), pin(home, carol, other.id),
-    ]  # fmt: skip
+        superseded(carol, A, B),
+        superseded(carol, C, B),
+        patched(carol, A, confidence=1),
+        patched(carol, C, confidence=1),
+        patched(carol, D, confidence=1),
+        pin(home, carol, note.id),
+        pin(home, carol, other.id),
+    ]
     assert await home.take(*batch) == [
-        STORED, MAY_NOT_SUPERSEDE, STORED, MAY_NOT_PATCH, MAY_NOT_PATCH, STORED, MAY_NOT_PIN
-    ]  # fmt: skip
+        STORED,
+        MAY_NOT_SUPERSEDE,
+        STORED,
+        MAY_NOT_PATCH,
+        MAY_NOT_PATCH,
+        STORED,
+        MAY_NOT_PIN,
+    ]
     await home.take(told(owner, "x"))
     assert await home.take(superseded(owner, C, A), patched(owner, D, confidence=1)) == [STORED] * 2

@@ -17,17 +17,30 @@ NOW = 1_772_000_000
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 OBSERVATION: dict[str, Any] = {
-    "session_id": "s", "prompt": None, "timestamp": NOW, "obs_type": "command",
-    "source_event": "PostToolUse", "tool_name": "Bash", "file_path": None, "content": "make",
+    "session_id": "s",
+    "prompt": None,
+    "timestamp": NOW,
+    "obs_type": "command",
+    "source_event": "PostToolUse",
+    "tool_name": "Bash",
+    "file_path": None,
+    "content": "make",
     "metadata": None,
-}  # fmt: skip
+}
 PROMPT: dict[str, Any] = {
-    "session_id": "s", "timestamp": NOW, "source": "user", "content": "hello",
-}  # fmt: skip
+    "session_id": "s",
+    "timestamp": NOW,
+    "source": "user",
+    "content": "hello",
+}
 SESSION: dict[str, Any] = {
-    "id": "s", "project": "rook", "started_at": NOW, "ended_at": None, "signature": None,
+    "id": "s",
+    "project": "rook",
+    "started_at": NOW,
+    "ended_at": None,
+    "signature": None,
     "summary": None,
-}  # fmt: skip
+}
 
 MADE = Observation("s", NOW, "command", "PostToolUse", "make", "Bash")
 """What `OBSERVATION` says."""

@@ -70,7 +70,8 @@ def test_a_hook_may_name_a_transcript() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "the hook is not a JSON object"), ("[]", "the hook is not a JSON object"),
+        ("", "the hook is not a JSON object"),
+        ("[]", "the hook is not a JSON object"),
         ('{"session_id":"s"', "the hook is not a JSON object"),
         ('{"session_id":"s"}', "no hook is called ''"),
         ('{"session_id":"s","hook_event_name":"PreCompact"}', "no hook is called 'PreCompact'"),
@@ -78,7 +79,7 @@ def test_a_hook_may_name_a_transcript() -> None:
         ('{"hook_event_name":"Stop"}', "session_id must be a string"),
         ('{"session_id":7,"hook_event_name":"Stop"}', "session_id must be a string"),
     ],
-)  # fmt: skip
+)
 def test_garbage_is_no_hook(text: str, why: str) -> None:
     with pytest.raises(Invalid) as refused:
         hook_in(text)
@@ -154,18 +155,24 @@ def test_a_secret_across_the_cut_is_not_cut_in_two() -> None:
 @pytest.mark.proves("M-18", "M-30")
 def test_what_git_said_is_freed_of_secrets() -> None:
     said = "To https://me:hunter2@git.example.org/r.git\n   abc1234..def5678  main -> main\n"
-    seen = called("Bash", tool_input={"command": "git push"},
-                  tool_response={"stdout": "", "stderr": said})  # fmt: skip
+    seen = called(
+        "Bash", tool_input={"command": "git push"}, tool_response={"stdout": "", "stderr": said}
+    )
     assert seen.metadata == {
-        "remote_url": "[REDACTED]git.example.org/r.git", "hash_range": "abc1234..def5678",
+        "remote_url": "[REDACTED]git.example.org/r.git",
+        "hash_range": "abc1234..def5678",
         "branch": "main",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.proves("M-18")
 def test_a_call_that_failed_keeps_what_it_answered() -> None:
-    seen = called("Bash", "PostToolUseFailure", tool_input={"command": "git push"},
-                  tool_response=f"{'no ' * 700}{CHANCE}")  # fmt: skip
+    seen = called(
+        "Bash",
+        "PostToolUseFailure",
+        tool_input={"command": "git push"},
+        tool_response=f"{'no ' * 700}{CHANCE}",
+    )
     assert seen.metadata == {"failed": True, "response": ("no " * 700)[:2000]}
     assert seen.source_event == "PostToolUseFailure"
     other = called("Bash", "PostToolUseFailure", tool_input={"command": CHANCE}, error="no")
@@ -190,13 +197,16 @@ def test_the_same_hook_twice_is_one_record() -> None:
 @pytest.mark.parametrize("text", ["\ud83d", "a\x00b", "a\u2028b", "😀" * 2001, "'\"\\", "{" * 900])
 def test_whatever_an_agent_says_makes_a_right_record(text: str) -> None:
     drafts = [
-        *(prompt_draft(each) for each in hooked("UserPromptSubmit", prompt=text)
-          if isinstance(each, Prompt)),
+        *(
+            prompt_draft(each)
+            for each in hooked("UserPromptSubmit", prompt=text)
+            if isinstance(each, Prompt)
+        ),
         observation_draft(called("Bash", tool_input={"command": text}), "rook"),
         observation_draft(called("Read", tool_input={"file_path": text}), "rook"),
         observation_draft(called("Bash", "PostToolUseFailure", tool_response=text), "rook"),
         observation_draft(called(text), "rook"),
-    ]  # fmt: skip
+    ]
     assert len(drafts) == 5
     for draft in drafts:
         assert check(unsigned(robot, draft.kind, draft.tags, draft.content), Terms()) is None
@@ -252,8 +262,9 @@ def test_thoughts_become_prompts_of_the_agent() -> None:
 
 @pytest.mark.proves("M-19")
 def test_a_thought_is_cut_freed_of_secrets_and_said_once() -> None:
-    found = thoughts(line("x " * 2000), line(f"it is {CHANCE}"), line("a"), line("a"), line("b"),
-                     known=("b",))  # fmt: skip
+    found = thoughts(
+        line("x " * 2000), line(f"it is {CHANCE}"), line("a"), line("a"), line("b"), known=("b",)
+    )
     assert [each.content for each in found] == ["x " * 1000, "it is [REDACTED]", "a"]
 
 
@@ -261,14 +272,19 @@ def test_a_thought_is_cut_freed_of_secrets_and_said_once() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"", b"\xff\xfe", b'{"thinking"', line("x", kind="user"), line("  "), line(),
+        b"",
+        b"\xff\xfe",
+        b'{"thinking"',
+        line("x", kind="user"),
+        line("  "),
+        line(),
         b'{"type":"assistant","message":"thinking"}',
         b'{"type":"assistant","message":{"content":"thinking"}}',
         b'{"type":"assistant","message":{"content":[["thinking"],{"type":"thinking"}]}}',
         b'["thinking"]',
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_line_without_a_thought_gives_nothing_and_stops_nothing(bad: bytes) -> None:
     assert [each.content for each in thoughts(bad, line("after"))] == ["after"]
 

@@ -60,9 +60,11 @@ def test_a_session_may_hold_a_colon(name: str) -> None:
 @pytest.mark.parametrize("content", ["", "no", "[]", "null", '{"a":1'])
 def test_content_is_an_object(content: str) -> None:
     for kind, d in (
-        (78, f"nmem:obs:s:{HASH}"), (78, f"nmem:prompt:s:{HASH}"),
-        (30078, "nmem:session:s"), (30078, f"nmem:pin:{HASH}"),
-    ):  # fmt: skip
+        (78, f"nmem:obs:s:{HASH}"),
+        (78, f"nmem:prompt:s:{HASH}"),
+        (30078, "nmem:session:s"),
+        (30078, f"nmem:pin:{HASH}"),
+    ):
         assert fault(making.event(kind, d, content)) == "content is not a JSON object"
 
 
@@ -81,13 +83,19 @@ def test_the_hash_is_of_the_content_as_it_was_published() -> None:
 
 
 OBSERVATION_FAULTS = [
-    ("prompt", 1, "a string or null"), ("timestamp", "now", "an integer"),
-    ("timestamp", True, "an integer"), ("timestamp", 1.5, "an integer"),
-    ("timestamp", None, "an integer"), ("obs_type", 1, "a string"),
-    ("source_event", None, "a string"), ("tool_name", 1, "a string or null"),
-    ("file_path", ["x"], "a string or null"), ("content", {}, "a string"),
-    ("metadata", [1], "an object or null"), ("metadata", "x", "an object or null"),
-]  # fmt: skip
+    ("prompt", 1, "a string or null"),
+    ("timestamp", "now", "an integer"),
+    ("timestamp", True, "an integer"),
+    ("timestamp", 1.5, "an integer"),
+    ("timestamp", None, "an integer"),
+    ("obs_type", 1, "a string"),
+    ("source_event", None, "a string"),
+    ("tool_name", 1, "a string or null"),
+    ("file_path", ["x"], "a string or null"),
+    ("content", {}, "a string"),
+    ("metadata", [1], "an object or null"),
+    ("metadata", "x", "an object or null"),
+]
 
 
 @pytest.mark.parametrize(("name", "value", "shape"), OBSERVATION_FAULTS)
@@ -155,7 +163,7 @@ def test_a_prompt_is_measured_in_characters() -> None:
         ({"ended_at": 1, "signature": 1, "summary": 1}, "content.ended_at is before started_at"),
         ({"signature": 1, "summary": 1}, "content.signature must be an array of pairs"),
     ],
-)  # fmt: skip
+)
 def test_a_field_of_a_session_has_its_form(changed: dict[str, Any], text: str) -> None:
     assert fault(making.session(**changed)) == text
 

@@ -37,19 +37,56 @@ def found(index: sqlite3.Connection, query: str) -> bool:
 @pytest.mark.parametrize(
     ("query", "finds"),
     [
-        ("main.rs", True), ("src/main.rs café", True), ("CAFE", True), ('"the near"', True),
-        ('"near the"', False), ("mai*", True), ("see AND far", True), ("see NOT far", False),
-        ("nothing OR far", True), ('see "the near" far', True), ("AND", True), ("and far", True),
-        ("text:see", False), ("near far", True), ("see NEAR far", True),
+        ("main.rs", True),
+        ("src/main.rs café", True),
+        ("CAFE", True),
+        ('"the near"', True),
+        ('"near the"', False),
+        ("mai*", True),
+        ("see AND far", True),
+        ("see NOT far", False),
+        ("nothing OR far", True),
+        ('see "the near" far', True),
+        ("AND", True),
+        ("and far", True),
+        ("text:see", False),
+        ("near far", True),
+        ("see NEAR far", True),
     ],
-)  # fmt: skip
+)
 def test_words_find_what_they_mean(index: sqlite3.Connection, query: str, *, finds: bool) -> None:
     assert found(index, query) is finds
 
 
-ODD = ["AND see", "see AND", "see AND OR far", "NOT", "NOT see", "NEAR(see far)", "AND*", "NEAR*",
-       '"', '""', '"see', 'see"', 'a"b', "*", "see*far", "^see", "see + far", "{text}: see", "-see",
-       "see\0far", "\ud800", "(", "'", "see,far", "AND AND AND", '"a" AND', "see AND NOT far"]
+ODD = [
+    "AND see",
+    "see AND",
+    "see AND OR far",
+    "NOT",
+    "NOT see",
+    "NEAR(see far)",
+    "AND*",
+    "NEAR*",
+    '"',
+    '""',
+    '"see',
+    'see"',
+    'a"b',
+    "*",
+    "see*far",
+    "^see",
+    "see + far",
+    "{text}: see",
+    "-see",
+    "see\0far",
+    "\ud800",
+    "(",
+    "'",
+    "see,far",
+    "AND AND AND",
+    '"a" AND',
+    "see AND NOT far",
+]
 
 
 @pytest.mark.proves("M-26")
@@ -91,8 +128,9 @@ def test_operators_stay_between_words_only() -> None:
 
 
 def row(number: int, days: float = 0, obs_type: str = "command", **more: str) -> Row:
-    return Row(number, NOW - int(days * DAY), obs_type, "x", more.get("project", "rook"),
-               more.get("path"))  # fmt: skip
+    return Row(
+        number, NOW - int(days * DAY), obs_type, "x", more.get("project", "rook"), more.get("path")
+    )
 
 
 @pytest.mark.proves("M-26")
@@ -109,8 +147,11 @@ def test_a_week_halves_and_the_future_is_now() -> None:
     assert recency(NOW + DAY, NOW) == 1.0
     assert recency(0, NOW) == pytest.approx(0)
     assert [weight(name) for name in ("file_edit", "command", "session_compact", "mcp_call")] == [
-        1.0, 0.67, 0.5, 0.33,
-    ]  # fmt: skip
+        1.0,
+        0.67,
+        0.5,
+        0.33,
+    ]
     assert weight("marker") == weight("anything") == 0.17
 
 
@@ -125,8 +166,11 @@ def test_of_equals_the_newer_then_the_lower_number_comes_first() -> None:
 @pytest.mark.proves("M-27")
 def test_of_one_file_only_the_best_row_is_recent() -> None:
     rows = [
-        row(1, path="/a"), row(2, obs_type="file_edit", path="/a"), row(3), row(4),
+        row(1, path="/a"),
+        row(2, obs_type="file_edit", path="/a"),
+        row(3),
+        row(4),
         row(5, obs_type="file_edit", project="other", path="/b"),
-    ]  # fmt: skip
+    ]
     assert [each.id for each in recent(rows, NOW, "rook")] == [2, 3, 4, 5]
     assert [each.id for each in recent(rows, NOW)] == [2, 5, 3, 4]

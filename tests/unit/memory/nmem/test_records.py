@@ -81,10 +81,11 @@ def test_a_session_is_newer_with_each_version() -> None:
 
 def test_a_record_of_a_group_names_it_last() -> None:
     for draft in (
-        session_draft(OPEN, group="tea"), observation_draft(MADE, "rook", "tea"),
+        session_draft(OPEN, group="tea"),
+        observation_draft(MADE, "rook", "tea"),
         prompt_draft(Prompt("s", NOW, Source.USER, "x"), "tea"),
         pin_draft(Pin(HASH, is_pinned=True, at=1), group="tea"),
-    ):  # fmt: skip
+    ):
         assert draft.tags[-1] == ["h", "tea"]
 
 
@@ -105,10 +106,11 @@ def test_other_records_are_read_as_they_were_written() -> None:
     summary = Summary("tea", ("a", "b"), next_steps=("c",), notes={"why": None})
     ended = Session("s:1", "rook", 1, 2, (("command", 2), ("marker", 1)), summary)
     for draft, record in (
-        (session_draft(OPEN), OPEN), (session_draft(ended), ended),
+        (session_draft(OPEN), OPEN),
+        (session_draft(ended), ended),
         (prompt_draft(Prompt("s", 3, Source.AGENT, "x")), Prompt("s", 3, Source.AGENT, "x")),
         (pin_draft(Pin(HASH, is_pinned=False, at=4)), Pin(HASH, is_pinned=False, at=4)),
-    ):  # fmt: skip
+    ):
         assert record_in(sent(draft)) == record
     assert session_of(sent(session_draft(ended))) == "s:1"
 
@@ -131,20 +133,28 @@ def test_what_names_no_project_has_none() -> None:
     ("event", "why"),
     [
         (unsigned(robot, 1, [["d", "nmem:session:s"]], "{}"), "not a record of nmem"),
-        (making.event(78, "anamnesis:memory:x", "{}"),
-         "d must be nmem:obs:<session>:<sha256 of content> or "
-         "nmem:prompt:<session>:<sha256 of content>"),
+        (
+            making.event(78, "anamnesis:memory:x", "{}"),
+            "d must be nmem:obs:<session>:<sha256 of content> or "
+            "nmem:prompt:<session>:<sha256 of content>",
+        ),
         (making.observation(metadata=[]), "content.metadata must be an object or null"),
         (making.observation(timestamp=2**63), "content.timestamp is no time"),
         (making.session(started_at=-(2**64 - 1) // 2 - 5), "content.started_at must be an integer"),
         (making.session(ended_at=2**63), "content.ended_at is no time"),
         (making.observation(content="\ud800"), "content cannot be written again"),
-        (making.hashed("nmem:obs:", making.observation().content.replace(
-            '"metadata": null', '"metadata": {"a":' + "[" * 300 + "]" * 300 + "}")),
-         "content cannot be written again"),
+        (
+            making.hashed(
+                "nmem:obs:",
+                making.observation().content.replace(
+                    '"metadata": null', '"metadata": {"a":' + "[" * 300 + "]" * 300 + "}"
+                ),
+            ),
+            "content cannot be written again",
+        ),
     ],
     ids=["kind", "system", "field", "time", "float", "end", "surrogate", "deep"],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_says_why_and_raises_nothing(event: Event, why: str) -> None:
     assert record_in(event) == Unread(event, why)
 

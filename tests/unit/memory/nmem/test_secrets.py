@@ -33,22 +33,38 @@ X82, X36, X20 = "a" * 82, "a" * 36, "a" * 20
         (f"task-{X20}", f"task-{X20}"),
         (f"BEARER  {X20} x", "[REDACTED] x"),
         (f"bearer {X20[1:]}", f"bearer {X20[1:]}"),
-        *[(f"-----BEGIN {name} PRIVATE KEY-----\nx", "[REDACTED]\nx")
-          for name in ("RSA", "EC", "DSA", "OPENSSH")],
+        *[
+            (f"-----BEGIN {name} PRIVATE KEY-----\nx", "[REDACTED]\nx")
+            for name in ("RSA", "EC", "DSA", "OPENSSH")
+        ],
         ("-----BEGIN PGP PRIVATE KEY BLOCK-----", "[REDACTED]"),
         ("-----BEGIN PUBLIC KEY-----", "-----BEGIN PUBLIC KEY-----"),
-        *[(f"{scheme}://u:p@h/x", "[REDACTED]h/x")
-          for scheme in ("postgres", "postgresql", "mysql", "mongodb", "mongodb+srv", "redis",
-                         "amqp", "http", "https", "HTTPS")],
+        *[
+            (f"{scheme}://u:p@h/x", "[REDACTED]h/x")
+            for scheme in (
+                "postgres",
+                "postgresql",
+                "mysql",
+                "mongodb",
+                "mongodb+srv",
+                "redis",
+                "amqp",
+                "http",
+                "https",
+                "HTTPS",
+            )
+        ],
         ("https://u@h/x https://h:80/x ftp://u:p@h", "https://u@h/x https://h:80/x ftp://u:p@h"),
-        *[(f"my {word.upper()}:x y", "my [REDACTED] y")
-          for word in ("password", "passwd", "secret", "token", "api_key", "apikey")],
+        *[
+            (f"my {word.upper()}:x y", "my [REDACTED] y")
+            for word in ("password", "passwd", "secret", "token", "api_key", "apikey")
+        ],
         ('{"token": "a b", "user": "c"}', '{"[REDACTED], "user": "c"}'),
         ("password='a b' c", "[REDACTED] c"),
         ("the secret of tea", "the secret of tea"),
         ("password=", "password="),
     ],
-)  # fmt: skip
+)
 def test_known_forms_are_taken_out(text: str, left: str) -> None:
     assert KNOWN_ONLY.filtered(text) == (left, left != text)
     assert NORMAL.filtered(text) == (left, left != text)
@@ -134,13 +150,16 @@ def test_any_text_comes_out_as_text_and_no_longer_than_asked(text: str, limit: i
 def test_what_its_name_calls_a_secret_is_one() -> None:
     said = {
         "env": {"DB_PASSWORD": "hunter2", "HOME": "/home/ada", "retries": 3},
-        "token": "t0p", "tokens_used": "12", "list": [{"api_key": "x"}, "password=abc", None],
-    }  # fmt: skip
+        "token": "t0p",
+        "tokens_used": "12",
+        "list": [{"api_key": "x"}, "password=abc", None],
+    }
     assert NORMAL.freed(said) == {
         "env": {"DB_PASSWORD": "[REDACTED]", "HOME": "/home/ada", "retries": 3},
-        "token": "[REDACTED]", "tokens_used": "12",
+        "token": "[REDACTED]",
+        "tokens_used": "12",
         "list": [{"api_key": "[REDACTED]"}, "[REDACTED]", None],
-    }  # fmt: skip
+    }
 
 
 def test_half_of_a_character_becomes_a_question_mark() -> None:
@@ -151,11 +170,23 @@ def test_half_of_a_character_becomes_a_question_mark() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "http://a:", "http://a:b@", "token='", "token   ", "AKIA", "sk-", "bearer ", "'\"",
-        f"{CHANCE} ", "-----BEGIN RSA PRIVATE ", "password", "aws secret access key ",
-        "token=\"", "a" * 19 + " ", "x",
+        "http://a:",
+        "http://a:b@",
+        "token='",
+        "token   ",
+        "AKIA",
+        "sk-",
+        "bearer ",
+        "'\"",
+        f"{CHANCE} ",
+        "-----BEGIN RSA PRIVATE ",
+        "password",
+        "aws secret access key ",
+        'token="',
+        "a" * 19 + " ",
+        "x",
     ],
-)  # fmt: skip
+)
 def test_no_text_takes_more_than_its_length_is_worth(text: str) -> None:
     """A tenth of a second for 1 MB is usual; a quarter where all of it is secrets."""
     large = text * (1_000_000 // len(text))

@@ -15,10 +15,13 @@ READ = Summary("tea", ("one",), notes={"a": 1})
 @pytest.mark.parametrize(
     "answer",
     [
-        ANSWER, f"```json\n{ANSWER}\n```", f"```\n{ANSWER}```", f"\n\n{ANSWER}\n",
+        ANSWER,
+        f"```json\n{ANSWER}\n```",
+        f"```\n{ANSWER}```",
+        f"\n\n{ANSWER}\n",
         f"Here it is:\n```json\n{ANSWER}\n```\nAnything else?",
     ],
-)  # fmt: skip
+)
 def test_what_stands_around_the_answer_is_no_part_of_it(answer: str) -> None:
     assert parse_summary(answer) == READ
 
@@ -46,7 +49,12 @@ def test_only_a_string_or_strings_are_a_list(value: object) -> None:
 
 def test_a_summary_is_written_as_the_document_has_it() -> None:
     assert READ.fields() == {
-        "intent": "tea", "learned": ["one"], "completed": [], "next_steps": [], "files_read": [],
-        "files_edited": [], "notes": {"a": 1},
-    }  # fmt: skip
+        "intent": "tea",
+        "learned": ["one"],
+        "completed": [],
+        "next_steps": [],
+        "files_read": [],
+        "files_edited": [],
+        "notes": {"a": 1},
+    }
     assert summary_from(READ.fields()) == READ

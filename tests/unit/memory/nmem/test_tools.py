@@ -57,14 +57,18 @@ def test_a_tool_of_a_server_is_a_call_of_it() -> None:
         ("Task", {"prompt": "p"}, ("p", 200), None),
         ("WebFetch", {"url": "https://x"}, ("https://x", 2000), None),
         ("WebSearch", {"query": "tea"}, ("tea", 2000), None),
-        ("AskUserQuestion", {"questions": [{"question": "A?"}, {"question": "B?"}]},
-         ("A?", 2000), None),
+        (
+            "AskUserQuestion",
+            {"questions": [{"question": "A?"}, {"question": "B?"}]},
+            ("A?", 2000),
+            None,
+        ),
         ("AskUserQuestion", {"questions": ["A?"]}, None, None),
         ("TodoWrite", {"todos": []}, None, None),
         ("Bash", {}, None, None),
         ("Read", {"file_path": 7}, None, None),
     ],
-)  # fmt: skip
+)
 def test_a_call_has_a_title_and_perhaps_a_file(
     tool: str, given: dict[str, object], title: tuple[str, int] | None, file: str | None
 ) -> None:
@@ -92,9 +96,12 @@ PUSHED = "To https://git.example.org/r.git\n * [new branch]      tea -> tea\n"
 @pytest.mark.proves("M-18")
 def test_git_says_what_was_committed() -> None:
     assert git_facts(ObsType.GIT_COMMIT, COMMITTED) == {
-        "branch": "main", "commit_hash": "abc1234", "commit_message": "first [x] y",
-        "files_changed": 1, "insertions": 2,
-    }  # fmt: skip
+        "branch": "main",
+        "commit_hash": "abc1234",
+        "commit_message": "first [x] y",
+        "files_changed": 1,
+        "insertions": 2,
+    }
     assert git_facts(ObsType.GIT_COMMIT, "[detached HEAD 0123abc] x")["branch"] == "detached HEAD"
     assert git_facts(ObsType.GIT_COMMIT, "nothing to commit, working tree clean") == {}
     assert git_facts(ObsType.COMMAND, COMMITTED) == {}
@@ -103,12 +110,15 @@ def test_git_says_what_was_committed() -> None:
 @pytest.mark.proves("M-18")
 def test_git_says_what_was_pushed() -> None:
     assert git_facts(ObsType.GIT_PUSH, PUSHED) == {
-        "remote_url": "https://git.example.org/r.git", "branch": "tea",
-    }  # fmt: skip
+        "remote_url": "https://git.example.org/r.git",
+        "branch": "tea",
+    }
     forced = "To x:r\n + abc1234...def5678 HEAD -> main (forced update)\n"
     assert git_facts(ObsType.GIT_PUSH, forced) == {
-        "remote_url": "x:r", "hash_range": "abc1234...def5678", "branch": "main",
-    }  # fmt: skip
+        "remote_url": "x:r",
+        "hash_range": "abc1234...def5678",
+        "branch": "main",
+    }
     assert git_facts(ObsType.GIT_PUSH, "Everything up-to-date") == {}
 
 

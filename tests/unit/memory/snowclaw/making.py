@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 AT = 1_771_372_800
 TAGS_OF_COLLECTIVE = [
-    ["snow:tier", "public"], ["snow:model", "m"], ["snow:confidence", "0.5"],
-    ["snow:source", robot.pubkey], ["snow:version", "1"],
-]  # fmt: skip
+    ["snow:tier", "public"],
+    ["snow:model", "m"],
+    ["snow:confidence", "0.5"],
+    ["snow:source", robot.pubkey],
+    ["snow:version", "1"],
+]
 
 
 def record(

@@ -31,9 +31,19 @@ from tests.unit.memory.snowclaw.making import (
 SELF = conversation_key(robot, robot.pubkey)
 NONCE = bytes(range(32))
 RUST = CollectiveMemory(
-    "rust/errors", "use anyhow", "at the edge", Tier.GROUP, "model", 0.1 + 0.2, robot.pubkey, 3,
-    "a review", ("rust", "errors"), "tea", {"more": [1, None]},
-)  # fmt: skip
+    "rust/errors",
+    "use anyhow",
+    "at the edge",
+    Tier.GROUP,
+    "model",
+    0.1 + 0.2,
+    robot.pubkey,
+    3,
+    "a review",
+    ("rust", "errors"),
+    "tea",
+    {"more": [1, None]},
+)
 
 
 @pytest.mark.proves("S-05")
@@ -56,9 +66,13 @@ def test_encrypted_agent_memory_says_so_in_its_last_tag() -> None:
     memory = AgentMemory("plan", "a secret", session="s-9")
     draft = encrypted(agent_memory_draft(memory, AT), SELF, NONCE)
     assert draft.tags == [
-        ["d", "snowclaw:core:plan"], ["app", "snowclaw"], ["category", "core"],
-        ["agent", "snowclaw"], ["session", "s-9"], ["encrypted", "nip44"],
-    ]  # fmt: skip
+        ["d", "snowclaw:core:plan"],
+        ["app", "snowclaw"],
+        ["category", "core"],
+        ["agent", "snowclaw"],
+        ["session", "s-9"],
+        ["encrypted", "nip44"],
+    ]
     event = signed(draft)
     assert agent_memory_in(event, SELF) == memory
     locked = agent_memory_in(event)

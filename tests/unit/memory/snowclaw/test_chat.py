@@ -40,9 +40,13 @@ class Heard:
 
 
 def said(
-    text: str, at: int = AT, group: str | None = "tea", by: SecretKey = alice, kind: int = 9,
+    text: str,
+    at: int = AT,
+    group: str | None = "tea",
+    by: SecretKey = alice,
+    kind: int = 9,
     *tags: list[str],
-) -> Event:  # fmt: skip
+) -> Event:
     return by.sign(kind, [*([["h", group]] if group else []), *tags], text, at)
 
 
@@ -159,7 +163,8 @@ def test_nothing_of_one_group_enters_the_context_of_another() -> None:
         record("snowclaw:memory:group:coffee", {"purpose": "beans", "decisions": [["dark", AT]]}),
         record(
             f"snowclaw:memory:npub:{alice.npub}",
-            {"notes": ["roasts"], "display_names": [["Barista", AT]]}, ["h", "coffee"],
+            {"notes": ["roasts"], "display_names": [["Barista", AT]]},
+            ["h", "coffee"],
         ),
         record(f"snowclaw:memory:npub:{bob.npub}", {"notes": ["likes tea"]}),
     )
@@ -174,22 +179,35 @@ def test_nothing_of_one_group_enters_the_context_of_another() -> None:
 @pytest.mark.proves("S-37", "S-40")
 def test_a_model_is_given_all_of_it_without_a_key_that_somebody_wrote_down() -> None:
     heard = Heard(
-        record(f"snowclaw:memory:npub:{alice.npub}", {
-            "notes": [f"gave {SECRET}"], "is_owner": True, "preferences": {"key": HEX},
-        }),
-        record("snowclaw:memory:group:tea", {
-            "purpose": f"{SECRET}", "themes": [HEX], "decisions": [[f"use {SECRET}", AT]],
-        }),
-    )  # fmt: skip
+        record(
+            f"snowclaw:memory:npub:{alice.npub}",
+            {
+                "notes": [f"gave {SECRET}"],
+                "is_owner": True,
+                "preferences": {"key": HEX},
+            },
+        ),
+        record(
+            "snowclaw:memory:group:tea",
+            {
+                "purpose": f"{SECRET}",
+                "themes": [HEX],
+                "decisions": [[f"use {SECRET}", AT]],
+            },
+        ),
+    )
     heard.see(profile(alice, f'{{"name":"{HEX}"}}'), said(f"old {SECRET}", AT - 1))
     context = heard.chat.assemble(said(f"now {SECRET}"), f"Mind {HEX}.", 10_000)
     assert SECRET not in context.text
     assert HEX not in context.text
     assert "Owner: no" in context.text  # whatever the record says of itself
     assert list(context.sections) == [
-        "SYSTEM PROMPT", "GROUP MEMORY SUMMARY", "SENDER CONTEXT", "CONVERSATION HISTORY",
+        "SYSTEM PROMPT",
+        "GROUP MEMORY SUMMARY",
+        "SENDER CONTEXT",
+        "CONVERSATION HISTORY",
         "CURRENT MESSAGE",
-    ]  # fmt: skip
+    ]
     assert sum(context.dropped.values()) == 0
 
 

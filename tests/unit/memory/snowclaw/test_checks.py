@@ -29,10 +29,18 @@ BAD_COUNT = "context_history must be an integer from 0 to 1000"
 NO_OBJECT = "content is not a JSON object"
 KEYS = [alice.npub, alice.pubkey, alice.pubkey[:32], alice.pubkey[:16]]
 NO_KEYS = [
-    "", "alice", alice.npub[:-1], alice.npub[:-1] + "!", alice.npub.upper(), alice.pubkey.upper(),
-    alice.pubkey[:31], alice.pubkey + "00", alice.nsec, f" {alice.pubkey}",
+    "",
+    "alice",
+    alice.npub[:-1],
+    alice.npub[:-1] + "!",
+    alice.npub.upper(),
+    alice.pubkey.upper(),
+    alice.pubkey[:31],
+    alice.pubkey + "00",
+    alice.nsec,
+    f" {alice.pubkey}",
     f"{alice.pubkey[:16]}\n",
-]  # fmt: skip
+]
 
 
 @pytest.mark.proves("S-01")
@@ -53,24 +61,38 @@ def test_a_user_has_no_other_key(key: str) -> None:
 @pytest.mark.parametrize(
     ("d", "fault"),
     [
-        ("snowclaw:memory:room:x", BAD_MEMORY), ("snowclaw:memory:group:", BAD_MEMORY),
-        ("snowclaw:memory:group", BAD_MEMORY), ("snowclaw:memory:", BAD_MEMORY),
-        ("snowclaw:memory", BAD_CATEGORY), ("snowclaw:config", BAD_CATEGORY),
-        ("snowclaw:core", BAD_CATEGORY), ("snowclaw:", BAD_CATEGORY),
-        ("snowclaw::x", BAD_CATEGORY), ("snowclaw:core:", BAD_CATEGORY),
-        ("snowclaw:config:", BAD_CONFIG), ("snowclaw:config:room:x", BAD_CONFIG),
-        ("snowclaw:config:group:", BAD_CONFIG), ("snowclaw:config:group", BAD_CONFIG),
-        ("snowclaw:config:globally", BAD_CONFIG), ("snowclaw:config:global:x", BAD_CONFIG),
+        ("snowclaw:memory:room:x", BAD_MEMORY),
+        ("snowclaw:memory:group:", BAD_MEMORY),
+        ("snowclaw:memory:group", BAD_MEMORY),
+        ("snowclaw:memory:", BAD_MEMORY),
+        ("snowclaw:memory", BAD_CATEGORY),
+        ("snowclaw:config", BAD_CATEGORY),
+        ("snowclaw:core", BAD_CATEGORY),
+        ("snowclaw:", BAD_CATEGORY),
+        ("snowclaw::x", BAD_CATEGORY),
+        ("snowclaw:core:", BAD_CATEGORY),
+        ("snowclaw:config:", BAD_CONFIG),
+        ("snowclaw:config:room:x", BAD_CONFIG),
+        ("snowclaw:config:group:", BAD_CONFIG),
+        ("snowclaw:config:group", BAD_CONFIG),
+        ("snowclaw:config:globally", BAD_CONFIG),
+        ("snowclaw:config:global:x", BAD_CONFIG),
     ],
-)  # fmt: skip
+)
 def test_another_d_is_refused(d: str, fault: str) -> None:
     assert check(record(d), TERMS) == fault
 
 
 @pytest.mark.parametrize(
-    "d", ["snowclaw:memory:group:a:b", "snowclaw:config:global", "snowclaw:config:group:a:b",
-          "snowclaw:core:user:k0:profile", "snowclaw:whatever:x"],
-)  # fmt: skip
+    "d",
+    [
+        "snowclaw:memory:group:a:b",
+        "snowclaw:config:global",
+        "snowclaw:config:group:a:b",
+        "snowclaw:core:user:k0:profile",
+        "snowclaw:whatever:x",
+    ],
+)
 def test_a_d_in_its_form_is_taken(d: str) -> None:
     assert check(record(d), TERMS) is None
 
@@ -116,22 +138,38 @@ def test_what_is_encrypted_is_not_looked_into(d: str) -> None:
 @pytest.mark.parametrize(
     ("field", "bad", "shape"),
     [
-        *((name, bad, "an array of strings")
-          for name in ("notes", "owner_notes", "themes") for bad in ("x", None, [1], {})),
-        *((name, bad, "an array of pairs")
-          for name in ("display_names", "members", "decisions")
-          for bad in ("x", None, [1], [[1]], [[1, 2, 3]], {})),
+        *(
+            (name, bad, "an array of strings")
+            for name in ("notes", "owner_notes", "themes")
+            for bad in ("x", None, [1], {})
+        ),
+        *(
+            (name, bad, "an array of pairs")
+            for name in ("display_names", "members", "decisions")
+            for bad in ("x", None, [1], [[1]], [[1, 2, 3]], {})
+        ),
         *(("preferences", bad, "an object of strings") for bad in ("x", None, [], {"a": 1})),
-        *((name, bad, "an integer")
-          for name in ("first_seen", "last_interaction", "last_activity")
-          for bad in ("1", None, 1.5, True, [])),
+        *(
+            (name, bad, "an integer")
+            for name in ("first_seen", "last_interaction", "last_activity")
+            for bad in ("1", None, 1.5, True, [])
+        ),
         *(("is_owner", bad, "a boolean") for bad in (1, "true", None)),
-        *((f"{name}_json", bad, "a string")
-          for name in ("profile", "name_history", "notes", "owner_notes", "preferences", "members")
-          for bad in ([], 1)),
+        *(
+            (f"{name}_json", bad, "a string")
+            for name in (
+                "profile",
+                "name_history",
+                "notes",
+                "owner_notes",
+                "preferences",
+                "members",
+            )
+            for bad in ([], 1)
+        ),
         *(("purpose", bad, "a string") for bad in (1, [])),
     ],
-)  # fmt: skip
+)
 def test_a_known_field_of_another_type_is_named(field: str, bad: object, shape: str) -> None:
     for d in (USER, GROUP):
         event = record(d, {field: bad})
@@ -214,8 +252,9 @@ def test_a_value_that_is_null_is_not_set() -> None:
 
 
 def collective(**values: str) -> Event:
-    tags = [[name, values.get(name.removeprefix("snow:"), given)]
-            for name, given in TAGS_OF_COLLECTIVE]  # fmt: skip
+    tags = [
+        [name, values.get(name.removeprefix("snow:"), given)] for name, given in TAGS_OF_COLLECTIVE
+    ]
     return record(TOPIC, None, *tags)
 
 
@@ -223,16 +262,39 @@ def collective(**values: str) -> Event:
 @pytest.mark.parametrize(
     ("tag", "good", "bad", "fault"),
     [
-        ("tier", ["public", "group", "private"], ["", "Public", "secret"],
-         "snow:tier must be public, group or private"),
-        ("confidence", ["0", "1", "0.92", "1.0", ".5", "1e-3"],
-         ["", "1.01", "-0.1", "NaN", "inf", "high", "0,5", "0_1", " 1", "٠", "1e999",
-          "1" * 400_000 + "x"],
-         "snow:confidence must be a number from 0 to 1"),
-        ("version", ["0", "1", "-1", "20"], ["", "1.0", "one", "--1", "١"],
-         "snow:version must be an integer"),
+        (
+            "tier",
+            ["public", "group", "private"],
+            ["", "Public", "secret"],
+            "snow:tier must be public, group or private",
+        ),
+        (
+            "confidence",
+            ["0", "1", "0.92", "1.0", ".5", "1e-3"],
+            [
+                "",
+                "1.01",
+                "-0.1",
+                "NaN",
+                "inf",
+                "high",
+                "0,5",
+                "0_1",
+                " 1",
+                "٠",
+                "1e999",
+                "1" * 400_000 + "x",
+            ],
+            "snow:confidence must be a number from 0 to 1",
+        ),
+        (
+            "version",
+            ["0", "1", "-1", "20"],
+            ["", "1.0", "one", "--1", "١"],
+            "snow:version must be an integer",
+        ),
     ],
-)  # fmt: skip
+)
 def test_collective_memory_says_what_it_is_worth(
     tag: str, good: list[str], bad: list[str], fault: str
 ) -> None:

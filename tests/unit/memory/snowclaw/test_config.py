@@ -51,9 +51,11 @@ def test_both_places_are_written_and_other_fields_stay() -> None:
     stored = read("group:tea", {"note": "kept", "respond_mode": "ALL", "x": [1]})
     draft = config_draft(TEA, GroupConfig(context_history=30), stored, AT + 1)
     assert draft.tags == [
-        ["d", "snowclaw:config:group:tea"], ["h", "tea"], ["respond_mode", "all"],
+        ["d", "snowclaw:config:group:tea"],
+        ["h", "tea"],
+        ["respond_mode", "all"],
         ["context_history", "30"],
-    ]  # fmt: skip
+    ]
     assert draft.content == '{"respond_mode":"all","context_history":30,"note":"kept","x":[1]}'
     event = signed(draft, owner)
     assert check(event, Terms()) is None
@@ -82,12 +84,18 @@ def test_values_of_a_file_are_refused_in_the_relays_words() -> None:
     ("d", "content", "why"),
     [
         ("snowclaw:config:global", "[]", "content is not a JSON object"),
-        ("snowclaw:config:global", '{"respond_mode":"often"}',
-         "respond_mode must be all, mention, owner or none"),
-        ("snowclaw:config:npub:x", "", "d must end with an npub or 16, 32 or 64 lowercase "
-         "hex characters"),
+        (
+            "snowclaw:config:global",
+            '{"respond_mode":"often"}',
+            "respond_mode must be all, mention, owner or none",
+        ),
+        (
+            "snowclaw:config:npub:x",
+            "",
+            "d must end with an npub or 16, 32 or 64 lowercase hex characters",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_another_relay_let_in_is_reported_and_changes_nothing(
     d: str, content: str, why: str
 ) -> None:
@@ -141,8 +149,10 @@ def test_a_user_is_found_under_every_form_of_the_key(form: int) -> None:
 
 
 def test_of_two_forms_the_newer_record_holds() -> None:
-    wide, half = (config(f"npub:{key}", {"context_history": count}, at=AT + count)
-                  for key, count in ((alice.pubkey, 1), (alice.pubkey[:32], 2)))  # fmt: skip
+    wide, half = (
+        config(f"npub:{key}", {"context_history": count}, at=AT + count)
+        for key, count in ((alice.pubkey, 1), (alice.pubkey[:32], 2))
+    )
     for events in ((wide, half), (half, wide)):
         known = OWNED.after(events[0]).after(events[1])
         assert known.effective(npub=alice.pubkey).context_history == 2

@@ -46,20 +46,28 @@ def test_notes_about_a_user_enter_every_context_but_when_they_are_a_groups() -> 
 @pytest.mark.proves("S-33")
 def test_what_a_member_should_never_have_been_given_is_named() -> None:
     right = [
-        record(USER, None, TEA), record(group_d("tea"), None, TEA),
+        record(USER, None, TEA),
+        record(group_d("tea"), None, TEA),
         record("snow:memory:x", None, *TAGS_OF_COLLECTIVE),
         record("snow:memory:x", None, ["snow:tier", "group"], TEA),
-        record("snowclaw:core:x", None, TEA), record("snowclaw:core:mine", by=bob),
-        record("other:thing"), robot.sign(9, [DEN], "chat", 1),
-    ]  # fmt: skip
+        record("snowclaw:core:x", None, TEA),
+        record("snowclaw:core:mine", by=bob),
+        record("other:thing"),
+        robot.sign(9, [DEN], "chat", 1),
+    ]
     wrong = [
-        record(USER), record(USER, None, DEN), record(group_d("tea")),
-        record(group_d("den"), None, DEN), record(group_d("den"), None, TEA),
+        record(USER),
+        record(USER, None, DEN),
+        record(group_d("tea")),
+        record(group_d("den"), None, DEN),
+        record(group_d("den"), None, TEA),
         record("snow:memory:x", None, ["snow:tier", "private"], TEA),
         record("snow:memory:x", None, ["snow:tier", "group"], DEN),
         record("snow:memory:x", None, ["snow:tier", "group"]),
-        record("snowclaw:core:x"), config("group:tea", None, TEA), config("global", by=owner),
-    ]  # fmt: skip
+        record("snowclaw:core:x"),
+        config("group:tea", None, TEA),
+        config("global", by=owner),
+    ]
     assert leaks([*right, *wrong], {"tea"}, bob.pubkey) == wrong
 
 

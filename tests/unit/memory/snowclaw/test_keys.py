@@ -51,9 +51,14 @@ def test_a_whole_key_is_in_two_of_the_forms() -> None:
 @pytest.mark.proves("S-04")
 @pytest.mark.parametrize(
     ("text", "scope"),
-    [("global", Everywhere()), ("group:tea", OfGroup("tea")), ("group:a:b", OfGroup("a:b")),
-     (f"npub:{HALF}", OfUser(HALF)), (f"npub:{alice.npub}", OfUser(alice.npub))],
-)  # fmt: skip
+    [
+        ("global", Everywhere()),
+        ("group:tea", OfGroup("tea")),
+        ("group:a:b", OfGroup("a:b")),
+        (f"npub:{HALF}", OfUser(HALF)),
+        (f"npub:{alice.npub}", OfUser(alice.npub)),
+    ],
+)
 def test_a_scope_reads_as_it_is_written(text: str, scope: Everywhere | OfGroup | OfUser) -> None:
     assert scope_in(text) == scope
     assert str(scope) == text

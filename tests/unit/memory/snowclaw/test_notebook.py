@@ -62,10 +62,12 @@ def notes(book: Notebook, key: str = alice.npub) -> tuple[str, ...] | None:
 def test_a_user_is_known_under_every_form_of_the_key_and_the_newest_counts() -> None:
     forms = [alice.pubkey[:16], alice.npub, alice.pubkey, alice.pubkey[:32]]
     for newest in forms:
-        book = notebook(*(
-            record(f"snowclaw:memory:npub:{form}", {"notes": [form]}, at=AT + (form == newest))
-            for form in forms
-        ))  # fmt: skip
+        book = notebook(
+            *(
+                record(f"snowclaw:memory:npub:{form}", {"notes": [form]}, at=AT + (form == newest))
+                for form in forms
+            )
+        )
         for asked in (*forms, alice.pubkey.upper(), f" {alice.npub} "):
             assert notes(book, asked) == (newest,)
         assert list(book.users()) == [alice.pubkey[:32]]
@@ -89,10 +91,11 @@ def test_what_is_no_key_is_no_user(key: str) -> None:
 @given(st.permutations(range(4)))
 def test_the_order_of_arrival_says_nothing(order: list[int]) -> None:
     events = [
-        record(ALICE, {"notes": ["old"]}), record(ALICE, {"notes": ["new"]}, at=AT + 1),
+        record(ALICE, {"notes": ["old"]}),
+        record(ALICE, {"notes": ["new"]}, at=AT + 1),
         config("global", {"respond_mode": "all"}),
         config("global", {"respond_mode": "none"}, at=AT + 1),
-    ]  # fmt: skip
+    ]
     book = notebook(*(events[index] for index in order))
     assert notes(book) == ("new",)
     assert book.config.effective().respond_mode.value == "none"
@@ -117,8 +120,10 @@ def test_nothing_of_anybody_else_counts() -> None:
 
 @pytest.mark.proves("S-21")
 def test_another_agent_s_record_is_read_where_there_is_none_of_one_s_own() -> None:
-    theirs = [record(ALICE, {"notes": ["theirs"]}, by=rover),
-              record(TEA, {"purpose": "theirs"}, ["h", "tea"], by=rover)]  # fmt: skip
+    theirs = [
+        record(ALICE, {"notes": ["theirs"]}, by=rover),
+        record(TEA, {"purpose": "theirs"}, ["h", "tea"], by=rover),
+    ]
     book = notebook(*theirs)
     assert notes(book) == ("theirs",)
     assert book.group("tea") == GroupMemory(purpose="theirs")
@@ -265,9 +270,11 @@ def test_many_messages_are_one_change() -> None:
         book.see_group(OfGroup("tea"), at)
     assert book.unsaved == 2
     assert book.user(alice.npub) == UserMemory(
-        display_names=(("alice", AT),), first_seen=AT, last_interaction=AT + 9,
+        display_names=(("alice", AT),),
+        first_seen=AT,
+        last_interaction=AT + 9,
         first_seen_group="tea",
-    )  # fmt: skip
+    )
     assert book.group("tea") == GroupMemory(last_activity=AT + 9)
 
 
@@ -313,8 +320,9 @@ def test_for_an_agent_of_the_original_it_writes_npubs() -> None:
     book.edit_user(book.subject_of(alice.pubkey), noted("x"))
     book.edit_user(book.subject_of(bob.pubkey[:32]), noted("whose npub nobody knows"))
     assert [event.d for event in published(book)] == [
-        f"snowclaw:memory:npub:{alice.npub}", f"snowclaw:memory:npub:{bob.pubkey[:32]}",
-    ]  # fmt: skip
+        f"snowclaw:memory:npub:{alice.npub}",
+        f"snowclaw:memory:npub:{bob.pubkey[:32]}",
+    ]
 
 
 def test_what_was_encrypted_is_to_be_so_again() -> None:

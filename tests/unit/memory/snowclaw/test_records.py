@@ -100,12 +100,20 @@ def test_what_is_written_is_read_again_with_every_unknown_field(
 def test_the_code_s_shape_is_written_as_the_document_s_and_loses_nothing() -> None:
     memory = user_in(
         {
-            "hex_pubkey": alice.pubkey, "display_name": "Al", "first_seen": 5,
-            "first_seen_group": None, "last_interaction": 9, "profile_json": '{"name":"al"}',
-            "name_history_json": None, "notes_json": '["a"]', "owner_notes_json": None,
-            "preferences_json": None, "is_owner": False, "mood": {"today": [1, None]},
+            "hex_pubkey": alice.pubkey,
+            "display_name": "Al",
+            "first_seen": 5,
+            "first_seen_group": None,
+            "last_interaction": 9,
+            "profile_json": '{"name":"al"}',
+            "name_history_json": None,
+            "notes_json": '["a"]',
+            "owner_notes_json": None,
+            "preferences_json": None,
+            "is_owner": False,
+            "mood": {"today": [1, None]},
         }
-    )  # fmt: skip
+    )
     draft = record_draft(memory, USER, AT, "tea")
     assert draft.tags == [["d", USER], ["h", "tea"]]
     assert draft.content == (
@@ -168,12 +176,18 @@ def test_pairs_of_other_things_are_reported(odd: object) -> None:
         (USER, "x", "content is not a JSON object"),
         (USER, '{"notes": "x"}', "content.notes must be an array of strings"),
         (GROUP, '{"purpose": 1}', "content.purpose must be a string"),
-        ("snowclaw:memory:npub:x", "{}", "d must end with an npub or 16, 32 or 64 lowercase "
-         "hex characters"),
-        ("snowclaw:core:x", "{}", "d must be snowclaw:memory:npub:<key> or "
-         "snowclaw:memory:group:<id>"),
+        (
+            "snowclaw:memory:npub:x",
+            "{}",
+            "d must end with an npub or 16, 32 or 64 lowercase hex characters",
+        ),
+        (
+            "snowclaw:core:x",
+            "{}",
+            "d must be snowclaw:memory:npub:<key> or snowclaw:memory:group:<id>",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_another_relay_let_in_is_reported(d: str, content: str, why: str) -> None:
     event = text_record(d, content)
     assert record_in(event) == Unread(event, why)

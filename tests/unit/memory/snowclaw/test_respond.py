@@ -19,9 +19,19 @@ def mentions(text: str, *tags: list[str], agent: Agent = ME) -> bool:
 
 @pytest.mark.parametrize(
     "text",
-    ["snowclaw?", "ask SNOWCLAW", "@Snowclaw: hi", "SCHNEEKLAUE SS!", f"nostr:{robot.npub}",
-     robot.npub.upper(), f"key {robot.pubkey}", "@all", "hello @ALL!", "(@All)"],
-)  # fmt: skip
+    [
+        "snowclaw?",
+        "ask SNOWCLAW",
+        "@Snowclaw: hi",
+        "SCHNEEKLAUE SS!",
+        f"nostr:{robot.npub}",
+        robot.npub.upper(),
+        f"key {robot.pubkey}",
+        "@all",
+        "hello @ALL!",
+        "(@All)",
+    ],
+)
 def test_a_text_that_holds_a_name_or_a_key_is_for_the_agent(text: str) -> None:
     assert mentions(text)
 

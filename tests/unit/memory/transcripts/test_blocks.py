@@ -85,7 +85,7 @@ def test_what_a_tool_is_given_is_cut_at_200_characters() -> None:
         ({"data": {"type": 7}}, "[progress]"),
         ({}, "[progress]"),
     ],
-)  # fmt: skip
+)
 def test_progress_says_of_what(fields: dict[str, object], text: str) -> None:
     assert said({"type": "progress", **fields}) == [Said("progress", text)]
 

@@ -92,8 +92,12 @@ def test_the_root_is_the_first_note_that_somebody_said() -> None:
     assert [marked(note, "root") for note in (queue, system, user)] == [None, None, None]
     assert [marked(note, "root") for note in (summary, reply)] == [user.id, user.id]
     assert [marked(note, "reply") for note in (queue, system, user, summary, reply)] == [
-        None, queue.id, system.id, user.id, summary.id,
-    ]  # fmt: skip
+        None,
+        queue.id,
+        system.id,
+        user.id,
+        summary.id,
+    ]
     assert [note.tag("seq") for note in (queue, reply)] == ["0", "4"]
 
 

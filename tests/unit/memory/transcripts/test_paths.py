@@ -12,9 +12,34 @@ from tests.golden import document
 
 BASE = "/w/rook"
 pieces = st.sampled_from(
-    ["/w/rook", r"\/w\/rook", "$", "{", "}", "${", "CWD", "D", ":e", "${CWD}", "${CWD:e}", "${D}",
-     "\\", "n", r"\n", ".", "-", "x", "é", " ", '"', "/", "/w", "rook", "C:\\\\w"]
-)  # fmt: skip
+    [
+        "/w/rook",
+        r"\/w\/rook",
+        "$",
+        "{",
+        "}",
+        "${",
+        "CWD",
+        "D",
+        ":e",
+        "${CWD}",
+        "${CWD:e}",
+        "${D}",
+        "\\",
+        "n",
+        r"\n",
+        ".",
+        "-",
+        "x",
+        "é",
+        " ",
+        '"',
+        "/",
+        "/w",
+        "rook",
+        "C:\\\\w",
+    ]
+)
 texts = st.lists(pieces, max_size=30).map("".join)
 
 

@@ -53,9 +53,22 @@ def test_a_state_that_says_more_has_its_tags_in_order() -> None:
     state = SessionState("s", custom_title="mine", indicator="red", spawn_id="x")
     draft = state_draft(state, 7)
     assert [tag[0] for tag in draft.tags] == [
-        "d", "title", "custom_title", "cwd", "status", "indicator", "hostname", "home_dir",
-        "backend", "permission-mode", "cli_session", "spawn_id", "t", "t", "source",
-    ]  # fmt: skip
+        "d",
+        "title",
+        "custom_title",
+        "cwd",
+        "status",
+        "indicator",
+        "hostname",
+        "home_dir",
+        "backend",
+        "permission-mode",
+        "cli_session",
+        "spawn_id",
+        "t",
+        "t",
+        "source",
+    ]
     assert state_of(robot.sign(*draft)) == state
 
 

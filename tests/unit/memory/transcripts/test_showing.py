@@ -69,11 +69,22 @@ def test_a_note_is_shown_once_and_nothing_else_is() -> None:
 @pytest.mark.parametrize(
     "role",
     [
-        "user", "assistant", "tool_call", "tool_result", "system", "progress", "queue-operation",
-        "file-history-snapshot", "compaction_complete", "permission_request",
-        "permission_response", "set_permission_mode", "interrupt", "unknown",
+        "user",
+        "assistant",
+        "tool_call",
+        "tool_result",
+        "system",
+        "progress",
+        "queue-operation",
+        "file-history-snapshot",
+        "compaction_complete",
+        "permission_request",
+        "permission_response",
+        "set_permission_mode",
+        "interrupt",
+        "unknown",
     ],
-)  # fmt: skip
+)
 def test_each_role_is_read(role: str) -> None:
     assert note(role).role.value == role
 
@@ -160,9 +171,14 @@ def test_an_answer_is_folded_with_what_was_asked() -> None:
 def test_an_answer_may_stand_in_a_thread() -> None:
     ask = event("permission_request")
     tags = [
-        ["d", "s"], ["role", "permission_response"], [], ["p", robot.pubkey],
-        ["e", "0" * 64, "", "root"], ["e", "1" * 64, "", "reply"], ["e", ask.id],
-    ]  # fmt: skip
+        ["d", "s"],
+        ["role", "permission_response"],
+        [],
+        ["p", robot.pubkey],
+        ["e", "0" * 64, "", "root"],
+        ["e", "1" * 64, "", "reply"],
+        ["e", ask.id],
+    ]
     answer = note_of(robot.sign(1988, tags, '{"decision":"allow"}', 1))
     assert answer.answers == ask.id
     (entry,) = entries([note_of(ask), answer])

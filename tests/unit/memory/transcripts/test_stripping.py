@@ -64,9 +64,10 @@ def test_a_line_says_what_it_lost_and_the_session_how_much() -> None:
     events = told(data, plan)
     sources = archive(events)
     assert [source.tags[-2] for source in sources] == [
-        ["stripped", "usage", "request-ids"], ["paths", "cwd-token-v1"],
         ["stripped", "usage", "request-ids"],
-    ]  # fmt: skip
+        ["paths", "cwd-token-v1"],
+        ["stripped", "usage", "request-ids"],
+    ]
     assert assembled(events).stripped == {"usage": 2, "request-ids": 2}
     assert assembled(told(data)).stripped == {}
 

@@ -28,13 +28,25 @@ from tests.unit.memory.transcripts.telling import (
 
 bad_lines = st.sampled_from(
     [
-        line(), line("assistant", message=[text_block("a"), text_block("b")]),
-        b"\n", b"\r\n", b" \n", b"\x00\n", b"\xff\xfe\n", b"\xef\xbb\xbf{}\n",
-        b"not json {\n", b'{"type":"us', b"[1,2]\r\n",
-        b'{"a":1,"a":2.0}\n', b'{"cwd":"/w/rook/${CWD}"}\n', rb'{"x":"\ud800 \/w\/rook"}' + b"\n",
-        "{\"x\":\"\u2028 \u0085 /w/rook\"}\n".encode(), b"\r", b'{"cwd":"."}\n',
+        line(),
+        line("assistant", message=[text_block("a"), text_block("b")]),
+        b"\n",
+        b"\r\n",
+        b" \n",
+        b"\x00\n",
+        b"\xff\xfe\n",
+        b"\xef\xbb\xbf{}\n",
+        b"not json {\n",
+        b'{"type":"us',
+        b"[1,2]\r\n",
+        b'{"a":1,"a":2.0}\n',
+        b'{"cwd":"/w/rook/${CWD}"}\n',
+        rb'{"x":"\ud800 \/w\/rook"}' + b"\n",
+        '{"x":"\u2028 \u0085 /w/rook"}\n'.encode(),
+        b"\r",
+        b'{"cwd":"."}\n',
     ]
-)  # fmt: skip
+)
 
 
 @pytest.mark.proves("D-16", "D-18", "D-21")
@@ -56,20 +68,33 @@ def test_each_line_is_archived_after_its_notes() -> None:
     data = line() + b"\r\n" + line("assistant", message=[text_block("a"), text_block("b")])
     events = told(data + b"{")
     assert [event.kind for event in events] == [1988, 1989, 1989, 1988, 1988, 1989, 1989]
-    first, spoken, blank, second, _, split, cut_off = events
+    first, ok_reply, blank, second, _, split, cut_off = events
     common = [["d", "s-1"], ["seq", "0"]]
-    assert spoken.tags[:-1] == [
-        ["e", first.id], *common, ["line", "1"], ["eol", "lf"], ["paths", "cwd-token-v1"],
-    ]  # fmt: skip
+    assert ok_reply.tags[:-1] == [
+        ["e", first.id],
+        *common,
+        ["line", "1"],
+        ["eol", "lf"],
+        ["paths", "cwd-token-v1"],
+    ]
     assert blank.tags == [
-        *common, ["line", "2"], ["eol", "crlf"], ["parse", "blank"], ["paths", "cwd-token-v1"],
+        *common,
+        ["line", "2"],
+        ["eol", "crlf"],
+        ["parse", "blank"],
+        ["paths", "cwd-token-v1"],
         ["source-data", ""],
-    ]  # fmt: skip
+    ]
     assert (split.tag("e"), split.tag("seq"), split.tag("line")) == (second.id, "2", "3")
     assert cut_off.tags == [
-        ["d", "s-1"], ["seq", "2"], ["line", "4"], ["eol", "none"], ["parse", "invalid"],
-        ["paths", "cwd-token-v1"], ["source-data", "{"],
-    ]  # fmt: skip
+        ["d", "s-1"],
+        ["seq", "2"],
+        ["line", "4"],
+        ["eol", "none"],
+        ["parse", "invalid"],
+        ["paths", "cwd-token-v1"],
+        ["source-data", "{"],
+    ]
     assert {event.content for event in archive(events)} == {""}
 
 
@@ -99,8 +124,12 @@ def test_a_long_line_goes_in_pieces_cut_between_letters() -> None:
     assert [source.tag("chunk") for source in sources] == ["0/3", "1/3", "2/3"]
     for source in sources:
         assert source.tags[:5] == [
-            ["e", note.id], ["d", "s-1"], ["seq", "0"], ["line", "1"], ["eol", "lf"],
-        ]  # fmt: skip
+            ["e", note.id],
+            ["d", "s-1"],
+            ["seq", "0"],
+            ["line", "1"],
+            ["eol", "lf"],
+        ]
 
 
 @pytest.mark.proves("D-17")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from policies.plugins import Chain, Plugin
 from policies.plugins.definition import Command, Entry
 from policies.write_rule import Place
-from relay.verdict import Arrival, Origin, spoken
+from relay.verdict import Arrival, Origin, ok_reply
 from tests.cast import alice
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def note(content: str = "hello") -> Event:
 
 def words(objections: Sequence[Reject | None]) -> list[str]:
     """What each author is told; "" is yes."""
-    return ["" if said is None else spoken(said)[1] for said in objections]
+    return ["" if said is None else ok_reply(said)[1] for said in objections]
 
 
 async def said(chain: Chain, *contents: str, arrival: Arrival = ARRIVAL) -> list[str]:

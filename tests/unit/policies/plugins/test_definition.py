@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from policies.plugins import Plugin
 
-MODULE = '''
+MODULE = """
 def no_links(event, arrival):
     return None
 NUMBER = 5
-'''
+"""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def plugin(folder: Path, text: str) -> Plugin:
 
 
 @pytest.mark.parametrize(
-    "run", ['"sift.py --fast \'two words\'"', '["sift.py", "--fast", "two words"]']
+    "run", ["\"sift.py --fast 'two words'\"", '["sift.py", "--fast", "two words"]']
 )
 def test_a_command_is_a_line_or_a_list_and_stands_beside_its_file(
     tmp_path: Path, script: Path, run: str
@@ -90,10 +90,11 @@ def test_plug_ins_keep_the_order_of_the_files_and_later_ones_replace_or_switch_o
         return "\n".join(["[[plugin]]", f'name = "{name}"', *lines, ""])
 
     found = loaded(
-        tmp_path, a=one("first", 'run = "sh"') + one("second", 'run = "sh"'),
+        tmp_path,
+        a=one("first", 'run = "sh"') + one("second", 'run = "sh"'),
         b=one("third", 'run = "sh"') + one("first", 'run = "cat"') + one("off", 'run = "sh"'),
         c=one("off", "enabled = false") + one("never", 'run = "sh"', "enabled = false"),
-    ).plugins  # fmt: skip
+    ).plugins
     assert [each.name for each in found] == ["first", "second", "third"]
     assert isinstance(found[0].way, Command)
     assert found[0].way.words[0].endswith("cat")
@@ -112,7 +113,7 @@ def test_an_entry_is_a_function_of_an_installed_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "fault"),
     [
-        ("", '1: a plug-in needs run (a command) or entry (a function)'),
+        ("", "1: a plug-in needs run (a command) or entry (a function)"),
         ('run = "sh"\nentry = "no-links"', "4: a plug-in has run or entry, not both"),
         ('entry = "no-link"', '3: entry: there is no "no-link"; did you mean "no-links"?'),
         ('entry = "a-number"', '3: entry: "a-number" (sifting_rules:NUMBER) is no function'),
@@ -133,7 +134,7 @@ def test_an_entry_is_a_function_of_an_installed_package(tmp_path: Path) -> None:
             '3: unknown key "runs" in [[plugin]]; did you mean "run"?',
         ),
     ],
-)  # fmt: skip
+)
 def test_a_fault_names_the_line_and_what_would_be_right(
     tmp_path: Path, lines: str, fault: str
 ) -> None:
@@ -158,9 +159,7 @@ def test_names_are_there_and_stand_once(tmp_path: Path) -> None:
     assert faults_of(tmp_path, a=one + one) == [
         'a.toml:5: "x" stands twice in this file, first in line 1'
     ]
-    assert faults_of(tmp_path, a='[[plugin]]\nrun = "sh"') == [
-        "a.toml:1: [[plugin]] needs a name"
-    ]
+    assert faults_of(tmp_path, a='[[plugin]]\nrun = "sh"') == ["a.toml:1: [[plugin]] needs a name"]
     [fault] = faults_of(tmp_path, a='[[plugin]]\nname = "y"\nenabled = false')
     assert fault.startswith('a.toml:1: there is no earlier plugin "y" to switch')
 

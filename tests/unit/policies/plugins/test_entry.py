@@ -105,12 +105,15 @@ def accepting(*_: object) -> bool:
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        (raising, "raised ValueError at "), (raising_late, "raised ValueError at "),
-        (leaving, "raised SystemExit at "), (leaving_late, "raised SystemExit at "),
-        (interrupting, "raised KeyboardInterrupt at "), (cancelling, "did not answer in time"),
+        (raising, "raised ValueError at "),
+        (raising_late, "raised ValueError at "),
+        (leaving, "raised SystemExit at "),
+        (leaving_late, "raised SystemExit at "),
+        (interrupting, "raised KeyboardInterrupt at "),
+        (cancelling, "did not answer in time"),
         (accepting, "returned bool, not Reject or None"),
     ],
-)  # fmt: skip
+)
 async def test_what_is_no_answer_lets_nothing_in(
     rule: Rule, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,8 +39,11 @@ def asked(arrival: Arrival) -> dict[str, object]:
 
 def test_a_question_has_the_keys_of_the_published_protocol_and_no_others() -> None:
     assert asked(ARRIVAL) == {
-        "type": "new", "receivedAt": NOON, "sourceType": "IP4", "sourceInfo": "10.1.2.3",
-    }  # fmt: skip
+        "type": "new",
+        "receivedAt": NOON,
+        "sourceType": "IP4",
+        "sourceInfo": "10.1.2.3",
+    }
 
 
 @pytest.mark.parametrize(
@@ -71,12 +74,23 @@ def test_a_question_names_the_key_that_logged_in_the_authors_before_others() -> 
 async def test_a_process_accepts_and_refuses() -> None:
     async with Chain([process("say")]) as chain:
         assert await said(
-            chain, "accept", "reject no links here", "reject restricted: not you",
-            "reject rate-limited:  slow down ", "reject unheard: of", "reject", "accept but why",
+            chain,
+            "accept",
+            "reject no links here",
+            "reject restricted: not you",
+            "reject rate-limited:  slow down ",
+            "reject unheard: of",
+            "reject",
+            "accept but why",
         ) == [
-            "", "blocked: no links here", "restricted: not you", "rate-limited: slow down",
-            "blocked: unheard: of", "blocked: not accepted", "",
-        ]  # fmt: skip
+            "",
+            "blocked: no links here",
+            "restricted: not you",
+            "rate-limited: slow down",
+            "blocked: unheard: of",
+            "blocked: not accepted",
+            "",
+        ]
 
 
 async def test_what_an_author_is_told_has_an_end() -> None:
@@ -242,8 +256,10 @@ async def test_a_process_that_always_ends_is_started_less_and_less_often(
         await until(lambda: chain.failures == 3)
         assert await said(chain, "a") == [SILENT]  # at once: nobody waits for a pause to end
     assert [record.getMessage().partition("; ")[2] for record in caplog.records] == [
-        "it is started again", "it is started again in 0.05 s", "it is started again in 30 s",
-    ]  # fmt: skip
+        "it is started again",
+        "it is started again in 0.05 s",
+        "it is started again in 30 s",
+    ]
 
 
 @pytest.mark.slow

@@ -50,8 +50,9 @@ async def test_the_function_decides_as_it_says(
     try:
         async with Chain(loaded(tmp_path, a=FUNCTION).plugins) as chain:
             assert await said(chain, "hello", "https://x") == [
-                "", "restricted: log in to post links",
-            ]  # fmt: skip
+                "",
+                "restricted: log in to post links",
+            ]
             logged_in = Arrival(NOON, Origin.WIRE, frozenset({alice.pubkey}), ARRIVAL.address)
             assert words(await chain.objections([(note("https://x"), logged_in)])) == [""]
     finally:

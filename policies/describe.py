@@ -1,0 +1,293 @@
+"""Rules in words, for people: kinds by what they are, matches, readers and writers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from policies.rules.memory import asks_records
+from relay.lifecycle.rows import Keep
+from relay.nostr.kinds import MAX_KIND, KindSet
+from relay.verdict import Who
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from policies.conditions import Condition
+    from policies.plugins.definition import Plugin
+    from policies.retention import Forgetting
+    from policies.write_rule import Place, WriteRule
+    from relay.access.read_rules import Match, ReadRule
+
+_FAMILIES: Final = (
+    (0, 0, "profiles"),
+    (1, 1, "notes"),
+    (3, 3, "contact lists"),
+    (4, 4, "encrypted messages"),
+    (5, 5, "deletions"),
+    (6, 6, "reposts"),
+    (7, 7, "reactions"),
+    (9, 9, "chat"),
+    (10, 12, "threads"),
+    (13, 13, "seals"),
+    (14, 15, "private messages"),
+    (16, 16, "reposts"),
+    (62, 62, "requests to vanish"),
+    (78, 78, "app records"),
+    (1059, 1059, "gift wraps"),
+    (1080, 1081, "sealed envelopes"),
+    (1082, 1082, "key shares"),
+    (1111, 1111, "comments"),
+    (1984, 1984, "reports"),
+    (1988, 1988, "conversation notes"),
+    (1989, 1989, "transcript sources"),
+    (9000, 9022, "group records"),
+    (9000, 9020, "moderation"),
+    (9000, 9000, "members put in"),
+    (9001, 9001, "members taken out"),
+    (9002, 9002, "group settings"),
+    (9005, 9005, "removals of events"),
+    (9007, 9007, "new groups"),
+    (9008, 9008, "ends of groups"),
+    (9009, 9009, "invites"),
+    (9021, 9021, "requests to join"),
+    (9022, 9022, "requests to leave"),
+    (9735, 9735, "zaps"),
+    (10002, 10002, "relay lists"),
+    (10050, 10050, "relay lists for messages"),
+    (21059, 21059, "ephemeral gift wraps"),
+    (22242, 22242, "logins"),
+    (24133, 24133, "remote signing"),
+    (30023, 30023, "articles"),
+    (30078, 30078, "app data"),
+    (30090, 30097, "aman memory"),
+    (30090, 30092, "aman documents"),
+    (30093, 30093, "preferences"),
+    (30094, 30094, "summaries"),
+    (30095, 30095, "tool history"),
+    (30096, 30096, "clears"),
+    (30097, 30097, "subscription states"),
+    (31234, 31234, "nomen memory"),
+    (31988, 31988, "session states"),
+    (31989, 31989, "session commands"),
+    (31991, 31991, "run configurations"),
+    (39000, 39005, "group state"),
+    (39000, 39000, "what a group is"),
+    (39001, 39001, "admins of a group"),
+    (39002, 39002, "members of a group"),
+    (39003, 39003, "roles of a group"),
+    (39004, 39004, "participants of a group"),
+    (39005, 39005, "pins of a group"),
+)
+"""(first kind, last kind, what they are)."""
+_SPANS: Final = frozenset((low, high) for low, high, _ in _FAMILIES)
+_SPELT_OUT: Final = 8
+"""A wider range of kinds is told by its ends alone."""
+_WIDEST_FIRST: Final = sorted(_FAMILIES, key=lambda family: (family[0], -family[1]))
+
+
+def kinds_told(kinds: KindSet) -> str:
+    """`profiles (0), kinds 40-45`."""
+    if kinds.ranges == ((0, MAX_KIND),):
+        return "every kind"
+    if not kinds.ranges:
+        return "no kind at all"
+    return ", ".join(part for low, high in kinds.ranges for part in _told(low, high))
+
+
+def _told(low: int, high: int) -> Iterator[str]:
+    at = low
+    if high - low > _SPELT_OUT and (low, high) not in _SPANS:
+        yield f"kinds {low}-{high}"
+        return
+    while at <= high:
+        family = next((each for each in _WIDEST_FIRST if each[0] == at and each[1] <= high), None)
+        if family is not None:
+            yield f"{family[2]} ({span_told(family[0], family[1])})"
+            at = family[1] + 1
+            continue
+        after = min((each[0] for each in _WIDEST_FIRST if at < each[0] <= high), default=high + 1)
+        yield f"kind {at}" if after == at + 1 else f"kinds {span_told(at, after - 1)}"
+        at = after
+
+
+def span_told(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def match_told(match: Match | Condition, excepts: Iterable[Match | Condition] = ()) -> str:
+    """`app data (30078) with d snowclaw:config:…; but not deletions (5)`."""
+    left = "; ".join(_parts_told(other) or "anything" for other in excepts)
+    told = _parts_told(match) or "everything"
+    return f"{told}; but not {left}" if left else told
+
+
+def _parts_told(match: Match | Condition) -> str:
+    parts = [] if match.kinds is None else [kinds_told(match.kinds)]
+    if isinstance(match.h, bool):
+        parts.append("in a group" if match.h else "in no group")
+    elif match.h is not None:
+        parts.append("in " + _either(match.h))
+    classes: Sequence[tuple[Who, frozenset[str]]] = getattr(match, "classes", ())
+    authors = sorted(word.value for word in getattr(match, "who", None) or dict(classes))
+    keys = (match.authors or frozenset()).difference(*[listed for _, listed in classes])
+    authors += [f"{key[:12]}…" for key in sorted(keys)]
+    if authors:
+        parts.append("by " + " or ".join(authors))
+    if match.d is not None:
+        parts.append("under d " + _either(match.d))
+    if match.d_prefixes is not None:
+        parts.append("under d " + " or ".join(f"{prefix}…" for prefix in match.d_prefixes))
+    for name, wanted in match.tags:
+        if isinstance(wanted, bool):
+            parts.append(f"{'tagged' if wanted else 'not tagged'} {name}")
+        else:
+            parts.append(f"tagged {name} {_either(wanted)}")
+    parts.extend(_more_told(match))
+    if match.kinds is None and parts:
+        parts.insert(0, "what is")
+    return " ".join(parts)
+
+
+def _more_told(match: Match | Condition) -> Iterator[str]:
+    """The parts that only writes, or only rows, can be asked of."""
+    chars = getattr(match, "content_chars", None)
+    if chars is not None:
+        yield f"of more than {chars} characters"
+    age = getattr(match, "age", None)
+    if age is not None:
+        yield f"dated more than {seconds_told(age)} back"
+    replaces = getattr(match, "replaces", None)
+    if replaces is not None:
+        yield "replacing something stored" if replaces else "replacing nothing stored"
+    if getattr(match, "wraps_for_known", None):
+        yield "for somebody known here"
+    quiet = getattr(match, "quiet", None)
+    if quiet is not None:
+        yield "of what not everyone may read" if quiet else "of what everyone may read"
+    if getattr(match, "ended", None):
+        yield "in a deleted group"
+
+
+def _either(values: Iterable[str]) -> str:
+    return " or ".join(sorted(values)) or "(no value)"
+
+
+_NUMBERED: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
+
+
+def seconds_told(seconds: int) -> str:
+    """`14 d`, `10 min`, `90 s`."""
+    for size, unit in _NUMBERED:
+        if seconds and seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+_WORDS: Final = {
+    Who.ANYONE: "anyone",
+    Who.NOBODY: "nobody",
+    Who.OWNER: "owners",
+    Who.AGENT: "agents",
+    Who.MEMBER: "members of any group here",
+    Who.KNOWN: "people known here",
+    Who.INSIDER: "members of its group",
+    Who.ADMIN: "admins of its group",
+    Who.GROUP: "who may read its group",
+    Who.VISIBLE: "who may see its group",
+    Who.AUTHOR: "its author",
+    Who.RECIPIENT: "whom it names in p",
+    Who.TRUSTED: "trusted readers",
+    Who.TARGET: "who may read what it is about",
+}
+
+
+def who_told(words: Iterable[Who], tag_readers: Iterable[str] = ()) -> str:
+    """`owners, agents`."""
+    told = [_WORDS[word] for word in Who if word in set(words)]
+    told += [f"whom it names in {name}" for name in tag_readers]
+    return ", ".join(told)
+
+
+def writers_told(rule: WriteRule) -> str:
+    """Who passes this rule; an empty text when it does not ask who the author is."""
+    return "" if rule.writers is None else who_told(rule.writers)
+
+
+def readers_told(rule: ReadRule) -> str:
+    told = who_told(rule.readers - {Who.TARGET}, rule.tag_readers)
+    if rule.points is not None:
+        rows = kinds_told(KindSet.of(*rule.points.kinds))
+        at = "" if rule.points.d_prefix is None else f" under d {rule.points.d_prefix}…"
+        others = f"who may read {rows}{at} with the same {rule.points.tag}"
+        told = f"{told}, {others}" if told else others
+    if rule.only_by is None:
+        return told
+    return f"{told}, when asked for by {' or '.join(sorted(rule.only_by))}"
+
+
+def where_told(place: Place) -> str:
+    """`file:line`; empty for what no file says."""
+    return f"{place.file}:{place.line}" if place.file else ""
+
+
+def asks_told(rule: WriteRule) -> str:
+    """What an event must be like beside who wrote it; empty when the rule does not ask."""
+    parts = [f"tags {', '.join(rule.require)}"] if rule.require else []
+    if rule.schema is not None:
+        parts.append(f"the form of {rule.schema.value}")
+    if rule.pow_bits:
+        parts.append(f"{rule.pow_bits} bits of work")
+    if rule.content is not None and rule.content.is_json:
+        parts.append("a JSON object")
+    if rule.content is not None and rule.content.refuse is not None:
+        parts.append("nothing that its patterns find")
+    if asks_records(rule.place.name):
+        parts.append("an author who wrote what it is about, or an owner")
+    return ", ".join(parts)
+
+
+def much_told(rule: WriteRule) -> str:
+    """How much of it there may be; empty when the rule does not ask."""
+    meter, parts = rule.meter, []
+    if meter is not None and meter.pace is not None:
+        pace = meter.pace
+        parts.append(f"{pace.per_minute} a minute per {pace.per.value}, {pace.burst} at once")
+    if meter is not None and meter.quota is not None:
+        quota = meter.quota
+        parts += [
+            f"{number} {what} stored per {quota.per.value}"
+            for number, what in ((quota.events, "events"), (quota.bytes, "bytes"))
+            if number is not None
+        ]
+    return ", ".join(parts)
+
+
+_KEEPS: Final = {
+    Keep.ALL: "all versions",
+    Keep.LATEST: "the latest version",
+    Keep.LATEST_TS: "the latest version by ts",
+    Keep.FIRST: "the first version",
+}
+
+
+def keep_told(keep: Keep) -> str:
+    return _KEEPS[keep]
+
+
+def held_told(forgetting: Forgetting) -> str:
+    """Which rows a retention rule keeps from going; empty when it keeps none."""
+    if forgetting.never is not None:
+        return f"{match_told(forgetting.never)}: always"
+    if forgetting.waiting is None:
+        return ""
+    match, before = forgetting.waiting
+    rows = f"{kinds_told(before.kinds)} of the same {' and '.join(before.same)}"
+    return f"{match_told(match)}: while there are {rows}, no newer by {before.up_to.value}"
+
+
+def plugin_told(plugin: Plugin) -> str:
+    """`a process: filter.py --fast, within 500 ms`."""
+    words = plugin.way.words
+    if isinstance(words, str):
+        return f"a function: {words}, within {plugin.deadline_ms} ms"
+    return f"a process: {' '.join(words)}, within {plugin.deadline_ms} ms"

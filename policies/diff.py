@@ -1,0 +1,225 @@
+"""Two sets of policies over one history: what the new one would refuse, hide, show, keep otherwise.
+
+Invariants: events come in order of seq, each once; memory does not grow with them. What they are
+judged against is the groups of their time as far as the log tells them: who was in them and with
+which role. Flags of groups are those of now, and so is who reads.
+
+An event is judged as an import is: no logins, windows of time, rates, quotas or plug-ins. A kind 5
+counts as one that found what it deletes; every other event as one that replaces nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from policies.diff_readers import Audiences, Turn
+from policies.diff_retention import Overdue
+from relay.access.actors import is_known, who_writes
+from relay.access.management import author_objection
+from relay.errors import Refused
+from relay.groups.actions import group_of
+from relay.groups.group import Groups, replayed
+from relay.lifecycle.rows import Stored
+from relay.nostr import kinds
+from relay.verdict import Facts, Origin, Reject, Who
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from policies.engine import PolicySet
+    from policies.write_rule import Place
+    from relay.lifecycle.rows import Keep
+    from relay.nostr.event import Event
+
+_EXAMPLES: Final = 3
+_WHO: Final = 65_536
+_NOBODY: Final[frozenset[Who]] = frozenset()
+_NO_GROUPS: Final = Groups()
+_WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
+
+
+class Effect(Enum):
+    """What a new set does to a stored event that the old one did not."""
+
+    REFUSED = "refuse"
+    HIDDEN = "hide"
+    SHOWN = "show"
+    KEPT = "keep otherwise"
+    SWEPT = "sweep"
+
+
+@dataclass(slots=True)
+class Finding:
+    """One effect of one rule."""
+
+    effect: Effect
+    rule: str
+    """The new set's; of what is shown the old one's that hid it."""
+    file: str = ""
+    line: int = 0
+    says: str = ""
+    """The refusal of the first example, or how versions are kept."""
+    events: int = 0
+    bytes: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first ids."""
+    audiences: dict[str, int] = field(default_factory=dict)
+    """From or to whom, and how many events."""
+
+    def note(self, event: Event) -> None:
+        self.events += 1
+        self.bytes += len(event.raw)
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(event.id)
+
+
+class Comparison:
+    """Give it every stored event with `take`, then read `findings`."""
+
+    def __init__(
+        self, old: PolicySet, new: PolicySet, groups: Groups, *, relay: str, now: int
+    ) -> None:
+        """`groups`: those of now."""
+        self.events = 0
+        self.refused_by_both = 0
+        """The set in use would not take them either: they came before it, or in another way."""
+        self._relay = relay
+        self._now = now
+        self._new, self._old = new, old
+        self._then = Groups()
+        self._audiences = Audiences(old, new, groups)
+        self._places = {
+            rule.place.name: rule.place for rule in (*old.write_rules, *new.write_rules)
+        }
+        self._overdue = Overdue(old.sweeps, new.sweeps, groups, now=now)
+        self._found: dict[tuple[Effect, str], Finding] = {}
+        self._who: dict[tuple[str, str | None], frozenset[Who]] = {}
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """By effect, those about most events first."""
+        order = list(Effect)
+        swept = [
+            Finding(
+                Effect.SWEPT,
+                rule.name,
+                *_file_and_line(rule.place),
+                str(rule.cause),
+                going.events,
+                going.bytes,
+                going.examples,
+            )
+            for rule, going in self._overdue.going()
+        ]
+        return sorted(
+            [*self._found.values(), *swept],
+            key=lambda each: (order.index(each.effect), -each.events),
+        )
+
+    def take(self, event: Event) -> None:
+        """The next event of the log."""
+        self.events += 1
+        try:
+            group_id = group_of(event)
+        except Refused:
+            group_id = None
+        if event.pubkey != self._relay:
+            self._judge(event, group_id)
+        self._look(event, group_id)
+        kept = self._keep(event)
+        self._overdue.take(event, group_id, kept)
+        then = replayed(self._then, event, self._relay)
+        if then is not self._then:
+            self._then = then
+            self._who.clear()
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def _judge(self, event: Event, group_id: str | None) -> None:
+        refusal = self._refusal(self._new, event, group_id)
+        if refusal is None:
+            return
+        if self._refusal(self._old, event, group_id) is not None:
+            self.refused_by_both += 1
+            return
+        finding = self._finding(Effect.REFUSED, refusal.rule, self._places.get(refusal.rule))
+        finding.says = finding.says or f"{refusal.prefix}: {refusal.text}"
+        finding.note(event)
+
+    def _refusal(self, policy: PolicySet, event: Event, group_id: str | None) -> Reject | None:
+        refusal = policy.screen(event, self._now, Origin.IMPORT) or author_objection(
+            event, policy.people
+        )
+        if refusal is not None:
+            return refusal
+        people, then = policy.people, self._then
+        group = then.get(group_id)
+        return policy.judge(
+            event,
+            Facts(
+                now=self._now,
+                origin=Origin.IMPORT,
+                authenticated=frozenset(),
+                who=self._who_is(policy, event.pubkey, group_id),
+                readers_who=_NOBODY,
+                wraps_for_known=event.kind in _WRAPS
+                and any(is_known(key, people, then) for key in event.tag_values("p")),
+                deletes_own=event.kind == kinds.DELETION,
+                replaces=False,
+                has_group=group is not None,
+            ),
+        )
+
+    def _who_is(self, policy: PolicySet, pubkey: str, group_id: str | None) -> frozenset[Who]:
+        if policy is not self._new:  # asked of few events
+            return who_writes(pubkey, policy.people, self._then, self._then.get(group_id))
+        key = (pubkey, group_id)
+        who = self._who.get(key)
+        if who is None:
+            if len(self._who) > _WHO:
+                self._who.clear()
+            who = who_writes(pubkey, policy.people, self._then, self._then.get(group_id))
+            self._who[key] = who
+        return who
+
+    # -- reading and keeping -----------------------------------------------------------------------
+
+    def _look(self, event: Event, group_id: str | None) -> None:
+        for turn, rules in self._audiences.changes(event, group_id).items():
+            effect = Effect.HIDDEN if turn is Turn.HIDDEN else Effect.SHOWN
+            for (rule, place), audiences in rules.items():
+                finding = self._finding(effect, rule, place)
+                finding.note(event)
+                for audience in audiences:
+                    finding.audiences[audience] = finding.audiences.get(audience, 0) + 1
+
+    def _keep(self, event: Event) -> Keep:
+        """How its versions compete under the new set."""
+        old, new = self._old.keep.keep_of(event), self._new.keep.keep_of(event)
+        if old is new:
+            return new
+        row, rules = Stored(0, event, event.tag("h")), self._new.keep.rules
+        name, place = "what NIP-01 says", None
+        for rule, at in zip(rules, self._new.keep_places, strict=True):
+            if rule.match.holds(row, _NO_GROUPS):
+                name, place = rule.name, at
+        finding = self._finding(Effect.KEPT, name, place)
+        finding.says = finding.says or f"{new.value} instead of {old.value}"
+        finding.note(event)
+        return new
+
+    def _finding(self, effect: Effect, rule: str, place: Place | None) -> Finding:
+        found = self._found.get((effect, rule))
+        if found is None:
+            found = Finding(effect, rule)
+            if place is not None:
+                found.file, found.line = place.file, place.line
+            self._found[effect, rule] = found
+        return found
+
+
+def _file_and_line(place: str) -> tuple[str, int]:
+    file, _, line = place.rpartition(":")
+    return (file, int(line)) if line.isdigit() else (place, 0)

@@ -1,0 +1,228 @@
+"""Who reads a row under one set of policies, and who under another.
+
+Asked for the kinds of people that there are (strangers, members, owners …), for the author of each
+row, and for the keys that one set gives a standing and the other does not. What a row points to is
+the newest such row before it, as far back as is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from enum import Enum, auto
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from relay.access.visibility import Viewer, Visibility, kind_is_guarded, visibility_for
+from relay.lifecycle.rows import Stored
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.kinds import is_kind
+from relay.verdict import Who
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence, Set
+
+    from policies.engine import PolicySet
+    from policies.write_rule import Place
+    from relay.access.actors import People
+    from relay.access.read_rules import ReadRule, Target
+    from relay.groups.group import Groups
+    from relay.nostr.event import Event
+
+_KNOWN_VIEWERS: Final = 4096
+_NOBODY_IN_PARTICULAR: Final = frozenset({"0" * 64})
+_MET: Final = 65_536
+"""So many rows that later ones may point to are remembered."""
+_KEYS: Final = 3
+"""So many keys whose standing differs are looked at one by one."""
+
+
+class Turn(Enum):
+    """What became of a row for somebody."""
+
+    HIDDEN = auto()
+    SHOWN = auto()
+
+
+Deciding = tuple[str, "Place | None"]
+"""A rule by name, and where it stands."""
+
+
+class _Side:
+    """The read rules of one set, by kind."""
+
+    def __init__(self, policy: PolicySet) -> None:
+        self.policy = policy
+        self._by_kind: dict[int, list[tuple[ReadRule, Place]]] = {}
+
+    def about(self, row: Stored, groups: Groups) -> list[tuple[ReadRule, Place]]:
+        kind = row.event.kind
+        rules = self._by_kind.get(kind)
+        if rules is None:
+            rules = self._by_kind[kind] = [
+                # A question to a filter; here every row is asked for by name.
+                (replace(rule, only_by=None), place)
+                for rule, place in zip(self.policy.read_rules, self.policy.read_places, strict=True)
+                if rule.match.kinds is None or kind in rule.match.kinds
+            ]
+        return [(rule, place) for rule, place in rules if rule.about(row, groups)]
+
+
+class Audiences:
+    """Who read what under the old set, and who under the new."""
+
+    def __init__(self, old: PolicySet, new: PolicySet, groups: Groups) -> None:
+        self._groups = groups
+        self._old, self._new = _Side(old), _Side(new)
+        self._people_differ = old.people != new.people
+        self._is_same = not self._people_differ and old.read_rules == new.read_rules
+        self._crowd = _crowd(old.people, new.people, groups)
+        self._view = lru_cache(_KNOWN_VIEWERS)(self._view_of)
+        rules = (*old.read_rules, *new.read_rules)
+        self._targets = {rule.points for rule in rules if rule.points is not None}
+        self._met: OrderedDict[tuple[Target, str], Stored] = OrderedDict()
+
+    def _view_of(self, key: str) -> tuple[Visibility, Visibility]:
+        viewer, groups = Viewer(frozenset({key})), self._groups
+        return (
+            visibility_for(viewer, (), self._old.policy.people, groups),
+            visibility_for(viewer, (), self._new.policy.people, groups),
+        )
+
+    def changes(
+        self, event: Event, group_id: str | None
+    ) -> Mapping[Turn, Mapping[Deciding, list[str]]]:
+        """Turn → rule → from or to whom."""
+        if self._is_same:
+            return {}
+        quiet = event.kind == kinds.DELETION and _is_quiet(event, self._old.policy.read_rules)
+        row = Stored(1, event, group_id, quiet)
+        self._remember(row)
+        before = self._old.about(row, self._groups)
+        after = self._new.about(row, self._groups)
+        if not self._people_differ and [rule for rule, _ in before] == [rule for rule, _ in after]:
+            return {}
+        found: dict[Turn, dict[Deciding, list[str]]] = {}
+        for name, (old, new) in self._audiences(event, group_id):
+            barrier = _first(before, old, row, self._readable(self._old, before, old, row))
+            now_barrier = _first(after, new, row, self._readable(self._new, after, new, row))
+            if (barrier is None) is (now_barrier is None):
+                continue
+            turn = Turn.HIDDEN if barrier is None else Turn.SHOWN
+            decides = now_barrier or barrier
+            assert decides is not None
+            found.setdefault(turn, {}).setdefault(decides, []).append(name)
+        return found
+
+    def _remember(self, row: Stored) -> None:
+        for target in self._targets:
+            for value in target.values_in(row.event):
+                self._met[target, value] = row
+                self._met.move_to_end((target, value))
+        while len(self._met) > _MET:
+            self._met.popitem(last=False)
+
+    def _readable(
+        self,
+        side: _Side,
+        rules: Sequence[tuple[ReadRule, Place]],
+        visibility: Visibility,
+        row: Stored,
+    ) -> frozenset[Target]:
+        """The targets of the row by these rules of which this viewer may read a row."""
+        found = set()
+        for rule, _ in rules:
+            target = rule.points
+            value = None if target is None else target.value_of(row.event)
+            if target is None or value is None:
+                continue
+            other = self._met.get((target, value))
+            if other is not None and (
+                _first(side.about(other, self._groups), visibility, other) is None
+            ):
+                found.add(target)
+        return frozenset(found)
+
+    def _audiences(
+        self, event: Event, group_id: str | None
+    ) -> Iterator[tuple[str, tuple[Visibility, Visibility]]]:
+        for name, views, is_of_a_group in self._crowd:
+            if not is_of_a_group or group_id is not None:
+                yield name, views
+        yield "its author", self._view(event.pubkey)
+        recipient = next((key for key in event.tag_values("p") if is_hex64(key)), None)
+        if recipient is not None:
+            yield "whom it names in p", self._view(recipient)
+
+
+def _first(
+    rules: Sequence[tuple[ReadRule, Place]],
+    visibility: Visibility,
+    row: Stored,
+    readable: Set[Target] = frozenset(),
+) -> Deciding | None:
+    """The first rule that does not let this viewer read the row."""
+    banned = visibility.people.banned
+    if banned and (row.event.pubkey in banned or not visibility.viewer.keys.isdisjoint(banned)):
+        return "bans", None
+    for rule, place in rules:
+        if not visibility.allows(rule, row, None, readable):
+            return rule.name, place
+    return None
+
+
+def _is_quiet(event: Event, rules: Sequence[ReadRule]) -> bool:
+    """Whether a kind 5 names a kind that not everyone may read; what it deleted is gone."""
+    named: list[tuple[str, str | None]] = [(value, None) for value in event.tag_values("k")]
+    for value in event.tag_values("a"):
+        kind, _, rest = value.partition(":")
+        named.append((kind, rest.partition(":")[2]))
+    return any(is_kind(kind) and kind_is_guarded(rules, int(kind), d) for kind, d in named)
+
+
+def _crowd(
+    old: People, new: People, groups: Groups
+) -> Sequence[tuple[str, tuple[Visibility, Visibility], bool]]:
+    """(who, what they see under each set, whether they are towards a row's group)."""
+    inside = frozenset(groups.by_id)
+    none = frozenset[str]()
+    known = frozenset({Who.ANYONE, Who.KNOWN})
+    member = known | {Who.MEMBER}
+
+    def views(
+        standing: frozenset[Who],
+        insider_of: frozenset[str],
+        admin_of: frozenset[str],
+    ) -> tuple[Visibility, Visibility]:
+        keys = _NOBODY_IN_PARTICULAR if len(standing) > 1 else none
+        before, after = [
+            Visibility(Viewer(keys), (), standing, people, groups, insider_of, admin_of)
+            for people in (old, new)
+        ]
+        return before, after
+
+    crowd = [
+        ("strangers", views(frozenset({Who.ANYONE}), none, none), False),
+        ("members of other groups", views(member, none, none), False),
+        ("members of its group", views(member, inside, none), True),
+        ("admins of its group", views(member, inside, inside), True),
+        ("agents", views(known | {Who.AGENT}, none, none), False),
+        ("owners", views(known | {Who.OWNER}, none, none), False),
+    ]
+    if old != new:
+        for key in sorted(_of_note(old) ^ _of_note(new))[:_KEYS]:
+            viewer = Viewer(frozenset({key}))
+            pair = (
+                visibility_for(viewer, (), old, groups),
+                visibility_for(viewer, (), new, groups),
+            )
+            crowd.append((f"the key {key[:12]}…", pair, False))
+    return crowd
+
+
+def _of_note(people: People) -> frozenset[str]:
+    keys = people.owners | people.agents
+    for home in people.households:
+        keys |= home.owners | home.agents
+    return keys

@@ -1,0 +1,108 @@
+"""`content`, `rate` and `quota` of one `[[rule]]`: what may be in events, and how many may come."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from policies.conditions import MATCH_KEYS
+from policies.patterns import patterns_from
+from policies.rules.content import Content
+from relay.access.quotas import Meter, Pace, Per, Quota
+from relay.nostr import kinds
+from relay.nostr.kinds import KindSet
+from relay.toml.fields import Table
+
+if TYPE_CHECKING:
+    from policies.conditions import Condition
+
+_QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP)
+_NEVER_COUNTED: Final = sorted(
+    {kinds.DELETION, kinds.VANISH, *kinds.GROUP_RECORDS, *kinds.GROUP_STATE}
+)
+"""Without these nobody could make room, and no group could be led."""
+_COUNTED: Final = ("kinds", "h")
+"""Which rows are summed up. `authors` says who is held to it, not what is counted."""
+
+
+def content_from(rule: Table) -> Content | None:
+    """What the rule asks of contents."""
+    table = rule.table("content")
+    if table is None:
+        return None
+    table.refuse_unknown(("json", "refuse"))
+    is_json = table.boolean("json")
+    refuse = patterns_from(table, "refuse")
+    if table.values in ({}, {"json": False}):
+        table.wrong("json", "content asks for nothing; say json = true or refuse = [patterns]")
+    if table.values.get("refuse") == []:
+        table.wrong("refuse", "refuse is empty")
+    return Content(is_json is True, refuse)
+
+
+def meter_from(rule: Table, name: str, match: Condition, reject: str | None) -> Meter | None:
+    """How much the rule lets come of what it matches."""
+    pace, quota = _pace(rule, name), _quota(rule, match)
+    return None if pace is None and quota is None else Meter(name, pace, quota, reject)
+
+
+def _pace(rule: Table, name: str) -> Pace | None:
+    table = rule.table("rate")
+    if table is None:
+        return None
+    table.refuse_unknown(("per", "burst", "per_minute"))
+    for key in ("per", "burst", "per_minute"):
+        if not table.has(key):
+            table.wrong(key, f"rate needs {key}")
+    per = table.choice("per", Per)
+    burst, per_minute = table.integer("burst", 1), table.integer("per_minute", 1)
+    if per is None or burst is None or per_minute is None:
+        return None
+    said = json.dumps([name, rule.values], sort_keys=True, default=str)
+    return Pace(said, per, burst, per_minute)
+
+
+def _quota(rule: Table, match: Condition) -> Quota | None:
+    table = rule.table("quota")
+    if table is None:
+        return None
+    table.refuse_unknown(("per", "events", "bytes"))
+    if not table.has("per"):
+        table.wrong("per", "quota needs per")
+    if not table.has("events") and not table.has("bytes"):
+        table.wrong("events", "quota needs events or bytes")
+    per = table.choice("per", Per)
+    events, size = table.integer("events"), table.integer("bytes")
+    asked = rule.values.get("match")
+    if isinstance(asked, dict):
+        _refuse_uncounted(Table(rule.source, (*rule.path, "match"), asked), (*_COUNTED, "authors"))
+    for other in rule.tables("except"):
+        _refuse_uncounted(other, ("authors",))
+    if per not in _QUOTAS_ARE_PER:
+        if per is not None:
+            table.wrong("per", f"a quota is per author or group: no sums are kept per {per.value}")
+        return None
+    return Quota(per, events, size, _counted(match.kinds), match.h)
+
+
+def _counted(asked: KindSet | None) -> KindSet:
+    """These kinds (None: all) without those that no quota is about."""
+    left = []
+    for low, high in ((0, kinds.MAX_KIND),) if asked is None else asked.ranges:
+        begin = low
+        for kind in _NEVER_COUNTED:
+            if begin <= kind <= high:
+                left.append((begin, kind - 1))
+                begin = kind + 1
+        left.append((begin, high))
+    return KindSet.of(*[span for span in left if span[0] <= span[1]])
+
+
+def _refuse_uncounted(match: Table, counted: tuple[str, ...]) -> None:
+    for key in match.values:
+        if key in MATCH_KEYS and key not in counted:
+            match.wrong(
+                key,
+                f"{key} cannot stand in {match.label} of a rule with quota; "
+                f"there it takes {', '.join(counted)}: by these the store keeps sums",
+            )

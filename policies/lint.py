@@ -1,0 +1,397 @@
+"""What is right in policy files and surely not meant: rules that can do nothing, words for nobody.
+
+Invariants: a warning is certain, never a matter of taste, and stands at a line of the admin's own.
+Nothing here refuses a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+from policies.describe import match_told
+from policies.load import INCLUDED, KNOWN_WRITE
+from policies.write_rule import Place
+from relay.errors import Fault
+from relay.lifecycle.retention import Age
+from relay.nostr.kinds import GROUP_STATE, KindSet, is_ephemeral
+from relay.verdict import Who
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from policies.conditions import Condition
+    from policies.engine import PolicySet
+    from policies.write_rule import WriteRule
+    from relay.access.read_rules import Match, ReadRule
+    from relay.lifecycle.retention import SweepRule, SweepRules
+
+    Question = Condition | Match
+
+PACKAGED: Final = "packaged/"
+_BY_RELAY: Final = KindSet.of((GROUP_STATE.start, GROUP_STATE.stop - 1))
+_OF_A_GROUP: Final = frozenset({Who.INSIDER, Who.ADMIN, Who.GROUP, Who.VISIBLE})
+
+
+def warnings_of(found: PolicySet) -> Sequence[Fault]:
+    """Everything that an admin should look at again, file by file, by line."""
+    warnings = [
+        *found.notes,
+        *_about_writing(found),
+        *_about_reading(found),
+        *_about_keeping(found),
+        *_about_sweeping(found),
+    ]
+    order = {name: number for number, name in enumerate(found.files)}
+    return sorted(dict.fromkeys(warnings), key=lambda each: (order.get(each.file, -1), each.line))
+
+
+def is_packaged(place: Place) -> bool:
+    return place.file.startswith(PACKAGED)
+
+
+def _at(place: Place, text: str) -> Fault:
+    return Fault(place.file, place.line, f'"{place.name}" {text}')
+
+
+def _named(place: Place) -> str:
+    return f'"{place.name}" ({place.file}:{place.line})'
+
+
+# -- writing ------------------------------------------------------------------------------------
+
+
+def _about_writing(found: PolicySet) -> Iterator[Fault]:
+    for number, rule in enumerate(found.write_rules):
+        if is_packaged(rule.place):
+            continue
+        never = _never(rule.match, rule.excepts, found)
+        if never is None and _is_within(rule.match.kinds, _BY_RELAY):
+            never = "these kinds are signed by the relay alone"
+        if never is not None:
+            yield _at(rule.place, f"can never match: {never}")
+            continue
+        if rule.writers is None:
+            continue
+        if Who.NOBODY not in rule.writers and not _somebody(rule.writers, rule.match, found):
+            yield _at(rule.place, f"lets nobody write: {_why_nobody(rule.writers)}")
+        elif Who.ANYONE in rule.writers:
+            asks_more = rule.asks_form or rule.meter is not None
+            if not asks_more and rule.place.name != KNOWN_WRITE:
+                yield _at(rule.place, _does_nothing(rule, found))
+        else:
+            barrier = _barrier(rule, found.write_rules[:number], found)
+            if barrier is not None:
+                yield _at(
+                    rule.place,
+                    "lets nobody through: whom it allows, the earlier rule "
+                    f"{_named(barrier.place)} refuses",
+                )
+                continue
+            shadow = _shadow(rule, found.write_rules[:number], found)
+            if shadow is not None:
+                yield _at(
+                    rule.place,
+                    "refuses nobody by write: whom it keeps out, the earlier rule "
+                    f"{_named(shadow.place)} has refused already",
+                )
+
+
+def _does_nothing(rule: WriteRule, found: PolicySet) -> str:
+    """A rule can only object; the admin who wrote "anyone" wanted to open a door."""
+    text = 'does nothing: a rule can only refuse, and write = ["anyone"] refuses nobody'
+    others = [
+        other
+        for other in found.write_rules
+        if other.writers is not None
+        and Who.ANYONE not in other.writers
+        and _stands_over(other, rule.match)
+    ]
+    if not others:
+        return text
+    return f"{text}; who may write there is said by {_named(others[-1].place)}: change that one"
+
+
+def _barrier(rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet) -> WriteRule | None:
+    """The earlier rule about all that this one is about which refuses all whom this one allows."""
+    assert rule.writers is not None
+    allowed = [who for who in _profiles(found) if not rule.writers.isdisjoint(who)]
+    for other in earlier:
+        if other.writers is None or not _stands_over(other, rule.match):
+            continue
+        if allowed and all(other.writers.isdisjoint(who) for who in allowed):
+            return other
+    return None
+
+
+def _shadow(rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet) -> WriteRule | None:
+    """The earlier rule about all that this one is about which refuses all whom this one refuses.
+
+    Not the preset's own: who says again who may write here at all is on the safe side.
+    """
+    assert rule.writers is not None
+    refused = [who for who in _profiles(found) if rule.writers.isdisjoint(who)]
+    for other in earlier:
+        if other.place.name == KNOWN_WRITE:
+            continue
+        if other.writers is None or not _stands_over(other, rule.match):
+            continue
+        if all(other.writers.isdisjoint(who) for who in refused):
+            return other
+    return None
+
+
+def _stands_over(other: WriteRule, match: Condition) -> bool:
+    return covers(other.match, match) and not any(
+        _may_meet(spared.kinds, match.kinds) for spared in other.excepts
+    )
+
+
+def _profiles(found: PolicySet) -> Sequence[frozenset[Who]]:
+    """What somebody can be, towards a group that they write in; as `who_writes` has it."""
+    outside = frozenset({Who.ANYONE, Who.AUTHOR})
+    known = outside | {Who.KNOWN}
+    member = known | {Who.MEMBER}
+    insider = member | {Who.INSIDER}
+    profiles = [outside, known, member, insider, insider | {Who.ADMIN}, insider | {Who.AGENT}]
+    people = found.people
+    if people.agents or people.households:
+        profiles += [known | {Who.AGENT}, member | {Who.AGENT}]
+    if people.owners or people.households:
+        owner = known | {Who.OWNER, Who.ADMIN}
+        profiles += [owner, owner | member, owner | insider]
+        if people.owners & people.agents:
+            profiles.append(owner | {Who.AGENT})
+    return profiles
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def _about_reading(found: PolicySet) -> Iterator[Fault]:
+    for rule, place in zip(found.read_rules, found.read_places, strict=True):
+        if is_packaged(place):
+            continue
+        never = _never(rule.match, rule.excepts, found)
+        if never is not None:
+            yield _at(place, f"can never match: {never}")
+        elif Who.ANYONE in rule.readers and rule.only_by is None:
+            yield _at(place, _hides_nothing(rule, found))
+        elif (
+            Who.NOBODY not in rule.readers
+            and not rule.tag_readers
+            and not _somebody(rule.readers, rule.match, found)
+        ):
+            yield _at(place, f"lets nobody read: {_why_nobody(rule.readers)}")
+
+
+def _hides_nothing(rule: ReadRule, found: PolicySet) -> str:
+    text = 'does nothing: a rule can only hide, and read = ["anyone"] hides nothing'
+    for other, place in zip(found.read_rules, found.read_places, strict=True):
+        if (
+            Who.ANYONE not in other.readers
+            and covers(other.match, rule.match)
+            and not any(covers(spared, rule.match) for spared in other.excepts)
+        ):
+            return f"{text}; who may read that is said by {_named(place)}"
+    return text
+
+
+# -- keeping ------------------------------------------------------------------------------------
+
+
+def _about_keeping(found: PolicySet) -> Iterator[Fault]:
+    rules = found.keep.rules
+    for number, (rule, place) in enumerate(zip(rules, found.keep_places, strict=True)):
+        if is_packaged(place):
+            continue
+        never = _never(rule.match, (), found)
+        if never is not None:
+            yield _at(place, f"can never match: {never}")
+        elif _is_never_stored(rule.match.kinds):
+            yield _at(place, "has no effect: kinds 20000 to 29999 are never stored")
+        else:
+            later = zip(rules[number + 1 :], found.keep_places[number + 1 :], strict=True)
+            over = [at for other, at in later if covers(other.match, rule.match)]
+            if over:
+                yield _at(
+                    place,
+                    f"keep has no effect: the later rule {_named(over[-1])} says what is "
+                    "kept of all that it is about",
+                )
+
+
+def _about_sweeping(found: PolicySet) -> Iterator[Fault]:
+    for rule in found.sweeps.rules:
+        file, _, line = rule.place.rpartition(":")
+        if not line.isdigit() or file.startswith(PACKAGED):
+            continue  # what `[memory.nmem]` says stands in no one line
+        place = Place(rule.name, file, int(line))
+        never = _never(rule.match, (), found)
+        if never is not None:
+            yield _at(place, f"can never match: {never}")
+        elif _is_never_stored(rule.match.kinds):
+            yield _at(place, "has no effect: kinds 20000 to 29999 are never stored")
+        elif any(covers(held, rule.match) for held in found.sweeps.never):
+            yield _at(place, "lets nothing go: a rule with never keeps all that it is about")
+        elif not file.startswith(str(INCLUDED)):  # to shorten what is included is no mistake
+            sooner = _sooner(rule, found.sweeps)
+            if sooner is not None:
+                yield _at(
+                    place,
+                    f'{rule.cause} has no effect: "{sooner.name}" ({sooner.place}) '
+                    f"lets go what is {sooner.cause}",
+                )
+
+
+def _sooner(rule: SweepRule, sweeps: SweepRules) -> SweepRule | None:
+    """The rule that takes all that this one would take, and not later."""
+    spared = sweeps.spared_by(rule)
+    is_behind = False
+    for other in sweeps.rules:
+        if other is rule:
+            is_behind = True
+        elif (
+            isinstance(rule.cause, Age)
+            and isinstance(other.cause, Age)
+            and (other.cause < rule.cause or (other.cause == rule.cause and not is_behind))
+            and covers(other.match, rule.match)
+            and all(match in spared for match in sweeps.spared_by(other))
+        ):
+            return other
+    return None
+
+
+def _is_never_stored(kinds: KindSet | None) -> bool:
+    return kinds is not None and all(
+        is_ephemeral(low) and is_ephemeral(high) for low, high in kinds.ranges
+    )
+
+
+# -- questions ----------------------------------------------------------------------------------
+
+
+def _never(match: Question, excepts: Sequence[Question], found: PolicySet) -> str | None:
+    """Why no event can ever be what the rule is about; None: some can."""
+    for name, values in (
+        ("kinds", None if match.kinds is None else match.kinds.ranges),
+        ("d", match.d),
+        ("d_prefix", match.d_prefixes),
+        ("h", None if isinstance(match.h, bool) else match.h),
+        *((f"tags {name}", wanted) for name, wanted in match.tags if wanted is not False),
+    ):
+        if values is not None and values is not True and not values:
+            return f"{name} is empty"
+    who: frozenset[Who] | None = getattr(match, "who", None)
+    if match.authors is not None and not match.authors:
+        listed = frozenset(word for word, _ in getattr(match, "classes", ()))
+        if listed:
+            return _why_nobody(listed)
+        if not who:
+            return "authors is empty"
+        if not _somebody(who, match, found):
+            return _why_nobody(who)
+    if (
+        match.d is not None
+        and match.d_prefixes is not None
+        and not any(value.startswith(match.d_prefixes) for value in match.d)
+    ):
+        return "no value of d begins with d_prefix"
+    chars, most = getattr(match, "content_chars", None), found.limits.max_content_length
+    if chars is not None and chars >= most:
+        return f"no content has over {chars} characters, by [limits] max_content_length = {most}"
+    for spared in excepts:
+        if covers(spared, match):
+            return f"except takes out all of it ({match_told(spared)})"
+    return None
+
+
+def _somebody(words: frozenset[Who], match: Question, found: PolicySet) -> bool:
+    """Whether anybody can be one of these, as the files stand."""
+    people = found.people
+    left = set(words) - {Who.NOBODY}
+    if not (people.owners or people.households):
+        left.discard(Who.OWNER)
+    if not (people.agents or people.households) and match.h is False:
+        left.discard(Who.AGENT)
+    if not found.trusted_readers:
+        left.discard(Who.TRUSTED)
+    return bool(left - _OF_A_GROUP if match.h is False else left)
+
+
+def _why_nobody(words: frozenset[Who]) -> str:
+    if words & _OF_A_GROUP:
+        return "outside groups nobody is " + " or ".join(
+            sorted(word.value for word in words & _OF_A_GROUP)
+        )
+    tables = {Who.OWNER: "owners", Who.AGENT: "agents", Who.TRUSTED: "trusted_readers"}
+    empty = [key for word, key in tables.items() if word in words]
+    return f"[actors] {' and '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty"
+
+
+def covers(wide: Question, narrow: Question) -> bool:
+    """Whether all that `narrow` is about is surely also what `wide` is about."""
+    if not (
+        (wide.kinds is None or _is_within(narrow.kinds, wide.kinds))
+        and (wide.d is None or (narrow.d is not None and narrow.d <= wide.d))
+        and _prefixes_cover(wide, narrow)
+        and _h_covers(wide.h, narrow.h)
+        and _authors_cover(wide, narrow)
+    ):
+        return False
+    asked = dict(narrow.tags)
+    for name, wanted in wide.tags:
+        got = asked.get(name)
+        if got is None or (got is False) is not (wanted is False):
+            return False
+        if not isinstance(wanted, bool) and (isinstance(got, bool) or not got <= wanted):
+            return False
+    return all(
+        getattr(wide, each.name) in (None, getattr(narrow, each.name, None))
+        for each in fields(wide)
+        if each.name not in _COMPARED
+    )
+
+
+_COMPARED: Final = ("kinds", "d", "d_prefixes", "h", "who", "classes", "authors", "tags")
+
+
+def _is_within(narrow: KindSet | None, wide: KindSet) -> bool:
+    return narrow is not None and all(
+        any(first <= low and high <= last for first, last in wide.ranges)
+        for low, high in narrow.ranges
+    )
+
+
+def _prefixes_cover(wide: Question, narrow: Question) -> bool:
+    if wide.d_prefixes is None:
+        return True
+    named = narrow.d if narrow.d is not None else narrow.d_prefixes
+    return named is not None and all(value.startswith(wide.d_prefixes) for value in named)
+
+
+def _h_covers(wide: bool | frozenset[str] | None, narrow: bool | frozenset[str] | None) -> bool:  # noqa: FBT001
+    if wide is None or wide is narrow:
+        return True
+    if isinstance(wide, bool):
+        return wide and isinstance(narrow, frozenset)
+    return isinstance(narrow, frozenset) and narrow <= wide
+
+
+def _authors_cover(wide: Question, narrow: Question) -> bool:
+    if wide.authors is None:
+        return True
+    wide_who: frozenset[Who] = getattr(wide, "who", None) or frozenset()
+    narrow_who: frozenset[Who] = getattr(narrow, "who", None) or frozenset()
+    if Who.ANYONE in wide_who:
+        return True
+    return narrow.authors is not None and narrow.authors <= wide.authors and narrow_who <= wide_who
+
+
+def _may_meet(one: KindSet | None, other: KindSet | None) -> bool:
+    """Whether some kind is in both."""
+    if one is None or other is None:
+        return True
+    return any(
+        low <= last and first <= high for low, high in one.ranges for first, last in other.ranges
+    )

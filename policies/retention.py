@@ -1,0 +1,159 @@
+"""What `[[retention]]` and `[memory.nmem]` say about rows that go, and about rows that must not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from relay.access.read_rules import Match
+from relay.lifecycle.retention import (
+    NEVER_SWEPT,
+    Age,
+    Amount,
+    NeverBefore,
+    Scope,
+    SweepRule,
+    SweepRules,
+)
+from relay.lifecycle.rows import UpTo
+from relay.memory.nmem.retention import DAYS
+from relay.nostr import kinds
+from relay.nostr.kinds import KindSet
+from relay.toml.fields import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from policies.write_rule import Place
+    from relay.toml.fields import Table
+
+COUNT_KEYS: Final = ("per", "max")
+NEVER_BEFORE_KEYS: Final = ("kinds", "same", "up_to")
+_SAME: Final = ("author", "group", "hk", "d")
+
+_NMEM_PLACE: Final = "[memory.nmem] retention_days"
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """What one `[[retention]]` says about rows that go, or that must not."""
+
+    rules: tuple[SweepRule, ...] = ()
+    never: Match | None = None
+    waiting: tuple[Match, NeverBefore] | None = None
+
+    def about(self, match: Match) -> Forgetting:
+        """The same of these rows."""
+        return Forgetting(
+            tuple([replace(rule, match=match) for rule in self.rules]),
+            None if self.never is None else match,
+            None if self.waiting is None else (match, self.waiting[1]),
+        )
+
+
+def forgetting_from(table: Table, place: Place, match: Match) -> Forgetting:
+    """Of a retention rule about the rows that `match`."""
+    where = f"{place.file}:{place.line}"
+    rules = [SweepRule(place.name, where, match, cause) for cause in _causes(table, match)]
+    never = table.boolean("never")
+    if never and rules:
+        table.wrong("never", "never keeps these rows; days, count and bytes let them go")
+    if (
+        rules
+        and match.kinds is not None
+        and match.kinds.ranges
+        and not any(
+            kind not in NEVER_SWEPT
+            for low, high in match.kinds.ranges
+            for kind in range(low, high + 1)
+        )
+    ):
+        table.wrong(
+            "match",
+            "these kinds never go: the state of groups follows from 9000-9020 and "
+            "39000-39005, and 30093 are preferences",
+        )
+    before = _never_before(table)
+    return Forgetting(
+        tuple(rules), match if never else None, None if before is None else (match, before)
+    )
+
+
+def _causes(table: Table, match: Match) -> list[Age | Amount]:
+    found: list[Age | Amount] = []
+    days = table.integer("days", 1)
+    if days is not None:
+        found.append(Age(days))
+    size = table.integer("bytes", 1)
+    count = table.table("count")
+    if count is None:
+        return found if size is None else [*found, Amount(None, bytes=size)]
+    count.refuse_unknown(COUNT_KEYS)
+    per, most = count.choice("per", Scope), count.integer("max", 1)
+    for key in COUNT_KEYS:
+        if not count.has(key):
+            table.wrong("count", f"count needs {key}")
+    if per is Scope.D_PREFIX and match.d_prefixes is None:
+        count.wrong("per", 'per = "d_prefix" counts for each d_prefix of match, and there is none')
+    if per is None or most is None:
+        return found
+    return [*found, Amount(per, most, size)]
+
+
+def _never_before(table: Table) -> NeverBefore | None:
+    held = table.table("never_before")
+    if held is None:
+        return None
+    held.refuse_unknown(NEVER_BEFORE_KEYS)
+    of, same = held.kinds("kinds"), held.strings("same")
+    up_to = held.choice("up_to", UpTo) if held.has("up_to") else UpTo.TS
+    for key in ("kinds", "same"):
+        if not held.has(key):
+            table.wrong("never_before", f"never_before needs {key}")
+    for number, word in enumerate(same or ()):
+        if word not in _SAME and not (len(word) == 1 and word.isascii() and word.isalpha()):
+            held.wrong_item("same", number, f'unknown word "{word}" in same{nearest(word, _SAME)}')
+    if of is None or same is None or up_to is None:
+        return None
+    return NeverBefore(of, tuple(same), up_to)
+
+
+def days_by_type(table: Table, key: str) -> Mapping[str, int] | None:
+    """`retention_days`: a table of types and days; 0 is never."""
+    inner = table.table(key)
+    if inner is None:
+        return None
+    days = {name: inner.integer(name) for name in inner.values}
+    return {name: number for name, number in days.items() if number is not None}
+
+
+def sweep_rules(found: Sequence[Forgetting], settings: Mapping[tuple[str, str], Any]) -> SweepRules:
+    """All that the files say about forgetting, M-24 among it."""
+    rules = [rule for each in found for rule in each.rules]
+    if settings.get(("memory.nmem", "sweep"), True):
+        rules += _nmem_rules({**DAYS, **settings.get(("memory.nmem", "retention_days"), {})})
+    return SweepRules(
+        tuple(rules),
+        tuple([each.never for each in found if each.never is not None]),
+        tuple([each.waiting for each in found if each.waiting is not None]),
+    )
+
+
+def _nmem_rules(days: Mapping[str, int]) -> list[SweepRule]:
+    types: dict[int, list[str]] = {}
+    for name, number in days.items():
+        types.setdefault(number, []).append(f"type:{name}")
+    return [
+        SweepRule(
+            "nmem observations",
+            _NMEM_PLACE,
+            Match(
+                KindSet.of(kinds.APP_RECORD),
+                d_prefixes=("nmem:obs:",),
+                tags=(("t", frozenset(named)),),
+            ),
+            Age(number),
+        )
+        for number, named in sorted(types.items())
+        if number > 0
+    ]

@@ -1,0 +1,393 @@
+"""Who may read what. One function decides every read: `Visibility.may_read` (contract §7).
+
+A Visibility is data: what one viewer may see now. It has two readings, `may_read` here and the
+WHERE condition that `relay.storage` makes of the same fields; a law of the tests holds them
+together.
+A row is readable when *every* read rule that matches it allows the viewer; no rule: anyone.
+Nothing about readers is stored with a row, because policies and membership change.
+The who-word `target` is about other rows: which of a row's targets the viewer may read is looked up
+by whoever asks, and comes in as data. What was not looked up opens nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Final
+
+from relay.access.actors import is_known
+from relay.access.read_rules import Match, ReadRule, points_to
+from relay.errors import Prefix
+from relay.nostr.filters import Filter
+from relay.verdict import Reject, Who
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence, Set
+
+    from relay.access.actors import People
+    from relay.access.read_rules import Row, Target
+    from relay.groups.group import Groups
+
+_AGENT_ALONE: Final = frozenset({Who.AGENT})
+_NO_TARGETS: Final[frozenset[Target]] = frozenset()
+_MAX_ATOMS: Final = 512
+"""Above this many (kind, d, h) combinations a query is not looked at closely, only answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who reads: the keys that logged in on the connection (none: a stranger)."""
+
+    keys: frozenset[str] = frozenset()
+    trusted: bool = False
+    """The connection comes from `[actors] trusted_readers`."""
+
+
+ANONYMOUS: Final = Viewer()
+BANNED: Final = Reject(Prefix.RESTRICTED, "this key is banned here", "bans")
+"""What a banned key is told that logs in or asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """What one viewer may see now. Made by `visibility_for`."""
+
+    viewer: Viewer
+    rules: tuple[ReadRule, ...]
+    """Those that do not allow this viewer everything they are about."""
+    standing: frozenset[Who]
+    """Words that hold for this viewer whatever the row."""
+    people: People
+    groups: Groups
+    insider_of: frozenset[str]
+    admin_of: frozenset[str]
+    everything: bool = False
+    """The relay's own reading: no rule is asked."""
+
+    def may_read(
+        self, row: Row, filter_: Filter | None, readable: Set[Target] = _NO_TARGETS
+    ) -> bool:
+        """Whether this viewer may receive this row as a match of this filter (None: of none).
+
+        `readable`: the targets of the row that were looked up and that `reads_one_of` says it of.
+        """
+        return all(
+            self.allows(rule, row, filter_, readable)
+            for rule in self.rules
+            if rule.about(row, self.groups)
+        )
+
+    def points_to(self, row: Row) -> Sequence[tuple[Target, str]]:
+        """What must be looked up to say whether this viewer may read the row: (target, value)."""
+        return points_to(self.rules, row, self.groups)
+
+    def reads_one_of(self, rows: Iterable[Row], target: Target, value: str) -> bool:
+        """Whether the viewer may read one of the target's rows. These point no further."""
+        asked = target.asked_for(value)
+        return any(
+            value in target.values_in(row.event) and self.may_read(row, asked) for row in rows
+        )
+
+    def of_targets(self) -> Visibility:
+        """What the viewer sees of rows that others point to: no further step is taken."""
+        return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
+
+    def gives_all_of(self, before: Visibility) -> bool:
+        """Whether every row that `before` gave is given still, as far as rights decide it.
+
+        What goes on in a hidden group makes no difference to who is not in it: else they could feel
+        that it is there (N29-93).
+        """
+        return self is before or (
+            self.viewer.keys >= before.viewer.keys
+            and self.viewer.trusted >= before.viewer.trusted
+            and self.standing >= before.standing
+            and all(rule in before.rules for rule in self.rules)
+            and self.people.households == before.people.households
+            and self.insider_of >= before.insider_of
+            and self.admin_of >= before.admin_of
+            and self._open_doors() >= before._open_doors()
+        )
+
+    def _open_doors(self) -> frozenset[tuple[str, bool]]:
+        """(group, whether its rows are for everyone too) of all that are shown to everyone."""
+        shown = [group for group in self.groups.by_id.values() if not group.is_hidden]
+        return frozenset(
+            [(group.id, False) for group in shown]
+            + [(group.id, True) for group in shown if not group.is_guarded]
+        )
+
+    def allows(
+        self,
+        rule: ReadRule,
+        row: Row,
+        filter_: Filter | None,
+        readable: Set[Target] = _NO_TARGETS,
+    ) -> bool:
+        """Whether one rule that is about this row lets this viewer read it."""
+        if rule.only_by is not None and not _names_one(filter_, rule.only_by):
+            return False
+        readers = rule.readers
+        keys = self.viewer.keys
+        if readers & self.standing and (
+            self.stands_for(readers) or not self.people.has_at_home(row.event.pubkey)
+        ):
+            return True
+        if Who.AUTHOR in readers and row.event.pubkey in keys:
+            return True
+        if Who.GROUP in readers and row.group is not None and self._open(row.group):
+            return True
+        if Who.VISIBLE in readers and row.group is not None and self._shown(row.group):
+            return True
+        if Who.INSIDER in readers and row.group in self.insider_of:
+            return True
+        if Who.ADMIN in readers and row.group in self.admin_of:
+            return True
+        if readable and rule.points in readable:
+            return True
+        if keys:
+            if Who.RECIPIENT in readers and not keys.isdisjoint(row.event.tag_values("p")):
+                return True
+            for name in rule.tag_readers:
+                if not keys.isdisjoint(row.event.tag_values(name)):
+                    return True
+            if self.people.households:
+                return self._at_home(readers, row)
+        return False
+
+    def stands_for(self, readers: frozenset[Who]) -> bool:
+        """Whether one of the words holds for this viewer of every row, whoever wrote it."""
+        return _stands_for(readers & self.standing, self.people)
+
+    def _open(self, group_id: str) -> bool:
+        group = self.groups.by_id.get(group_id)
+        return group is not None and (not group.is_guarded or group_id in self.insider_of)
+
+    def _shown(self, group_id: str) -> bool:
+        group = self.groups.by_id.get(group_id)
+        return group is not None and (not group.is_hidden or group_id in self.insider_of)
+
+    def _at_home(self, readers: frozenset[Who], row: Row) -> bool:
+        for home in self.people.households:
+            if home.has(row.event.pubkey):
+                if Who.OWNER in readers and not self.viewer.keys.isdisjoint(home.owners):
+                    return True
+                if Who.AGENT in readers and not self.viewer.keys.isdisjoint(home.agents):
+                    return True
+        return False
+
+    def gate(self, filters: Sequence[Filter]) -> Reject | None:
+        """Why these filters can only match what this viewer may not read, or None.
+
+        NIP-29 "private", contract §7, G-18, G-19. Says the same of a hidden group as of one that
+        was never made (N29-93).
+        """
+        if self.everything or not filters:
+            return None
+        if not self.viewer.keys.isdisjoint(self.people.banned):
+            return BANNED
+        needs = ""
+        for filter_ in filters:
+            reason = self._unreadable(filter_)
+            if reason is None:
+                return None
+            needs = needs or reason
+        if not self.viewer.keys:
+            return Reject(Prefix.AUTH_REQUIRED, needs, "read")
+        return Reject(Prefix.RESTRICTED, "you may not read this", "read")
+
+    def _unreadable(self, filter_: Filter) -> str | None:
+        """What this viewer lacks to read anything that the filter could match; None: nothing."""
+        if filter_.impossible:
+            return None
+        needs = self._barred(filter_)
+        named = filter_.tag_values("h")
+        if needs is None and named and self._closed_off(named):
+            return "this group is for its members"
+        return needs
+
+    def _barred(self, filter_: Filter) -> str | None:
+        """What rules ask for everything that the filter could match; None: not for everything."""
+        needs = ""
+        atoms = list(_atoms(filter_))
+        if not atoms:
+            return None
+        for kind, d, in_group in atoms:
+            rule = self._barrier(filter_, kind, d, in_group=in_group)
+            if rule is None:
+                return None
+            needs = needs or rule.needs
+        return needs
+
+    def _closed_off(self, named: Iterable[str]) -> bool:
+        if self.standing & {Who.OWNER, Who.AGENT}:
+            return False  # they could find configuration, which no group guards
+        keys = self.viewer.keys
+        if any(home.has(key) for home in self.people.households for key in keys):
+            return False  # … and what their household wrote there
+        for group_id in named:
+            group = self.groups.by_id.get(group_id)
+            if group is None:
+                continue
+            if not group.is_guarded or group_id in self.insider_of:
+                return False
+            if not self.viewer.keys.isdisjoint(group.involved):
+                return False
+        return True
+
+    def _barrier(
+        self, filter_: Filter, kind: int, d: str | None, *, in_group: bool
+    ) -> ReadRule | None:
+        for rule in self.rules:
+            if _surely_about(rule, kind, d, in_group=in_group) and not self._might_allow(
+                rule, filter_, in_group=in_group
+            ):
+                return rule
+        return None
+
+    def _might_allow(self, rule: ReadRule, filter_: Filter, *, in_group: bool) -> bool:
+        readers, keys = rule.readers, self.viewer.keys
+        if readers & self.standing or self.people.households:
+            return True
+        if readers & {Who.VISIBLE, Who.GROUP} and in_group:
+            return True
+        if Who.AUTHOR in readers and _overlap(filter_.authors, keys):
+            return True
+        if readers & {Who.INSIDER, Who.ADMIN} and in_group and self.insider_of:
+            return True
+        if Who.RECIPIENT in readers and _overlap(filter_.tag_values("p"), keys):
+            return True
+        if any(_overlap(filter_.tag_values(name), keys) for name in rule.tag_readers):
+            return True
+        if rule.points is None:
+            return False
+        return self.of_targets()._unreadable(Filter(kinds=rule.points.kinds)) is None
+
+
+def everything_visible(people: People, groups: Groups) -> Visibility:
+    """No rule asked: for the relay's own reading (rebuild, export by the owner of the folder)."""
+    return Visibility(
+        ANONYMOUS,
+        (),
+        frozenset({Who.OWNER}),
+        people,
+        groups,
+        frozenset(),
+        frozenset(),
+        everything=True,
+    )
+
+
+def visibility_for(
+    viewer: Viewer, rules: Sequence[ReadRule], people: People, groups: Groups
+) -> Visibility:
+    """What `viewer` may see, given who is who and who is in which group now."""
+    if people.banned:
+        rules = (*rules, _rule_of_bans(viewer, people))
+    standing = {Who.ANYONE}
+    insider: set[str] = set()
+    admin: set[str] = set()
+    for key in viewer.keys:
+        if key in people.owners or key == people.relay:
+            standing.add(Who.OWNER)
+        if key in people.agents:
+            standing.add(Who.AGENT)
+        for group_id in groups.groups_of(key):
+            insider.add(group_id)
+            if groups.by_id[group_id].is_led_by(key):
+                admin.add(group_id)
+        if is_known(key, people, groups):
+            standing.add(Who.KNOWN)
+    if insider:
+        standing.add(Who.MEMBER)
+    if viewer.trusted:
+        standing.add(Who.TRUSTED)
+    left = tuple(
+        rule
+        for rule in rules
+        if rule.only_by is not None or not _stands_for(rule.readers & standing, people)
+    )
+    return Visibility(
+        viewer, left, frozenset(standing), people, groups, frozenset(insider), frozenset(admin)
+    )
+
+
+def _stands_for(words: Set[Who], people: People) -> bool:
+    """Whether words that hold for a viewer hold of every row: `agent` not of a household's."""
+    return bool(words) and (words != _AGENT_ALONE or not people.households)
+
+
+def _rule_of_bans(viewer: Viewer, people: People) -> ReadRule:
+    """Rows of a banned author: nobody; for one who is banned, all rows are like that."""
+    authors = None if not viewer.keys.isdisjoint(people.banned) else people.banned
+    return ReadRule("bans", Match(authors=authors), frozenset({Who.NOBODY}))
+
+
+def kind_is_guarded(rules: Sequence[ReadRule], kind: int, d: str | None) -> bool:
+    """Whether not everyone may read an event of this kind (and `d`), group or not (N29-104)."""
+    return any(
+        rule.match.kinds is not None
+        and kind in rule.match.kinds
+        and Who.ANYONE not in rule.readers
+        and rule.match.quiet is None
+        and rule.match.ended is None
+        and rule.match.h is not True
+        and (d is None or rule.match.d_prefixes is None or d.startswith(rule.match.d_prefixes))
+        for rule in rules
+    )
+
+
+def _names_one(filter_: Filter | None, only_by: frozenset[str]) -> bool:
+    if filter_ is None:
+        return False
+    return (
+        ("authors" in only_by and filter_.authors is not None)
+        or ("ids" in only_by and filter_.ids is not None)
+        or any("#" + name in only_by for name, _ in filter_.tags)
+    )
+
+
+def _overlap(asked: frozenset[str] | None, keys: frozenset[str]) -> bool:
+    """Whether a condition leaves room for one of these keys."""
+    return bool(keys) if asked is None else not keys.isdisjoint(asked)
+
+
+def _atoms(filter_: Filter) -> Iterator[tuple[int, str | None, bool]]:
+    """(kind, d or None for any, in a group?) combinations that the filter spans; none: too many."""
+    if filter_.kinds is None:
+        return iter(())
+    ds: list[str | None] = list(filter_.tag_values("d") or [None])
+    in_group = [True] if filter_.tag_values("h") else [False, True]
+    if len(filter_.kinds) * len(ds) * 2 > _MAX_ATOMS:
+        return iter(())
+    return product(sorted(filter_.kinds), ds, in_group)
+
+
+def _surely_about(rule: ReadRule, kind: int, d: str | None, *, in_group: bool) -> bool:
+    """Whether every row of this kind, d and side of the group line falls under the rule."""
+    match = rule.match
+    if match.quiet is not None or match.ended is not None or match.tags or match.d is not None:
+        return False
+    if match.authors is not None or isinstance(match.h, frozenset):
+        return False
+    if match.kinds is None or kind not in match.kinds:
+        return False
+    if match.h is not None and match.h is not in_group:
+        return False
+    if match.d_prefixes is not None and not (d is not None and d.startswith(match.d_prefixes)):
+        return False
+    return not any(_touches(other, kind, d, in_group=in_group) for other in rule.excepts)
+
+
+def _touches(match: Match, kind: int, d: str | None, *, in_group: bool) -> bool:
+    """Whether some row of this kind, d and side of the group line could fall under the match."""
+    if match.kinds is not None and kind not in match.kinds:
+        return False
+    if isinstance(match.h, bool) and match.h is not in_group:
+        return False
+    return not (
+        match.d_prefixes is not None
+        and d is not None
+        and not d.endswith(":")
+        and not d.startswith(match.d_prefixes)
+    )

@@ -1,0 +1,194 @@
+"""What deletions, requests to vanish and bans take, and how tombstones keep it from coming back.
+
+As in `relay.lifecycle.versions`, `Found` and the batch's plan change together.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from relay.lifecycle.rows import Slot, Tombstone, Vanish, address_of
+from relay.nostr import kinds
+from relay.nostr.event import event_from_raw, is_hex64
+from relay.verdict import WriteOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence, Set
+
+    from relay.lifecycle.rows import Found, Stored, WritePlan
+    from relay.nostr.event import Event
+
+
+def address_target(slot: Slot) -> str:
+    return f"a:{slot.kind}:{slot.pubkey}:{slot.d}"
+
+
+def event_target(event_id: str) -> str:
+    return f"e:{event_id}"
+
+
+def key_target(pubkey: str) -> str:
+    return f"p:{pubkey}"
+
+
+def deletion_targets(event: Event) -> tuple[list[str], list[Slot]]:
+    """Well-formed ids and own addresses that a kind 5 names."""
+    ids = [value for value in event.tag_values("e") if is_hex64(value)]
+    slots = []
+    for value in event.tag_values("a"):
+        slot = address_of(value)
+        if slot is not None and slot.pubkey == event.pubkey:
+            slots.append(slot)
+    return ids, slots
+
+
+def is_undeletable(kind: int) -> bool:
+    """Whether its author's kind 5 has no effect, before it or after (N09-09, N29-58, N62-09)."""
+    return (
+        kind in (kinds.DELETION, kinds.VANISH)
+        or kind in kinds.GROUP_RECORDS
+        or kind in kinds.GROUP_STATE
+    )
+
+
+def may_delete(deletion: Event, target: Event) -> bool:
+    """Whether a kind 5 takes this event away (N09-02, N59-08)."""
+    if is_undeletable(target.kind):
+        return False
+    if target.pubkey == deletion.pubkey:
+        return True
+    return target.kind == kinds.GIFT_WRAP and deletion.pubkey in target.tag_values("p")
+
+
+def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
+    """Whether a tombstone holds against this event (N09-10, N09-11, G-12)."""
+    for stone in found.tombstones.get(event_target(event.id), ()):
+        if not stone.by or (stone.by == event.pubkey and not is_undeletable(event.kind)):
+            return True
+        if event.kind == kinds.GIFT_WRAP and stone.by in event.tag_values("p"):
+            return True
+    targets = [key_target(event.pubkey)]
+    if slot is not None:
+        targets.append(address_target(slot))
+    if event.kind == kinds.GIFT_WRAP:
+        targets.extend(key_target(pubkey) for pubkey in event.tag_values("p"))
+    return any(
+        stone.until is not None and event.created_at <= stone.until
+        for target in targets
+        for stone in found.tombstones.get(target, ())
+    )
+
+
+def remove(row: Stored, found: Found, plan: WritePlan) -> None:
+    """Take a row away, whether it was stored before or by this very batch."""
+    if plan.adds.pop(row.event.id, None) is None:
+        plan.removes.add(row.seq)
+    event = row.event
+    if found.rows.pop(event.id, None) is not None or (
+        row.slot is not None and found.slots.get(row.slot) is row
+    ):
+        found.usage.remove(event.pubkey, event.kind, row.group, len(event.raw))
+    if row.slot is not None and found.slots.get(row.slot) is row:
+        del found.slots[row.slot]
+
+
+def add_tombstone(stone: Tombstone, found: Found, plan: WritePlan) -> None:
+    plan.tombstones.append(stone)
+    found.tombstones.setdefault(stone.target, []).append(stone)
+
+
+def delete_by_author(event: Event, found: Found, plan: WritePlan) -> None:
+    """What an accepted kind 5 does: own targets go, tombstones stay (N09)."""
+    for row in deleted_rows(event, found):
+        remove(row, found, plan)
+    ids, slots = deletion_targets(event)
+    for event_id in ids:
+        add_tombstone(Tombstone(event_target(event_id), event.pubkey, None, "kind 5"), found, plan)
+    for slot in slots:
+        add_tombstone(
+            Tombstone(address_target(slot), event.pubkey, event.created_at, "kind 5"), found, plan
+        )
+
+
+def deleted_rows(event: Event, found: Found) -> list[Stored]:
+    """The stored rows that a kind 5 takes away."""
+    ids, slots = deletion_targets(event)
+    rows = {}
+    for event_id in ids:
+        row = found.rows.get(event_id)
+        # A kind 5 of a group takes what is of this group or of none (N09-14).
+        if row is not None and may_delete(event, row.event) and _within(event, row):
+            rows[row.seq] = row
+    for slot in slots:
+        row = found.slots.get(slot)
+        if (
+            row is not None
+            and row.event.created_at <= event.created_at
+            and may_delete(event, row.event)
+            and _within(event, row)
+        ):
+            rows[row.seq] = row
+    return list(rows.values())
+
+
+def _within(deletion: Event, row: Stored) -> bool:
+    h = deletion.tag("h")
+    return h is None or row.group is None or row.group == h
+
+
+def is_record(event: Event) -> bool:
+    """Whether the state of a group may follow from it."""
+    return event.kind in kinds.GROUP_RECORDS or event.kind in kinds.GROUP_STATE
+
+
+def request_done(request: Event, found: Found) -> WriteOutcome | None:
+    """How an acting kind 62 ends that asks for nothing new; of several the latest rules: N62-10."""
+    until, kept = -1, None
+    for stone in found.tombstones.get(key_target(request.pubkey), ()):
+        if stone.request is not None and stone.until is not None and stone.until > until:
+            until, kept = stone.until, stone.request
+    if kept is None or request.created_at > until:
+        return None
+    same = event_from_raw(kept).id == request.id
+    return WriteOutcome.DUPLICATE if same else WriteOutcome.STORED
+
+
+def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
+    """What an acting kind 62 does to rows; gives those that it takes, as far as they are found."""
+    gone = Vanish(request.pubkey, request.created_at)
+    rows = chain(found.rows.values(), found.slots.values(), found.records)
+    taken = {row.seq: row for row in rows if gone.takes(row.event)}
+    for row in taken.values():
+        remove(row, found, plan)
+    plan.vanishes.append(gone)
+    target = key_target(gone.pubkey)
+    add_tombstone(Tombstone(target, gone.pubkey, gone.until, "kind 62", request.raw), found, plan)
+    return list(taken.values())
+
+
+def banned_stone(event_id: str) -> Tombstone:
+    """What stays of an event that went with a ban."""
+    return Tombstone(event_target(event_id), "", None, "ban")
+
+
+def banish(pubkey: str, found: Found, plan: WritePlan) -> None:
+    """Delete what a key wrote, as far as it is found here; the store sees to the rest.
+
+    What the state of groups follows from stays: it was theirs to say when they said it.
+    """
+    for row in {row.seq: row for row in (*found.rows.values(), *found.slots.values())}.values():
+        if row.event.pubkey == pubkey and not is_record(row.event):
+            remove(row, found, plan)
+            add_tombstone(banned_stone(row.event.id), found, plan)
+    plan.banished[pubkey] = found.head
+
+
+def records_left(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
+    """What the log says of these groups, whose records were wanted, as the batch has left it.
+
+    Of those in `plan.ends` also what goes with their end: whoever reads on comes to that end.
+    """
+    stored = [row for row in found.records if row.seq not in plan.removes]
+    added = [row for row in plan.adds.values() if is_record(row.event)]
+    return [row.event for row in (*stored, *added) if row.group in groups]

@@ -1,0 +1,353 @@
+"""Forgetting: which stored rows `[[retention]]` lets go, and what holds them back.
+
+A row goes when any rule lets it go and nothing holds it. What lets it go (its age, how many there
+are) stays true once it is found, so a store may look for it beside the writes. What holds it can
+come at any moment: a pin, a summary, a row that must go first. That is asked again inside the
+transaction that takes the row, so that wherever a sweep is cut off, no rule is broken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+import orjson
+
+from relay.access.read_rules import Match
+from relay.groups.group import Groups
+from relay.lifecycle.deletion import address_target
+from relay.lifecycle.rows import Keep, RetentionDependency, Slot, Tombstone, UpTo
+from relay.nostr import kinds
+from relay.nostr.kinds import KindSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from relay.access.actors import People
+    from relay.lifecycle.rows import Found, Stored, WritePlan
+    from relay.nostr.event import Event
+
+DAY_S: Final = 86_400
+
+_OBSERVATION: Final = "nmem:obs:"
+_NMEM_PIN: Final = "nmem:pin:"
+_NMEM_SESSION: Final = "nmem:session:"
+_HASH_CHARS: Final = 64
+
+
+class Scope(Enum):
+    """What `count` and `bytes` are counted for."""
+
+    AUTHOR = "author"
+    GROUP = "group"
+    HK = "hk"
+    """Each history key of each author (A-13)."""
+    D_PREFIX = "d_prefix"
+    """Each prefix that the rule's `match` names, whoever the authors are."""
+
+
+class Age(NamedTuple):
+    """Rows older than so many days by their created_at."""
+
+    days: int
+
+    def __str__(self) -> str:
+        return f"older than {self.days} days"
+
+    def before(self, now: int) -> int:
+        """The created_at from which on rows are young enough."""
+        return max(0, now - self.days * DAY_S)
+
+
+class Amount(NamedTuple):
+    """The oldest rows beyond a number, or beyond so many bytes. A-19."""
+
+    per: Scope | None
+    """None: all that match together."""
+    events: int | None = None
+    bytes: int | None = None
+
+    def __str__(self) -> str:
+        limits = [f"{self.events} events"] if self.events is not None else []
+        limits += [f"{self.bytes} bytes"] if self.bytes is not None else []
+        per = "" if self.per is None else f" per {self.per.value}"
+        return f"more than {' or '.join(limits)}{per}"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRule:
+    """Rows that may go, and why."""
+
+    name: str
+    place: str
+    """`file:line`, for people."""
+    match: Match
+    cause: Age | Amount
+
+
+@dataclass(frozen=True, slots=True)
+class NeverBefore:
+    """`never_before`: rows that wait until older rows of `kinds` have gone. A-18."""
+
+    kinds: KindSet
+    same: tuple[str, ...]
+    """`author`, `group`, and names of tags: what both rows have in common."""
+    up_to: UpTo
+
+    def kin_of(self, row: Stored) -> RetentionDependency | None:
+        """The rows that this one waits for, if they are not newer; None: it has none."""
+        match = Match(self.kinds)
+        for word in self.same:
+            if word == "author":
+                match = replace(match, authors=frozenset({row.event.pubkey}))
+            elif word == "group":
+                h = False if row.group is None else frozenset({row.group})
+                match = replace(match, h=h)
+            else:
+                value = row.event.tag(word)
+                if value is None:
+                    return None
+                match = replace(match, tags=(*match.tags, (word, frozenset({value}))))
+        return RetentionDependency(match, self.up_to)
+
+
+class Hold(Enum):
+    """Why a row stays that a rule lets go."""
+
+    NEVER = "never"
+    PINNED = "pinned"
+    UNSUMMARISED = "its session has no summary"
+    NOT_FIRST = "older rows must go first"
+
+
+NEVER_SWEPT: Final = KindSet.of((9000, 9020), kinds.PREFERENCE, (39_000, 39_005))
+"""What the state of groups follows from, and preferences (A-19)."""
+_ONLY_BY_KIND: Final = KindSet.of(kinds.DELETION, kinds.VANISH, (9021, 9022))
+_ONLY_BY_D: Final = tuple(
+    Match(KindSet.of(kind), d_prefixes=(prefix,))
+    for kind, prefix in [
+        (kinds.APP_DATA, "snowclaw:config:"),
+        (kinds.APP_DATA, _NMEM_SESSION),
+        (kinds.APP_DATA, _NMEM_PIN),
+        (kinds.APP_RECORD, "nmem:prompt:"),
+    ]
+)
+"""M-23, and the settings of agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRules:
+    """All that is said about forgetting. Equal rules are the same rules."""
+
+    rules: tuple[SweepRule, ...] = ()
+    never: tuple[Match, ...] = ()
+    waiting: tuple[tuple[Match, NeverBefore], ...] = ()
+
+    def in_order(self) -> Iterator[SweepRule]:
+        """So that what others wait for goes first."""
+        late = [match.kinds for match, _ in self.waiting]
+        yield from (rule for rule in self.rules if rule.match.kinds not in late)
+        yield from (rule for rule in self.rules if rule.match.kinds in late)
+
+    def spared_by(self, rule: SweepRule) -> tuple[Match, ...]:
+        """Rows that the rule does not take although it matches them.
+
+        Some are never taken at all, some only by a rule that names their kind or their `d`.
+        """
+        spared = [*self.never, Match(NEVER_SWEPT)]
+        if rule.match.kinds is None:
+            spared.append(Match(_ONLY_BY_KIND))
+        named = (*(rule.match.d or ()), *(rule.match.d_prefixes or ()))
+        for family in _ONLY_BY_D:
+            assert family.d_prefixes is not None
+            if not any(d.startswith(family.d_prefixes) for d in named):
+                spared.append(family)
+        return tuple(spared)
+
+    def kin_of(self, row: Stored) -> Iterator[RetentionDependency]:
+        """All that the row must not go before."""
+        for match, before in self.waiting:
+            if match.holds(row, _NO_GROUPS):
+                dependencies = before.kin_of(row)
+                if dependencies is not None:
+                    yield dependencies
+
+
+_NO_GROUPS: Final = Groups()
+
+
+def time_of(row: Stored, up_to: UpTo) -> int:
+    return row.version if up_to is UpTo.TS else row.event.created_at
+
+
+# -- what holds a row -----------------------------------------------------------------------------
+
+
+def pinners(row: Stored, people: People) -> tuple[str, ...]:
+    """Whose nmem pins hold the row: its author's and the owners' (M-07)."""
+    owners = people.owners.union(*(home.owners for home in people.households))
+    return tuple({row.event.pubkey, *owners})
+
+
+def facts_of(
+    rows: Iterable[Stored], rules: SweepRules, people: People
+) -> tuple[frozenset[Slot], frozenset[RetentionDependency]]:
+    """What must be looked up before it can be said whether these rows are held."""
+    slots: set[Slot] = set()
+    dependencies: set[RetentionDependency] = set()
+    for row in rows:
+        dependencies.update(rules.kin_of(row))
+        if _is_nmem(row.event):
+            slots.update(_pins_of(row, people))
+        session = _session_of(row.event)
+        if session is not None:
+            slots.add(session)
+    return frozenset(slots), frozenset(dependencies)
+
+
+def hold_on(
+    row: Stored, rules: SweepRules, people: People, groups: Groups, found: Found, plan: WritePlan
+) -> Hold | None:
+    """What keeps the row for now; its facts must have been wanted."""
+    if any(match.holds(row, groups) for match in rules.never):
+        return Hold.NEVER
+    if _is_pinned(row, groups, people, found):
+        return Hold.PINNED
+    session = _session_of(row.event)
+    if session is not None and not _is_summarised(found.slots.get(session)):
+        return Hold.UNSUMMARISED
+    for dependencies in rules.kin_of(row):
+        own, earliest = time_of(row, dependencies.up_to), found.dependencies.get(dependencies)
+        if earliest is not None and earliest <= own:
+            return Hold.NOT_FIRST
+        # What the events before it in the batch brought.
+        for added in plan.adds.values():
+            if time_of(added, dependencies.up_to) <= own and dependencies.match.holds(
+                added, groups
+            ):
+                return Hold.NOT_FIRST
+    return None
+
+
+def _is_pinned(row: Stored, groups: Groups, people: People, found: Found) -> bool:
+    if ("e", row.event.id) in groups.pinned:
+        return True
+    if row.slot is not None:
+        address = f"{row.slot.kind}:{row.slot.pubkey}:{row.slot.d}"
+        if ("a", address) in groups.pinned:
+            return True
+    if not _is_nmem(row.event):
+        return False
+    pins = [found.slots.get(slot) for slot in _pins_of(row, people)]
+    return any(pin is not None and _says(pin.event, "pinned") is not False for pin in pins)
+
+
+def _is_nmem(event: Event) -> bool:
+    return event.kind in (kinds.APP_RECORD, kinds.APP_DATA) and event.d.startswith("nmem:")
+
+
+def _pins_of(row: Stored, people: People) -> Iterator[Slot]:
+    d = f"{_NMEM_PIN}{row.event.id}"
+    return (Slot(pubkey, kinds.APP_DATA, d) for pubkey in pinners(row, people))
+
+
+def _session_of(event: Event) -> Slot | None:
+    """The session that an observation belongs to (M-02)."""
+    if event.kind != kinds.APP_RECORD or not event.d.startswith(_OBSERVATION):
+        return None
+    session = event.d[len(_OBSERVATION) : -_HASH_CHARS - 1]
+    return Slot(event.pubkey, kinds.APP_DATA, f"{_NMEM_SESSION}{session}")
+
+
+def _is_summarised(session: Stored | None) -> bool:
+    return session is not None and _says(session.event, "summary") is not None
+
+
+def _says(event: Event, name: str) -> object:
+    """A field of its JSON; None when there is none."""
+    try:
+        value = orjson.loads(event.content)
+    except orjson.JSONDecodeError:
+        return None
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def stone_of(row: Stored, keep: Keep, why: str) -> Tombstone | None:
+    """What must stay of a row that time takes.
+
+    Versions from before the newest must not come back (N40-08). What was kept whole may: sent again
+    it is as old as before, and goes again, or is refused as expired.
+    """
+    if row.slot is None or keep not in (Keep.LATEST, Keep.LATEST_TS):
+        return None
+    return Tombstone(address_target(row.slot), row.event.pubkey, row.event.created_at, why)
+
+
+# -- what lets a row go: what stores compile to SQL -----------------------------------------------
+
+
+class Seen(NamedTuple):
+    """How far an earlier look went."""
+
+    head: int
+    at: int
+    """Unix seconds."""
+
+
+def in_sweeping_order(row: Stored) -> tuple[int, str]:
+    """Oldest first by `ts`, then lowest id (A-19)."""
+    return row.version, row.event.id
+
+
+def overdue(
+    rows: Iterable[Stored], rule: SweepRule, spared: Sequence[Match], groups: Groups, now: int
+) -> list[Stored]:
+    """Of all rows those that the rule lets go, in the order in which they go."""
+    about = [
+        row
+        for row in rows
+        if rule.match.holds(row, groups) and not any(m.holds(row, groups) for m in spared)
+    ]
+    if isinstance(rule.cause, Age):
+        limit = rule.cause.before(now)
+        found = [row for row in about if row.event.created_at < limit]
+    else:
+        found = _beyond(about, rule.match, rule.cause)
+    return sorted(found, key=in_sweeping_order)
+
+
+def _beyond(rows: list[Stored], about: Match, amount: Amount) -> list[Stored]:
+    found = []
+    held: dict[object, tuple[int, int]] = {}
+    for row in sorted(rows, key=in_sweeping_order, reverse=True):
+        scope = scope_of(row, about, amount.per)
+        if scope is None:
+            continue
+        events, size = held.get(scope, (0, 0))
+        events, size = events + 1, size + len(row.event.raw)
+        held[scope] = events, size
+        if (amount.events is not None and events > amount.events) or (
+            amount.bytes is not None and size > amount.bytes
+        ):
+            found.append(row)
+    return found
+
+
+def scope_of(row: Stored, about: Match, per: Scope | None) -> object:
+    """With which rows this one is counted; None: with none, so it is never too many."""
+    match per:
+        case None:
+            return ""
+        case Scope.AUTHOR:
+            return row.event.pubkey
+        case Scope.GROUP:
+            return row.group
+        case Scope.HK:
+            hk = row.event.tag("hk")
+            return None if hk is None else (row.event.pubkey, hk)
+        case Scope.D_PREFIX:
+            prefixes = about.d_prefixes or ()
+            return next((p for p in prefixes if row.event.d.startswith(p)), None)
+        case _:
+            assert_never(per)

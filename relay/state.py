@@ -1,0 +1,179 @@
+"""What everything is judged against now: policies, what NIP-86 calls changed above them, groups.
+
+Swapped whole, never changed in place: a reader that holds one value holds a consistent one. Groups
+are a projection of the log: `rebuilt_groups` makes from the store what was there before a restart.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
+
+from relay.access.management import Management
+from relay.access.read_rules import points_to
+from relay.access.visibility import visibility_for
+from relay.groups.group import Groups, rebuilt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ipaddress import IPv4Network, IPv6Network
+
+    from relay.access.actors import People
+    from relay.access.management import BannedRows
+    from relay.access.quotas import Meter, Quota
+    from relay.access.read_rules import ReadRule, Target
+    from relay.access.visibility import Viewer, Visibility
+    from relay.groups.context import GroupSettings
+    from relay.lifecycle.retention import SweepRules
+    from relay.lifecycle.rows import Stored
+    from relay.lifecycle.versions import KeepRules
+    from relay.nostr.event import Event
+    from relay.nostr.kinds import KindSet
+    from relay.storage import Store
+    from relay.verdict import Facts, Origin, Reject
+
+_KEPT_VIEWERS: Final = 4096
+_LOG_PAGE: Final = 2000
+
+
+class EventLimits(Protocol):
+    """What NIP-11 says of events; the policy's screen enforces it."""
+
+    @property
+    def created_at_upper(self) -> int: ...
+    @property
+    def created_at_lower(self) -> int: ...
+    @property
+    def max_content_length(self) -> int: ...
+    @property
+    def max_event_tags(self) -> int: ...
+    @property
+    def min_pow_difficulty(self) -> int: ...
+
+
+class Policy(Protocol):
+    """The policies in force, as the roads see them."""
+
+    @property
+    def people(self) -> People: ...
+    @property
+    def keep(self) -> KeepRules: ...
+    @property
+    def sweeps(self) -> SweepRules: ...
+    @property
+    def read_rules(self) -> tuple[ReadRule, ...]: ...
+    @property
+    def groups(self) -> GroupSettings: ...
+    @property
+    def limits(self) -> EventLimits: ...
+    @property
+    def trusted_readers(self) -> Sequence[IPv4Network | IPv6Network]: ...
+    @property
+    def restricted_writes(self) -> bool: ...
+    @property
+    def banned_rows(self) -> BannedRows: ...
+    @property
+    def searched(self) -> KindSet:
+        """Kinds that a search may find."""
+
+    def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
+        """Cheap objections that say nothing about the author; before any signature work."""
+
+    def judge(self, event: Event, facts: Facts) -> Reject | None:
+        """The first objection of the rules, in the lane."""
+
+    def quotas_of(self, kind: int) -> Sequence[Quota]:
+        """Those that may be about events of this kind: what they count must be looked up."""
+
+    def meters(self, event: Event, facts: Facts) -> Sequence[Meter]:
+        """The rates and quotas about this event, in order of their rules."""
+
+
+class RelayState:
+    """What is in force. Only the lane calls `adopt` and `manage`, only a reload `enforce`."""
+
+    def __init__(
+        self, policy: Policy, groups: Groups, management: Management | None = None
+    ) -> None:
+        self.policy = policy
+        self.groups = groups
+        self.management = management or Management()
+        self.people = self.management.over(policy.people)
+        """Those of the policy files, and whom calls have allowed and banned."""
+        self.blocked = self.management.blocked()
+        """Addresses that may not connect."""
+        self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
+        self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
+        self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
+
+    def adopt(self, groups: Groups) -> None:
+        """After the commit that changed them."""
+        if groups is not self.groups:
+            self.groups = groups
+            self._views.clear()
+
+    def manage(self, management: Management) -> None:
+        """After the commit that changed it."""
+        if management is not self.management:
+            self.management = management
+            self.people = management.over(self.policy.people)
+            self.blocked = management.blocked()
+            self._views.clear()
+
+    def enforce(self, policy: Policy) -> None:
+        self.policy = policy
+        self.people = self.management.over(policy.people)
+        self._views.clear()
+        self._rules_of_kind = {}
+        self._pointing_of_kind = {}
+
+    def visibility(self, viewer: Viewer) -> Visibility:
+        """What `viewer` may see at this moment."""
+        found = self._views.get(viewer)
+        if found is None:
+            policy = self.policy
+            found = visibility_for(viewer, policy.read_rules, self.people, self.groups)
+            self._views[viewer] = found
+            if len(self._views) > _KEPT_VIEWERS:
+                self._views.popitem(last=False)
+        return found
+
+    def is_public(self, row: Stored) -> bool:
+        """Whether no read rule is about this row: then everybody may read it who is not banned."""
+        if row.event.pubkey in self.people.banned:
+            return False
+        kind = row.event.kind
+        rules = self._rules_of_kind.get(kind)
+        if rules is None:
+            rules = tuple(
+                rule
+                for rule in self.policy.read_rules
+                if rule.match.kinds is None or kind in rule.match.kinds
+            )
+            self._rules_of_kind[kind] = rules
+        groups = self.groups
+        return not any(rule.about(row, groups) for rule in rules)
+
+    def points_to(self, row: Stored) -> Sequence[tuple[Target, str]]:
+        """The targets of the rules about this row, with the value that it shares with each."""
+        kind = row.event.kind
+        rules = self._pointing_of_kind.get(kind)
+        if rules is None:
+            rules = tuple(
+                rule
+                for rule in self.policy.read_rules
+                if rule.points is not None
+                and (rule.match.kinds is None or kind in rule.match.kinds)
+            )
+            self._pointing_of_kind[kind] = rules  # at most 65,536 kinds exist
+        return points_to(rules, row, self.groups) if rules else ()
+
+
+async def rebuilt_groups(store: Store, relay_pubkey: str) -> Groups:
+    """Fold the whole log, to its end. N29-55."""
+    groups = Groups()
+    seq = 0
+    while rows := await store.since(seq, _LOG_PAGE):
+        groups = rebuilt(groups, (row.event for row in rows), relay_pubkey)
+        seq = rows[-1].seq
+    return groups

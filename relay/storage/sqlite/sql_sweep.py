@@ -1,0 +1,197 @@
+"""What a sweep asks of the tables: rows that a rule lets go, and the oldest of a row's kin.
+
+Says what `relay.lifecycle.retention` says of rows; the contract holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.access.read_rules import Match
+from relay.lifecycle.retention import Age, Scope
+from relay.lifecycle.rows import UpTo
+from relay.nostr.filters import Filter
+from relay.storage.sqlite.conditions import TRUE, Condition, all_of, any_of, begins
+from relay.storage.sqlite.sql import Query
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.lifecycle.retention import Amount, Seen, SweepRule
+    from relay.lifecycle.rows import RetentionDependency
+    from relay.nostr.kinds import KindSet
+    from relay.storage.sqlite.conditions import Bound
+    from relay.storage.sqlite.sql import Compiler
+
+_KINDS_AT_MOST: Final = 64
+"""Up to so many kinds drive a query; of more every row is looked at."""
+_HK: Final = (
+    "(SELECT coalesce(json_extract(j.value, '$[1]'), '')"
+    " FROM json_each(CAST(e.raw AS TEXT), '$.tags') AS j"
+    " WHERE json_extract(j.value, '$[0]') = 'hk' LIMIT 1)"
+)
+
+
+class SweepQueries:
+    """Compiled for one store."""
+
+    def __init__(self, compiler: Compiler, index_tags: frozenset[str]) -> None:
+        self._compiler = compiler
+        self._index_tags = index_tags
+
+    def earliest(self, dependencies: RetentionDependency) -> Query:
+        """One number or null: the time of the oldest row."""
+        match = dependencies.match
+        tags = [(name, values) for name, values in match.tags if self._is_indexed(name)]
+        walk = self._compiler.found(
+            Filter(
+                authors=match.authors,
+                kinds=_few(match.kinds),
+                tags=tuple([(name, v) for name, v in tags if not isinstance(v, bool)]),
+            )
+        )
+        column = "e.version" if dependencies.up_to is UpTo.TS else "e.created_at"
+        of = self._compiler.matching(match)
+        return self._query(
+            f"SELECT min({column}) FROM ({walk.sql}) AS k"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {of.sql}",
+            (*walk.values, *of.values),
+        )
+
+    def overdue(
+        self,
+        rule: SweepRule,
+        spared: Sequence[Match],
+        *,
+        now: int,
+        seen: Seen | None,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> Query:
+        """seq of rows, in the order of sweeping."""
+        about = self._about(rule, spared)
+        if isinstance(rule.cause, Age):
+            found = self._too_old(rule, rule.cause, about, now, seen)
+        else:
+            found = self._beyond(rule.match, rule.cause, about, seen)
+        behind = TRUE
+        if after is not None:
+            behind = Condition("(e.version, e.id) > (?, ?)", (after[0], bytes.fromhex(after[1])))
+        return self._query(
+            f"SELECT e.seq FROM ({found.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
+            f" WHERE {behind.sql} ORDER BY e.version, e.id LIMIT ?",
+            (*found.values, *behind.values, limit),
+        )
+
+    def changed(self, rule: SweepRule, spared: Sequence[Match], seen: Seen) -> Query:
+        """A number when anything came since that the rule is about."""
+        about = self._about(rule, spared)
+        return self._query(
+            f"SELECT 1 FROM events AS e WHERE e.seq > ? AND {about.sql} LIMIT 1",
+            (seen.head, *about.values),
+        )
+
+    def _about(self, rule: SweepRule, spared: Sequence[Match]) -> Condition:
+        return all_of(
+            [
+                self._compiler.matching(rule.match),
+                *[self._compiler.matching(match).negated() for match in spared],
+            ]
+        )
+
+    def _too_old(
+        self, rule: SweepRule, age: Age, about: Condition, now: int, seen: Seen | None
+    ) -> Condition:
+        limit = age.before(now)
+        since = None if seen is None else age.before(seen.at)
+        walk = self._compiler.found(
+            Filter(
+                authors=rule.match.authors,
+                kinds=_few(rule.match.kinds),
+                since=since,
+                until=limit - 1,
+            )
+        )
+        sql = (
+            f"SELECT e.seq AS seq FROM ({walk.sql}) AS k"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {about.sql}"
+        )
+        if seen is None:
+            return Condition(sql, (*walk.values, *about.values))
+        return Condition(
+            f"{sql} UNION SELECT e.seq FROM events AS e"
+            f" WHERE e.seq > ? AND e.created_at < ? AND {about.sql}",
+            (*walk.values, *about.values, seen.head, limit, *about.values),
+        )
+
+    def _beyond(
+        self, match: Match, amount: Amount, about: Condition, seen: Seen | None
+    ) -> Condition:
+        walk, scope = self._amounts_of(match, amount, seen), _scope(match, amount.per)
+        rows = Condition(
+            "SELECT e.seq AS seq, e.version AS version, e.id AS id, length(e.raw) AS size,"
+            f" {scope.sql} FROM ({walk.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
+            f" WHERE {about.sql}",
+            (*scope.values, *walk.values, *about.values),
+        )
+        held = Condition("a IS NOT NULL AND b IS NOT NULL")
+        if seen is not None:
+            held = Condition(
+                f"(a, b) IN (SELECT {scope.sql} FROM events AS e WHERE e.seq > ? AND {about.sql})",
+                (*scope.values, seen.head, *about.values),
+            )
+        most = [("events", amount.events), ("bytes", amount.bytes)]
+        beyond = any_of([Condition(f"{name} > ?", (n,)) for name, n in most if n is not None])
+        return Condition(
+            "SELECT seq FROM (SELECT seq, row_number() OVER w AS events, sum(size) OVER w AS bytes"
+            f" FROM ({rows.sql}) WHERE {held.sql} WINDOW w AS (PARTITION BY a, b"
+            " ORDER BY version DESC, id DESC ROWS UNBOUNDED PRECEDING))"
+            f" WHERE {beyond.sql}",
+            (*rows.values, *held.values, *beyond.values),
+        )
+
+    def _amounts_of(self, match: Match, amount: Amount, seen: Seen | None) -> Condition:
+        """seq of the rows that are counted; of authors who wrote since, where that is enough."""
+        kinds = _few(match.kinds)
+        if seen is None or amount.per not in (Scope.AUTHOR, Scope.HK):
+            return self._compiler.found(Filter(authors=match.authors, kinds=kinds))
+        of_kinds = self._compiler.matching(Match(match.kinds))
+        return Condition(
+            "SELECT e.seq AS seq FROM events AS e INDEXED BY events_author WHERE e.author_key IN"
+            f" (SELECT n.author_key FROM events AS n WHERE n.seq > ?) AND {of_kinds.sql}",
+            (seen.head, *of_kinds.values),
+        )
+
+    def _query(self, sql: str, values: tuple[Bound, ...]) -> Query:
+        return Query(sql, self._compiler.known(values, now=0))  # what a Match asks has no time
+
+    def _is_indexed(self, name: str) -> bool:
+        return name in self._index_tags or (len(name) == 1 and name.isascii() and name.isalpha())
+
+
+def _few(kinds: KindSet | None) -> frozenset[int] | None:
+    if kinds is None or sum(high - low + 1 for low, high in kinds.ranges) > _KINDS_AT_MOST:
+        return None
+    return frozenset(kind for low, high in kinds.ranges for kind in range(low, high + 1))
+
+
+def _scope(about: Match, per: Scope | None) -> Condition:
+    """Two columns `a` and `b`: rows that have both in common are counted together."""
+    match per:
+        case None:
+            return Condition("'' AS a, '' AS b")
+        case Scope.AUTHOR:
+            return Condition("e.pubkey AS a, '' AS b")
+        case Scope.GROUP:
+            return Condition("e.grp AS a, '' AS b")
+        case Scope.HK:
+            return Condition(f"e.pubkey AS a, {_HK} AS b")
+        case Scope.D_PREFIX:
+            of = [begins(prefix) for prefix in about.d_prefixes or ()]
+            cases = " ".join([f"WHEN {one.sql} THEN {number}" for number, one in enumerate(of)])
+            return Condition(
+                f"CASE {cases or 'WHEN 0 THEN 0'} END AS a, '' AS b",
+                tuple([value for one in of for value in one.values]),
+            )
+        case _:
+            assert_never(per)

@@ -1,0 +1,291 @@
+"""Visibility as WHERE text: says exactly what `Visibility.may_read` says.
+
+tests/property holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from relay.nostr.kinds import KindSet
+from relay.storage.sqlite.conditions import (
+    TRUE,
+    Condition,
+    Moment,
+    all_of,
+    any_of,
+    begins,
+    has_hash,
+    one_of,
+    unexpired,
+)
+from relay.storage.sqlite.hashes import RULE_TAGS, Hashes
+from relay.verdict import Who
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from relay.access.read_rules import Match, ReadRule, Target
+    from relay.access.visibility import Visibility
+    from relay.nostr.filters import Filter
+
+_CACHED_CONDITIONS: Final = 512
+
+
+class Readable(NamedTuple):
+    """Which rows a viewer may read by one filter."""
+
+    condition: Condition
+    """Says it of every row: `may_read(e, filter_)` as SQL."""
+    plain: Condition | None
+    """Says it, by `kind` and `grp` alone, of rows that anybody may read; None: no such word."""
+
+
+_ALL_READABLE: Final = Readable(TRUE, TRUE)
+
+
+class ReadConditions:
+    """Who may read what, compiled for the tables of one store. `e` is the events table.
+
+    A store has the functions `tag_hash(raw, name, d_prefix)`, the hash of an event's first value of
+    a tag, or of the tag `d` that is the prefix and this value, `tag_value(raw, name)`, the value,
+    and `recent_rows(hash)`, a list of the rows with such a tag that the tag table may lack.
+    """
+
+    def __init__(self, hashes: Hashes, index_tags: frozenset[str]) -> None:
+        self._hashes = hashes
+        self._indexed = index_tags | RULE_TAGS
+        self._conditions: OrderedDict[
+            tuple[int, frozenset[int] | None, tuple[str, ...]], tuple[Visibility, Readable]
+        ] = OrderedDict()
+
+    def readable(self, visibility: Visibility, filter_: Filter) -> Readable:
+        if visibility.everything:
+            return _ALL_READABLE
+        # A filter matters by its kinds (fewer rules to ask) and by what it names (`only_by`).
+        names = tuple(
+            [key for key in ("authors", "ids") if getattr(filter_, key) is not None]
+            + [f"#{name}" for name, _ in filter_.tags]
+        )
+        key = (id(visibility), filter_.kinds, names)
+        kept = self._conditions.get(key)
+        if kept is not None:
+            self._conditions.move_to_end(key)
+            return kept[1]
+        readable = self._readable(visibility, filter_.kinds, frozenset(names))
+        self._conditions[key] = (visibility, readable)  # the visibility stays alive: its id holds
+        if len(self._conditions) > _CACHED_CONDITIONS:
+            self._conditions.popitem(last=False)
+        return readable
+
+    def _readable(
+        self, visibility: Visibility, kinds: frozenset[int] | None, names: frozenset[str]
+    ) -> Readable:
+        of_kinds, of_groups, others = [], [], []
+        guarded: list[KindSet] = []
+        for rule in visibility.rules:
+            match = rule.match
+            if (
+                kinds is not None
+                and match.kinds is not None
+                and not any(kind in match.kinds for kind in kinds)
+            ):
+                continue
+            condition = self._rule(rule, visibility, names)
+            if match.kinds is not None:
+                guarded.append(match.kinds)
+                of_kinds.append(condition)
+            elif match.h is True or isinstance(match.h, frozenset) or match.ended:
+                of_groups.append(condition)
+            else:
+                others.append(condition)
+        full = all_of([*of_kinds, *of_groups])
+        plain = None
+        if not of_kinds:
+            plain = Condition("e.grp IS NULL") if of_groups else TRUE
+        elif kinds is None:
+            # Most rows are of no group and of a kind that no rule names: two comparisons tell.
+            plain = all_of([Condition("e.grp IS NULL"), _outside(guarded)])
+        if plain is not None:
+            full = TRUE if plain == TRUE else any_of([plain, full])
+        return Readable(all_of([*others, full]), None if others else plain)
+
+    def _rule(self, rule: ReadRule, visibility: Visibility, names: frozenset[str]) -> Condition:
+        """Rows that the rule is not about, or that it allows."""
+        outs = [self.matching(rule.match).negated(), *[self.matching(m) for m in rule.excepts]]
+        if rule.only_by is not None and not rule.only_by & names:
+            return any_of(outs)
+        if visibility.stands_for(rule.readers):
+            return TRUE
+        lets = self._allowed(rule, visibility)
+        if rule.points is not None:
+            lets.append(self._pointing(rule.points, visibility))  # last: it is another query
+        return any_of([*outs, *lets])
+
+    def _pointing(self, target: Target, visibility: Visibility) -> Condition:
+        """The row `e` shares its tag with a row of the target that may be read."""
+        names = frozenset({f"#{target.found_by}"})
+        rows = all_of(
+            [
+                one_of("e.kind", sorted(target.kinds)),
+                unexpired(Moment.NOW),
+                self._readable(visibility.of_targets(), target.kinds, names).condition,
+            ]
+        )
+        at_d = Condition("")
+        if target.d_prefix is not None:  # rows may have several tags `d`
+            at_d = Condition(" AND e.d = ? || tag_value(o.raw, ?)", (target.d_prefix, target.tag))
+        # The inner `e` is the row of the target; where it is looked up from, `e` is the outer one.
+        return Condition(
+            "EXISTS (SELECT 1 FROM (SELECT e.raw AS raw) AS o CROSS JOIN"
+            " (SELECT y.seq AS seq FROM tags AS y WHERE y.hash = tag_hash(e.raw, ?, ?)"
+            " UNION ALL"
+            " SELECT j.value FROM json_each(recent_rows(tag_hash(e.raw, ?, ?))) AS j) AS k"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rows.sql}{at_d.sql})",
+            (target.tag, target.d_prefix, target.tag, target.d_prefix, *rows.values, *at_d.values),
+        )
+
+    def _allowed(self, rule: ReadRule, visibility: Visibility) -> list[Condition]:
+        readers = rule.readers
+        keys = sorted(visibility.viewer.keys)
+        blobs = [bytes.fromhex(key) for key in keys]
+        out = []
+        member = one_of("pubkey", blobs)
+        insider = Condition(f"e.grp IN (SELECT grp FROM members WHERE {member.sql})", member.values)
+        if Who.GROUP in readers:
+            out.append(_OPEN_GROUP)
+        if Who.VISIBLE in readers:
+            out.append(_SHOWN_GROUP)
+        if not keys:
+            return out
+        if Who.AUTHOR in readers:
+            out.append(one_of("e.pubkey", blobs))
+        if readers & {Who.INSIDER, Who.GROUP, Who.VISIBLE} and visibility.insider_of:
+            out.append(insider)
+        if Who.ADMIN in readers and visibility.admin_of:
+            out.append(
+                Condition(
+                    f"e.grp IN (SELECT grp FROM members WHERE {member.sql} AND admin = 1)",
+                    member.values,
+                )
+            )
+        if Who.RECIPIENT in readers:
+            out.append(self._has("p", keys))
+        out.extend(self._with_tag(name, keys) for name in rule.tag_readers)
+        if rule.readers & visibility.standing:  # `agent` alone, and of no household's rows
+            out.append(_by(chain(*(home.keys for home in visibility.people.households))).negated())
+        for home in visibility.people.households:
+            mine = visibility.viewer.keys
+            if (Who.OWNER in readers and mine & home.owners) or (
+                Who.AGENT in readers and mine & home.agents
+            ):
+                out.append(_by(home.keys))
+        return out
+
+    def matching(self, match: Match) -> Condition:
+        """`match.holds(e)` as SQL."""
+        parts = []
+        if match.kinds is not None:
+            parts.append(_inside(match.kinds))
+        if match.h is True:
+            parts.append(Condition("e.grp IS NOT NULL"))
+        elif match.h is False:
+            parts.append(Condition("e.grp IS NULL"))
+        elif match.h is not None:
+            found = one_of("e.grp", sorted(match.h))
+            parts.append(Condition(f"(e.grp IS NOT NULL AND {found.sql})", found.values))
+        if match.quiet is not None:
+            parts.append(Condition(f"e.quiet = {int(match.quiet)}"))
+        if match.ended is not None:
+            ended = "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.ended = 1)"
+            parts.append(Condition(ended if match.ended else f"NOT {ended}"))
+        if match.authors is not None:
+            parts.append(one_of("e.pubkey", [bytes.fromhex(key) for key in sorted(match.authors)]))
+        if match.d is not None:
+            parts.append(one_of("e.d", sorted(match.d)))
+        if match.d_prefixes is not None:
+            parts.append(any_of([begins(prefix) for prefix in match.d_prefixes]))
+        for name, wanted in match.tags:
+            if isinstance(wanted, bool):
+                has = self._with_name(name)
+                parts.append(has if wanted else has.negated())
+            else:
+                parts.append(self._with_tag(name, sorted(wanted)))
+        whole = all_of(parts)
+        return Condition(f"({whole.sql})", whole.values)
+
+    def _with_tag(self, name: str, values: Sequence[str]) -> Condition:
+        if self._is_indexed(name):
+            return self._has(name, values)
+        found = one_of("json_extract(j.value, '$[1]')", values)
+        return Condition(
+            "EXISTS (SELECT 1 FROM json_each(CAST(e.raw AS TEXT), '$.tags') AS j"
+            f" WHERE json_extract(j.value, '$[0]') = ? AND {found.sql})",
+            (name, *found.values),
+        )
+
+    def _with_name(self, name: str) -> Condition:
+        if name in RULE_TAGS:
+            return has_hash([self._hashes.tag_name(name)])
+        return Condition(
+            "EXISTS (SELECT 1 FROM json_each(CAST(e.raw AS TEXT), '$.tags') AS j"
+            " WHERE json_extract(j.value, '$[0]') = ? AND json_array_length(j.value) > 1)",
+            (name,),
+        )
+
+    def _is_indexed(self, name: str) -> bool:
+        return name in self._indexed or (len(name) == 1 and name.isascii() and name.isalpha())
+
+    def _has(self, name: str, values: Sequence[str]) -> Condition:
+        """The row `e` has a tag of this name with one of these values."""
+        return has_hash([self._hashes.tag(name, value) for value in values])
+
+
+_OPEN_GROUP: Final = Condition(
+    "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.guarded = 0 AND g.ended = 0)"
+)
+_SHOWN_GROUP: Final = Condition(
+    "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.hidden = 0 AND g.ended = 0)"
+)
+
+
+def _by(authors: Iterable[str]) -> Condition:
+    return one_of("e.pubkey", [bytes.fromhex(key) for key in sorted(set(authors))])
+
+
+def _inside(kinds: KindSet) -> Condition:
+    return any_of([_span(low, high) for low, high in kinds.ranges])
+
+
+def _span(low: int, high: int) -> Condition:
+    # Numbers of policy files, in the text: they are integers, and the planner can use them.
+    if low == high:
+        return Condition(f"e.kind = {low:d}")
+    return Condition(f"e.kind BETWEEN {low:d} AND {high:d}")
+
+
+def _outside(guarded: Iterable[KindSet]) -> Condition:
+    """The kind is in none of the sets; as nested halves, so that few comparisons decide."""
+    spans = [span for kinds in guarded for span in kinds.ranges]
+    return Condition(_halved(KindSet.of(*spans).ranges))
+
+
+def _halved(spans: Sequence[tuple[int, int]]) -> str:
+    if not spans:
+        return "1"
+    if len(spans) <= 2:
+        return (
+            "("
+            + " AND ".join(
+                f"e.kind <> {low}" if low == high else f"e.kind NOT BETWEEN {low} AND {high}"
+                for low, high in spans
+            )
+            + ")"
+        )
+    middle = len(spans) // 2
+    return (
+        f"(CASE WHEN e.kind < {spans[middle][0]} THEN {_halved(spans[:middle])}"
+        f" ELSE {_halved(spans[middle:])} END)"
+    )

@@ -1,0 +1,92 @@
+"""Words as the index of texts makes them: FTS5 with Porter's stems, case and diacritics folded.
+
+One tokeniser decides everywhere what a text contains: in the index of a store, for live events and
+in the reference store. Queries are data: `expression` quotes every term (N50-10).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+from relay.nostr.nip50 import words_of
+
+if TYPE_CHECKING:
+    from relay.nostr.nip50 import Search, Searchable
+
+TABLE: Final = (
+    "CREATE VIRTUAL TABLE words USING fts5(text, repeated, frequent, content='', columnsize=0,"
+    " tokenize='porter unicode61 remove_diacritics 2')"
+)
+"""Contentless, and without the sizes of texts: nothing here is ranked by statistics."""
+_KEPT_STATEMENTS: Final = 16
+
+
+def expression(search: Search) -> str:
+    """What MATCH is given; `search` requires something."""
+    # Terms side by side and not joined by AND: one that holds no word then asks for nothing.
+    wanted = f"text : ({_quoted(search.required, ' ')})"
+    if not search.excluded:
+        return wanted
+    return f"{wanted} NOT text : ({_quoted(search.excluded, ' OR ')})"
+
+
+def more_often(search: Search, term: str) -> tuple[str, str] | None:
+    """MATCH for those texts of a search that have a term twice or more, four times or more.
+
+    A phrase comes as often as the rarest of its words. None: it has no word that is counted.
+    """
+    words = words_of(term)
+    if not words:
+        return None
+    # The shorter list first: FTS5 goes through that, and skips in the others.
+    all_of_it, found = _quoted(words, " "), expression(search)
+    return f"repeated : ({all_of_it}) AND ({found})", f"frequent : ({all_of_it}) AND ({found})"
+
+
+def _quoted(terms: tuple[str, ...], between: str) -> str:
+    return between.join('"' + term.replace('"', '""') + '"' for term in terms)
+
+
+class FtsMatcher:
+    """One text at a time, and what searches find in it. In memory; for one thread."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect(
+            ":memory:",
+            isolation_level=None,
+            cached_statements=_KEPT_STATEMENTS,
+            check_same_thread=False,
+        )
+        self._db.execute(TABLE)
+        self._text: Searchable | None = None
+
+    def contains(self, text: Searchable, search: Search) -> bool:
+        """Whether the text has every word and phrase that is required and none that is not."""
+        return bool(search.required) and self._matches(text, expression(search))
+
+    def score(self, text: Searchable, search: Search) -> int:
+        """How well a text that `contains` it answers a search: the sum over its terms."""
+        once, repeated, frequent = text.worth
+        score = 0
+        for term in search.required:
+            worth, more = once, more_often(search, term)
+            if more is not None and self._matches(text, more[0]):
+                worth = frequent if self._matches(text, more[1]) else repeated
+            score += worth
+        return score
+
+    def _matches(self, text: Searchable, match: str) -> bool:
+        db = self._db
+        if text is not self._text:
+            db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+            db.execute(
+                "INSERT INTO words (rowid, text, repeated, frequent) VALUES (1, ?, ?, ?)",
+                (text.text, text.repeated, text.frequent),
+            )
+            self._text = text
+        found = db.execute("SELECT 1 FROM words WHERE words MATCH ?", (match,))
+        return found.fetchone() is not None
+
+    def close(self) -> None:
+        self._db.close()

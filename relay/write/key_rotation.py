@@ -1,0 +1,101 @@
+"""A relay that was given another key says anew, with that key, what its groups are (N29-73).
+
+What stands in the log of 39000 to 39005 some key of this relay has signed: others are refused.
+Those by an earlier key are believed once more here, then signed again and deleted, in one
+transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from relay.access.actors import People
+from relay.access.visibility import everything_visible
+from relay.groups.group import rebuilt
+from relay.groups.notices import notices_for
+from relay.lifecycle.deletion import remove
+from relay.lifecycle.rows import Slot, Wanted, WritePlan
+from relay.lifecycle.versions import plan_for
+from relay.nostr import kinds
+from relay.nostr.event import event_from_raw
+from relay.nostr.filters import Filter
+
+if TYPE_CHECKING:
+    from relay.groups.group import Groups
+    from relay.lifecycle.rows import Found
+    from relay.lifecycle.versions import KeepRules
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.storage import Store
+
+_log = logging.getLogger(__name__)
+
+_PAGE: Final = 2000
+
+
+async def taken_over(
+    store: Store, groups: Groups, relay_key: SecretKey, keep: KeepRules, now: int
+) -> Groups:
+    """The groups as they are once this key has said so. `groups`: as it finds them in the log."""
+    said = await _state_rows(store, groups, now)
+    inherited = [event for event in said if event.pubkey != relay_key.pubkey]
+    if not inherited:
+        return groups
+    own = {(event.kind, event.d) for event in said if event.pubkey == relay_key.pubkey}
+    for event in inherited:
+        if (event.kind, event.d) not in own:
+            groups = rebuilt(groups, (event,), event.pubkey)
+    plan = WritePlan()
+
+    def decide(found: Found) -> WritePlan:
+        nonlocal groups
+        for event in inherited:
+            row = found.slots.get(Slot(event.pubkey, event.kind, event.d))
+            if row is not None:
+                remove(row, found, plan)
+        for group_id in sorted({event.d for event in inherited} & groups.by_id.keys()):
+            noted, drafts = notices_for(None, groups.by_id[group_id], now)
+            groups = groups.with_group(noted)
+            plan.groups[group_id] = noted
+            for draft in drafts:
+                tags = [list(tag) for tag in draft.tags]
+                event = relay_key.sign(draft.kind, tags, draft.content, draft.created_at)
+                plan_for(
+                    event,
+                    group_id,
+                    keep.keep_of(event),
+                    found,
+                    plan,
+                    now=now,
+                    high_tie=keep.high_tie,
+                )
+        return plan
+
+    slots = {
+        Slot(pubkey, event.kind, event.d)
+        for event in said
+        for pubkey in (event.pubkey, relay_key.pubkey)
+    }
+    await store.append(Wanted(frozenset(), frozenset(slots), frozenset()), decide)
+    _log.warning(
+        "this relay has another key than before: %d groups are signed with it now",
+        len(plan.groups),
+    )
+    return groups
+
+
+async def _state_rows(store: Store, groups: Groups, now: int) -> list[Event]:
+    """Every stored 39000 to 39005."""
+    filter_ = Filter(kinds=frozenset(kinds.GROUP_STATE))
+    seen, upto = everything_visible(People(), groups), await store.head()
+    events: list[Event] = []
+    place = None
+    while True:
+        page = await store.page(
+            filter_, seen, limit=upto + 1, upto=upto, now=now, after=place, size=_PAGE
+        )
+        events += map(event_from_raw, page.raws)
+        place = page.next
+        if place is None:
+            return events

@@ -1,0 +1,87 @@
+"""What is pinned is there: events and the pins that name them (N29-170…172).
+
+Invariants: whatever takes an event away, its pins go in the same transaction. What expires goes
+with the next event that is written into its group, or when it is swept, whichever is first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.groups.group import PIN_TAGS
+from relay.lifecycle.deletion import deletion_targets
+from relay.lifecycle.rows import address_of
+from relay.nostr import kinds
+from relay.verdict import Origin
+
+if TYPE_CHECKING:
+    from relay.groups.group import Group, Groups, Pin
+    from relay.lifecycle.rows import Found, Slot
+    from relay.nostr.event import Event
+
+
+def pin_of_slot(slot: Slot) -> Pin:
+    """How a pin names what holds the slot."""
+    return "a", f"{slot.kind}:{slot.pubkey}:{slot.d}"
+
+
+def slot_of_pin(pin: Pin) -> Slot | None:
+    """What an `a` pin names. An address has one spelling only: pins are found by their text."""
+    name, value = pin
+    slot = address_of(value) if name == "a" else None
+    return slot if slot is not None and pin_of_slot(slot) == pin else None
+
+
+def unsettled_pins(event: Event, slot: Slot | None, groups: Groups) -> frozenset[str]:
+    """Ids of groups whose pins the event may outdate: its own group, and those where something is
+    pinned that it deletes or replaces."""
+    if not groups.pinned:
+        return frozenset()
+    group = groups.get(event.tag("h"))
+    found = frozenset({group.id}) if group is not None and group.pins else frozenset[str]()
+    named: list[Pin] = [] if slot is None else [pin_of_slot(slot)]
+    if event.kind == kinds.DELETION:
+        ids, slots = deletion_targets(event)
+        named += [("e", event_id) for event_id in ids]
+        named += [pin_of_slot(deleted) for deleted in slots]
+    return found.union(*(groups.pinned.get(pin, ()) for pin in named))
+
+
+def all_pinning(groups: Groups) -> frozenset[str]:
+    """Ids of groups that have pins."""
+    return frozenset[str]().union(*groups.pinned.values())
+
+
+def pins_left(group: Group, found: Found, now: int) -> tuple[tuple[str, ...], ...]:
+    """The group's pins but those whose event is gone; all that they name must have been wanted."""
+    return tuple(tag for tag in group.pins if _is_there((tag[0], tag[1]), group.id, found, now))
+
+
+def pinnable(event: Event, group_id: str, found: Found, now: int, origin: Origin) -> frozenset[Pin]:
+    """Of what a 9010 names: stored events of its group that have not expired (N29-171).
+
+    Of an import also addresses that nothing holds: their newest version may come later in the file.
+    """
+    if event.kind != kinds.UPDATE_PINS:
+        return frozenset()
+    named: list[Pin] = [
+        (tag[0], tag[1]) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS
+    ]
+    here = {pin for pin in named if _is_there(pin, group_id, found, now)}
+    if origin is not Origin.WIRE:
+        slots = {pin: slot_of_pin(pin) for pin in named}
+        here |= {pin for pin, slot in slots.items() if slot is not None and slot not in found.slots}
+    return frozenset(here)
+
+
+def _is_there(pin: Pin, group_id: str, found: Found, now: int) -> bool:
+    name, value = pin
+    row = found.rows.get(value) if name == "e" else None
+    slot = slot_of_pin(pin)
+    if slot is not None:
+        row = found.slots.get(slot)
+    return (
+        row is not None
+        and row.group == group_id
+        and (row.expires_at is None or row.expires_at > now)
+    )

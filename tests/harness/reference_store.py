@@ -1,0 +1,435 @@
+"""ReferenceStore: the port as an executable specification, in dicts and lists.
+
+Invariants: every answer is a walk over all rows that asks `Filter.matches` and
+`Visibility.may_read` of each; nothing is indexed, cached or tuned. It is the oracle that the other
+stores are held to, so it must be right at a glance.
+"""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.access.management import Management
+from relay.access.usage import Size, Sized, SizedBy
+from relay.errors import StoreFault
+from relay.groups.group import Groups
+from relay.lifecycle.deletion import banned_stone, is_record
+from relay.lifecycle.retention import in_sweeping_order, overdue, time_of
+from relay.lifecycle.rows import Found
+from relay.memory.naming import MOST_STEPS, named_by
+from relay.nostr import kinds
+from relay.nostr.nip50 import Searchable, search_from, searchable
+from relay.nostr.nip77 import Items
+from relay.storage import PAGE_BYTES, Features, Page, Place
+from relay.storage.sqlite.words import FtsMatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence, Set
+
+    from relay.access.read_rules import Match
+    from relay.access.visibility import Visibility
+    from relay.groups.group import Group
+    from relay.lifecycle.retention import Seen, SweepRule
+    from relay.lifecycle.rows import Stored, Tombstone, Wanted, WritePlan
+    from relay.memory.naming import Named
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+
+_NO_GROUPS: Final = Groups()
+_OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP})
+
+
+class ReferenceStore:
+    """A Store that lives as long as the process."""
+
+    features = Features(search=True, shared=False)
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        """What other stores keep in the tables `groups` and `members`."""
+        self._head = 0
+        self._rows: dict[int, Stored] = {}
+        self._tombstones: list[Tombstone] = []
+        self._management = Management()
+        self._texts: dict[int, Searchable] = {}
+        self._indexed = 0
+        self._rules: str | None = None
+        self._is_open = True
+
+    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+        self._must_be_open()
+        found = self._found(wanted)
+        self._apply(decide(found))
+        # A number that was given out is spent, even when its row went again in the same batch.
+        self._head = found.head
+        return self._head
+
+    def _found(self, wanted: Wanted) -> Found:
+        """The facts, in containers of their own: `decide` may change them and then fail."""
+        found = Found(self._head)
+        for row in self._rows.values():
+            if row.event.id in wanted.ids:
+                found.rows[row.event.id] = row
+            if row.slot is not None and row.slot in wanted.slots:
+                found.slots[row.slot] = row
+            if row.group in wanted.used_groups and _is_content(row):
+                found.used_groups.add(row.group)
+            for group, prefix in wanted.prefixes:
+                if row.group == group and row.event.id.startswith(prefix):
+                    found.prefixes.add((group, prefix))
+            if _puts_one_of(wanted.vanishing, row.event):
+                found.rows[row.event.id] = row
+        found.records.extend(self._records(wanted))
+        for account in wanted.usage:
+            sizes = [
+                len(row.event.raw)
+                for row in self._rows.values()
+                if account.has(row.event.pubkey, row.event.kind, _group_of(row))
+            ]
+            found.usage.open(account, Size(len(sizes), sum(sizes)))
+        for dependencies in wanted.dependencies:
+            times = [
+                time_of(row, dependencies.up_to)
+                for row in self._rows.values()
+                if dependencies.match.holds(row, _NO_GROUPS)
+            ]
+            if times:
+                found.dependencies[dependencies] = min(times)
+        for stone in self._tombstones:
+            if stone.target in wanted.tombstones:
+                found.tombstones.setdefault(stone.target, []).append(stone)
+        self._find_named(wanted, found)
+        return found
+
+    def _find_named(self, wanted: Wanted, found: Found) -> None:
+        step = wanted.named
+        for _ in range(MOST_STEPS):
+            further: set[Named] = set()
+            for name in step:
+                rows = [r for r in self._rows.values() if (r.event.kind, r.event.d) == name]
+                found.named[name] = {row.event.id for row in rows}
+                found.rows.update((row.event.id, row) for row in rows)
+                further.update(*(named_by(row.event) for row in rows))
+            step = frozenset(further - found.named.keys())
+
+    def _records(self, wanted: Wanted) -> list[Stored]:
+        rows = [self._rows[seq] for seq in sorted(self._rows)]
+        moderated = {
+            row.group
+            for row in rows
+            if row.event.pubkey in wanted.vanishing and row.event.kind in kinds.MODERATION
+        }
+        groups = (wanted.recorded | moderated) - {None}
+        return [row for row in rows if row.group in groups and is_record(row.event)]
+
+    def _apply(self, plan: WritePlan) -> None:
+        for seq in plan.removes:
+            self._rows.pop(seq, None)
+        for row in plan.adds.values():
+            self._rows[row.seq] = row
+        # After the adds: what a group got in the very batch that ends it goes too.
+        for seq, row in list(self._rows.items()):
+            if row.group in plan.ends and row.event.kind not in _OUTLIVE_THEIR_GROUP:
+                del self._rows[seq]
+        for gone in plan.vanishes:
+            for seq in [seq for seq, row in self._rows.items() if gone.takes(row.event)]:
+                del self._rows[seq]
+        for row in list(self._rows.values()):
+            upto = plan.banished.get(row.event.pubkey, 0)
+            if row.seq <= upto and not is_record(row.event):
+                del self._rows[row.seq]
+                self._tombstones.append(banned_stone(row.event.id))
+        self._tombstones.extend(plan.tombstones)
+        for change in plan.changes:
+            self._management = self._management.after(change)
+        for group_id, group in plan.groups.items():
+            if group is None:
+                self.groups.pop(group_id, None)
+            else:
+                self.groups[group_id] = group
+
+    def prepare(self, events: Sequence[Event]) -> None:
+        pass
+
+    async def page(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Page:
+        return self.page_now(
+            filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
+        )
+
+    def page_now(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Page:
+        left = self._answer(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
+        given = left[:size]
+        more = len(left) > len(given)
+        return Page([row.event.raw for row in given], _place(given[-1]) if more else None)
+
+    async def places(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Sequence[tuple[Place, bytes]]:
+        left = self._answer(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
+        return [(_place(row), row.event.raw) for row in left[:size]]
+
+    def _answer(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+    ) -> list[Stored]:
+        """All that is left to give, in order."""
+        self._must_be_open()
+        rows = [
+            row
+            for row in self._rows.values()
+            if row.seq <= upto
+            and not _is_expired(row, now)
+            and filter_.matches(row.event)
+            and self._may_read(row, filter_, visibility, now)
+            and (after is None or _order(after) < _order(_place(row)))
+        ]
+        rows.sort(key=lambda row: _order(_place(row)))
+        return rows[:limit]
+
+    def _may_read(self, row: Stored, filter_: Filter, visibility: Visibility, now: int) -> bool:
+        readable = {
+            target
+            for target, value in visibility.points_to(row)
+            if visibility.reads_one_of(self._served(now), target, value)
+        }
+        return visibility.may_read(row, filter_, readable)
+
+    def _served(self, now: int) -> Iterator[Stored]:
+        return (row for row in self._rows.values() if not _is_expired(row, now))
+
+    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
+        self._must_be_open()
+        return sum(
+            not _is_expired(row, now)
+            and any(
+                filter_.matches(row.event)
+                and self._may_read(row, filter_, visibility, now)
+                and self._contains(row, filter_)
+                for filter_ in filters
+            )
+            for row in self._rows.values()
+        )
+
+    async def authors(
+        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+    ) -> Sequence[bytes] | None:
+        rows = self._answer(
+            filter_, visibility, limit=len(self._rows), upto=self._head, now=now, after=None
+        )
+        keys = {bytes.fromhex(row.event.pubkey) for row in rows}
+        return sorted(keys) if len(keys) <= at_most else None
+
+    async def items(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int | None,
+        upto: int,
+        now: int,
+        at_most: int,
+    ) -> Items | None:
+        newest = len(self._rows) if limit is None else limit
+        rows = self._answer(filter_, visibility, limit=newest, upto=upto, now=now, after=None)
+        if len(rows) > at_most:
+            return None
+        found = sorted((row.event.created_at, bytes.fromhex(row.event.id)) for row in rows)
+        return Items(array("Q", [at for at, _ in found]), b"".join(id_ for _, id_ in found))
+
+    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
+        if rules != self._rules:
+            self._texts, self._indexed, self._rules = {}, 0, rules
+        rows = await self.since(self._indexed, limit)
+        for row in rows:
+            text = text_of(row.event)
+            if text is not None:
+                self._texts[row.seq] = searchable(text)
+        self._indexed = rows[-1].seq if len(rows) == limit else self._head
+        return self._indexed
+
+    async def tidy_index(self, now: int) -> bool:
+        self._must_be_open()
+        return False
+
+    async def search(
+        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+    ) -> Sequence[int]:
+        search = search_from(filter_.search or "")
+        if search is None:
+            return []
+        rows = self._answer(
+            filter_, visibility, limit=len(self._rows), upto=upto, now=now, after=None
+        )
+        rows = [row for row in rows if self._contains(row, filter_)]
+        with closing(FtsMatcher()) as reading:
+            scores = {row.seq: reading.score(self._texts[row.seq], search) for row in rows}
+        # Sorting is stable: equals stay newest first.
+        rows.sort(key=lambda row: -scores[row.seq])
+        return [row.seq for row in rows][:limit]
+
+    def _contains(self, row: Stored, filter_: Filter) -> bool:
+        """What the filter's `search` asks for."""
+        search = search_from(filter_.search or "")
+        if search is None:
+            return True
+        text = self._texts.get(row.seq)
+        with closing(FtsMatcher()) as reading:
+            return text is not None and reading.contains(text, search)
+
+    async def rows(
+        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+    ) -> tuple[Sequence[bytes], int]:
+        self._must_be_open()
+        raws: list[bytes] = []
+        for looked_at, seq in enumerate(seqs):
+            if sum(map(len, raws)) >= PAGE_BYTES:
+                return raws, looked_at
+            row = self._rows.get(seq)
+            if (
+                row is not None
+                and not _is_expired(row, now)
+                and self._may_read(row, filter_, visibility, now)
+            ):
+                raws.append(row.event.raw)
+        return raws, len(seqs)
+
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        self._must_be_open()
+        sizes: dict[int | str | None, Size] = {}
+        for row in self._rows.values():
+            of = _line_of(row, by)
+            sizes[of] = sizes.get(of, Size()).plus(Size(1, len(row.event.raw)))
+        lines = [Sized(of, size) for of, size in sizes.items()]
+        # Lines of one size in the order of their names, those of no group first.
+        lines.sort(key=lambda line: (-line.size.bytes, line.of is not None, line.of))
+        return lines[:limit]
+
+    async def management(self) -> Management:
+        self._must_be_open()
+        return self._management
+
+    async def expired(self, now: int, limit: int) -> Sequence[str]:
+        self._must_be_open()
+        return [row.event.id for row in self._rows.values() if _is_expired(row, now)][:limit]
+
+    async def overdue(
+        self,
+        rule: SweepRule,
+        spared: Sequence[Match],
+        *,
+        now: int,
+        seen: Seen | None,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> Sequence[int]:
+        self._must_be_open()
+        rows = overdue(self._rows.values(), rule, spared, _NO_GROUPS, now)
+        left = [row.seq for row in rows if after is None or in_sweeping_order(row) > after]
+        return left[:limit]
+
+    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+        self._must_be_open()
+        return [self._rows[seq] for seq in seqs if seq in self._rows]
+
+    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+        self._must_be_open()
+        rows = [row for row in self._served(now) if filter_.matches(row.event)]
+        return sorted(rows, key=lambda row: _order(_place(row)))[:limit]
+
+    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
+        self._must_be_open()
+        return [self._rows[key] for key in sorted(self._rows) if key > seq][:limit]
+
+    async def head(self) -> int:
+        self._must_be_open()
+        return self._head
+
+    def committed(self) -> int:
+        return self._head
+
+    async def is_writable(self) -> bool:
+        self._must_be_open()
+        return True
+
+    async def close(self) -> None:
+        self._is_open = False
+
+    def _must_be_open(self) -> None:
+        if not self._is_open:
+            raise StoreFault("the store is closed")
+
+
+def _place(row: Stored) -> Place:
+    # What a store with 64-bit keys can keep of an id; seq decides between ids that begin alike.
+    tie = int.from_bytes(bytes.fromhex(row.event.id[:16])) - 2**63
+    return Place(row.event.created_at, tie, row.seq)
+
+
+def _order(place: Place) -> tuple[int, int, int]:
+    return -place.created_at, place.tie, place.seq
+
+
+def _is_expired(row: Stored, now: int) -> bool:
+    return row.expires_at is not None and row.expires_at <= now
+
+
+def _group_of(row: Stored) -> str | None:
+    """None also for a name of no letters: no group has it."""
+    return row.group or None
+
+
+def _line_of(row: Stored, by: SizedBy) -> int | str | None:
+    match by:
+        case SizedBy.KIND:
+            return row.event.kind
+        case SizedBy.AUTHOR:
+            return row.event.pubkey
+        case SizedBy.GROUP:
+            return _group_of(row)
+        case _:
+            assert_never(by)
+
+
+def _puts_one_of(pubkeys: Set[str], event: Event) -> bool:
+    return event.kind == kinds.PUT_USER and not pubkeys.isdisjoint(event.tag_values("p"))
+
+
+def _is_content(row: Stored) -> bool:
+    """Something that people wrote into a group, not what says that there is one (Z-03)."""
+    return row.event.kind not in kinds.GROUP_RECORDS and row.event.kind not in kinds.GROUP_STATE

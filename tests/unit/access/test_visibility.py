@@ -1,0 +1,411 @@
+"""relay/access/visibility.py with the packaged rules: who reads what. NIPS.md N29-90…105, N59,
+N46-03.
+
+The den is private, the attic hidden, tea is for everybody, and the yard was deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from relay.access.actors import Household, People, is_known, who_writes
+from relay.access.read_rules import Match, ReadRule, Target
+from relay.access.visibility import Viewer, everything_visible, kind_is_guarded, visibility_for
+from relay.errors import Prefix
+from relay.groups.group import Flag, Group, Groups
+from relay.lifecycle.rows import Stored
+from relay.nostr.kinds import KindSet
+from relay.verdict import Who
+from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
+from tests.contract.writing import asked, group_of, unsigned
+from tests.unit.policies.folders import loaded
+
+if TYPE_CHECKING:
+    from relay.access.read_rules import Row
+    from relay.access.visibility import Visibility
+    from relay.nostr.keys import SecretKey
+
+RELAY = person("relay")
+ROBOT = robot.pubkey
+PEOPLE = People(frozenset({owner.pubkey}), frozenset({robot.pubkey}), relay=RELAY.pubkey)
+DEN = (
+    Group("den", flags=frozenset({Flag.PRIVATE}))
+    .with_users({admin.pubkey: ("admin",), alice.pubkey: (), carol.pubkey: ()})
+    .without_users({carol.pubkey}, removed_at=1)
+    .with_request(dave.pubkey, "e" * 64)
+)
+ATTIC = Group("attic", flags=frozenset({Flag.HIDDEN})).with_users({bob.pubkey: ("admin",)})
+TEA = Group("tea").with_users({admin.pubkey: ("admin",), alice.pubkey: ()})
+GROUPS = (
+    Groups()
+    .with_group(DEN)
+    .with_group(ATTIC)
+    .with_group(TEA)
+    .with_group(Group("yard"))
+    .without_group("yard")
+)
+
+# alice: in the den. admin: leads it. carol: was removed from it. dave: asked to join it.
+# bob: in the attic. robot: an agent. stranger: logged in, and nobody. passer: not logged in.
+KEYS: Final[dict[str, SecretKey]] = {
+    "alice": alice,
+    "admin": admin,
+    "carol": carol,
+    "dave": dave,
+    "bob": bob,
+    "owner": owner,
+    "robot": robot,
+    "relay": RELAY,
+    "stranger": stranger,
+}
+ANYONE = frozenset({*KEYS, "passer"})
+OWNERS = frozenset({"owner", "relay"})
+IN_DEN = OWNERS | {"alice", "admin"}
+IN_ATTIC = OWNERS | {"bob"}
+MEMBERS = frozenset({"alice", "admin", "bob"})
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReadRule, ...]:
+    return loaded(tmp_path_factory.mktemp("policies")).read_rules
+
+
+def row(
+    kind: int, *tags: list[str], by: SecretKey = alice, quiet: bool = False, group: str = ""
+) -> Row:
+    event = unsigned(by, kind, tags)
+    return Stored(1, event, group or group_of(event), quiet)
+
+
+def viewer_of(name: str) -> Viewer:
+    return Viewer() if name == "passer" else Viewer(frozenset({KEYS[name].pubkey}))
+
+
+def seen_by(rules: tuple[ReadRule, ...], name: str, groups: Groups = GROUPS) -> Visibility:
+    return visibility_for(viewer_of(name), rules, PEOPLE, groups)
+
+
+def readers_of(
+    rules: tuple[ReadRule, ...], what: Row, groups: Groups = GROUPS, **conditions: object
+) -> frozenset[str]:
+    filter_ = asked(**conditions)
+    return frozenset(
+        name for name in ANYONE if seen_by(rules, name, groups).may_read(what, filter_)
+    )
+
+
+P_CAROL, P_ALICE = ["p", carol.pubkey], ["p", alice.pubkey]
+H_DEN, H_ATTIC, H_TEA, H_YARD = (["h", name] for name in ("den", "attic", "tea", "yard"))
+
+
+@pytest.mark.parametrize(
+    ("what", "readers"),
+    [
+        # outside groups
+        (row(1), ANYONE),
+        (row(0, by=bob), ANYONE),
+        # a public group: N29-99
+        (row(9, H_TEA), ANYONE),
+        (row(39002, ["d", "tea"], by=RELAY), ANYONE),
+        (row(9000, H_TEA, P_CAROL), ANYONE),
+        (row(9021, H_TEA, by=dave), OWNERS | {"admin", "dave"}),
+        (row(9009, H_TEA, ["code", "sesame-1"], by=admin), OWNERS | {"admin"}),
+        (row(1984, H_TEA), OWNERS | {"admin", "alice"}),
+        # a private one: N29-90, N29-98; own messages of a removed member: N29-96, Z-09
+        (row(9, H_DEN), IN_DEN),
+        (row(9, H_DEN, P_CAROL, by=carol), IN_DEN),
+        (row(20001, H_DEN, P_CAROL), IN_DEN),
+        (row(30023, H_DEN, ["d", "x"]), IN_DEN),
+        (row(9002, H_DEN, by=admin), IN_DEN),
+        (row(39000, ["d", "den"], by=RELAY), ANYONE),
+        (row(39003, ["d", "den"], by=RELAY), ANYONE),
+        (row(39001, ["d", "den"], P_CAROL, by=RELAY), IN_DEN),
+        (row(39002, ["d", "den"], P_CAROL, by=RELAY), IN_DEN),
+        (row(9000, H_DEN, P_CAROL, by=admin), IN_DEN | {"carol"}),
+        (row(9001, H_DEN, P_CAROL, by=admin), IN_DEN | {"carol"}),
+        (row(9000, H_DEN, P_ALICE, by=carol), IN_DEN),
+        (row(9021, H_DEN, by=dave), OWNERS | {"admin", "dave"}),
+        (row(9022, H_DEN, by=carol), IN_DEN | {"carol"}),
+        (row(9009, H_DEN, ["code", "sesame-1"], by=alice), OWNERS | {"admin"}),
+        (row(1984, H_DEN, by=alice), IN_DEN),
+        (row(1984, H_DEN, by=carol), OWNERS | {"admin"}),
+        # a hidden one: N29-97, Z-02; who was removed may know it: N29-72
+        (row(9, H_ATTIC, by=bob), IN_ATTIC),
+        (row(39000, ["d", "attic"], by=RELAY), IN_ATTIC),
+        (row(39003, ["d", "attic"], by=RELAY), IN_ATTIC),
+        (row(39002, ["d", "attic"], by=RELAY), IN_ATTIC),
+        (row(9001, H_ATTIC, P_CAROL, by=bob), IN_ATTIC | {"carol"}),
+        # a deleted one: N29-124
+        (row(9007, H_YARD, by=admin), OWNERS),
+        (row(9008, H_YARD, P_CAROL, by=admin), OWNERS),
+        (row(9001, H_YARD, P_CAROL, by=admin), OWNERS),
+        (row(9, ["h", "never made"]), OWNERS),
+        # deletions: N29-104
+        (row(5, ["e", "e" * 64]), ANYONE),
+        (row(5, ["e", "e" * 64], quiet=True), OWNERS | {"alice"}),
+        (row(5, ["e", "e" * 64], by=carol, quiet=True, group="den"), IN_DEN),
+        (row(5, H_TEA, by=carol, quiet=True), OWNERS | {"alice", "admin", "carol"}),
+        # wraps and messages, owners not excepted: N59-03, N59-11, N59-12, N29-102
+        (row(1059, P_CAROL, by=stranger), frozenset({"carol"})),
+        (row(21059, P_CAROL, P_ALICE, by=stranger), frozenset({"carol", "alice"})),
+        (row(1059, P_CAROL, H_DEN), frozenset()),
+        (row(4, P_CAROL), frozenset({"alice", "carol"})),
+        # memory: MEMORY.md 0.4
+        (row(30078, ["d", "snowclaw:config:x"], by=owner), OWNERS | {"robot"}),
+        (row(30078, ["d", "snowclaw:config:x"], H_DEN, by=owner), OWNERS | {"robot"}),
+        (row(30078, ["d", "snowclaw:memory:npub:x"], by=robot), OWNERS | {"robot"}),
+        (row(30078, ["d", "snowclaw:memory:group:x"], H_DEN, by=robot), IN_DEN),
+        (row(30078, ["d", "snowclaw:memory:group:x"], H_TEA, by=robot), IN_DEN | {"robot"}),
+        (row(30078, ["d", "my settings"]), frozenset({"alice"})),
+        (row(30093, ["d", "x"], by=robot), OWNERS | {"robot"}),
+        (row(30093, ["d", "x"], H_DEN, by=robot), IN_DEN),
+        (row(78, ["d", "anamnesis:memory:x"], by=robot), OWNERS | MEMBERS | {"robot"}),
+        (
+            row(31234, ["visibility", "personal"], ["scope", carol.pubkey], by=robot),
+            OWNERS | {"robot", "carol"},
+        ),
+    ],
+)
+def test_a_row_is_read_by(rules: tuple[ReadRule, ...], what: Row, readers: frozenset[str]) -> None:
+    assert readers_of(rules, what) == readers
+
+
+def test_whoever_is_added_reads_and_whoever_is_removed_does_not(
+    rules: tuple[ReadRule, ...],
+) -> None:
+    """N29-94, N29-95, N29-101: membership and flags of this moment, nothing else."""
+    chat = row(9, H_DEN)
+    den = DEN.with_users({dave.pubkey: ()}).without_users({alice.pubkey}, removed_at=2)
+    assert readers_of(rules, chat, GROUPS.with_group(den)) == OWNERS | {"admin", "dave"}
+    assert readers_of(rules, chat, GROUPS.with_group(replace(DEN, flags=frozenset()))) == ANYONE
+    shut = GROUPS.with_group(replace(TEA, flags=frozenset({Flag.PRIVATE})))
+    assert readers_of(rules, row(9, H_TEA), shut) == IN_DEN
+
+
+def test_several_keys_read_what_each_of_them_may(rules: tuple[ReadRule, ...]) -> None:
+    """N42-07: all count together, also two that only together make up a reader."""
+    both = Viewer(frozenset({alice.pubkey, bob.pubkey}))
+    seen = visibility_for(both, rules, PEOPLE, GROUPS)
+    assert all(seen.may_read(row(9, h, by=carol), None) for h in (H_DEN, H_ATTIC))
+
+
+def test_some_rows_are_given_only_to_a_filter_that_names_one_of_its_keys(
+    rules: tuple[ReadRule, ...],
+) -> None:
+    """N46-03, D-32 `only_by`: no firehose of calls to signers, not even for the owner."""
+    call = row(24133, P_CAROL, by=stranger)
+    assert readers_of(rules, call, kinds=[24133]) == frozenset()
+    assert readers_of(rules, call, tag_p=[carol.pubkey]) == ANYONE
+    assert readers_of(rules, call, authors=[stranger.pubkey]) == ANYONE
+    sealed = row(1080, by=stranger)
+    assert readers_of(rules, sealed, kinds=[1080]) == frozenset()
+    assert readers_of(rules, sealed, authors=[stranger.pubkey]) == OWNERS | MEMBERS | {"robot"}
+    assert readers_of(rules, sealed, ids=[sealed.event.id]) == OWNERS | MEMBERS | {"robot"}
+    assert not seen_by(rules, "owner").may_read(call, None)
+
+
+@pytest.mark.proves("A-20")
+def test_a_trusted_connection_reads_aman_memory_and_no_more(rules: tuple[ReadRule, ...]) -> None:
+    """A-20."""
+    indexer = visibility_for(Viewer(trusted=True), rules, PEOPLE, GROUPS)
+    assert indexer.may_read(row(30093, ["d", "x"], by=robot), None)
+    assert not indexer.may_read(row(30093, ["d", "x"], H_DEN, by=robot), None)
+    assert not indexer.may_read(row(30078, ["d", "x"]), None)
+
+
+def test_a_household_keeps_its_memory_to_itself(rules: tuple[ReadRule, ...]) -> None:
+    """DESIGN §5: `owner` and `agent` of a row by one of its keys are those of that household."""
+    home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
+    people = replace(PEOPLE, households=(home,))
+    readers = {
+        name
+        for name in ANYONE
+        if visibility_for(viewer_of(name), rules, people, GROUPS).may_read(
+            row(30093, ["d", "x"], by=carol), None
+        )
+    }
+    assert readers == OWNERS | {"carol", "dave"}
+
+
+def test_agents_of_the_relay_are_no_agents_of_a_household() -> None:
+    """DESIGN §5: of a household's rows `agent` are its own, though plain owners read all."""
+    home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
+    people = replace(PEOPLE, households=(home,))
+    rules = (ReadRule("r", Match(), frozenset({Who.OWNER, Who.AGENT})),)
+
+    def readers(by: SecretKey) -> set[str]:
+        return {
+            name
+            for name in ANYONE
+            if visibility_for(viewer_of(name), rules, people, GROUPS).may_read(row(1, by=by), None)
+        }
+
+    assert readers(carol) == readers(dave) == OWNERS | {"carol", "dave"}
+    assert readers(alice) == OWNERS | {"robot"}
+
+
+def test_the_owner_of_a_household_leads_no_group_by_that() -> None:
+    home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
+    people = replace(PEOPLE, households=(home,))
+    group = GROUPS.by_id["tea"]
+    assert Who.OWNER in who_writes(dave.pubkey, people, GROUPS, group)
+    assert Who.ADMIN not in who_writes(dave.pubkey, people, GROUPS, group)
+    assert Who.AGENT in who_writes(carol.pubkey, people, GROUPS, None)
+    assert Who.KNOWN in who_writes(carol.pubkey, people, GROUPS, None)
+
+
+def test_the_relay_itself_sees_everything() -> None:
+    seen = everything_visible(PEOPLE, GROUPS)
+    assert all(seen.may_read(row(kind, H_ATTIC, P_CAROL), None) for kind in (4, 9, 1059, 24133))
+    assert seen.gate([asked(kinds=[1059])]) is None
+
+
+# the gate ----------------------------------------------------------------------------------------
+
+AUTH, NO = Prefix.AUTH_REQUIRED, Prefix.RESTRICTED
+
+
+@pytest.mark.parametrize(
+    ("name", "conditions", "word"),
+    [
+        # N29-92: only private groups that this reader cannot read
+        ("passer", {"tag_h": ["den"]}, AUTH),
+        ("stranger", {"tag_h": ["den"], "limit": 0}, NO),
+        ("stranger", {"tag_h": ["den", "attic"], "kinds": [9]}, NO),
+        ("alice", {"tag_h": ["den"]}, None),
+        ("passer", {"tag_h": ["tea"]}, None),
+        ("stranger", {"tag_h": ["den", "tea"]}, None),
+        ("carol", {"tag_h": ["den"]}, None),
+        ("dave", {"tag_h": ["den"]}, None),
+        ("bob", {"tag_h": ["den"]}, NO),
+        ("robot", {"tag_h": ["den"]}, None),
+        ("owner", {"tag_h": ["den", "attic"]}, None),
+        ("relay", {"tag_h": ["attic"]}, None),
+        # N29-105: by id or by nothing at all it is not refused, and gives nothing
+        ("passer", {"ids": ["e" * 64]}, None),
+        ("passer", {}, None),
+        ("passer", {"tag_d": ["attic"], "kinds": [39000]}, None),
+        # N59-04
+        ("passer", {"kinds": [1059]}, AUTH),
+        ("carol", {"kinds": [1059, 21059]}, None),
+        ("carol", {"kinds": [1059], "tag_p": [carol.pubkey]}, None),
+        ("carol", {"kinds": [1059], "tag_p": [alice.pubkey]}, NO),
+        ("passer", {"kinds": [1059, 1]}, None),
+        ("carol", {"kinds": [4], "authors": [alice.pubkey]}, None),
+        ("carol", {"kinds": [4], "authors": [alice.pubkey], "tag_p": [bob.pubkey]}, NO),
+        # G-18, G-19
+        ("passer", {"kinds": [30078]}, AUTH),
+        ("passer", {"kinds": [30093, 1988]}, AUTH),
+        ("alice", {"kinds": [30078], "tag_d": ["snowclaw:config:"]}, NO),
+        ("robot", {"kinds": [30078], "tag_d": ["snowclaw:config:"]}, None),
+        ("alice", {"kinds": [30078]}, None),
+        # as its entry: who can read no entry can read nothing that is said of one
+        ("passer", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"]}, AUTH),
+        ("stranger", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"], "authors": [ROBOT]}, NO),
+        ("alice", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"], "authors": [ROBOT]}, None),
+        # what nothing can match, and what is too much to look at closely
+        ("passer", {"kinds": [1059], "ids": []}, None),
+        ("passer", {"kinds": [1059, *range(30000, 30300)]}, None),
+    ],
+)
+def test_a_query_that_can_give_nothing_is_closed(
+    rules: tuple[ReadRule, ...], name: str, conditions: dict[str, object], word: Prefix | None
+) -> None:
+    reject = seen_by(rules, name).gate([asked(**conditions)])
+    assert (None if reject is None else reject.prefix) == word
+
+
+def test_a_query_stays_open_while_a_target_could_be_read() -> None:
+    like = ReadRule(
+        "like", Match(KindSet.of(7)), frozenset({Who.TARGET}), target=Target(frozenset({1}), "e")
+    )
+    shut = ReadRule("shut", Match(KindSet.of(1)), frozenset({Who.OWNER}))
+    reactions = asked(kinds=[7])
+    assert seen_by((like,), "passer").gate([reactions]) is None
+    assert seen_by((like, shut), "owner").gate([reactions]) is None
+    refused = seen_by((like, shut), "alice").gate([reactions])
+    assert refused is not None
+    assert refused.prefix is NO
+    # One that leads on is no way in.
+    around = ReadRule(
+        "around", Match(KindSet.of(1)), frozenset({Who.TARGET}), target=Target(frozenset({7}), "e")
+    )
+    assert seen_by((like, around), "owner").gate([reactions]) is not None
+
+
+@pytest.mark.parametrize("name", ["passer", "stranger", "alice"])
+@pytest.mark.parametrize("kinds", [None, [9], [9021], [5, 9000]])
+def test_a_hidden_group_answers_as_one_that_was_never_made(
+    rules: tuple[ReadRule, ...], name: str, kinds: list[int] | None
+) -> None:
+    """N29-93, Z-02: word and text alike, deleted ones too."""
+    more = {} if kinds is None else {"kinds": kinds}
+    gate = seen_by(rules, name).gate
+    hidden, never, deleted = (
+        gate([asked(tag_h=[group], **more)]) for group in ("attic", "never made", "yard")
+    )
+    assert hidden is not None
+    assert hidden == never == deleted
+
+
+def test_one_filter_with_an_answer_keeps_the_query_open(rules: tuple[ReadRule, ...]) -> None:
+    """Contract §7: a wider REQ gets what it may read, without a word about the rest."""
+    gate = seen_by(rules, "passer").gate
+    closed, open_ = asked(kinds=[30093]), asked(kinds=[1])
+    assert gate([closed, open_]) is None
+    assert gate([]) is None
+    refusal = gate([closed, asked(tag_h=["den"])])
+    assert refusal is not None
+    assert (refusal.prefix, refusal.text) == (AUTH, "memory needs authentication")
+
+
+@pytest.mark.proves("G-18")
+@pytest.mark.parametrize("group", ["den", "attic", "never made"])
+def test_memory_needs_authentication_whatever_group_is_named(
+    rules: tuple[ReadRule, ...], group: str
+) -> None:
+    gate = seen_by(rules, "passer").gate
+    memory = gate([asked(kinds=[30078, 30093], tag_h=[group])])
+    chat = gate([asked(kinds=[9, 30093], tag_h=[group])])
+    assert memory is not None
+    assert chat is not None
+    assert (memory.prefix, memory.text) == (AUTH, "memory needs authentication")
+    assert (chat.prefix, chat.text) == (AUTH, "this group is for its members")
+
+
+# who writes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("who", "group", "words"),
+    [
+        (stranger, None, set()),
+        (alice, None, {Who.MEMBER, Who.KNOWN}),
+        (alice, DEN, {Who.MEMBER, Who.KNOWN, Who.INSIDER}),
+        (alice, ATTIC, {Who.MEMBER, Who.KNOWN}),
+        (admin, DEN, {Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN}),
+        (carol, DEN, set()),
+        (robot, ATTIC, {Who.AGENT, Who.KNOWN}),
+        (owner, None, {Who.OWNER, Who.KNOWN}),
+        (owner, ATTIC, {Who.OWNER, Who.KNOWN, Who.ADMIN}),
+        (
+            alice,
+            DEN.with_users({alice.pubkey: ("agent",)}),
+            {Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.AGENT},
+        ),
+    ],
+)
+def test_an_author_is(who: SecretKey, group: Group | None, words: set[Who]) -> None:
+    """Contract §5, MEMORY.md 0.1: an agent's role counts in its group, for writing."""
+    assert who_writes(who.pubkey, PEOPLE, GROUPS, group) - {Who.ANYONE, Who.AUTHOR} == words
+    assert is_known(who.pubkey, PEOPLE, GROUPS) is (Who.KNOWN in words)
+
+
+def test_some_kinds_are_guarded_whatever_their_group(rules: tuple[ReadRule, ...]) -> None:
+    """N29-104: what a deletion may not tell about."""
+    assert not any(kind_is_guarded(rules, kind, None) for kind in (1, 9, 30023, 24133))
+    assert all(kind_is_guarded(rules, kind, "x") for kind in (4, 1059, 30078, 30093, 1988, 9021))
+    assert KindSet.of(3, (1, 2), 9).ranges == ((1, 3), (9, 9))

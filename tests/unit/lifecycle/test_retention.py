@@ -1,0 +1,378 @@
+"""What retention rules let go, what holds it, and what stays of it. MEMORY.md A-18, A-19, M-23."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from relay.lifecycle.retention import DAY_S, Hold
+from relay.verdict import Origin
+from relay.write.commands import Purpose, SweepRows, WriteEvent
+from tests.cast import admin, alice, owner, robot
+from tests.unit.home import NOON, STORED, Home, Letter, policy_of, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.storage import Store
+
+OLD = NOON - 1000 * DAY_S
+APP = 'include = ["aman-app"]'
+NOTES = '[[retention]]\nname = "notes"\nmatch = { kinds = [1] }\ndays = 10'
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    async with store_of(request.param) as store:
+        yield store
+
+
+@pytest.fixture
+def house(store: Store) -> Callable[..., Home]:
+    """Makes the relay, with an admin's own rules."""
+    return lambda *rules: Home(store, policy_of("open", *rules))
+
+
+async def contents(home: Home) -> list[str]:
+    return [event.content for event in await home.log()]
+
+
+async def aman(home: Home, kind: int, hk: str, ts: int, content: str) -> Event:
+    d = hk if kind == 30094 else f"{hk}:{ts:064x}"
+    names = {30094: "aman_summary", 30095: "aman_tool_history", 30096: "aman_clear_context"}
+    tags = [["d", d], ["k", names[kind]], ["hk", hk], ["v", "1"], ["ts", str(ts)]]
+    event = robot.sign(kind, tags, content, ts)
+    assert await home.take(event) == [STORED]
+    return event
+
+
+LOOSE = '[memory]\nschema = "off"\n'
+
+
+async def test_what_is_older_than_its_days_goes(house: Callable[..., Home]) -> None:
+    async with house(NOTES) as home:
+        await home.do(alice, 1, content="old", at=NOON - 11 * DAY_S)
+        await home.do(alice, 1, content="young", at=NOON - 9 * DAY_S)
+        await home.do(alice, 7, content="of another kind", at=OLD)
+        assert await home.sweep.once() == 1
+        assert await contents(home) == ["young", "of another kind"]
+        home.now += 2 * DAY_S
+        assert await home.sweep.once() == 1
+        assert await contents(home) == ["of another kind"]
+
+
+async def test_a_second_sweep_finds_nothing(house: Callable[..., Home]) -> None:
+    async with house(APP, NOTES, LOOSE) as home:
+        for ts in range(5):
+            await home.do(alice, 1, at=OLD + ts)
+            await aman(home, 30095, "a", OLD + ts, "{}")
+        assert await home.sweep.once() == 10
+        assert await home.sweep.once() == 0
+
+
+@pytest.mark.proves("G-15")
+async def test_what_nobody_lets_go_stays_for_ever(house: Callable[..., Home]) -> None:
+    async with house(LOOSE) as home:
+        await home.do(alice, 1, at=OLD)
+        for kind in (30094, 30095, 30096):
+            await aman(home, kind, "a", OLD, "{}")
+        assert await home.sweep.once() == 0
+
+
+async def test_never_holds_what_another_rule_lets_go(house: Callable[..., Home]) -> None:
+    kept = '[[retention]]\nname = "t"\nmatch = { kinds = [1], tags = { t = "law" } }\nnever = true'
+    async with house(NOTES, kept) as home:
+        await home.do(alice, 1, ["t", "law"], content="kept", at=OLD)
+        await home.do(alice, 1, content="gone", at=OLD)
+        assert await home.sweep.once() == 1
+        assert await contents(home) == ["kept"]
+
+
+@pytest.mark.proves("A-18")
+async def test_no_clear_goes_before_what_it_clears(house: Callable[..., Home]) -> None:
+    """Its summary was written again under an old `ts`: it is younger than its days."""
+    clears = '[[retention]]\nname = "c"\nmatch = { kinds = [30096] }\ndays = 1'
+    async with house(LOOSE, clears) as home:
+        await aman(home, 30096, "a", OLD, "clear a")
+        await aman(home, 30095, "a", OLD, "cleared")
+        await aman(home, 30096, "b", OLD, "clear b")
+        await aman(home, 30095, "b", OLD + 1, "newer than the clear")
+        await aman(home, 30095, "c", OLD - 1, "of another key")
+        assert await home.sweep.once() == 1
+        assert "clear a" in await contents(home)
+        assert "clear b" not in await contents(home)
+
+
+@pytest.mark.proves("A-18")
+async def test_what_the_same_batch_brings_holds_a_clear_back(house: Callable[..., Home]) -> None:
+    clears = '[[retention]]\nname = "c"\nmatch = { kinds = [30096] }\ndays = 1'
+    async with house(LOOSE, clears) as home:
+        clear = await aman(home, 30096, "a", OLD + 5, "clear")
+        tags = [["d", "a:late"], ["k", "x"], ["hk", "a"], ["v", "1"], ["ts", str(OLD)]]
+        late, letter = robot.sign(30095, tags, "late", OLD), Letter()
+        loop = asyncio.get_running_loop()
+        rows = await home.store.since(0, 10)
+        sweeping = SweepRows(rows, home.policy.sweeps, Purpose.SWEEP, loop.create_future())
+        home.ingest._lane.put(WriteEvent(late, letter, Origin.WIRE))
+        home.ingest.sweep(sweeping)
+        assert await letter.answer == STORED
+        assert await sweeping.done
+        assert sweeping.held == {Hold.NOT_FIRST: 1}
+        assert clear.id in [event.id for event in await home.log()]
+
+
+@pytest.mark.proves("A-18")
+async def test_the_numbers_of_the_app_are_a_file_to_include(house: Callable[..., Home]) -> None:
+    async with house(APP, LOOSE) as home:
+        for days, kind, hk in [
+            (31, 30094, "old"),
+            (29, 30094, "new"),
+            (15, 30095, "old"),
+            (13, 30095, "new"),
+            (31, 30096, "old"),
+            (29, 30096, "new"),
+        ]:
+            await aman(home, kind, hk, NOON - days * DAY_S, f"{kind} {hk}")
+        assert await home.sweep.once() == 3
+        assert sorted(await contents(home)) == ["30094 new", "30095 new", "30096 new"]
+        for number in range(210):
+            await aman(home, 30095, "many", NOON - 1000 + number, str(number))
+        assert await home.sweep.once() == 10
+        left = await contents(home)
+        assert "9" not in left
+        assert "10" in left
+
+
+async def test_what_waits_goes_in_the_same_round_after_it(house: Callable[..., Home]) -> None:
+    async with house(APP, LOOSE) as home:
+        for kind in (30096, 30094, 30095):
+            await aman(home, kind, "a", OLD, "{}")
+        kinds = [
+            row.event.kind
+            async for swept in home.sweep.by_rules(Purpose.SWEEP)
+            for row in swept.gone
+        ]
+        assert kinds[-1] == 30096
+        assert sorted(kinds) == [30094, 30095, 30096]
+
+
+async def test_a_trial_takes_nothing(house: Callable[..., Home]) -> None:
+    async with house(NOTES) as home:
+        note = await home.do(alice, 1, at=OLD)
+        swept = [one async for one in home.sweep.by_rules(Purpose.TRIAL)]
+        assert [row.event.id for one in swept for row in one.gone] == [note.id]
+        assert await home.sweep.once() == 1
+
+
+async def told(home: Home, purpose: Purpose) -> list[tuple[str, int | None, int]]:
+    """Rule, kind and number of rows of each line of a sweep that somebody asked for."""
+    return [
+        (line.rule, line.kind, line.events)
+        async for lines in home.sweep.asked(purpose)
+        for line in lines
+    ]
+
+
+async def test_what_two_rules_let_go_is_told_once(house: Callable[..., Home]) -> None:
+    few = NOTES.replace("notes", "few").replace("days = 10", 'count = { per = "author", max = 1 }')
+    async with house(f"{NOTES}\n{few}") as home:
+        for _ in range(3):
+            await home.do(alice, 1, at=OLD)
+        assert sum(events for _, _, events in await told(home, Purpose.TRIAL)) == 3
+        assert sum(events for _, _, events in await told(home, Purpose.SWEEP)) == 3
+
+
+@pytest.mark.proves("N40-04")
+async def test_what_has_expired_is_told_and_goes_with_a_sweep(house: Callable[..., Home]) -> None:
+    async with house(NOTES) as home:
+        await home.do(alice, 7, ["expiration", str(home.now + 5)])
+        await home.do(alice, 1, ["expiration", str(home.now + 5)], at=OLD)
+        home.now += 5
+        assert await told(home, Purpose.TRIAL) == [("expiration", 1, 1), ("expiration", 7, 1)]
+        assert await told(home, Purpose.SWEEP) == [("expiration", 1, 1), ("expiration", 7, 1)]
+        assert await told(home, Purpose.TRIAL) == []
+
+
+@pytest.mark.proves("G-15")
+async def test_a_sweep_that_was_asked_for_is_logged_and_counted_like_any_other(
+    house: Callable[..., Home], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(NOTES) as home:
+        await home.do(alice, 1, at=OLD)
+        with caplog.at_level("INFO", "relay.write.sweeper"):
+            await told(home, Purpose.TRIAL)
+            assert caplog.messages == []
+            await told(home, Purpose.SWEEP)
+            assert caplog.messages == ["swept 1 events of kind 1"]
+
+
+async def test_what_a_group_pins_stays_until_it_is_unpinned(house: Callable[..., Home]) -> None:
+    chats = '[[retention]]\nname = "chats"\nmatch = { kinds = [9] }\ndays = 1'
+    async with house(chats) as home:
+        await home.do(admin, 9007, h="tea")
+        note = await home.do(admin, 9, content="pinned", h="tea")
+        await home.do(admin, 9010, ["e", note.id], h="tea")
+        home.now += 3 * DAY_S
+        (swept,) = [one async for one in home.sweep.by_rules(Purpose.TRIAL)]
+        assert swept.held == {Hold.PINNED: 1}
+        assert await home.sweep.once() == 0
+        await home.do(admin, 9010, h="tea")
+        home.now += 3600
+        assert await home.sweep.once() == 1
+        assert await home.rebuilt() == home.groups
+
+
+def observation(kind_of: str, session: str = "s:1", at: int = OLD) -> Event:
+    content = {
+        "session_id": session,
+        "prompt": None,
+        "timestamp": at,
+        "obs_type": kind_of,
+        "source_event": "x",
+        "tool_name": None,
+        "file_path": None,
+        "content": "x",
+        "metadata": None,
+    }
+    text = orjson.dumps(content).decode()
+    d = f"nmem:obs:{session}:{sha256(text.encode()).hexdigest()}"
+    tags = [["d", d], ["s", session], ["t", "nmem"], ["t", f"type:{kind_of}"], ["t", "project:p"]]
+    return robot.sign(78, tags, text, at)
+
+
+def session(summary: object, name: str = "s:1", at: int = OLD) -> Event:
+    content = {
+        "id": name,
+        "project": "p",
+        "started_at": OLD,
+        "ended_at": OLD,
+        "signature": None,
+        "summary": summary,
+    }
+    tags = [["d", f"nmem:session:{name}"], ["s", name], ["t", "nmem"], ["t", "project:p"]]
+    return robot.sign(30078, tags, orjson.dumps(content).decode(), at)
+
+
+def pin(event: Event, by: SecretKey = robot, *, pinned: bool = True, at: int = OLD) -> Event:
+    content = orjson.dumps({"pinned": pinned, "at": at}).decode()
+    tags = [["d", f"nmem:pin:{event.id}"], ["e", event.id]]
+    return by.sign(30078, tags, content, at)
+
+
+@pytest.mark.proves("M-23")
+async def test_an_observation_goes_when_its_session_is_summarised_and_it_is_not_pinned(
+    house: Callable[..., Home],
+) -> None:
+    async with house(LOOSE) as home:
+        read, pinned = observation("file_read"), observation("search")
+        assert await home.take(read, pinned, session(None), pin(pinned, owner)) == [STORED] * 4
+        assert await home.sweep.once() == 0
+        assert await home.take(session({"intent": "x"}, at=OLD + 1)) == [STORED]
+        home.now += 3600
+        assert await home.sweep.once() == 1
+        assert [event.id for event in await home.log() if event.kind == 78] == [pinned.id]
+        assert await home.take(pin(pinned, owner, pinned=False, at=OLD + 9)) == [STORED]
+        home.now += 3600
+        assert await home.sweep.once() == 1
+
+
+@pytest.mark.proves("M-24")
+@pytest.mark.parametrize(
+    ("kind_of", "days"),
+    [
+        ("git_commit", 730),
+        ("file_edit", 365),
+        ("session_clear", 365),
+        ("github", 180),
+        ("task_spawn", 90),
+        ("marker", None),
+        ("something_else", None),
+    ],
+)
+async def test_each_type_of_observation_has_its_days(
+    house: Callable[..., Home], kind_of: str, days: int | None
+) -> None:
+    async with house(LOOSE) as home:
+        age = 3000 if days is None else days
+        old = observation(kind_of, at=NOON - age * DAY_S - 1)
+        edge = observation(kind_of, at=NOON - age * DAY_S + 60)
+        assert await home.take(old, edge, session({"intent": "x"})) == [STORED] * 3
+        assert await home.sweep.once() == (0 if days is None else 1)
+
+
+@pytest.mark.proves("M-24")
+async def test_the_days_of_observations_are_a_setting(house: Callable[..., Home]) -> None:
+    days = "[memory.nmem]\nretention_days = { marker = 5, file_read = 0 }\n"
+    async with house(LOOSE, days) as home:
+        gone, kept = observation("marker"), observation("file_read")
+        assert await home.take(gone, kept, session({"intent": "x"})) == [STORED] * 3
+        assert await home.sweep.once() == 1
+        assert kept.id in [event.id for event in await home.log()]
+
+
+async def test_the_sweep_of_observations_can_be_switched_off(house: Callable[..., Home]) -> None:
+    async with house(LOOSE, "[memory.nmem]\nsweep = false\n") as home:
+        assert await home.take(observation("search"), session({"intent": "x"})) == [STORED] * 2
+        assert await home.sweep.once() == 0
+
+
+async def test_older_versions_of_what_went_do_not_come_back(house: Callable[..., Home]) -> None:
+    essays = '[[retention]]\nname = "e"\nmatch = { kinds = [30023] }\ndays = 10'
+    async with house(essays) as home:
+        before = await home.do(alice, 30023, ["d", "x"], at=OLD)
+        await home.do(alice, 30023, ["d", "x"], at=OLD + 1)
+        assert await home.sweep.once() == 1
+        assert await home.take(before) == [(False, "blocked: deleted")]
+        await home.do(alice, 30023, ["d", "x"], at=NOON)
+
+
+async def test_what_was_kept_whole_may_come_again_and_goes_again(
+    house: Callable[..., Home],
+) -> None:
+    async with house(NOTES) as home:
+        note = await home.do(alice, 1, at=OLD)
+        assert await home.sweep.once() == 1
+        assert await home.take(note) == [STORED]
+        assert await home.sweep.once() == 1
+
+
+async def test_other_rules_count_from_the_reload_on(house: Callable[..., Home]) -> None:
+    async with house() as home:
+        await home.do(alice, 1, at=OLD)
+        assert await home.sweep.once() == 0
+        home.state.enforce(policy_of("open", NOTES))
+        assert await home.sweep.once() == 1
+
+
+async def test_a_sweep_found_under_other_rules_takes_nothing(house: Callable[..., Home]) -> None:
+    async with house(NOTES) as home:
+        await home.do(alice, 1, at=OLD)
+        overdue = home.store.overdue
+
+        async def overdue_and_reloaded(*args: object, **more: object) -> object:
+            rows = await overdue(*args, **more)  # type: ignore[arg-type]
+            home.state.enforce(policy_of("open"))
+            return rows
+
+        home.store.overdue = overdue_and_reloaded  # type: ignore[method-assign, assignment]
+        assert await home.sweep.once() == 0
+        assert len(await home.log()) == 1
+
+
+async def test_what_the_state_of_groups_follows_from_never_goes(
+    house: Callable[..., Home],
+) -> None:
+    everything = '[[retention]]\nname = "all"\nmatch = { kinds = ["0-65535"] }\ndays = 1'
+    async with house(everything) as home:
+        await home.do(admin, 9007, h="tea")
+        await home.do(admin, 9, h="tea")
+        await home.do(admin, 9000, ["p", alice.pubkey], h="tea")
+        home.now += 3 * DAY_S
+        assert await home.sweep.once() == 1
+        assert await home.rebuilt() == home.groups

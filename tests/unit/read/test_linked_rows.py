@@ -1,0 +1,352 @@
+"""relay/read/linked_rows.py: what points to another row is sent live to who may read that one just
+then.
+
+MEMORY.md X-22 and §0.4 "as its entry"; contract §7.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.access.visibility import ANONYMOUS, Viewer
+from relay.errors import StoreFault
+from relay.groups.group import Flag
+from relay.observe import Metrics
+from relay.read import linked_rows as targets
+from relay.read.fanout import Subscription
+from relay.read.query import QueryQueue, QueryRunner
+from tests.cast import alice, bob, carol, dave, owner, robot
+from tests.contract.writing import asked, read
+from tests.harness.reference_store import ReferenceStore
+from tests.unit.home import STORED, Home, policy_of, store_of
+from tests.unit.read.test_fanout import Client
+from tests.unit.read.test_query import Client as AskingClient
+from tests.unit.read.test_query import Limits, settled
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+
+HASH = "a" * 64
+POLICY = policy_of(
+    "open",
+    '[groups]\nalways = []\nnew = []\n[memory.anamnesis]\nschema = "off"',
+    f'[[actors.household]]\nname = "bobs"\nowner = "{bob.npub}"\nagents = ["{carol.npub}"]',
+)
+
+
+class UsageCounter(ReferenceStore):
+    """The reference store; counts who looks targets up, and can fail to answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_up = 0
+        self.is_down = False
+
+    async def matching(self, *args: Any, **more: Any) -> Any:
+        self.looked_up += 1
+        if self.is_down:
+            raise StoreFault("the disk is gone")
+        return await super().matching(*args, **more)
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
+    async with store_of(request.param) as store, Home(store, POLICY) as home:
+        await den_is_made(home)
+        yield home
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[tuple[Home, UsageCounter]]:
+    store = UsageCounter()
+    async with Home(store, POLICY) as home:
+        await den_is_made(home)
+        yield home, store
+
+
+async def den_is_made(home: Home) -> None:
+    """A private group of robot, owner and alice; bob leads another."""
+    await home.do(owner, 9007, h="den")
+    await home.do(owner, 9002, ["private"], h="den")
+    await home.do(owner, 9000, ["p", alice.pubkey], h="den")
+    await home.do(owner, 9000, ["p", robot.pubkey], h="den")
+    await home.do(bob, 9007, h="tea")
+    group = home.groups.get("den")
+    assert group is not None
+    assert Flag.PRIVATE in group.flags
+
+
+def entry(home: Home, h: str | None = "den", hashed: str = HASH) -> Event:
+    tags = [["d", f"anamnesis:memory:{hashed}"], ["x", hashed]]
+    return home.made(robot, 78, *tags, h=h, content="{}")
+
+
+def vouch(home: Home, hashed: str = HASH) -> Event:
+    """The next version: a second later."""
+    home.now += 1
+    tags = [["d", f"anamnesis:vouch:{hashed}"], ["x", hashed]]
+    return home.made(robot, 30078, *tags, content="{}")
+
+
+async def sent(home: Home, *events: Event) -> list[tuple[bool, str]]:
+    """Taken and delivered: a batch is decided when the one before it is on its way."""
+    queries = await home.take(*events)
+    await home.take(events[-1])
+    return queries
+
+
+def opens(home: Home, client: Client, *filters: Filter) -> Subscription:
+    """A REQ whose stored rows are still being read."""
+    subscription = Subscription(
+        "s", filters or (asked(),), client, client.outbox, home.store.committed(), max_waiting=100
+    )
+    home.live.open(subscription)
+    return subscription
+
+
+def follows(home: Home, client: Client, *filters: Filter) -> Client:
+    """A REQ that has had its EOSE."""
+    home.live.caught_up(opens(home, client, *filters))
+    return client
+
+
+def kinds_of(client: Client) -> list[int]:
+    return [frame[2]["kind"] for frame in client.frames()]
+
+
+@pytest.mark.proves("X-22", "G-16")
+async def test_what_points_to_a_row_is_sent_to_who_may_read_that_row(home: Home) -> None:
+    await sent(home, entry(home))
+    members, others = follows(home, Client(alice)), follows(home, Client(bob))
+    strangers, owners = follows(home, Client()), follows(home, Client(owner))
+    several = follows(home, Client(bob, alice), asked(tag_x=[HASH]))
+    assert await sent(home, vouch(home)) == [STORED]
+    assert kinds_of(members) == [30078]
+    assert kinds_of(owners) == [30078]
+    assert kinds_of(several) == [30078]
+    assert kinds_of(others) == kinds_of(strangers) == []
+
+
+@pytest.mark.proves("X-22")
+async def test_what_is_said_of_an_entry_of_no_group_goes_to_all_who_belong_here(home: Home) -> None:
+    member, agent, nobody = [follows(home, Client(*who)) for who in ([bob], [carol], [])]
+    assert await sent(home, entry(home, None), vouch(home)) == [STORED] * 2
+    assert kinds_of(member) == [78, 30078]
+    assert kinds_of(nobody) == []
+    # A household's agent reads what its household wrote; as one who is known here, nothing else.
+    assert kinds_of(agent) == []
+
+
+async def test_both_may_come_in_one_batch_in_any_order(home: Home) -> None:
+    member, other = follows(home, Client(alice)), follows(home, Client(bob))
+    assert await sent(home, vouch(home), entry(home)) == [STORED] * 2
+    assert kinds_of(member) == [30078, 78]
+    assert kinds_of(other) == []
+
+
+@pytest.mark.proves("X-22")
+async def test_a_target_that_comes_later_opens_what_is_stored_and_sends_nothing(home: Home) -> None:
+    member = follows(home, Client(alice))
+    said, about = vouch(home), entry(home)
+    assert await sent(home, said) == [STORED]
+    assert kinds_of(member) == []
+    assert await sent(home, about) == [STORED]
+    assert kinds_of(member) == [78]
+    sees = home.state.visibility(member.viewer)
+    assert await read(home.store, asked(kinds=[30078]), sees, now=home.now) == [said.raw]
+    await home.do(robot, 5, ["e", about.id])
+    assert await read(home.store, asked(kinds=[30078]), sees, now=home.now) == []
+    member.frames()
+    assert await sent(home, vouch(home)) == [STORED]
+    assert kinds_of(member) == []
+
+
+async def test_who_left_the_group_of_the_target_stops_receiving_at_once(home: Home) -> None:
+    """G-20."""
+    await sent(home, entry(home))
+    member = follows(home, Client(alice), asked(kinds=[30078]))
+    assert (
+        await sent(
+            home, vouch(home), home.made(owner, 9001, ["p", alice.pubkey], h="den"), vouch(home)
+        )
+        == [STORED] * 3
+    )
+    assert kinds_of(member) == []
+    await home.do(owner, 9000, ["p", alice.pubkey], h="den")
+    assert await sent(home, vouch(home)) == [STORED]
+    assert kinds_of(member) == [30078]
+
+
+async def test_the_store_is_asked_only_for_who_needs_it(ledger: tuple[Home, UsageCounter]) -> None:
+    home, store = ledger
+    await sent(home, entry(home), vouch(home))
+    follows(home, Client(owner))
+    follows(home, Client(robot), asked(kinds=[30078]))
+    follows(home, Client(alice), asked(kinds=[9]), asked(kinds=[30078], until=5))
+    follows(home, Client())
+    await sent(home, vouch(home))
+    await home.do(robot, 30078, ["d", "snowclaw:core:plan"], ["x", HASH], content="{}")
+    await home.do(alice, 9, ["x", HASH], h="den")
+    assert store.looked_up == 0
+    follows(home, Client(alice))
+    follows(home, Client(bob))
+    await sent(home, *[vouch(home, f"{number:064x}") for number in range(20)])
+    assert store.looked_up == 1
+
+
+@pytest.mark.proves("G-16")
+async def test_what_cannot_be_looked_up_goes_to_nobody_who_needs_it(
+    ledger: tuple[Home, UsageCounter],
+) -> None:
+    home, store = ledger
+    await sent(home, entry(home))
+    member, owners = follows(home, Client(alice)), follows(home, Client(owner))
+    store.is_down = True
+    assert await sent(home, vouch(home)) == [STORED]
+    await home.do(alice, 9, h="den")
+    assert kinds_of(member) == [9]
+    assert kinds_of(owners) == [30078, 9]
+    store.is_down = False
+    assert await sent(home, vouch(home)) == [STORED]
+    assert kinds_of(member) == [30078]
+
+
+# while a subscription catches up ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+async def test_what_waited_is_sent_if_its_target_is_still_there(
+    home: Home,
+    is_left: bool,  # noqa: FBT001
+) -> None:
+    about = entry(home)
+    await sent(home, about)
+    member = Client(alice)
+    subscription = opens(home, member, asked(kinds=[9, 30078]))
+    assert await sent(home, vouch(home)) == [STORED]
+    await home.do(alice, 9, h="den")
+    if not is_left:
+        await home.do(robot, 5, ["e", about.id])
+    await home.live.look_again(subscription)
+    home.live.caught_up(subscription)
+    assert kinds_of(member) == ([30078, 9] if is_left else [9])
+
+
+async def test_what_comes_while_targets_are_looked_up_again_waits_too(
+    ledger: tuple[Home, UsageCounter],
+) -> None:
+    home, store = ledger
+    await sent(home, entry(home), entry(home, "den", "b" * 64))
+    member = Client(alice)
+    subscription = opens(home, member, asked(kinds=[30078]))
+    assert await sent(home, vouch(home)) == [STORED]
+    matching = store.matching
+
+    async def and_another(*args: Any, **more: Any) -> Any:
+        store.matching = matching  # type: ignore[method-assign]
+        assert await home.take(vouch(home, "b" * 64)) == [STORED]
+        return await matching(*args, **more)
+
+    store.matching = and_another  # type: ignore[method-assign]
+    await home.live.look_again(subscription)
+    home.live.caught_up(subscription)
+    assert kinds_of(member) == [30078, 30078]
+
+
+class Shelf(ReferenceStore):
+    """The reference store; something happens before a page is read, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_page: Callable[[], Awaitable[object]] | None = None
+
+    def page_now(self, *args: Any, **more: Any) -> Any:
+        if self.before_page is not None:
+            return None  # this would take long
+        return super().page_now(*args, **more)
+
+    async def page(self, *args: Any, **more: Any) -> Any:
+        happens, self.before_page = self.before_page, None
+        if happens is not None:
+            await happens()
+        return await super().page(*args, **more)
+
+
+async def test_a_query_that_is_answered_late_follows_what_waited_when_it_is_sent() -> None:
+    store = Shelf()
+    async with Home(store, POLICY) as home:
+        await den_is_made(home)
+        about = entry(home)
+        await sent(home, about)
+        queries = QueryRunner(
+            store, home.state, home.live, Limits(), clock=lambda: home.now, metrics=Metrics()
+        )
+        client = AskingClient(alice)
+        scans = QueryQueue(queries, client)
+
+        async def meanwhile() -> None:
+            await sent(home, vouch(home))
+            await home.do(alice, 9, h="den", content="said")
+            await home.do(robot, 5, ["e", about.id])
+
+        store.before_page = meanwhile
+        scans.ask("s", (asked(kinds=[9, 30078]),))
+        await settled()
+        assert client.hears() == ["<EOSE>", "said"]
+
+
+# more targets than are held -----------------------------------------------------------------------
+
+
+async def test_of_many_targets_any_one_will_do(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reader is asked for then; nobody is let in or kept out by how many there are."""
+    monkeypatch.setattr(targets, "_AT_ONCE", 3)
+    await sent(home, entry(home))
+    d = ["d", f"anamnesis:memory:{HASH}"]
+    for _ in range(4):  # app records of others that carry the same hash
+        await home.do(bob, 78, ["d", "mine"], ["x", HASH], d, h="tea")
+    member, other = follows(home, Client(alice)), follows(home, Client(dave))
+    leads = follows(home, Client(bob))
+    assert await sent(home, vouch(home)) == [STORED]
+    assert kinds_of(member) == [30078]
+    assert kinds_of(leads) == kinds_of(other) == []
+    await home.do(owner, 9000, ["p", carol.pubkey], h="tea")
+    await home.do(carol, 78, d, ["x", HASH], h="tea")  # an entry of another under the same hash
+    leads.frames()
+    assert await sent(home, vouch(home)) == [STORED]
+    assert kinds_of(member)[-1:] == kinds_of(leads) == [30078]
+    assert 30078 not in kinds_of(other)
+
+
+@pytest.mark.proves("X-22")
+async def test_whoever_carries_the_hash_on_a_row_of_their_own_is_sent_nothing(home: Home) -> None:
+    await sent(home, entry(home))
+    d = ["d", f"anamnesis:memory:{HASH}"]
+    await home.do(bob, 78, ["d", "mine"], ["x", HASH], d)
+    await home.do(bob, 78, ["x", HASH], h="tea")
+    other = follows(home, Client(bob), asked(kinds=[30078]))
+    assert await sent(home, vouch(home)) == [STORED]
+    sees = home.state.visibility(other.viewer)
+    assert await read(home.store, asked(kinds=[30078]), sees, now=home.now) == []
+    assert kinds_of(other) == []
+
+
+async def test_what_was_found_for_other_rights_counts_no_more(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "_AT_ONCE", 1)
+    await sent(home, entry(home), vouch(home))
+    (row,) = [row for row in await home.store.since(0, 99) if row.event.kind == 30078]
+    viewer = Viewer(frozenset({alice.pubkey}))
+    looking = targets.Targets(home.store, home.state, lambda: home.now)
+    found = await looking.pointed([(row, {viewer})])
+    before = home.state.visibility(viewer)
+    assert len(found.readable(row, before)) == 1
+    await home.do(owner, 9001, ["p", alice.pubkey], h="den")
+    assert found.readable(row, home.state.visibility(viewer)) == frozenset()
+    assert found.readable(row, home.state.visibility(ANONYMOUS)) == frozenset()

@@ -1,0 +1,291 @@
+"""relay/read/outbox.py: bounded in bytes, one write a turn. RFC 6455 §5.2, DESIGN §2 step 9."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.read.outbox import Outbox, Turn, frame_head, framed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Sink:
+    """A transport whose client reads only when it is told to."""
+
+    def __init__(self, *, reads: bool = True) -> None:
+        self.writes: list[bytes] = []
+        self.reads = reads
+        self.stuck = 0
+        """Bytes that were written and not read."""
+        self.is_gone = False
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+        if not self.reads:
+            self.stuck += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.stuck
+
+    def is_closing(self) -> bool:
+        return self.is_gone
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return payloads_in(b"".join(self.writes))
+
+
+class Loop:
+    """Has one thing to offer: `call_soon`."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.wrote: list[int] = []
+        """Frames written in each turn."""
+        self.turn = Turn(self.soon.append, self.wrote.append)
+
+    def turns(self) -> None:
+        soon = self.soon[:]
+        self.soon.clear()
+        for call in soon:
+            call()
+
+
+def payloads_in(data: bytes) -> list[bytes]:
+    """As a client reads them: whole, unmasked text frames of the shortest possible header."""
+    found = []
+    while data:
+        assert data[0] == 0x81
+        size, at = data[1], 2
+        if size == 126:
+            (size,), at = struct.unpack_from("!H", data, 2), 4
+            assert size > 125
+        elif size == 127:
+            (size,), at = struct.unpack_from("!Q", data, 2), 10
+            assert size > 65535
+        assert len(data) >= at + size
+        found.append(data[at : at + size])
+        data = data[at + size :]
+    return found
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def sink() -> Sink:
+    return Sink()
+
+
+def outbox_to(
+    sink: Sink,
+    loop: Loop,
+    *,
+    max_bytes: int = 1 << 20,
+    overflow: Callable[[], None] = lambda: pytest.fail("not that much"),
+) -> Outbox:
+    return Outbox(sink, loop.turn, max_bytes=max_bytes, overflow=overflow)
+
+
+# frames ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "head"),
+    [
+        (0, "8100"),
+        (1, "8101"),
+        (125, "817d"),
+        (126, "817e007e"),
+        (127, "817e007f"),
+        (8191, "817e1fff"),
+        (8192, "817e2000"),
+        (65535, "817effff"),
+        (65536, "817f0000000000010000"),
+        (2**32 + 5, "817f0000000100000005"),
+    ],
+)
+def test_the_header_says_how_long_the_payload_is(size: int, head: str) -> None:
+    assert frame_head(size).hex() == head
+
+
+@given(st.lists(st.sampled_from([2, 3, 125, 126, 200, 8191, 8192, 65535, 65536]), max_size=5))
+def test_a_client_reads_what_was_put_in_whatever_way(sizes: list[int]) -> None:
+    loop, sink = Loop(), Sink()
+    outbox = outbox_to(sink, loop)
+    bodies = [bytes([number]) * (size - 2) for number, size in enumerate(sizes)]
+    payloads = [b"<" + body + b">" for body in bodies]
+    for payload in payloads:
+        outbox.put(payload)
+        outbox.put_frame(framed(payload))
+    outbox.put_each(b"<", bodies, b">")
+    assert outbox.backlog >= 3 * sum(sizes)
+    loop.turns()
+    assert sink.payloads == [payload for payload in payloads for _ in range(2)] + payloads
+
+
+# one write a turn --------------------------------------------------------------------------------
+
+
+def test_what_gathers_in_a_turn_is_written_together_and_in_order(sink: Sink, loop: Loop) -> None:
+    """In the order in which they were put; a message costs its system call, not its bytes."""
+    outbox = outbox_to(sink, loop)
+    outbox.put(b"one")
+    outbox.put_each(b"<", [b"two", b"three"], b">")
+    outbox.put_each(b"<", [], b">")
+    outbox.put_frame(framed(b"four"))
+    assert sink.writes == []
+    loop.turns()
+    assert len(sink.writes) == 1
+    assert sink.payloads == [b"one", b"<two>", b"<three>", b"four"]
+    assert loop.wrote == [4]
+
+
+def test_all_outboxes_share_one_call_of_the_loop(sink: Sink, loop: Loop) -> None:
+    other = Sink()
+    first, second = outbox_to(sink, loop), outbox_to(other, loop)
+    for outbox in (first, second, first):
+        outbox.put(b"x")
+    assert len(loop.soon) == 1
+    loop.turns()
+    assert loop.wrote == [3]
+    assert [len(sink.writes), len(other.writes)] == [1, 1]
+    assert [len(sink.payloads), len(other.payloads)] == [2, 1]
+
+
+def test_the_next_turn_writes_again(sink: Sink, loop: Loop) -> None:
+    outbox = outbox_to(sink, loop)
+    outbox.put(b"one")
+    loop.turns()
+    loop.turns()
+    outbox.put(b"two")
+    loop.turns()
+    assert sink.payloads == [b"one", b"two"]
+    assert len(sink.writes) == 2
+
+
+def test_who_flushes_early_writes_nothing_twice(sink: Sink, loop: Loop) -> None:
+    outbox = outbox_to(sink, loop)
+    outbox.put(b"one")
+    outbox.flush()
+    outbox.put(b"two")
+    loop.turns()
+    assert sink.payloads == [b"one", b"two"]
+
+
+# bounds ------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_reads_is_never_too_slow(sink: Sink, loop: Loop) -> None:
+    outbox = outbox_to(sink, loop, max_bytes=100)
+    for _ in range(50):
+        outbox.put(b"x" * 90)
+        loop.turns()
+    assert len(sink.payloads) == 50
+
+
+def test_the_bound_is_in_bytes_and_reaching_it_is_not_over_it(loop: Loop) -> None:
+    told: list[str] = []
+    outbox = outbox_to(Sink(), loop, max_bytes=99, overflow=lambda: told.append("slow"))
+    for _ in range(33):
+        outbox.put(b"x")
+    assert outbox.backlog == 99
+    assert told == []
+    outbox.put(b"x")
+    assert told == ["slow"]
+
+
+def test_what_the_transport_still_holds_counts_too(loop: Loop) -> None:
+    """Queued here and in the transport together."""
+    told: list[str] = []
+    outbox = outbox_to(Sink(reads=False), loop, max_bytes=92, overflow=lambda: told.append("slow"))
+    outbox.put(b"x" * 90)
+    loop.turns()
+    assert outbox.backlog == 92
+    assert told == []
+    outbox.put(b"x" * 20)
+    loop.turns()
+    assert told == ["slow"]
+
+
+def test_a_slow_client_is_told_once(loop: Loop) -> None:
+    """What is over `max_bytes` calls `overflow` once and nothing more is taken."""
+    told: list[str] = []
+
+    def overflow() -> None:
+        told.append("slow")
+        outbox.close()
+
+    sink = Sink(reads=False)
+    outbox = outbox_to(sink, loop, max_bytes=100, overflow=overflow)
+    outbox.put(b"in time")
+    loop.turns()
+    for _ in range(3):
+        outbox.put(b"x" * 60)
+    loop.turns()
+    assert told == ["slow"]
+    assert sink.payloads[:1] == [b"in time"]
+    assert set(sink.payloads[1:]) <= {b"x" * 60}
+
+
+def test_nothing_is_taken_after_the_overflow(loop: Loop) -> None:
+    """What is over `max_bytes` calls `overflow` once and nothing more is taken."""
+    told: list[str] = []
+    outbox = outbox_to(Sink(), loop, max_bytes=100, overflow=lambda: told.append("slow"))
+    for _ in range(4):
+        outbox.put(b"x" * 60)
+    outbox.put_each(b"<", [b"one more"], b">")
+    assert told == ["slow"]
+    assert outbox.backlog == 124
+
+
+# the end -----------------------------------------------------------------------------------------
+
+
+def test_closing_writes_what_has_gathered_and_takes_no_more(sink: Sink, loop: Loop) -> None:
+    outbox = outbox_to(sink, loop)
+    outbox.put(b"goodbye")
+    outbox.close()
+    assert sink.payloads == [b"goodbye"]
+    outbox.put(b"too late")
+    outbox.put_each(b"too ", [b"late"], b"")
+    outbox.put_frame(framed(b"too late"))
+    outbox.flush()
+    outbox.close()
+    loop.turns()
+    assert sink.payloads == [b"goodbye"]
+    assert outbox.closed
+
+
+def test_to_a_client_that_is_gone_nothing_is_written(sink: Sink, loop: Loop) -> None:
+    outbox = outbox_to(sink, loop)
+    outbox.put(b"one")
+    sink.is_gone = True
+    loop.turns()
+    assert sink.writes == []
+    assert loop.wrote == [0]
+    assert outbox.closed
+    outbox.put(b"two")
+    loop.turns()
+    assert outbox.backlog == 0
+
+
+def test_one_client_less_in_a_turn_costs_the_others_nothing(sink: Sink, loop: Loop) -> None:
+    slow = outbox_to(Sink(reads=False), loop, max_bytes=10, overflow=lambda: slow.close())
+    slow.put(b"x" * 8)
+    fast = outbox_to(sink, loop)
+    fast.put(b"x")
+    loop.turns()
+    slow.put(b"x" * 8)
+    fast.put(b"y")
+    loop.turns()
+    assert slow.closed
+    assert sink.payloads == [b"x", b"y"]

@@ -1,0 +1,278 @@
+"""relay/read/query.py and relay/read/fanout.py: a REQ or COUNT with `search`, stored and live.
+NIP-50."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.errors import StoreFault, TooWide
+from relay.memory.search_text import search_text
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.observe import Metrics
+from relay.read.fanout import Fanout
+from relay.read.query import QueryQueue, QueryRunner
+from relay.storage.sqlite.words import FtsMatcher
+from tests.cast import alice, bob, owner
+from tests.unit.policies.folders import loaded
+from tests.unit.read.test_query import Client, House, chat, note, settled
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import Any
+
+    from policies import PolicySet
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+
+TERMS = FilterTerms(search=True)
+
+
+def asked(**conditions: Any) -> Filter:
+    return filter_from({k.replace("tag_", "#"): v for k, v in conditions.items()}, TERMS)
+
+
+class SearchHouse(House):
+    """A house whose searches find everything that is written."""
+
+    def __init__(self, policy: PolicySet) -> None:
+        super().__init__(policy)
+        self.words = FtsMatcher()
+        self.fanout = Fanout(self.state, self.words)
+        self.queries = QueryRunner(
+            self.shelf,
+            self.state,
+            self.fanout,
+            self.limits,
+            clock=lambda: 0,
+            metrics=Metrics(),
+            index=self,
+        )
+        self.keeps_up = True
+        self.between: list[Any] = []
+        self.waited_for: list[int] = []
+
+    async def writes(self, *events: Event) -> None:
+        await super().writes(*events)
+        await self.shelf.index(search_text, "all", 10_000)
+
+    async def reached(self, seq: int) -> bool:
+        self.waited_for.append(seq)
+        await asyncio.sleep(0)
+        for event in self.between:
+            await self.writes(event)
+        self.between = []
+        return self.keeps_up
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicySet:
+    return loaded(tmp_path_factory.mktemp("policies"), actors=f'[actors]\nowners=["{owner.npub}"]')
+
+
+@pytest.fixture
+async def house(policy: PolicySet) -> AsyncIterator[SearchHouse]:
+    house = SearchHouse(policy)
+    yield house
+    house.words.close()
+
+
+# stored ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N50-03")
+async def test_the_best_comes_first_and_the_limit_is_of_the_best(house: SearchHouse) -> None:
+    await house.writes(
+        note("tea with a lot of other words around it", 9), note("tea tea", 1), note("tea", 5)
+    )
+    whole = ["tea tea", "tea", "tea with a lot of other words around it"]
+    assert await house.answered(Client(), asked(search="tea")) == [*whole, "<EOSE>"]
+    assert await house.answered(Client(), asked(search="tea", limit=2)) == [*whole[:2], "<EOSE>"]
+    assert await house.answered(Client(), asked(search="tea", limit=0)) == ["<EOSE>"]
+
+
+@pytest.mark.proves("N50-06")
+async def test_each_search_ranks_on_its_own_and_nothing_comes_twice(house: SearchHouse) -> None:
+    await house.writes(
+        note("green tea", 1), note("tea tea", 2), note("green green leaves", 3), note("coffee", 4)
+    )
+    answer = await house.answered(Client(), asked(search="tea"), asked(search="green"))
+    assert answer == ["tea tea", "green tea", "green green leaves", "<EOSE>"]
+
+
+@pytest.mark.proves("N50-06")
+async def test_other_filters_of_the_req_follow_newest_first(house: SearchHouse) -> None:
+    await house.writes(*[note(f"number {n}", n) for n in range(8)], note("tea 3", 3))
+    answer = await house.answered(Client(), asked(kinds=[1]), asked(search="tea"))
+    assert answer == ["tea 3", *[f"number {n}" for n in reversed(range(8))], "<EOSE>"]
+    answer = await house.answered(
+        Client(), asked(kinds=[1], limit=2), asked(search="tea"), asked(kinds=[1], until=0)
+    )
+    assert answer == ["tea 3", "number 7", "number 6", "number 0", "<EOSE>"]
+
+
+@pytest.mark.proves("N50-07")
+async def test_a_search_that_asks_nothing_is_as_if_absent(house: SearchHouse) -> None:
+    await house.writes(note("a", 1), note("b", 2))
+    assert await house.answered(Client(), asked(search="")) == ["b", "a", "<EOSE>"]
+    assert await house.answered(Client(), asked(search="language:en")) == ["b", "a", "<EOSE>"]
+    assert house.waited_for == []
+
+
+@pytest.mark.proves("N50-09", "N29-90")
+async def test_what_is_hidden_takes_no_places(house: SearchHouse) -> None:
+    await house.writes(chat("tea tea tea tea", 9), note("tea for all", 1), note("more tea", 2))
+    assert await house.answered(Client(bob), asked(search="tea", limit=2)) == [
+        "more tea",
+        "tea for all",
+        "<EOSE>",
+    ]
+    assert await house.counted(Client(bob), asked(search="tea", limit=1)) == {"count": 2}
+    assert await house.counted(Client(alice), asked(search="tea")) == {"count": 3}
+
+
+@pytest.mark.proves("N29-94", "N50-09")
+async def test_who_is_removed_while_it_is_found_does_not_get_it(house: SearchHouse) -> None:
+    await house.writes(chat("tea of the den"), note("tea of all"))
+    search = house.shelf.search
+
+    async def removed_meanwhile(*asked: Any, **more: Any) -> Any:
+        seqs = await search(*asked, **more)
+        await house.removes_alice()
+        return seqs
+
+    house.shelf.search = removed_meanwhile  # type: ignore[method-assign]
+    assert await house.answered(Client(alice), asked(search="tea")) == ["tea of all", "<EOSE>"]
+
+
+async def test_a_search_waits_for_the_rows_that_were_stored_before_it(house: SearchHouse) -> None:
+    await house.writes(note("tea 1"), note("tea 2"))
+    await house.answered(Client(), asked(search="tea"))
+    await house.counted(Client(), asked(search="tea"))
+    assert house.waited_for == [2, 2]
+
+
+async def test_an_index_that_is_behind_is_told(house: SearchHouse) -> None:
+    """Better than an EOSE that says: this is all."""
+    await house.writes(note("tea"))
+    house.keeps_up = False
+    client = Client()
+    assert await house.answered(client, asked(search="tea")) == [
+        "<CLOSED error: the search index is behind, try again in a moment>"
+    ]
+    assert client.closed == ["s"]
+    await house.queries.count(client, "c", (asked(search="tea"),))
+    assert client.hears("c") == [
+        "<CLOSED error: the search index is behind, try again in a moment>"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (TooWide(), "error: this search has to look at too much: add words, kinds or authors"),
+        (StoreFault("disk"), "error: the store cannot answer now, try again later"),
+    ],
+)
+@pytest.mark.proves("N50-10")
+async def test_no_fault_of_the_index_reaches_a_client(
+    house: SearchHouse, fault: Exception, text: str
+) -> None:
+    async def fails(*_: object, **__: object) -> Any:
+        raise fault
+
+    house.shelf.search = house.shelf.count = fails  # type: ignore[method-assign]
+    client = Client()
+    assert await house.answered(client, asked(search="tea")) == [f"<CLOSED {text}>"]
+    await house.queries.count(client, "c", (asked(search="tea"),))
+    assert client.hears("c") == [f"<CLOSED {text}>"]
+    assert house.queries.open_subscriptions == 0
+
+
+async def test_a_long_answer_comes_in_pages(house: SearchHouse) -> None:
+    await house.writes(*[note(f"tea {n}", n) for n in range(1200)])
+    house.limits.max_limit = house.limits.default_limit = 5000
+    answer = await house.answered(Client(), asked(search="tea"))
+    assert answer == [*[f"tea {n}" for n in reversed(range(1200))], "<EOSE>"]
+
+
+# live --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N50-08")
+async def test_a_live_event_matches_by_its_words(house: SearchHouse) -> None:
+    client = Client()
+    QueryQueue(house.queries, client).ask(
+        "s", (asked(search='kettle -broken "green tea"', kinds=[1]),)
+    )
+    await settled()
+    await house.writes(
+        note("the kettles sing of GREEN TEA"),
+        note("kettle, tea that is green"),
+        note("a broken kettle of green tea"),
+        note("kettle of green tea", kind=7),
+        note("nothing"),
+    )
+    assert client.hears() == ["<EOSE>", "the kettles sing of GREEN TEA"]
+
+
+@pytest.mark.proves("N50-08", "N50-11")
+async def test_live_search_finds_what_stored_search_would(house: SearchHouse) -> None:
+    """By the same text: a tag that says encrypted hides an event live too."""
+    client = Client()
+    QueryQueue(house.queries, client).ask("s", (asked(search="tea"),))
+    await settled()
+    await house.writes(
+        note("tea", tags=[["encrypted", "nip44"]]),
+        note("titled", kind=30023, tags=[["title", "tea"]]),
+        note("", kind=1),
+    )
+    assert client.hears() == ["<EOSE>", "titled"]
+
+
+@pytest.mark.proves("N50-08", "N29-90")
+async def test_live_search_shows_nothing_that_may_not_be_read(house: SearchHouse) -> None:
+    member, outsider = Client(alice), Client(bob)
+    for client in (member, outsider):
+        QueryQueue(house.queries, client).ask("s", (asked(search="tea"),))
+    await settled()
+    await house.writes(chat("tea of the den"))
+    assert member.hears() == ["<EOSE>", "tea of the den"]
+    assert outsider.hears() == ["<EOSE>"]
+
+
+@pytest.mark.proves("N50-08")
+async def test_nothing_is_missed_or_doubled_between_stored_and_live(house: SearchHouse) -> None:
+    await house.writes(note("tea before"))
+    house.between = [note("tea meanwhile"), note("coffee meanwhile")]
+    client = Client()
+    QueryQueue(house.queries, client).ask("s", (asked(search="tea"),))
+    await settled()
+    await house.writes(note("tea after"))
+    assert client.hears() == ["tea before", "<EOSE>", "tea meanwhile", "tea after"]
+
+
+@pytest.mark.proves("N50-08")
+async def test_searches_and_other_filters_share_a_subscription(house: SearchHouse) -> None:
+    client = Client()
+    QueryQueue(house.queries, client).ask("s", (asked(search="tea"), asked(authors=[alice.pubkey])))
+    await settled()
+    await house.writes(
+        note("tea by bob"), note("by alice", who=alice), note("tea by alice", who=alice)
+    )
+    assert client.hears() == ["<EOSE>", "tea by bob", "by alice", "tea by alice"]
+
+
+@pytest.mark.proves("N50-08")
+async def test_kinds_that_the_policy_leaves_out_are_not_found_live(
+    house: SearchHouse, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    client = Client()
+    QueryQueue(house.queries, client).ask("s", (asked(search="tea"),))
+    await settled()
+    folder = tmp_path_factory.mktemp("chat-only")
+    house.state.enforce(loaded(folder, search='[search]\nkinds = ["9-12"]'))
+    await house.writes(note("tea", kind=1), note("tea thread", kind=11))
+    assert client.hears() == ["<EOSE>", "tea thread"]

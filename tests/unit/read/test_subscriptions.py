@@ -1,0 +1,234 @@
+"""relay/read/subscriptions.py: from an event's traits to the subscriptions that might match it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.read.subscriptions import Subscriptions
+from tests.cast import alice, bob, carol
+from tests.contract.writing import unsigned
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+
+TERMS = FilterTerms(search=True)
+
+
+@dataclass(eq=True)
+class Reader:
+    """Somebody with filters; two of them may well be equal."""
+
+    filters: tuple[Filter, ...]
+
+    def wants(self, event: Event) -> bool:
+        """The oracle: no index, every filter asked; words are asked for later."""
+        return any(not f.impossible and f.matches(event) for f in self.filters)
+
+
+def asked(**conditions: Any) -> Filter:
+    return filter_from(
+        {key.replace("tag_", "#"): value for key, value in conditions.items()}, TERMS
+    )
+
+
+def reader_of(index: Subscriptions[Reader], *filters: Filter) -> Reader:
+    reader = Reader(filters)
+    index.add(reader, filters)
+    return reader
+
+
+def found(index: Subscriptions[Reader], event: Event) -> set[int]:
+    """Who gets the event, as fan-out finds them: candidates, each confirmed unless sure."""
+    return {
+        id(entry.subscription)
+        for entry in index.candidates(event)
+        if entry.sure or entry.filter.matches(event)
+    }
+
+
+def note(**changes: Any) -> Event:
+    return unsigned(**{"who": alice, **changes})
+
+
+# A world so small that filters and events meet in it often; `t` is a broad name, `e` a narrow one.
+PEOPLE = [alice, bob]
+IDS = ["e" * 64, "f" * 64]
+WORDS = ["x", "snow:", "snow:a"]
+KINDS = [1, 78, 30078]
+pubkeys = st.sampled_from([key.pubkey for key in PEOPLE])
+words = st.lists(st.sampled_from(WORDS), max_size=2)
+events = st.builds(
+    lambda key, kind, tags, at: unsigned(key, kind, tags, at=at),
+    st.sampled_from(PEOPLE),
+    st.sampled_from(KINDS),
+    st.lists(
+        st.tuples(st.sampled_from(["t", "d", "hk"]), st.sampled_from(WORDS))
+        | st.tuples(st.just("e"), st.sampled_from(IDS))
+        | st.tuples(st.just("p"), pubkeys)
+        | st.tuples(st.sampled_from(["t", "d", "e"])),
+        max_size=4,
+    ),
+    st.integers(0, 3),
+)
+EVENTS = st.lists(events, min_size=1, max_size=4)
+
+
+@st.composite
+def filters_about(draw: st.DrawFn, some: list[Event]) -> Filter:
+    lists = {
+        "ids": st.lists(st.sampled_from([event.id for event in some]), max_size=2),
+        "authors": st.lists(pubkeys, max_size=2),
+        "kinds": st.lists(st.sampled_from([*KINDS, 70000]), max_size=2),
+        "since": st.integers(0, 3),
+        "until": st.integers(0, 3),
+        "limit": st.integers(0, 2),
+        "search": st.sampled_from(["", "tea"]),
+        **{f"#{name}": words for name in ("t", "d", "hk")},
+        "#e": st.lists(st.sampled_from(IDS), max_size=2),
+        "#p": st.lists(pubkeys, max_size=2),
+    }
+    names = draw(st.lists(st.sampled_from(sorted(lists)), max_size=3, unique=True))
+    return filter_from({name: draw(lists[name]) for name in names}, TERMS)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(EVENTS, st.data())
+def test_the_index_finds_exactly_those_who_asked(some: list[Event], data: st.DataObject) -> None:
+    """candidates, confirmed, are all subscriptions of which a filter matches; sure ones match."""
+    readers = data.draw(st.lists(st.lists(filters_about(some), max_size=3), max_size=6))
+    index: Subscriptions[Reader] = Subscriptions()
+    everybody = [reader_of(index, *filters) for filters in readers]
+    for event in some:
+        assert found(index, event) == {id(one) for one in everybody if one.wants(event)}
+        for entry in index.candidates(event):
+            assert entry.filter in entry.subscription.filters
+            if entry.sure:
+                assert entry.filter.matches(event)
+
+
+@pytest.mark.slow
+@settings(max_examples=100)
+@given(EVENTS, st.data())
+def test_who_leaves_takes_nothing_of_the_others_along(
+    some: list[Event], data: st.DataObject
+) -> None:
+    readers = data.draw(st.lists(st.lists(filters_about(some), max_size=3), max_size=6))
+    index: Subscriptions[Reader] = Subscriptions()
+    everybody = [reader_of(index, *filters) for filters in readers]
+    order = data.draw(st.permutations(everybody))
+    while order:
+        index.remove(order.pop())
+        assert len(index) == len(order)
+        for event in some:
+            assert found(index, event) == {id(one) for one in order if one.wants(event)}
+    # What it knows of nobody must be nothing: a relay opens and closes millions of these.
+    assert not any(vars(index).values())
+
+
+def test_who_left_is_forgotten() -> None:
+    index: Subscriptions[Reader] = Subscriptions()
+    reader = reader_of(index, asked(kinds=[1]), asked(authors=[alice.pubkey], tag_t=["x"]))
+    remembered = weakref.ref(reader)
+    index.remove(reader)
+    del reader
+    gc.collect()
+    assert remembered() is None
+
+
+def test_removing_a_stranger_changes_nothing() -> None:
+    index: Subscriptions[Reader] = Subscriptions()
+    reader = reader_of(index, asked(kinds=[1]))
+    index.remove(Reader((asked(kinds=[1]),)))
+    assert found(index, note()) == {id(reader)}
+
+
+def test_two_who_ask_the_same_are_two() -> None:
+    """`S` is compared by identity."""
+    index: Subscriptions[Reader] = Subscriptions()
+    one, other = reader_of(index, asked(kinds=[1])), reader_of(index, asked(kinds=[1]))
+    assert one == other
+    assert found(index, note()) == {id(one), id(other)}
+    index.remove(one)
+    assert found(index, note()) == {id(other)}
+
+
+@pytest.mark.parametrize(
+    ("filter_", "sure"),
+    [
+        (asked(), True),
+        (asked(limit=0), True),
+        (asked(kinds=[1, 7]), True),
+        (asked(authors=[alice.pubkey]), True),
+        (asked(tag_e=["e" * 64], limit=3), True),
+        (asked(tag_h=["tea"]), True),
+        (asked(tag_d=["snow:"], kinds=[1]), False),
+        (asked(kinds=[1], authors=[alice.pubkey]), False),
+        (asked(since=0), False),
+        (asked(until=2**40), False),
+        (asked(tag_h=["tea"], tag_e=["e" * 64]), False),
+    ],
+)
+def test_an_entry_whose_trait_is_all_that_it_asks_is_sure(filter_: Filter, *, sure: bool) -> None:
+    event = note(tags=[["h", "tea"], ["e", "e" * 64], ["d", "snow:"]])
+    index: Subscriptions[Reader] = Subscriptions()
+    reader_of(index, filter_)
+    (entry,) = index.candidates(event)
+    assert entry.sure is sure
+
+
+def test_a_d_that_begins_is_looked_for_elsewhere_than_under_d() -> None:
+    """G-09: a prefix is no trait of an event; live matching knows it as stored matching does."""
+    index: Subscriptions[Reader] = Subscriptions()
+    reader = reader_of(index, asked(kinds=[30078], tag_d=["snowclaw:memory:"]))
+    by_author = reader_of(index, asked(kinds=[30078], tag_d=["snowclaw:"], authors=[alice.pubkey]))
+    event = note(kind=30078, tags=[["d", "snowclaw:memory:npub1"]])
+    assert found(index, event) == {id(reader), id(by_author)}
+    assert found(index, note(kind=30078, tags=[["d", "other"]])) == set()
+
+
+@pytest.mark.parametrize(
+    "nothing", [{"ids": []}, {"kinds": []}, {"tag_t": []}, {"authors": [], "kinds": [1]}]
+)
+def test_a_filter_that_nothing_can_match_costs_no_event_a_look(nothing: dict[str, Any]) -> None:
+    """N01-67."""
+    index: Subscriptions[Reader] = Subscriptions()
+    reader = reader_of(index, asked(**nothing))
+    assert list(index.candidates(note())) == []
+    assert len(index) == 1
+    index.remove(reader)
+    assert len(index) == 0
+
+
+def test_an_event_of_many_tags_comes_once_for_each_filter_that_it_meets() -> None:
+    """One subscription may come several times: fan-out sends it once all the same."""
+    index: Subscriptions[Reader] = Subscriptions()
+    reader = reader_of(index, asked(tag_t=["a", "b"]), asked(kinds=[1]), asked(tag_t=["z"]))
+    event = note(tags=[["t", "a"], ["t", "a"], ["t", "b"]])
+    entries = list(index.candidates(event))
+    assert {id(entry.subscription) for entry in entries} == {id(reader)}
+    assert {entry.filter for entry in entries} == set(reader.filters[:2])
+    assert len(entries) == 3
+
+
+def test_few_are_asked_about_an_event_that_few_want() -> None:
+    """Each filter hangs under the narrowest trait that it names."""
+    index: Subscriptions[Reader] = Subscriptions()
+    for number in range(500):
+        reader_of(index, asked(kinds=[1], authors=[f"{number:064x}"]))
+        reader_of(index, asked(kinds=[1], tag_e=[f"{number:064x}"]))
+        reader_of(index, asked(kinds=[1], tag_h=[f"group {number}"]))
+        reader_of(index, asked(authors=[f"{number:064x}"], tag_h=["tea"]))
+        reader_of(index, asked(kinds=[1], ids=[f"{number:064x}"]))
+    mine = reader_of(index, asked(kinds=[1], authors=[carol.pubkey], tag_h=["tea"]))
+    entries = list(index.candidates(note(who=carol, tags=[["h", "tea"], ["e", "a" * 64]])))
+    assert [entry.subscription for entry in entries] == [mine]

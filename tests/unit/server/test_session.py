@@ -1,0 +1,396 @@
+"""relay/server/session.py: a message in, effects out. NIPS.md N01-50…56, N42; contract §6, §7."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from relay.access.visibility import Viewer
+from relay.errors import Invalid, Prefix, Refused
+from relay.nostr import messages
+from relay.nostr.filters import FilterTerms
+from relay.nostr.messages import BadEvent, BadFrame, BadQuery, Publish
+from relay.nostr.nip42 import RelayAddress
+from relay.server.session import (
+    MAX_BAD_FRAMES,
+    MAX_CALLS,
+    MAX_KEYS,
+    MAX_OPEN_BYTES,
+    Ask,
+    CountRows,
+    Drop,
+    Hangup,
+    Reply,
+    Session,
+    Submit,
+    VerifyLogin,
+)
+from relay.write.ingest import BAD_SIGNATURE
+from tests.cast import alice, bob, carol, person, stranger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.server.session import Effect
+
+NOW = 1_800_000_000
+URL = "wss://relay.example/tea"
+HERE = frozenset({RelayAddress("relay.example", None, "/tea")})
+CHALLENGE = "c0ffee"
+TERMS = FilterTerms()
+NOTE = alice.sign(1, [], "tea is ready", NOW)
+
+
+class Client:
+    """Says frames to a session of its own; remembers all that was said back."""
+
+    def __init__(self, *, max_subscriptions: int = 3, trusted: bool = False) -> None:
+        self.session = Session(
+            CHALLENGE, HERE, max_subscriptions=max_subscriptions, trusted=trusted
+        )
+
+    def says(self, *frame: object, now: int = NOW) -> Sequence[Effect]:
+        return self.sends(orjson.dumps(frame), now=now)
+
+    def sends(self, text: bytes, now: int = NOW) -> Sequence[Effect]:
+        return self.session.receive(messages.parse(text, TERMS, 5), now, len(text))
+
+    def publishes(self, event: Event) -> Sequence[Effect]:
+        return self.says("EVENT", orjson.loads(event.raw))
+
+    def asks(self, sub: str, **conditions: object) -> Sequence[Effect]:
+        return self.says("REQ", sub, conditions)
+
+    def logs_in(self, who: SecretKey, **changes: Any) -> Sequence[Effect]:
+        now = changes.pop("now", NOW)
+        return self.says("AUTH", orjson.loads(login(who, **changes).raw), now=now)
+
+    def is_logged_in_as(self, who: SecretKey, **changes: Any) -> None:
+        """As a shell does it: the signature is looked at in between."""
+        (effect,) = self.logs_in(who, **changes)
+        assert isinstance(effect, VerifyLogin)
+        reply = self.session.logged_in(effect.event)
+        assert told([reply]) == [["OK", effect.event.id, True, ""]]
+
+
+def login(
+    who: SecretKey,
+    *,
+    at: int = NOW,
+    kind: int = 22242,
+    challenge: str = CHALLENGE,
+    relay: str = URL,
+) -> Event:
+    return who.sign(kind, [["relay", relay], ["challenge", challenge]], "", at)
+
+
+def told(effects: Sequence[Effect]) -> list[list[Any]]:
+    """The frames among these effects."""
+    return [orjson.loads(effect.payload) for effect in effects if isinstance(effect, Reply)]
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+# messages ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N42-02")
+def test_everybody_is_greeted_with_a_challenge(client: Client) -> None:
+    """N42-02."""
+    assert orjson.loads(client.session.greeting()) == ["AUTH", CHALLENGE]
+
+
+def test_an_event_goes_on_whoever_sends_it(client: Client) -> None:
+    """The policies decide."""
+    (effect,) = client.publishes(NOTE)
+    assert effect == Submit(NOTE)
+
+
+def test_a_query_is_asked_and_stays_open(client: Client) -> None:
+    (effect,) = client.asks("tea", kinds=[9])
+    assert isinstance(effect, Ask)
+    assert effect.sub == "tea"
+    assert [filter_.kinds for filter_ in effect.filters] == [{9}]
+    assert client.session.open == {"tea"}
+
+
+@pytest.mark.proves("N45-05")
+def test_a_count_opens_nothing(client: Client) -> None:
+    """N45-05."""
+    (effect,) = client.says("COUNT", "tea", {"kinds": [9]}, {"kinds": [1]})
+    assert isinstance(effect, CountRows)
+    assert len(effect.filters) == 2
+    assert client.session.open == set()
+
+
+@pytest.mark.proves("N01-56")
+def test_closing_ends_what_is_open_and_is_silent_about_the_rest(client: Client) -> None:
+    """N01-56."""
+    client.asks("tea")
+    assert client.says("CLOSE", "tea") == (Drop("tea"),)
+    assert client.says("CLOSE", "tea") == ()
+    assert client.says("CLOSE", "never opened") == ()
+    assert client.session.open == set()
+
+
+@pytest.mark.proves("N01-54")
+def test_the_same_id_again_replaces_at_once(client: Client) -> None:
+    """N01-54: the old one ends before the new one is asked."""
+    client.asks("tea", kinds=[9])
+    dropped, asked = client.asks("tea", kinds=[1])
+    assert dropped == Drop("tea")
+    assert isinstance(asked, Ask)
+    assert client.session.open == {"tea"}
+
+
+# limits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N11-14")
+def test_one_subscription_too_many_is_refused_and_the_others_stay(client: Client) -> None:
+    """N11-14; N01-93."""
+    for sub in "abc":
+        client.asks(sub)
+    (refusal,) = told(client.asks("d"))
+    assert refusal == ["CLOSED", "d", "rate-limited: at most 3 open subscriptions"]
+    assert client.session.open == set("abc")
+
+
+@pytest.mark.proves("N11-14")
+def test_a_replacement_needs_no_room(client: Client) -> None:
+    """N11-14: replacing an id does not count as new."""
+    for sub in "abc":
+        client.asks(sub)
+    assert [type(effect) for effect in client.asks("b")] == [Drop, Ask]
+
+
+def test_closing_makes_room_whoever_closes(client: Client) -> None:
+    for sub in "abc":
+        client.asks(sub)
+    client.says("CLOSE", "a")
+    assert isinstance(client.asks("d")[0], Ask)
+    client.session.closed_by_relay("b")
+    assert isinstance(client.asks("e")[0], Ask)
+    assert told(client.asks("f"))[0][0] == "CLOSED"
+
+
+def test_the_filters_of_all_that_is_open_take_only_so_much_room(client: Client) -> None:
+    """STYLE rule 14: an index of them is held as long as they are open."""
+    large = ["x" * (MAX_OPEN_BYTES // 2)]
+    client.asks("a", **{"#t": large})
+    (refusal,) = told(client.asks("b", **{"#t": large}))
+    assert refusal[:2] == ["CLOSED", "b"]
+    assert refusal[2].startswith("rate-limited: the filters of open subscriptions")
+    assert isinstance(client.asks("b")[0], Ask)
+    assert [type(effect) for effect in client.asks("a", **{"#t": large})] == [Drop, Ask]
+    client.says("CLOSE", "a")
+    assert isinstance(client.asks("c", **{"#t": large})[0], Ask)
+
+
+def test_a_replacement_that_is_refused_ends_the_old_one_too(client: Client) -> None:
+    """N01-54, N01-93."""
+    client.asks("a")
+    dropped, refusal = client.asks("a", **{"#t": ["x" * MAX_OPEN_BYTES]})
+    assert dropped == Drop("a")
+    assert told([refusal])[0][:2] == ["CLOSED", "a"]
+    assert client.session.open == set()
+
+
+@pytest.mark.proves("N01-93")
+def test_a_bad_query_ends_what_was_open_under_its_id(client: Client) -> None:
+    """N01-93: after CLOSED nothing more for that id, so it must end here too."""
+    client.asks("tea")
+    dropped, refusal = client.asks("tea", kinds="9")
+    assert dropped == Drop("tea")
+    assert told([refusal]) == [["CLOSED", "tea", "invalid: kinds: must be an array"]]
+    assert client.session.open == set()
+
+
+def test_a_bad_query_under_a_fresh_id_is_closed(client: Client) -> None:
+    """N01-69, N01-52."""
+    client.asks("coffee")
+    refusals = told([*client.asks("tea", nonsense=1), *client.says("REQ", "x" * 65, {})])
+    assert [refusal[:2] for refusal in refusals] == [["CLOSED", "tea"], ["CLOSED", "x" * 65]]
+    assert client.session.open == {"coffee"}
+
+
+@pytest.mark.proves("N45-05")
+def test_a_bad_count_leaves_the_subscription_of_that_name_alone(client: Client) -> None:
+    """N45-05: a query id does not collide with a subscription id of the same text."""
+    client.asks("tea")
+    client.says("COUNT", "tea", {"kinds": "9"})
+    assert client.session.open == {"tea"}
+
+
+def test_a_bad_event_is_answered_by_its_id(client: Client) -> None:
+    """N01-05."""
+    fields = orjson.loads(NOTE.raw) | {"content": "tea is cold"}
+    assert told(client.says("EVENT", fields)) == [
+        ["OK", NOTE.id, False, "invalid: id: is not the hash of this event"]
+    ]
+
+
+# sign-in calls -----------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N46-02")
+def test_a_connection_calls_signers_only_so_often(client: Client) -> None:
+    """N46-02: so many at once, then some a second; all else goes on."""
+    call = Publish(stranger.sign(24133, [["p", alice.pubkey]], "connect", NOW))
+
+    def sent(many: int, now: int) -> list[bool]:
+        return [isinstance(client.session.receive(call, now)[0], Submit) for _ in range(many)]
+
+    assert sent(MAX_CALLS + 1, NOW) == [True] * MAX_CALLS + [False]
+    (refused,) = told(client.session.receive(call, NOW))
+    assert refused[:3] == ["OK", call.event.id, False]
+    assert refused[3].startswith("rate-limited: ")
+    assert client.session.receive(Publish(NOTE), NOW) == (Submit(NOTE),)
+    assert sent(3, NOW + 1) == [True, True, False]
+    assert sent(1, NOW - 60) == [False]  # a clock that was set back gives nothing
+    assert sent(MAX_CALLS + 1, NOW + 3600) == [True] * MAX_CALLS + [False]
+
+
+# patience ----------------------------------------------------------------------------------------
+
+
+def test_a_bad_frame_is_told_and_the_connection_stays(client: Client) -> None:
+    """N01-51."""
+    for text in (b"[", b"{}", b"[]", b'["HELLO"]', b'["REQ"]', b'["EVENT", 1]', b"\xff"):
+        (notice,) = client.sends(text)
+        assert told([notice])[0][0] == "NOTICE"
+        assert told([notice])[0][1].startswith("invalid: ")
+
+
+def test_twenty_bad_frames_in_a_row_end_the_connection(client: Client) -> None:
+    """Contract §6: 20 in a row close it (1008)."""
+    for _ in range(MAX_BAD_FRAMES - 1):
+        assert len(client.sends(b"tea?")) == 1
+    notice, hangup = client.sends(b"tea?")
+    assert told([notice])[0][0] == "NOTICE"
+    assert hangup == Hangup(1008, "too many invalid messages")
+    assert MAX_BAD_FRAMES == 20
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Close("never opened"),
+        messages.Publish(NOTE),
+        BadEvent(NOTE.id, Invalid("kind: missing")),
+        BadQuery("tea", Refused(Prefix.UNSUPPORTED, "search is not offered here")),
+    ],
+)
+def test_any_message_of_nostr_restores_patience(
+    client: Client, message: messages.ClientMessage
+) -> None:
+    """In a row: whoever speaks Nostr in between, even badly, is no stream of noise."""
+    noise = BadFrame(Invalid("message is not JSON"))
+    for _ in range(3):
+        for _ in range(MAX_BAD_FRAMES - 1):
+            assert len(client.session.receive(noise, NOW)) == 1
+        client.session.receive(message, NOW)
+
+
+# logins ------------------------------------------------------------------------------------------
+
+
+def test_a_login_counts_when_its_signature_holds(client: Client) -> None:
+    """N42-04; whether it does is not for a pure room."""
+    (effect,) = client.logs_in(alice)
+    assert isinstance(effect, VerifyLogin)
+    assert client.session.viewer == Viewer()
+    client.session.logged_in(effect.event)
+    assert client.session.viewer == Viewer(frozenset({alice.pubkey}))
+
+
+@pytest.mark.proves("N42-05", "N42-09")
+def test_a_login_whose_signature_does_not_hold_is_refused(client: Client) -> None:
+    """N42-09: earlier keys stay valid."""
+    client.is_logged_in_as(alice)
+    event = login(bob)
+    reply = client.session.login_refused(event, BAD_SIGNATURE.refused())
+    assert told([reply])[0][:3] == ["OK", event.id, False]
+    assert client.session.viewer.keys == {alice.pubkey}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"kind": 1}, "kind"),
+        ({"kind": 22243}, "kind"),
+        ({"at": NOW - 601}, "created_at"),
+        ({"at": NOW + 601}, "created_at"),
+        ({"challenge": "somebody else's"}, "challenge"),
+        ({"relay": "wss://other.example/tea"}, "relay"),
+        ({"relay": "wss://relay.example/coffee"}, "relay"),
+        ({"relay": "wss://relay.example:444/tea"}, "relay"),
+    ],
+)
+def test_a_login_for_elsewhere_or_another_time_is_refused(
+    client: Client, changes: dict[str, Any], field: str
+) -> None:
+    """N42-05, N42-06."""
+    client.is_logged_in_as(bob)
+    (answer,) = told(client.logs_in(alice, **changes))
+    assert answer[2] is False
+    assert answer[3].startswith(f"invalid: {field}: ")
+    assert client.session.viewer.keys == {bob.pubkey}
+
+
+@pytest.mark.proves("N42-05")
+@pytest.mark.parametrize("ahead", [-600, 0, 600])
+def test_a_login_is_good_for_ten_minutes_either_side(client: Client, ahead: int) -> None:
+    """Contract §7; `now` is that of the message, not of the greeting."""
+    client.is_logged_in_as(alice, at=NOW + 90_000 + ahead, now=NOW + 90_000)
+    assert told(client.logs_in(bob, at=NOW + ahead, now=NOW + 90_000))[0][2] is False
+
+
+@pytest.mark.proves("N42-07")
+def test_several_keys_count_together(client: Client) -> None:
+    """N42-07."""
+    for who in (alice, bob, carol):
+        client.is_logged_in_as(who)
+    assert client.session.viewer.keys == {alice.pubkey, bob.pubkey, carol.pubkey}
+
+
+@pytest.mark.proves("N42-14")
+def test_a_login_sent_again_is_good_again(client: Client) -> None:
+    """N42-14: idempotent on the same connection."""
+    client.is_logged_in_as(alice)
+    client.is_logged_in_as(alice)
+    assert client.session.viewer.keys == {alice.pubkey}
+
+
+def test_a_connection_takes_only_so_many_keys(client: Client) -> None:
+    """Everything is bounded; whoever is in already may log in again."""
+    crowd = [person(f"guest {number}") for number in range(MAX_KEYS)]
+    for who in crowd:
+        client.is_logged_in_as(who)
+    (answer,) = told(client.logs_in(alice))
+    assert answer[2:] == [False, "rate-limited: at most 64 keys on one connection"]
+    client.is_logged_in_as(crowd[0])
+
+
+@pytest.mark.proves("N42-13")
+def test_a_login_widens_no_query_by_itself(client: Client) -> None:
+    """N42-13: the client asks again; nothing is dropped or asked for it."""
+    client.asks("tea")
+    client.is_logged_in_as(alice)
+    assert client.session.open == {"tea"}
+
+
+def test_trust_in_the_address_and_logins_are_apart() -> None:
+    """A-20, N42-16: neither gives or takes the other."""
+    client = Client(trusted=True)
+    client.is_logged_in_as(alice)
+    assert client.session.viewer == Viewer(frozenset({alice.pubkey}), trusted=True)
+    client.session.trust(trusted=False)
+    assert client.session.viewer == Viewer(frozenset({alice.pubkey}), trusted=False)

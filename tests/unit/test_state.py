@@ -1,0 +1,297 @@
+"""relay/state.py: policies and groups in force, and how they come back after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.access.visibility import Viewer
+from relay.groups.group import Flag, Group, Groups
+from relay.lifecycle.rows import Stored
+from relay.observe import Metrics
+from relay.read.fanout import Fanout
+from relay.state import RelayState, rebuilt_groups
+from relay.verdict import Origin
+from relay.write.ingest import Ingest
+from tests.cast import admin, alice, bob, carol, owner, person, robot
+from tests.contract.writing import unsigned, write
+from tests.harness.reference_store import ReferenceStore
+from tests.unit.policies.folders import loaded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from policies import PolicySet
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.verdict import Result
+
+relay = person("relay")
+RELAY = relay.pubkey
+NOW = 1_772_000_000
+DEN = Group("den", flags=frozenset({Flag.PRIVATE})).with_users({alice.pubkey: ()})
+CHAT = Stored(7, unsigned(alice, 9, [["h", "den"]]), "den")
+NOTE = Stored(8, unsigned(alice, 1))
+ALICE, BOB = Viewer(frozenset({alice.pubkey})), Viewer(frozenset({bob.pubkey}))
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicySet:
+    return loaded(tmp_path_factory.mktemp("policies"), actors=f'[actors]\nowners=["{owner.npub}"]')
+
+
+@pytest.fixture
+def state(policy: PolicySet) -> RelayState:
+    return RelayState(policy, Groups().with_group(DEN))
+
+
+# the state ---------------------------------------------------------------------------------------
+
+
+def test_who_reads_is_asked_of_the_groups_of_this_moment(state: RelayState) -> None:
+    """N29-94, N29-95."""
+    assert state.visibility(ALICE).may_read(CHAT, None)
+    assert not state.visibility(BOB).may_read(CHAT, None)
+    den = DEN.with_users({bob.pubkey: ()}).without_users({alice.pubkey}, removed_at=1)
+    state.adopt(state.groups.with_group(den))
+    assert not state.visibility(ALICE).may_read(CHAT, None)
+    assert state.visibility(BOB).may_read(CHAT, None)
+
+
+def test_a_view_that_somebody_holds_stays_as_it_was(state: RelayState) -> None:
+    """Swapped whole, never changed in place: a reader that holds one value holds a consistent one.
+
+    That the realm gives another one is how a running answer notices that something changed.
+    """
+    held = state.visibility(ALICE)
+    assert state.visibility(Viewer(frozenset({alice.pubkey}))) is held
+    state.adopt(state.groups)
+    assert state.visibility(ALICE) is held
+    state.adopt(state.groups.without_group("den"))
+    assert held.may_read(CHAT, None)
+    assert state.visibility(ALICE) is not held
+
+
+def test_new_policies_count_at_once(
+    state: RelayState, policy: PolicySet, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """G-01; contract §7: also for what was public under the old ones."""
+    assert state.is_public(NOTE)
+    memory = Stored(1, unsigned(robot, 30093, [["d", "x"]]))
+    assert not state.visibility(ALICE).may_read(memory, None)
+    shut = loaded(
+        tmp_path_factory.mktemp("policies"),
+        actors=f'[actors]\nowners=["{alice.npub}"]',
+        notes='[[rule]]\nname = "notes"\nmatch = { kinds = [1] }\nread = ["owner"]',
+    )
+    state.enforce(shut)
+    assert not state.is_public(NOTE)
+    assert not state.visibility(BOB).may_read(NOTE, None)
+    assert state.visibility(ALICE).may_read(NOTE, None)
+    assert state.visibility(ALICE).may_read(memory, None)
+    state.enforce(policy)
+    assert state.is_public(NOTE)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_public"),
+    [
+        (NOTE, True),
+        (CHAT, False),
+        (Stored(1, unsigned(alice, 9, [["h", "tea"]]), "tea"), False),
+        (Stored(1, unsigned(alice, 5)), True),
+        (Stored(1, unsigned(alice, 5), quiet=True), False),
+        (Stored(1, unsigned(alice, 4)), False),
+        (Stored(1, unsigned(alice, 24133, [["p", bob.pubkey]])), False),
+    ],
+)
+def test_a_row_that_no_rule_is_about_is_everybodys(
+    state: RelayState, row: Stored, *, is_public: bool
+) -> None:
+    """DESIGN §4; what is public needs no look at the reader, and only that."""
+    assert state.is_public(row) is is_public
+    if is_public:
+        assert state.visibility(Viewer()).may_read(row, None)
+
+
+def test_a_crowd_of_readers_each_gets_their_own_view(state: RelayState) -> None:
+    """More of them than are remembered."""
+    crowd = [Viewer(frozenset({f"{number:064x}"})) for number in range(4100)]
+    for viewer in crowd:
+        assert not state.visibility(viewer).may_read(CHAT, None)
+        assert state.visibility(viewer).viewer is viewer
+    assert state.visibility(ALICE).may_read(CHAT, None)
+    assert state.visibility(crowd[0]).viewer == crowd[0]
+
+
+# after a restart ---------------------------------------------------------------------------------
+
+
+class ShortPages(ReferenceStore):
+    """Gives fewer rows of the log than it is asked for: the promise says `at most`."""
+
+    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
+        return await super().since(seq, min(limit, 2))
+
+
+def record(who: SecretKey, kind: int, *tags: list[str], h: str = "den") -> Event:
+    return who.sign(kind, [["h", h], *tags], "", NOW)
+
+
+HISTORY = (
+    record(admin, 9007),
+    record(relay, 9000, ["p", admin.pubkey, "admin"]),
+    unsigned(relay, 39000, [["d", "den"], ["private"], ["name", "The den"]]),
+    record(admin, 9000, ["p", alice.pubkey], ["p", bob.pubkey, "moderator"]),
+    record(alice, 9, ["e", "e" * 64]),
+    record(admin, 9001, ["p", alice.pubkey]),
+    unsigned(carol, 39000, [["d", "den"], ["name", "Not the relay's word"]]),
+    record(admin, 9007, h="yard"),
+    record(admin, 9008, h="yard"),
+    record(admin, 9000, ["p", alice.pubkey], h="yard"),
+)
+
+
+@pytest.mark.parametrize("store", [ReferenceStore, ShortPages])
+async def test_the_log_tells_what_the_groups_are(store: type[ReferenceStore]) -> None:
+    """N29-55: by the order of acceptance, to its end, page by page; none is asked twice."""
+    house = store()
+    await write(house, *HISTORY)
+    groups = await rebuilt_groups(house, RELAY)
+    den = groups.by_id["den"]
+    assert den.members == {admin.pubkey: ("admin",), bob.pubkey: ("moderator",)}
+    assert den.removed.keys() == {alice.pubkey}
+    assert den.flags == {Flag.PRIVATE}
+    assert den.metadata == (("name", "The den"),)
+    assert groups.ended == {"yard"}
+    assert groups.groups_of(alice.pubkey) == frozenset()
+
+
+async def test_an_empty_log_tells_of_no_groups() -> None:
+    assert await rebuilt_groups(ReferenceStore(), RELAY) == Groups()
+
+
+async def test_a_group_of_which_the_log_tells_little_is_shut() -> None:
+    """A log with a hole in it opens nothing."""
+    house = ReferenceStore()
+    await write(house, record(admin, 9000, ["p", alice.pubkey]))
+    den = (await rebuilt_groups(house, RELAY)).by_id["den"]
+    assert den.is_guarded
+    assert den.members_only
+    assert den.is_closed
+
+
+@pytest.mark.slow
+async def test_a_long_log_is_read_to_its_end() -> None:
+    """STYLE §7: no replay stops at a limit."""
+    house = ReferenceStore()
+    noise = [unsigned(alice, 9, [["h", "den"]], str(number)) for number in range(20_000)]
+    await write(house, *HISTORY[:4], *noise, record(admin, 9000, ["p", carol.pubkey]))
+    den = (await rebuilt_groups(house, RELAY)).by_id["den"]
+    assert den.members.keys() == {admin.pubkey, alice.pubkey, bob.pubkey, carol.pubkey}
+
+
+def test_what_a_group_is_now_is_what_its_rows_are_guarded_by(state: RelayState) -> None:
+    """N29-101: when a group turns private, all its rows do at once; the reverse opens them."""
+    state.adopt(state.groups.with_group(replace(DEN, flags=frozenset())))
+    assert state.visibility(BOB).may_read(CHAT, None)
+    state.adopt(state.groups.with_group(replace(DEN, flags=frozenset({Flag.HIDDEN}))))
+    assert not state.visibility(BOB).may_read(CHAT, None)
+
+
+# any history -------------------------------------------------------------------------------------
+
+people = st.sampled_from([owner, owner, alice, alice, bob, carol])
+p = people.map(lambda key: key.pubkey)
+codes = st.sampled_from(["sesame-1", "sesame-2"])
+TAGS = {
+    9: st.just(("t", "x")),
+    9000: st.tuples(st.just("p"), p, st.sampled_from(["admin", "admin", "moderator", "poet"])),
+    9001: st.tuples(st.just("p"), p),
+    9002: st.sampled_from([("private",), ("closed",), ("hidden",), ("name", "Tea"), ("public",)]),
+    9005: st.tuples(st.just("e"), st.integers(1, 9)),
+    9007: st.sampled_from([("private",), ("closed",), ("name", "Tea")]),
+    9008: st.just(("because", "")),
+    9009: st.tuples(st.just("code"), codes),
+    9021: st.tuples(st.just("code"), codes),
+    9022: st.just(("bye", "")),
+    62: st.just(("relay", "ALL_RELAYS")),
+}
+often = [9, 9, 9000, 9000, 9001, 9005, 9009, 9021, 9021, 9022]
+groups = st.sampled_from(["tea", "tea", "tea", "den"])
+steps = st.sampled_from([*often, *TAGS]).flatmap(
+    lambda kind: st.tuples(st.just(kind), people, groups, TAGS[kind])
+)
+policies = st.sampled_from(["", 'joins = "review"', 'always = ["private", "closed"]'])
+
+
+class Postbox:
+    """The author of everything, not logged in: counts the answers."""
+
+    authenticated: frozenset[str] = frozenset()
+    address = None
+    connection = None
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[Result] = asyncio.Queue()
+
+    def answered(self, _event: Event, result: Result) -> None:
+        self.answers.put_nowait(result)
+
+
+def log_of(history: list[Any]) -> list[Event]:
+    """Each event is later than the one before; a 9005 names one so far before it."""
+    log = [owner.sign(9007, [["h", "tea"]], "", NOW), alice.sign(9007, [["h", "den"]], "", NOW)]
+    for number, (kind, who, h, (name, *values)) in enumerate(history, 1):
+        if name == "e":
+            values = [log[-min(values[0], len(log))].id]
+        log.append(who.sign(kind, [["h", h], [name, *values]], "", NOW + number))
+    return log
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(st.lists(steps, min_size=20, max_size=80), st.sets(st.integers(1, 80)), policies)
+def test_after_a_restart_the_groups_are_what_they_were(
+    history: list[Any], cuts: set[int], more: str
+) -> None:
+    """N29-55, contract §9: equal to a replay of the log, and to what the store keeps of them."""
+
+    async def law(policy: PolicySet, verifiers: ThreadPoolExecutor) -> None:
+        store, state, postbox = ReferenceStore(), RelayState(policy, Groups()), Postbox()
+        ingest = Ingest(
+            store,
+            state,
+            relay,
+            Fanout(state),
+            clock=lambda: NOW + 50,
+            verifiers=verifiers,
+            metrics=Metrics(),
+            committed=lambda _: None,
+            is_here=lambda _: False,
+        )
+        log = log_of(history)
+        starts = sorted({0, 2, *cuts})
+        async with ingest:
+            for start, end in zip(starts, [*starts[1:], len(log)], strict=True):
+                for event in log[start:end]:
+                    ingest.submit(event, postbox, Origin.WIRE)
+                for _ in log[start:end]:
+                    await postbox.answers.get()
+                assert await rebuilt_groups(store, RELAY) == state.groups
+                assert store.groups == state.groups.by_id
+
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(2) as verifiers:
+        actors = f'[actors]\nowners = ["{owner.npub}"]\n[groups]\ncreate = ["anyone"]\n'
+        open_ = f"{actors}{'' if 'always' in more else 'always = []'}\nnew = []\n{more}"
+        rule = '[[rule]]\nname = "known people write"\nenabled = false'
+        policy = loaded(Path(folder), a=open_, b=rule)
+        asyncio.run(law(policy, verifiers))

@@ -1,0 +1,210 @@
+"""Groups on the road of an EVENT: what comes together into one batch, and what is tried too often.
+
+Each event is decided as the one before it left the world, and all of it is one transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.access.quotas import GUESSES_OF_A_KEY
+from relay.nostr import kinds
+from relay.verdict import Origin
+from tests.cast import admin, alice, bob, carol, person
+from tests.unit.home import STORED, Home, policy_of, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+
+TAKEN = (False, "duplicate: this group id is taken")
+NOT_A_MEMBER = (False, "restricted: not a member")
+BAD_CODE = (False, "restricted: the group is closed: this code is not valid")
+TOO_MANY = (False, "rate-limited: too many invite codes tried, wait a minute")
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
+    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
+        yield home
+        await is_sound(home)
+
+
+async def is_sound(home: Home) -> None:
+    """The log tells the state, each 39xxx stands once, and says what the relay believes."""
+    assert await home.rebuilt() == home.groups
+    log = await home.log()
+    said = Counter((row.kind, row.d) for row in log if row.kind in kinds.GROUP_STATE)
+    assert set(said.values()) <= {1}
+    for row in log:
+        if row.kind == kinds.GROUP_METADATA:
+            group = home.groups.by_id[row.d]
+            assert row.tag("parent") == group.parent
+            assert row.tag_values("child") == list(group.children)
+
+
+@pytest.mark.proves("N29-123")
+async def test_of_two_that_make_the_same_group_one_wins(home: Home) -> None:
+    one, other = (home.made(who, 9007, h="tea") for who in (alice, bob))
+    assert await home.take(one, other) == [STORED, TAKEN]
+    assert home.groups.by_id["tea"].members.keys() == {alice.pubkey}
+
+
+@pytest.mark.proves("N29-39", "Z-14")
+async def test_of_two_with_the_same_single_code_one_wins(home: Home) -> None:
+    await home.do(admin, 9007, ["closed"], h="tea")
+    await home.do(admin, 9009, ["code", "open sesame"], h="tea")
+    batch = [home.made(who, 9021, ["code", "open sesame"], h="tea") for who in (bob, carol)]
+    assert await home.take(*batch) == [STORED, BAD_CODE]
+    assert home.groups.by_id["tea"].members.keys() == {admin.pubkey, bob.pubkey}
+
+
+@pytest.mark.proves("N29-39")
+async def test_a_code_that_is_revoked_in_the_batch_lets_nobody_in(home: Home) -> None:
+    await home.do(admin, 9007, ["closed"], h="tea")
+    invite = await home.do(admin, 9009, ["code", "open sesame"], h="tea")
+    revoking = home.made(admin, 9005, ["e", invite.id], h="tea")
+    asking = home.made(bob, 9021, ["code", "open sesame"], h="tea")
+    assert await home.take(revoking, asking) == [STORED, BAD_CODE]
+
+
+@pytest.mark.proves("N29-18")
+async def test_nothing_is_taken_behind_the_removal_of_its_author(home: Home) -> None:
+    await home.do(admin, 9007, ["restricted"], h="tea")
+    await home.do(admin, 9000, ["p", bob.pubkey], h="tea")
+    batch = [
+        home.made(bob, 9, h="tea"),
+        home.made(admin, 9001, ["p", bob.pubkey], h="tea"),
+        home.made(bob, 9, h="tea"),
+    ]
+    assert await home.take(*batch) == [STORED, STORED, NOT_A_MEMBER]
+
+
+@pytest.mark.proves("N29-56", "N29-137", "N29-139")
+async def test_a_tree_grows_and_falls_within_one_batch(home: Home) -> None:
+    batch = [
+        *(home.made(admin, 9007, h=group) for group in ("food", "tea", "green")),
+        home.made(admin, 9002, ["parent", "food"], h="tea"),
+        home.made(admin, 9002, ["parent", "tea"], h="green"),
+        home.made(admin, 9007, ["parent", "tea"], h="black"),
+        home.made(admin, 9008, h="tea"),
+        home.made(admin, 9002, ["parent", "black"], h="green"),
+        home.made(admin, 9002, ["parent", "green"], h="black"),
+    ]
+    cycle = (False, "invalid: parent: a group cannot stand below itself")
+    lost = (False, "invalid: child: must name each of the 1 subgroups once, and no other")
+    answers = await home.take(*batch)
+    assert answers[:-1] == [STORED] * 8
+    assert answers[-1] in (cycle, lost)
+    assert {key: group.parent for key, group in home.groups.by_id.items()} == {
+        "food": None,
+        "green": "black",
+        "black": None,
+    }
+    await is_sound(home)
+    await home.restart()
+
+
+@pytest.mark.proves("N29-70", "N29-137")
+async def test_both_parents_are_announced_when_a_group_moves(home: Home) -> None:
+    for group in ("food", "drink", "tea"):
+        await home.do(admin, 9007, h=group)
+    await home.do(admin, 9002, ["parent", "food"], h="tea")
+    count = len(home.live.said)
+    move = await home.do(admin, 9002, ["parent", "drink"], h="tea")
+    assert [(row.id == move.id, row.kind, row.d) for row in home.live.said[count:]] == [
+        (True, 9002, ""),
+        (False, 39000, "tea"),
+        (False, 39000, "food"),
+        (False, 39000, "drink"),
+    ]
+
+
+def ages_ascend(rows: list[Event]) -> bool:
+    return all(one.created_at < two.created_at for one, two in pairwise(rows))
+
+
+@pytest.mark.proves("N29-68")
+async def test_each_word_about_a_parent_is_newer_than_the_last(home: Home) -> None:
+    await home.do(admin, 9007, h="food")
+    batch = [home.made(admin, 9007, ["parent", "food"], h=f"tea {n}") for n in range(5)]
+    assert await home.take(*batch) == [STORED] * 5
+    food = [row for row in home.live.said if (row.kind, row.d) == (39000, "food")]
+    assert len(food) == 6
+    assert ages_ascend(food)
+
+
+@pytest.mark.proves("N29-48", "N29-101", "Z-05")
+async def test_a_group_that_is_opened_or_described_anew_is_logged(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "relay.write.ingest")
+    await home.do(admin, 9007, ["private"], ["about", "leaves"], h="tea")
+    await home.do(admin, 9000, ["p", bob.pubkey], h="tea")
+    assert not caplog.records
+    await home.do(admin, 9002, ["name", "Tea"], ["public"], h="tea")
+    assert [(row.levelname, row.getMessage()) for row in caplog.records] == [
+        ("WARNING", "group 'tea' was opened: everyone may read all that was said there"),
+        ("INFO", "group 'tea' is now nothing and says name, before: private and about"),
+    ]
+
+
+# -- guesses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N29-39")
+async def test_who_tries_too_many_codes_waits_and_learns_nothing_of_it(home: Home) -> None:
+    """Neither whether the code is right, nor whether there is such a group."""
+    await home.do(admin, 9007, ["closed"], h="tea")
+    await home.do(admin, 9007, ["hidden"], h="dark")
+    await home.do(admin, 9009, ["code", "open sesame"], h="tea")
+    guesses = [home.made(bob, 9021, ["code", f"sesame {n}"], h="tea") for n in range(12)]
+    assert await home.take(*guesses) == [BAD_CODE] * 12
+    for group in ("dark", "nowhere"):
+        guesses = [home.made(bob, 9021, ["code", f"sesame {n}"], h=group) for n in range(9)]
+        assert await home.take(*guesses) == [NOT_A_MEMBER] * 9
+    assert GUESSES_OF_A_KEY == 12 + 9 + 9
+    for group in ("tea", "dark", "nowhere"):
+        right = home.made(bob, 9021, ["code", "open sesame"], h=group)
+        assert await home.take(right) == [TOO_MANY]
+    await home.do(carol, 9021, ["code", "open sesame"], h="tea")
+    without = home.made(bob, 9021, h="tea")
+    assert (await home.take(without))[0][1].startswith("restricted: ")
+    home.now += 60
+    assert await home.take(home.made(bob, 9021, ["code", "open sesame"], h="tea")) == [BAD_CODE]
+    await home.do(admin, 9009, ["code", "come on in"], h="tea")
+    await home.do(bob, 9021, ["code", "come on in"], h="tea")
+
+
+@pytest.mark.proves("N29-39")
+async def test_many_keys_of_one_address_do_not_get_further(home: Home) -> None:
+    await home.do(admin, 9007, ["closed"], h="tea")
+    keys = [person(f"guesser {n}") for n in range(11)]
+    guesses = [home.made(keys[n % 11], 9021, ["code", "sesame!!"], h="tea") for n in range(301)]
+    answers = await home.take(*guesses)
+    assert answers == [BAD_CODE] * 300 + [TOO_MANY]
+
+
+@pytest.mark.proves("N29-28", "N29-84")
+async def test_an_import_tries_as_many_codes_as_it_holds(home: Home) -> None:
+    await home.do(admin, 9007, ["closed"], h="tea")
+    asked = [home.made(bob, 9021, ["code", "sesame!!"], h="tea") for _ in range(40)]
+    assert await home.take(*asked, origin=Origin.IMPORT) == [BAD_CODE] * 40
+
+
+@pytest.mark.proves("N29-104")
+async def test_a_restored_deletion_of_what_is_not_here_is_not_for_everyone(home: Home) -> None:
+    """What it deleted may have been private: nobody can tell any more."""
+    gone = home.made(alice, 9, h="somewhere private")
+    note = home.made(alice, 1)
+    of_gone = home.made(alice, 5, ["e", gone.id])
+    of_note = home.made(alice, 5, ["e", note.id])
+    answers = await home.take(note, of_gone, of_note, origin=Origin.TRUSTED_IMPORT)
+    assert answers == [STORED] * 3
+    rows = {row.event.id: row.quiet for row in await home.store.since(0, 99)}
+    assert (rows[of_gone.id], rows[of_note.id]) == (True, False)

@@ -1,0 +1,110 @@
+"""relay/write/key_rotation.py: a relay is given another key. N29-73."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.nostr import kinds
+from tests.cast import admin, alice, bob, carol, person
+from tests.contract.writing import stored
+from tests.unit.home import RELAY, STORED, Home, policy_of, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+
+NEW = person("the relay's new key")
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
+    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
+        await home.do(admin, 9007, ["name", "Tea"], ["private"], ["closed"], h="tea")
+        await home.do(admin, 9007, ["parent", "tea"], h="green")
+        await home.do(admin, 9000, ["p", alice.pubkey], ["p", carol.pubkey], h="tea")
+        await home.do(admin, 9009, ["code", "open sesame"], h="tea")
+        await home.do(bob, 9021, ["code", "open sesame"], h="tea")
+        await home.do(carol, 9022, h="tea")
+        said = await home.do(alice, 9, h="tea")
+        await home.do(admin, 9010, ["e", said.id], h="tea")
+        await home.do(admin, 9007, h="gone")
+        await home.do(admin, 9008, h="gone")
+        yield home
+
+
+async def state(home: Home) -> list[Event]:
+    rows = [row for row in await home.log() if row.kind in kinds.GROUP_STATE]
+    return sorted(rows, key=lambda row: (row.d, row.kind))
+
+
+@pytest.mark.proves("N29-73")
+async def test_a_new_key_says_anew_what_the_groups_are(home: Home) -> None:
+    before, groups = await state(home), home.groups
+    home.relay = NEW
+    await home.restart()
+    after = await state(home)
+    assert {row.pubkey for row in before} == {RELAY.pubkey}
+    assert {row.pubkey for row in after} == {NEW.pubkey}
+    assert [(row.kind, row.tags) for row in after] == [(row.kind, row.tags) for row in before]
+    assert all(new.created_at > old.created_at for new, old in zip(after, before, strict=True))
+    assert home.groups.memberships == groups.memberships
+    assert home.groups.ended == groups.ended
+    tea, was = home.groups.by_id["tea"], groups.by_id["tea"]
+    assert (tea.flags, tea.metadata, tea.pins, tea.children) == (
+        was.flags,
+        was.metadata,
+        was.pins,
+        was.children,
+    )
+    assert tea.removed == was.removed == {}
+    assert tea.invites == was.invites
+    assert await home.rebuilt() == home.groups
+
+
+@pytest.mark.proves("N29-73", "N29-60")
+async def test_the_old_key_is_nobody_then(home: Home) -> None:
+    home.relay = NEW
+    await home.restart()
+    old = home.made(RELAY, 9000, ["p", carol.pubkey], h="tea")
+    assert await home.take(old) == [(False, "restricted: not a member")]
+    named = ["name", "Tea!"], ["private"], ["closed"], ["child", "green"]
+    await home.do(admin, 9002, *named, h="tea")
+    assert {row.pubkey for row in await state(home)} == {NEW.pubkey}
+
+
+@pytest.mark.proves("N29-73")
+async def test_a_relay_that_keeps_its_key_says_nothing(home: Home) -> None:
+    for key in (RELAY, NEW):
+        home.relay = key
+        await home.restart()
+        head = await home.store.head()
+        await home.restart()
+        assert await home.store.head() == head
+
+
+@pytest.mark.proves("N29-73")
+async def test_what_the_new_key_has_said_already_holds(home: Home) -> None:
+    home.relay = NEW
+    await home.restart()
+    late = RELAY.sign(39000, [["d", "tea"], ["name", "As it was"]], "", home.now + 50)
+    await stored(home.store, late)
+    before = home.groups
+    await home.restart()
+    assert {row.pubkey for row in await state(home)} == {NEW.pubkey}
+    assert home.groups.by_id["tea"].metadata == before.by_id["tea"].metadata
+    assert home.groups.by_id["tea"].flags == before.by_id["tea"].flags
+
+
+@pytest.mark.proves("N29-73")
+async def test_an_old_key_may_be_taken_up_again(home: Home) -> None:
+    before = await state(home)
+    for key in (NEW, RELAY):
+        home.relay = key
+        await home.restart()
+    assert [(row.pubkey, row.tags) for row in await state(home)] == [
+        (RELAY.pubkey, row.tags) for row in before
+    ]
+    assert await home.take(home.made(bob, 9, h="tea")) == [STORED]

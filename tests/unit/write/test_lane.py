@@ -1,0 +1,247 @@
+"""relay/write/lane.py: many put, one commit runs at a time. DESIGN §2 step 7, STYLE rule 14."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.write.lane import Lane
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+PLENTY = 1000
+
+
+class Clerk:
+    """Commits what it is given, when it is let; remembers each batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.at_work = 0
+        self.most_at_work = 0
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.has_begun = asyncio.Event()
+
+    async def commit(self, batch: Sequence[str]) -> None:
+        self.at_work += 1
+        self.most_at_work = max(self.most_at_work, self.at_work)
+        self.has_begun.set()
+        await self.may_go_on.wait()
+        self.batches.append(list(batch))
+        self.at_work -= 1
+
+    @property
+    def committed(self) -> list[str]:
+        return [item for batch in self.batches for item in batch]
+
+    async def busy_with(self, lane: Lane[str], item: str) -> None:
+        """Take up this item and do not finish with it."""
+        self.may_go_on.clear()
+        self.has_begun.clear()
+        assert lane.put(item)
+        await self.has_begun.wait()
+
+
+@pytest.fixture
+async def clerk() -> Clerk:
+    return Clerk()
+
+
+def lane_of(clerk: Clerk, *, max_batch: int = PLENTY, max_waiting: int = PLENTY) -> Lane[str]:
+    return Lane(clerk.commit, max_batch=max_batch, max_waiting=max_waiting)
+
+
+@asynccontextmanager
+async def running(lane: Lane[str]) -> AsyncIterator[None]:
+    """The lane at work; closed, and all of it committed, at the end."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(lane.run())
+        try:
+            yield
+        finally:
+            lane.close()
+
+
+def put_all(lane: Lane[str], items: str) -> None:
+    for item in items:
+        assert lane.put(item)
+
+
+async def test_items_are_committed_in_the_order_in_which_they_were_put(clerk: Clerk) -> None:
+    """Items are committed in the order in which they were put."""
+    lane = lane_of(clerk, max_batch=2)
+    async with running(lane):
+        put_all(lane, "abcde")
+        await lane.drained()
+        put_all(lane, "fg")
+    assert clerk.committed == list("abcdefg")
+
+
+async def test_what_queued_while_a_commit_ran_is_the_next_batch(clerk: Clerk) -> None:
+    """A batch is what queued while the one before ran."""
+    lane = lane_of(clerk)
+    async with running(lane):
+        await clerk.busy_with(lane, "a")
+        put_all(lane, "bcd")
+        clerk.may_go_on.set()
+        await lane.drained()
+    assert clerk.batches == [["a"], ["b", "c", "d"]]
+
+
+async def test_a_lone_item_does_not_wait_for_company(clerk: Clerk) -> None:
+    """A batch never waits for a timer."""
+    lane = lane_of(clerk)
+    async with running(lane):
+        await asyncio.sleep(0)
+        lane.put("a")
+        await asyncio.sleep(0)  # one turn: the lane is woken by the item itself
+        await asyncio.sleep(0)
+        assert clerk.batches == [["a"]]
+
+
+async def test_no_batch_is_larger_than_allowed(clerk: Clerk) -> None:
+    """At most `max_batch`."""
+    lane = lane_of(clerk, max_batch=3)
+    async with running(lane):
+        put_all(lane, "abcdefg")
+    assert clerk.batches == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+
+
+async def test_one_commit_runs_at_a_time(clerk: Clerk) -> None:
+    """At most one commit runs."""
+    lane = lane_of(clerk, max_batch=1)
+    async with running(lane):
+        await clerk.busy_with(lane, "a")
+        put_all(lane, "bc")
+        await asyncio.sleep(0)
+        assert clerk.at_work == 1
+        clerk.may_go_on.set()
+    assert clerk.most_at_work == 1
+
+
+async def test_a_full_lane_says_no_and_takes_more_when_there_is_room(clerk: Clerk) -> None:
+    """At most `max_waiting` items wait, `put` says no to more; nothing happens with the item."""
+    lane = lane_of(clerk, max_waiting=2)
+    async with running(lane):
+        await clerk.busy_with(lane, "a")
+        put_all(lane, "bc")
+        assert len(lane) == 2
+        assert not lane.put("d")
+        assert len(lane) == 2
+        clerk.may_go_on.set()
+        await lane.drained()
+        assert lane.put("e")
+    assert clerk.committed == list("abce")
+
+
+async def test_a_lane_that_is_not_running_yet_is_bounded_too(clerk: Clerk) -> None:
+    """Everything that waits is bounded."""
+    lane = lane_of(clerk, max_waiting=1)
+    assert lane.put("a")
+    assert not lane.put("b")
+    async with running(lane):
+        await lane.drained()
+    assert clerk.committed == ["a"]
+
+
+async def test_closing_commits_what_waits_and_takes_no_more(clerk: Clerk) -> None:
+    """`run` ends when what waits is committed."""
+    lane = lane_of(clerk, max_batch=1)
+    async with running(lane):
+        await clerk.busy_with(lane, "a")
+        put_all(lane, "bc")
+        lane.close()
+        assert not lane.put("d")
+        clerk.may_go_on.set()
+    assert clerk.committed == list("abc")
+
+
+async def test_a_lane_that_closes_while_it_has_nothing_to_do_ends(clerk: Clerk) -> None:
+    lane = lane_of(clerk)
+    async with running(lane):
+        await asyncio.sleep(0)
+    assert clerk.batches == []
+    lane = lane_of(clerk)
+    lane.close()
+    await lane.run()
+    assert not lane.put("a")
+
+
+async def test_what_a_commit_puts_is_committed_after_it() -> None:
+    committed: list[list[str]] = []
+
+    async def commit(batch: Sequence[str]) -> None:
+        committed.append(list(batch))
+        if "a" in batch:
+            assert lane.put("an echo")
+
+    lane = Lane(commit, max_batch=PLENTY, max_waiting=PLENTY)
+    async with running(lane):
+        put_all(lane, "ab")
+        await lane.drained()
+    assert committed == [["a", "b"], ["an echo"]]
+
+
+async def test_drained_waits_for_the_commit_that_runs(clerk: Clerk) -> None:
+    """Until everything that was put is committed."""
+    lane = lane_of(clerk)
+    async with running(lane):
+        await lane.drained()
+        await clerk.busy_with(lane, "a")
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(lane.drained())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            clerk.may_go_on.set()
+        assert clerk.committed == ["a"]
+    await lane.drained()
+
+
+async def test_a_commit_that_raises_is_no_secret() -> None:
+    """`commit` answers its items itself and does not raise: else whoever runs the lane hears it."""
+
+    async def commit(_batch: Sequence[str]) -> None:
+        raise LookupError("nobody foresaw this")
+
+    lane = Lane(commit, max_batch=PLENTY, max_waiting=PLENTY)
+    lane.put("a")
+    with pytest.raises(LookupError):
+        await lane.run()
+
+
+@given(
+    bursts=st.lists(st.integers(0, 5), max_size=12),
+    max_batch=st.integers(1, 4),
+    max_waiting=st.integers(1, 6),
+)
+def test_whatever_comes_when_the_promises_hold(
+    bursts: list[int], max_batch: int, max_waiting: int
+) -> None:
+    """In order, nothing lost that was taken, nothing twice, each batch within its bound."""
+
+    async def law() -> None:
+        clerk, taken, number = Clerk(), [], 0
+        lane = lane_of(clerk, max_batch=max_batch, max_waiting=max_waiting)
+        async with running(lane):
+            for burst in bursts:
+                for _ in range(burst):
+                    number += 1
+                    assert len(lane) <= max_waiting
+                    if lane.put(str(number)):
+                        taken.append(str(number))
+                    else:
+                        assert len(lane) == max_waiting
+                await asyncio.sleep(0)
+        assert clerk.committed == taken
+        assert all(1 <= len(batch) <= max_batch for batch in clerk.batches)
+        assert all(int(one) < int(other) for one, other in pairwise(clerk.committed))
+
+    asyncio.run(law())

@@ -1,0 +1,208 @@
+"""Pins on the road of an EVENT: what is pinned is there, whichever way it goes. N29-170…172."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.verdict import Origin
+from tests.cast import admin, alice, bob, carol, owner, stranger
+from tests.unit.home import NOON, STORED, Home, policy_of, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+NOT_HERE = (False, "invalid: e, a: must name stored events of this group")
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
+    """Groups tea and den, both open; admin leads them."""
+    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
+        await home.do(admin, 9007, h="tea")
+        await home.do(admin, 9007, h="den")
+        yield home
+
+
+def e(*events: Event) -> list[list[str]]:
+    return [["e", event.id] for event in events]
+
+
+def a(event: Event) -> list[str]:
+    return ["a", f"{event.kind}:{event.pubkey}:{event.d}"]
+
+
+async def pins(home: Home, group: str = "tea") -> list[list[str]] | None:
+    """What 39005 says, and what the relay believes: the same, also after a restart."""
+    assert await home.rebuilt() == home.groups
+    shown = [row for row in await home.log() if (row.kind, row.d) == (39005, group)]
+    assert [list(tag) for tag in home.groups.by_id[group].pins] == [
+        tag for row in shown for tag in row.tags[1:]
+    ]
+    assert len(shown) <= 1
+    return shown[0].tags[1:] if shown else None
+
+
+async def said(home: Home, who: SecretKey, text: str, group: str = "tea") -> Event:
+    return await home.do(who, 9, h=group, content=text)
+
+
+@pytest.mark.proves("N29-67", "N29-170", "N29-172")
+async def test_the_relay_says_what_is_pinned_in_the_order_of_the_list(home: Home) -> None:
+    one, two = await said(home, bob, "one"), await said(home, bob, "two")
+    essay = await home.do(bob, 30023, ["d", "x:y"], h="tea")
+    listed = [["e", two.id, "wss://here"], a(essay), ["e", one.id]]
+    await home.do(admin, 9010, *listed, h="tea")
+    assert await pins(home) == listed
+    (shown,) = [row for row in home.live.said if row.kind == 39005]
+    assert shown.tags[0] == ["d", "tea"]
+    await home.do(admin, 9010, *e(one), h="tea")
+    assert await pins(home) == e(one)
+    await home.do(admin, 9010, h="tea")
+    assert await pins(home) == []
+
+
+@pytest.mark.proves("N29-112", "N29-170")
+async def test_moderators_and_owners_pin_and_members_do_not(home: Home) -> None:
+    one = await said(home, bob, "one")
+    await home.do(admin, 9000, ["p", bob.pubkey], ["p", alice.pubkey, "moderator"], h="tea")
+    for who, text in ((bob, "only an admin of the group may do this"), (carol, "not a member")):
+        pinning = home.made(who, 9010, *e(one), h="tea")
+        assert await home.take(pinning) == [(False, f"restricted: {text}")]
+    await home.do(alice, 9010, *e(one), h="tea")
+    await home.do(owner, 9010, h="tea")
+
+
+@pytest.mark.proves("N29-171")
+async def test_only_what_the_group_has_is_pinned_and_nothing_else_is_told(home: Home) -> None:
+    here, there = await said(home, bob, "here"), await said(home, bob, "there", "den")
+    note = await home.do(bob, 1)
+    gone = await said(home, bob, "gone")
+    await home.do(bob, 5, *e(gone))
+    essay = await home.do(bob, 30023, ["d", "x"], h="tea")
+    elsewhere = await home.do(bob, 30023, ["d", "y"], h="den")
+    brief = await home.do(bob, 9, ["expiration", str(NOON + 5)], h="tea")
+    home.now += 5
+    bad = [
+        *e(there, note, gone, brief),
+        a(elsewhere),
+        ["e", "0" * 64],
+        ["e", here.id[:63]],
+        ["e"],
+        ["e", ""],
+        ["a", f"30023:{bob.pubkey}:z"],
+        ["a", f"030023:{bob.pubkey}:x"],
+        ["a", essay.id],
+        ["a", here.id],
+        ["e", a(essay)[1]],
+        ["a"],
+    ]
+    for tag in bad:
+        pinning = home.made(admin, 9010, *e(here), tag, h="tea")
+        assert await home.take(pinning) == [NOT_HERE], tag
+    assert await pins(home) is None
+
+
+@pytest.mark.proves("N29-172")
+async def test_a_pin_goes_with_its_event(home: Home) -> None:
+    """By its author with or without `h`, by an admin, by a newer version of itself."""
+    one, two, three = [await said(home, bob, text) for text in ("one", "two", "three")]
+    essay = await home.do(bob, 30023, ["d", "x"], h="tea")
+    await home.do(admin, 9010, *e(one, two, three, essay), a(essay), h="tea")
+    await home.do(bob, 5, *e(one))
+    assert await pins(home) == [*e(two, three, essay), a(essay)]
+    await home.do(bob, 5, *e(two), h="tea")
+    assert await pins(home) == [*e(three, essay), a(essay)]
+    home.now += 1
+    await home.do(bob, 30023, ["d", "x"], h="tea", content="newer")
+    assert await pins(home) == [*e(three), a(essay)]
+    await home.do(admin, 9005, *e(three), h="tea")
+    assert await pins(home) == [a(essay)]
+    await home.do(bob, 5, a(essay))
+    assert await pins(home) == []
+
+
+@pytest.mark.proves("N29-172", "N29-56")
+async def test_a_pin_goes_in_the_transaction_that_takes_its_event(home: Home) -> None:
+    """Whatever else the batch does with pins."""
+    one, two, three = [await said(home, bob, text) for text in ("one", "two", "three")]
+    await home.do(admin, 9010, *e(one), h="tea")
+    batch = [
+        home.made(admin, 9010, *e(one, two, three), h="tea"),
+        home.made(bob, 5, *e(two)),
+        home.made(bob, 5, *e(one)),
+    ]
+    assert await home.take(*batch) == [STORED] * 3
+    assert await pins(home) == e(three)
+    own = home.made(bob, 9, h="tea")
+    batch = [own, *(home.made(admin, kind, *e(own), h="tea") for kind in (9010, 9005))]
+    assert await home.take(*batch) == [STORED] * 3
+    assert await pins(home) == []
+
+
+@pytest.mark.proves("N29-172")
+@pytest.mark.parametrize("role", ["admin", "moderator", None])
+async def test_who_vanishes_takes_along_what_is_pinned_of_theirs(
+    home: Home, role: str | None
+) -> None:
+    """Also where the relay must say again what they did as an admin."""
+    hers, his = await said(home, alice, "hers"), await said(home, bob, "his")
+    await home.do(admin, 9000, ["p", alice.pubkey, *([role] if role else [])], h="tea")
+    if role is not None:
+        await home.do(alice, 9000, ["p", carol.pubkey], h="tea")
+    await home.do(alice if role else admin, 9010, *e(hers, his), h="tea")
+    await home.vanish(alice)
+    assert await pins(home) == e(his)
+
+
+@pytest.mark.proves("N29-124")
+async def test_the_pins_of_a_group_end_with_it(home: Home) -> None:
+    one = await said(home, bob, "one")
+    await home.do(admin, 9010, *e(one), h="tea")
+    await home.do(admin, 9008, h="tea")
+    assert home.groups.pinned == {}
+    assert not [row for row in await home.log() if row.kind == 39005]
+    assert await home.rebuilt() == home.groups
+
+
+@pytest.mark.proves("N29-172")
+async def test_an_expired_pin_goes_with_the_next_event_of_the_group(home: Home) -> None:
+    brief = await home.do(bob, 9, ["expiration", str(NOON + 5)], h="tea")
+    one = await said(home, bob, "one")
+    await home.do(admin, 9010, *e(brief, one), h="tea")
+    home.now += 4
+    await said(home, bob, "still")
+    assert await pins(home) == e(brief, one)
+    home.now += 1
+    await said(home, bob, "elsewhere", "den")
+    assert await pins(home) == e(brief, one)
+    await said(home, bob, "now")
+    assert await pins(home) == e(one)
+
+
+@pytest.mark.proves("N29-28", "N29-152")
+async def test_an_import_pins_what_is_left_of_the_list(home: Home) -> None:
+    """The newest version of an address may come behind the list that names it."""
+    one, there = await said(home, bob, "one"), await said(home, bob, "there", "den")
+    gone = home.made(bob, 9, h="tea")
+    essay = home.made(bob, 30023, ["d", "x"], h="tea")
+    old = home.made(admin, 9010, *e(gone, one, there), a(essay), h="tea", at=NOON - 10**6)
+    assert await home.take(old, origin=Origin.IMPORT) == [STORED]
+    assert await pins(home) == [*e(one), a(essay)]
+    between = home.made(bob, 9, h="tea")
+    assert await home.take(between, essay, origin=Origin.IMPORT) == [STORED] * 2
+    await said(home, bob, "on we go")
+    assert await pins(home) == [*e(one), a(essay)]
+
+
+@pytest.mark.proves("N29-172")
+async def test_an_address_that_no_import_brought_is_no_pin_for_long(home: Home) -> None:
+    old = home.made(admin, 9010, ["a", f"30023:{stranger.pubkey}:x"], h="tea")
+    assert await home.take(old, origin=Origin.TRUSTED_IMPORT) == [STORED]
+    assert len(await pins(home) or []) == 1
+    await said(home, bob, "on we go")
+    assert await pins(home) == []

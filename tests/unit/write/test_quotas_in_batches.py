@@ -1,0 +1,363 @@
+"""`rate` and `quota` on the road of an event: what is counted, and what never is."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.nostr import kinds
+from relay.verdict import Origin
+from relay.write.commands import ManagementChange
+from tests import cast
+from tests.cast import alice, bob, owner
+from tests.unit.home import DUPLICATE, STORED, Home, Letter, policy_of, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from policies import PolicySet
+    from relay.nostr.keys import SecretKey
+
+mallory = cast.person("mallory")
+BY_FILE = (False, "restricted: this key is banned by a file of the policies: change it there")
+
+
+def slowly(per: str, burst: int = 2, more: str = "", name: str = "slowly") -> str:
+    """A rule with a rate of one event a minute."""
+    return (
+        f'[[rule]]\nname = "{name}"\nmatch = {{ kinds = [1, 9, 20001] }}\n{more}\n'
+        f'rate = {{ per = "{per}", burst = {burst}, per_minute = 1 }}\n'
+    )
+
+
+def full(per: str, sizes: str, more: str = "") -> str:
+    return f'[[rule]]\nname = "full"\nquota = {{ per = "{per}", {sizes} }}\n{more}\n'
+
+
+@asynccontextmanager
+async def home(*rules: str, preset: str = "open") -> AsyncIterator[Home]:
+    async with store_of("sqlite") as store, Home(store, policy_of(preset, *rules)) as here:
+        yield here
+
+
+def too_many(seconds: int) -> tuple[bool, str]:
+    return (False, f"rate-limited: too many events; try again in {seconds} s")
+
+
+def stored(events: int) -> tuple[bool, str]:
+    return (False, f"rate-limited: full: at most {events} events may be stored")
+
+
+# rates -------------------------------------------------------------------------------------------
+
+
+async def test_a_burst_is_taken_and_then_one_at_a_time() -> None:
+    async with home(slowly("author")) as here:
+        notes = [here.made(alice, 1) for _ in range(4)]
+        assert await here.take(*notes) == [STORED, STORED, too_many(60), too_many(60)]
+        here.now += 59
+        assert await here.take(notes[2]) == [too_many(1)]
+        here.now += 1
+        assert await here.take(*notes[2:]) == [STORED, too_many(60)]
+
+
+async def test_a_rate_is_each_authors_own_and_of_its_kinds() -> None:
+    async with home(slowly("author", burst=1)) as here:
+        await here.do(alice, 1)
+        assert await here.take(here.made(alice, 9)) == [too_many(60)]
+        await here.do(alice, 7)
+        await here.do(bob, 1)
+
+
+async def test_a_rate_per_kind_is_everybodys() -> None:
+    async with home(slowly("kind", burst=1)) as here:
+        await here.do(alice, 1)
+        assert await here.take(here.made(bob, 1)) == [too_many(60)]
+        await here.do(bob, 9)
+
+
+async def test_a_rate_per_group_is_the_groups_and_of_no_other_events() -> None:
+    async with home(slowly("group", burst=1)) as here:
+        for group in ("tea", "den"):
+            await here.do(owner, kinds.CREATE_GROUP, h=group)
+        await here.do(owner, 9, h="tea")
+        assert await here.take(here.made(owner, 9, h="tea")) == [too_many(60)]
+        await here.do(owner, 9, h="den")
+        await here.do(owner, 1)
+        await here.do(owner, 1)
+
+
+async def test_a_rate_per_connection_counts_whoever_signed() -> None:
+    async with home(slowly("connection", burst=1)) as here:
+
+        async def sent(who: SecretKey, connection: int) -> tuple[bool, str]:
+            letter = Letter()
+            letter.connection = connection
+            here.ingest.submit(here.made(who, 1), letter, Origin.WIRE)
+            return await letter.answer
+
+        assert await sent(alice, 1) == STORED
+        assert await sent(bob, 1) == too_many(60)
+        assert await sent(alice, 2) == STORED
+
+
+async def test_what_the_admin_says_of_a_rate_is_told_as_it_stands() -> None:
+    rule = slowly("author", burst=1, more='reject = "take a breath"')
+    async with home(rule) as here:
+        await here.do(alice, 1)
+        wait = (False, "rate-limited: take a breath")
+        assert await here.take(here.made(alice, 1)) == [wait]
+
+
+async def test_what_another_rule_refuses_takes_nothing() -> None:
+    shut = '[[rule]]\nname = "shut"\nmatch = { kinds = [1] }\ncontent = { refuse = ["x"] }'
+    async with home(slowly("author", burst=1), shut) as here:
+        for _ in range(3):
+            [(ok, text)] = await here.take(here.made(alice, 1, content="x"))
+            assert (ok, text[:8]) == (False, "blocked:")
+        await here.do(alice, 1)
+
+
+async def test_what_a_group_refuses_takes_nothing() -> None:
+    async with home(slowly("author", burst=1), preset="group") as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        await here.do(owner, kinds.CREATE_GROUP, h="den")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="den")
+        refused = (False, "restricted: not a member")
+        assert await here.take(here.made(alice, 9, h="tea")) == [refused]
+        await here.do(alice, 9, h="den")
+
+
+async def test_a_duplicate_takes_nothing_and_is_told_so_when_nothing_is_left() -> None:
+    async with home(slowly("author", burst=2)) as here:
+        note = await here.do(alice, 1)
+        assert await here.take(note, note, note) == [DUPLICATE] * 3
+        await here.do(alice, 1)
+        assert await here.take(note) == [DUPLICATE]
+
+
+async def test_what_loses_its_place_takes_nothing() -> None:
+    rule = '[[rule]]\nname = "r"\nrate = { per = "author", burst = 2, per_minute = 1 }'
+    async with home(rule) as here:
+        await here.do(alice, 0)
+        older = here.made(alice, 0, at=here.now - 9)
+        assert await here.take(older) == [(False, "duplicate: a newer version is stored")]
+        gone = here.made(alice, 1, ["expiration", str(here.now - 1)])
+        assert await here.take(gone) == [(False, "invalid: event expired")]
+        await here.do(alice, 1)
+        assert await here.take(here.made(alice, 1)) == [too_many(60)]
+
+
+async def test_what_is_passed_on_counts_too() -> None:
+    async with home(slowly("author", burst=1)) as here:
+        await here.do(alice, 20001)
+        assert await here.take(here.made(alice, 20001)) == [too_many(60)]
+
+
+async def test_of_several_rates_all_count_or_none() -> None:
+    async with home(slowly("author", burst=3), slowly("kind", burst=1, name="kinds")) as here:
+        await here.do(alice, 1)
+        for _ in range(5):
+            assert await here.take(here.made(alice, 1)) == [too_many(60)]
+        await here.do(alice, 9)
+        assert await here.take(here.made(bob, 9)) == [too_many(60)]
+        await here.do(alice, 20001)
+        assert await here.take(here.made(alice, 9)) == [too_many(60)]
+
+
+@pytest.mark.parametrize("origin", [Origin.IMPORT, Origin.TRUSTED_IMPORT])
+async def test_imports_are_not_held_up(origin: Origin) -> None:
+    async with home(slowly("author", burst=1)) as here:
+        notes = [here.made(alice, 1) for _ in range(5)]
+        assert await here.take(*notes, origin=origin) == [STORED] * 5
+        await here.do(alice, 1)
+
+
+async def test_what_the_relay_signs_itself_is_never_counted() -> None:
+    rule = '[[rule]]\nname = "r"\nrate = { per = "group", burst = 2, per_minute = 1 }'
+    async with home(rule) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        assert await here.take(here.made(alice, 9, h="tea")) == [too_many(60)]
+        assert len(await here.log()) > 4
+
+
+async def test_a_request_to_vanish_is_never_too_much() -> None:
+    rules = (
+        '[[rule]]\nname = "r"\nrate = { per = "author", burst = 1, per_minute = 1 }',
+        full("author", "events = 0"),
+    )
+    async with home(*rules) as here:
+        await here.vanish(alice)
+
+
+async def test_a_reload_keeps_the_buckets_of_rules_that_stay() -> None:
+    async with home(slowly("author", burst=1)) as here:
+        await here.do(alice, 1)
+        here.state.enforce(policy_of("open", slowly("author", burst=1), slowly("kind", name="k")))
+        assert await here.take(here.made(alice, 1)) == [too_many(60)]
+        here.state.enforce(policy_of("open", slowly("author", burst=3)))
+        await here.do(alice, 1)
+
+
+async def test_who_is_excepted_is_not_counted() -> None:
+    rule = slowly("author", burst=1, more='except = { authors = ["owner"] }')
+    async with home(rule) as here:
+        for _ in range(3):
+            await here.do(owner, 1)
+
+
+# quotas ------------------------------------------------------------------------------------------
+
+
+async def test_so_many_events_of_an_author_are_stored() -> None:
+    async with home(full("author", "events = 2", "match = { kinds = [1, 7] }")) as here:
+        notes = [here.made(alice, kind) for kind in (1, 7, 1)]
+        assert await here.take(*notes) == [STORED, STORED, stored(2)]
+        await here.do(alice, 9)
+        await here.do(bob, 1)
+        await here.do(alice, kinds.DELETION, ["e", notes[0].id])
+        assert await here.take(here.made(alice, 1), notes[2]) == [STORED, stored(2)]
+
+
+async def test_a_deletion_makes_room_in_its_own_batch() -> None:
+    async with home(full("author", "events = 1")) as here:
+        first = await here.do(alice, 1)
+        away = here.made(alice, kinds.DELETION, ["e", first.id])
+        notes = [here.made(alice, 1) for _ in range(3)]
+        assert await here.take(notes[0], away, notes[1], notes[2]) == [
+            stored(1),
+            STORED,
+            STORED,
+            stored(1),
+        ]
+
+
+async def test_a_new_version_adds_no_event() -> None:
+    async with home(full("author", "events = 1", "match = { kinds = [0] }")) as here:
+        await here.do(alice, 0, content="one")
+        here.now += 1
+        await here.do(alice, 0, content="two")
+        here.now += 1
+        newer = [here.made(alice, 0, at=here.now + n, content="three") for n in range(3)]
+        assert await here.take(*newer) == [STORED] * 3
+
+
+async def test_bytes_are_counted_as_they_are_stored() -> None:
+    async with home(full("author", "bytes = 1000")) as here:
+        note = await here.do(alice, 1, content="x" * 400)
+        size = len(note.raw)
+        refused = (False, f"rate-limited: full: at most 1000 bytes may be stored, {size} are")
+        assert await here.take(here.made(alice, 1, content="x" * 400)) == [refused]
+        await here.do(bob, 1, content="x" * 400)
+
+
+async def test_a_smaller_version_is_taken_though_all_is_full() -> None:
+    async with home() as here:
+        await here.do(alice, 30023, ["d", "x"], content="x" * 900)
+        here.state.enforce(policy_of("open", full("author", "bytes = 100")))
+        here.now += 1
+        larger = here.made(alice, 30023, ["d", "x"], content="x" * 901)
+        [(ok, text)] = await here.take(larger)
+        assert not ok
+        assert text.startswith("rate-limited: ")
+        await here.do(alice, 30023, ["d", "x"], content="x" * 800)
+
+
+async def test_a_group_is_full_for_everybody() -> None:
+    rule = full("group", "events = 2", 'match = { kinds = [9] }\nreject = "this group is full"')
+    async with home(rule) as here:
+        for group in ("tea", "den"):
+            await here.do(owner, kinds.CREATE_GROUP, h=group)
+        await here.do(alice, 9, h="tea")
+        await here.do(bob, 9, h="tea")
+        assert await here.take(here.made(mallory, 9, h="tea")) == [
+            (False, "rate-limited: this group is full")
+        ]
+        await here.do(mallory, 9, h="den")
+        await here.do(mallory, 9)
+
+
+async def test_what_the_relay_signs_for_a_group_fills_nothing() -> None:
+    async with home(full("group", "events = 1")) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        await here.do(alice, 9, h="tea")
+        assert await here.take(here.made(alice, 9, h="tea")) == [stored(1)]
+
+
+async def test_a_full_group_can_still_be_led() -> None:
+    async with home(full("group", "events = 0")) as here:
+        await here.do(owner, kinds.CREATE_GROUP, h="tea")
+        await here.do(owner, kinds.PUT_USER, ["p", alice.pubkey], h="tea")
+        assert await here.take(here.made(alice, 9, h="tea")) == [stored(0)]
+
+
+async def test_who_is_held_to_a_quota_is_said_by_authors() -> None:
+    rule = full("author", "events = 1", 'except = { authors = ["owner"] }')
+    async with home(rule) as here:
+        await here.do(owner, 1)
+        await here.do(owner, 1)
+        await here.do(alice, 1)
+        assert await here.take(here.made(alice, 1)) == [stored(1)]
+
+
+async def test_what_is_passed_on_needs_no_room() -> None:
+    async with home(full("author", "events = 0")) as here:
+        await here.do(alice, 20001)
+
+
+async def test_an_import_is_held_to_quotas_and_a_trusted_one_is_not() -> None:
+    async with home(full("author", "events = 1")) as here:
+        notes = [here.made(alice, 1) for _ in range(2)]
+        assert await here.take(*notes, origin=Origin.IMPORT) == [STORED, stored(1)]
+        assert await here.take(notes[1], origin=Origin.TRUSTED_IMPORT) == [STORED]
+
+
+async def test_a_full_quota_takes_no_token() -> None:
+    rule = (
+        '[[rule]]\nname = "both"\nmatch = { kinds = [1] }\n'
+        'rate = { per = "author", burst = 2, per_minute = 1 }\n'
+        'quota = { per = "author", events = 1 }'
+    )
+    async with home(rule) as here:
+        note = await here.do(alice, 1)
+        assert await here.take(*(here.made(alice, 1) for _ in range(3))) == [stored(1)] * 3
+        await here.do(alice, kinds.DELETION, ["e", note.id])
+        await here.do(alice, 1)
+
+
+# files of keys -----------------------------------------------------------------------------------
+
+
+def listing(policy: PolicySet, *keys: str) -> PolicySet:
+    return policy.with_people(replace(policy.people, banned=frozenset(keys)))
+
+
+async def test_a_key_that_a_file_bans_is_banned_as_by_a_call() -> None:
+    async with home() as here:
+        await here.do(mallory, 1)
+        here.state.enforce(listing(here.policy, mallory.pubkey))
+        banned = (False, "blocked: this key is banned here")
+        assert await here.take(here.made(mallory, 1)) == [banned]
+        assert await here.call("unbanpubkey", mallory.pubkey) == BY_FILE
+        assert await here.call("allowpubkey", mallory.pubkey) == BY_FILE
+        assert await here.call("banpubkey", mallory.pubkey) == STORED
+        here.state.enforce(here.policy)
+        assert await here.call("unbanpubkey", mallory.pubkey) == STORED
+        await here.do(mallory, 1)
+
+
+async def test_what_a_banned_key_wrote_goes_where_files_delete() -> None:
+    async with home() as here:
+        note = await here.do(mallory, 1)
+        kept = await here.do(alice, 1)
+        answers: list[object] = []
+        banned = frozenset({mallory.pubkey, cast.carol.pubkey})
+        here.ingest.order(ManagementChange((), answers.append, banishes=banned))
+        assert await here.take(note) == [(False, "blocked: deleted")]
+        assert answers == [None]
+        assert [event.id for event in await here.log()] == [kept.id]

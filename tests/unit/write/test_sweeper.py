@@ -1,0 +1,156 @@
+"""relay/write/sweeper.py: what has expired is really gone, within minutes. NIPS.md N40-04,
+N40-08."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.observe import Metrics
+from relay.write.sweeper import Sweep
+from tests.cast import admin, alice, owner, robot
+from tests.unit.home import DUPLICATE, NOON, STORED, Home, policy_of, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
+    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
+        yield home
+
+
+def until(seconds: int) -> list[str]:
+    return ["expiration", str(NOON + seconds)]
+
+
+async def swept(home: Home) -> int:
+    return await home.sweep.once()
+
+
+async def stored(home: Home) -> list[str]:
+    return [event.content for event in await home.log()]
+
+
+@pytest.mark.proves("N40-04")
+async def test_what_has_expired_leaves_the_store_and_what_has_not_stays(home: Home) -> None:
+    for after in (10, 20):
+        await home.do(alice, 1, until(after), content=f"until {after}")
+    await home.do(alice, 1, content="for ever")
+    assert await swept(home) == 0
+    home.now = NOON + 10
+    assert await swept(home) == 1
+    assert await stored(home) == ["until 20", "for ever"]
+
+
+@pytest.mark.proves("N40-04")
+async def test_however_many_have_expired_all_of_them_go(home: Home) -> None:
+    events = [home.made(alice, 1, until(10)) for _ in range(600)]
+    assert set(await home.take(*events)) == {STORED}
+    home.now = NOON + 10
+    assert await swept(home) == 600
+    assert await stored(home) == []
+
+
+@pytest.mark.proves("N40-09")
+async def test_what_was_swept_is_refused_as_expired(home: Home) -> None:
+    note = await home.do(alice, 1, until(10))
+    home.now = NOON + 10
+    await swept(home)
+    assert await home.take(note) == [(False, "invalid: event expired")]
+
+
+@pytest.mark.proves("N40-08")
+@pytest.mark.parametrize(("kind", "d"), [(10002, []), (30023, [["d", "essay"]])])
+async def test_versions_before_an_expired_one_do_not_come_back(
+    home: Home, kind: int, d: list[list[str]]
+) -> None:
+    old = await home.do(alice, kind, *d, at=NOON - 20)
+    await home.do(alice, kind, *d, until(10), at=NOON - 10)
+    home.now = NOON + 10
+    await swept(home)
+    ((accepted, text),) = await home.take(old)
+    assert (accepted, text) == (False, "blocked: deleted")
+    newer = await home.do(alice, kind, *d, at=NOON - 9)
+    assert [event.id for event in await home.log()] == [newer.id]
+
+
+@pytest.mark.proves("N40-08", "G-14")
+async def test_versions_by_ts_do_not_come_back_either(home: Home) -> None:
+    """A preference of an agent: the newest is told by `ts`."""
+
+    def preference(ts: int, *more: list[str]) -> Event:
+        tags = [["d", "hk:preference"], ["k", "aman_preference"], ["hk", "hk"], ["v", "1"]]
+        said = f'{{"history_key": "hk", "preference": "tea", "updated_at": {ts}}}'
+        return home.made(robot, 30093, *tags, ["ts", str(ts)], *more, at=ts, content=said)
+
+    old = preference(NOON - 20)
+    assert await home.take(old, preference(NOON - 10, until(10))) == [STORED] * 2
+    home.now = NOON + 10
+    assert await swept(home) == 1
+    assert await home.take(old) == [(False, "blocked: deleted")]
+
+
+@pytest.mark.proves("N29-172")
+async def test_a_pin_goes_with_what_it_names(home: Home) -> None:
+    await home.do(admin, 9007, h="tea")
+    note = await home.do(admin, 9, until(10), h="tea")
+    await home.do(admin, 9010, ["e", note.id], h="tea")
+    home.now = NOON + 10
+    await swept(home)
+    assert home.groups.by_id["tea"].pins == ()
+    assert await home.rebuilt() == home.groups
+    assert [event.tags for event in await home.log() if event.kind == 39005] == [[["d", "tea"]]]
+
+
+async def test_an_invite_ends_for_the_group_when_it_is_swept(home: Home) -> None:
+    await home.do(admin, 9007, h="tea")
+    await home.do(admin, 9009, ["code", "long enough"], until(10), h="tea")
+    home.now = NOON + 10
+    assert await swept(home) == 1
+    assert await home.rebuilt() == home.groups
+
+
+async def test_a_row_that_went_meanwhile_is_no_harm(home: Home) -> None:
+    note = await home.do(alice, 1, until(10))
+    home.now = NOON + 10
+    deletion = home.made(alice, 5, ["e", note.id])
+    (answer,), count = await asyncio.gather(home.take(deletion), swept(home))
+    assert answer == STORED
+    assert count in (0, 1)
+    assert [event.kind for event in await home.log()] == [5]
+
+
+async def test_it_sweeps_by_itself_soon_and_again(home: Home) -> None:
+    first = await home.do(owner, 1, until(10))
+    home.now = NOON + 10
+    async with (
+        asyncio.timeout(10),
+        Sweep(
+            home.store,
+            home.state,
+            home.ingest,
+            clock=lambda: home.now,
+            metrics=Metrics(),
+            first_s=0,
+            every_s=0.01,
+        ),
+    ):
+        await _until_gone(home, first)
+        second = home.made(owner, 1, until(20))
+        assert await home.take(second) == [STORED]
+        assert await home.take(second) == [DUPLICATE]
+        home.now = NOON + 20
+        await _until_gone(home, second)
+
+
+async def _until_gone(home: Home, event: Event) -> None:
+    while True:
+        if event not in await home.log():
+            return
+        await asyncio.sleep(0)

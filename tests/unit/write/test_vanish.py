@@ -1,0 +1,479 @@
+"""A key that vanishes: relay/write/ingest.py, decision.py, retention.py on each store. NIPS.md
+62."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.groups.group import Flag
+from relay.nostr.nip42 import OwnAddresses, relay_address
+from relay.verdict import Origin
+from tests.cast import admin, alice, bob, carol, dave, owner, person, stranger
+from tests.contract.writing import EVERYTHING, asked
+from tests.unit.home import (
+    DELETED,
+    DUPLICATE,
+    NOON,
+    RELAY,
+    STORED,
+    URL,
+    Home,
+    policy_of,
+    store_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+POSTMAN = person("postman")
+STRANGERS_ANSWER = (False, "restricted: this request to vanish is for other relays")
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
+    """Preset `open`: anyone writes."""
+    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
+        yield home
+
+
+@pytest.fixture
+async def private_home() -> AsyncIterator[Home]:
+    """Preset `group`."""
+    async with store_of("reference") as store, Home(store, policy_of("group")) as home:
+        yield home
+
+
+async def tea_party(home: Home) -> None:
+    """A group that admin made; alice is a moderator, bob and carol came in by themselves."""
+    await home.do(admin, 9007, h="tea")
+    await home.do(admin, 9000, ["p", alice.pubkey, "moderator"], h="tea")
+    await home.do(bob, 9021, h="tea")
+    await home.do(carol, 9021, h="tea")
+
+
+async def members_shown(home: Home, group: str = "tea") -> set[str]:
+    (shown,) = await home.found(kinds=[39002], tag_d=[group])
+    return set(shown.tag_values("p"))
+
+
+async def admins_shown(home: Home, group: str = "tea") -> dict[str, list[str]]:
+    (shown,) = await home.found(kinds=[39001], tag_d=[group])
+    return {tag[1]: list(tag[2:]) for tag in shown.tags if tag[0] == "p"}
+
+
+async def is_the_same_after_a_restart(home: Home) -> None:
+    before = home.groups
+    assert await home.rebuilt() == before
+    await home.restart()
+    assert home.groups == before
+
+
+# what goes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N62-01")
+async def test_all_of_the_author_goes_up_to_the_request(home: Home) -> None:
+    """N62-01, N62-04: kind 5 too; what is dated later stays."""
+    note = await home.do(alice, 1, ["t", "x"])
+    await home.do(alice, 5, ["e", note.id])
+    await home.do(alice, 0)
+    await home.do(alice, 30023, ["d", "x"])
+    await home.do(alice, 1, ["p", bob.pubkey], at=NOON - 10**6)
+    later = await home.do(alice, 1, at=NOON + 1)
+    of_bob = await home.do(bob, 1, ["p", alice.pubkey])
+    await home.vanish(alice)
+    assert await home.log() == [later, of_bob]
+    assert await home.found(authors=[alice.pubkey]) == [later]
+    assert await home.found(tag_t=["x"]) == []
+    assert await home.store.count([asked(kinds=[5])], EVERYTHING, now=NOON) == 0
+
+
+@pytest.mark.proves("N62-05", "N59-09")
+async def test_wraps_go_that_were_sent_to_the_author(home: Home) -> None:
+    """N62-05, N59-09: whoever signed them, and whoever else they are for."""
+    to_both = ["p", bob.pubkey], ["p", alice.pubkey]
+    await home.do(POSTMAN, 1059, *to_both)
+    await home.do(POSTMAN, 1059, ["p", alice.pubkey], at=NOON - 10**5)
+    to_bob = await home.do(POSTMAN, 1059, ["p", bob.pubkey])
+    later = await home.do(POSTMAN, 1059, ["p", alice.pubkey], at=NOON + 1)
+    await home.vanish(alice)
+    assert await home.log() == [to_bob, later]
+
+
+@pytest.mark.proves("N62-06")
+async def test_what_went_does_not_come_back(home: Home) -> None:
+    """N62-06: nor does anything else that is dated as early; later events are accepted."""
+    note = await home.do(alice, 1)
+    wrap = await home.do(POSTMAN, 1059, ["p", alice.pubkey])
+    await home.vanish(alice)
+    backdated = home.made(alice, 1, at=NOON - 5)
+    own_deletion = home.made(alice, 5, ["e", note.id])
+    other_wrap = home.made(POSTMAN, 1059, ["p", bob.pubkey], ["p", alice.pubkey])
+    refused = note, wrap, backdated, own_deletion, other_wrap
+    await home.restart()
+    assert await home.take(*refused) == [DELETED] * 5
+    assert await home.take(*refused, origin=Origin.TRUSTED_IMPORT) == [DELETED] * 5
+    assert await home.log() == []
+    again = await home.do(alice, 1, at=NOON + 1)
+    to_her = await home.do(POSTMAN, 1059, ["p", alice.pubkey], at=NOON + 1)
+    assert await home.log() == [again, to_her]
+
+
+async def test_a_vanish_is_felt_within_its_batch(home: Home) -> None:
+    """DESIGN §2 step 7: by what comes behind it, of what came before."""
+    record = await home.do(alice, 30023, ["d", "x"])
+    note, wrap, request = (
+        home.made(alice, 1),
+        home.made(POSTMAN, 1059, ["p", alice.pubkey]),
+        home.request(alice),
+    )
+    late_wrap = home.made(POSTMAN, 1059, ["p", alice.pubkey])
+    new = home.made(alice, 30023, ["d", "x"], at=NOON + 1)
+    answers = await home.take(
+        home.made(alice, 30023, ["d", "x"], content="2"),
+        note,
+        wrap,
+        request,
+        note,
+        wrap,
+        record,
+        late_wrap,
+        new,
+        request,
+    )
+    assert answers[:4] == [STORED] * 4
+    assert answers[4:] == [DELETED] * 4 + [STORED, DUPLICATE]
+    assert await home.log() == [new]
+
+
+# the request --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N62-08")
+async def test_the_request_is_kept_and_never_served(home: Home) -> None:
+    """N62-08: sent again it is a duplicate, after a restart too; nobody is sent it live."""
+    request = await home.vanish(alice)
+    assert await home.log() == []
+    assert await home.found(ids=[request.id]) == []
+    assert await home.take(request, request) == [DUPLICATE] * 2
+    await home.restart()
+    assert await home.take(request) == [DUPLICATE]
+    assert home.live.said == []
+
+
+@pytest.mark.proves("N62-10")
+async def test_of_several_requests_the_latest_rules(home: Home) -> None:
+    """N62-10: what an earlier one asks for is done already."""
+    await home.vanish(alice, at=NOON - 10)
+    between = await home.do(alice, 1, at=NOON - 5)
+    latest = await home.vanish(alice, at=NOON)
+    assert await home.log() == []
+    earlier, as_late = home.request(alice, at=NOON - 3), home.request(alice, at=NOON)
+    assert await home.take(earlier, as_late, between) == [STORED, STORED, DELETED]
+    assert await home.take(latest) == [DUPLICATE]
+    note = await home.do(alice, 1, at=NOON + 1)
+    assert await home.log() == [note]
+
+
+@pytest.mark.proves("N62-09")
+async def test_a_deletion_does_not_undo_a_vanish(home: Home) -> None:
+    """N62-09: whether it comes before the request or after."""
+    note = await home.do(alice, 1)
+    request = home.request(alice)
+    assert await home.take(home.made(alice, 5, ["e", request.id]), request) == [STORED] * 2
+    deletion = await home.do(alice, 5, ["e", request.id], at=NOON + 1)
+    assert await home.take(note, request) == [DELETED, DUPLICATE]
+    assert await home.log() == [deletion]
+
+
+@pytest.mark.proves("N62-03")
+@pytest.mark.parametrize(
+    ("urls", "acts"),
+    [
+        (["ALL_RELAYS"], True),
+        ([URL], True),
+        (["wss://elsewhere.example", URL], True),
+        (["wss://elsewhere.example"], False),
+        (["all_relays"], False),
+        (["ALL_RELAYS "], False),
+        (["", "*"], False),
+    ],
+)
+async def test_a_request_acts_where_it_is_addressed_to(
+    home: Home, urls: list[str], *, acts: bool
+) -> None:
+    """N62-03, Z-13: elsewhere it is an event like any other."""
+    note = await home.do(alice, 1)
+    request = home.request(alice, *urls)
+    assert await home.take(request, note) == [STORED, DELETED if acts else DUPLICATE]
+    assert await home.log() == ([] if acts else [note, request])
+
+
+@pytest.mark.proves("Z-13")
+async def test_a_request_to_others_is_taken_from_people_known_here(private_home: Home) -> None:
+    """Z-13, contract §5."""
+    home = private_home
+    elsewhere = "wss://elsewhere.example"
+    of_owner, of_stranger = home.request(owner, elsewhere), home.request(stranger, elsewhere)
+    assert await home.take(of_owner, of_stranger) == [STORED, STRANGERS_ANSWER]
+    assert await home.take(of_stranger, origin=Origin.IMPORT) == [STRANGERS_ANSWER]
+    assert await home.take(of_stranger, origin=Origin.TRUSTED_IMPORT) == [STORED]
+    assert await home.log() == [of_owner, of_stranger]
+    assert await home.take(home.request(stranger, URL)) == [STORED]
+    assert await home.log() == [of_owner]
+
+
+@pytest.mark.proves("N62-02")
+async def test_a_request_without_a_relay_asks_for_nothing(home: Home) -> None:
+    """N62-02."""
+    note = await home.do(alice, 1)
+    assert await home.take(home.made(alice, 62)) == [(False, "invalid: missing tag relay")]
+    assert await home.log() == [note]
+
+
+@pytest.mark.proves("N62-10")
+@pytest.mark.parametrize("origin", Origin)
+async def test_a_request_from_the_future_is_refused(home: Home, origin: Origin) -> None:
+    """N62-10: from a file too, or its author could never write here again."""
+    note = await home.do(alice, 1)
+    (answer,) = await home.take(home.request(alice, at=NOON + 901), origin=origin)
+    assert answer == (False, "invalid: created_at: 901 s in the future, at most 900 s allowed")
+    assert await home.log() == [note]
+    assert await home.take(home.request(alice, at=NOON + 900), origin=origin) == [STORED]
+    assert await home.log() == []
+
+
+@pytest.mark.proves("N62-07", "N62-11")
+@pytest.mark.parametrize("origin", Origin)
+async def test_nothing_stands_in_the_way_of_a_request(origin: Origin) -> None:
+    """N62-07, N62-11: not who the author is, no work, no login, no form, no group."""
+    own_rules = (
+        "[limits]\nmin_pow_difficulty = 20\ncreated_at_lower = 60\n[auth]\nwrites = 'always'\n"
+        "[[rule]]\nname = 'work'\npow = 30\n[[rule]]\nname = 'subjects'\nrequire = ['subject']\n"
+        "[[rule]]\nname = 'nobody'\nwrite = ['owner']\n"
+    )
+    policy = policy_of("group", own_rules)
+    async with store_of("reference") as store, Home(store, policy) as home:
+        for who in (owner, stranger):
+            tags = ["h", "tea"], ["h", "den"], ["h"], ["-"], ["previous", "x"]
+            request = home.made(who, 62, ["relay", URL], *tags, at=NOON - 10**7)
+            assert await home.take(request, origin=origin) == [STORED]
+            assert await home.take(request, origin=origin) == [DUPLICATE]
+
+
+async def test_the_key_of_the_relay_does_not_vanish(home: Home) -> None:
+    """Its records are what the groups are (N29-60)."""
+    await tea_party(home)
+    (answer,) = await home.take(home.request(RELAY))
+    assert answer == (False, "restricted: the key of this relay cannot vanish from it")
+    assert len(home.groups.by_id["tea"].members) == 4
+    await is_the_same_after_a_restart(home)
+
+
+# groups -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N62-07")
+async def test_membership_ends_in_every_group(home: Home) -> None:
+    """N62-07, N29-83, N29-84: the relay says so, and what the groups are then."""
+    await tea_party(home)
+    await home.do(bob, 9007, ["private"], h="den")
+    await home.do(bob, 9, h="tea", content="hello")
+    home.live.said.clear()
+    request = await home.vanish(bob)
+    assert not home.groups.is_member(bob.pubkey)
+    removals = [event for event in home.live.said if event.kind == 9001]
+    assert [(event.pubkey, event.tags) for event in removals] == [
+        (RELAY.pubkey, [["h", group], ["p", bob.pubkey], ["self-removal"], ["e", request.id]])
+        for group in ("den", "tea")
+    ]
+    assert await members_shown(home) == {admin.pubkey, alice.pubkey, carol.pubkey}
+    assert await admins_shown(home, "den") == {}
+    assert await members_shown(home, "den") == set()
+    assert sorted(event.kind for event in home.live.said) == [9001, 9001, 39001, 39002, 39002]
+    assert await home.found(authors=[bob.pubkey]) == []
+    assert home.groups.by_id["den"].flags == {Flag.PRIVATE}
+    await is_the_same_after_a_restart(home)
+
+
+async def test_who_vanished_may_come_back(home: Home) -> None:
+    """N62-06: nobody removed them."""
+    await tea_party(home)
+    await home.vanish(bob)
+    home.now += 1
+    await home.do(bob, 9021, h="tea")
+    assert bob.pubkey in home.groups.by_id["tea"].members
+    await is_the_same_after_a_restart(home)
+
+
+async def test_who_was_known_as_a_member_is_a_stranger_at_once(private_home: Home) -> None:
+    """Contract §5, DESIGN §2 step 7: already for what comes behind in the batch."""
+    home = private_home
+    await home.do(owner, 9007, h="tea")
+    await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+    answers = await home.take(
+        home.made(alice, 1),
+        home.request(alice),
+        home.made(alice, 1, at=NOON + 1),
+    )
+    assert answers[:2] == [STORED, STORED]
+    assert answers[2] == (
+        False,
+        "restricted: only people known here may write; join a group first",
+    )
+
+
+async def test_membership_ends_twice_within_a_second(home: Home) -> None:
+    """The relay's two 9001 are two events."""
+    await tea_party(home)
+    for _ in range(2):
+        await home.do(admin, 9000, ["p", dave.pubkey], h="tea")
+        await home.vanish(dave, at=home.now)
+        await home.do(admin, 9000, ["p", dave.pubkey], h="tea")
+        await home.vanish(dave, at=home.now + 1)
+        home.now += 2
+    assert len(await home.found(kinds=[9001], tag_p=[dave.pubkey])) == 4
+    assert dave.pubkey not in home.groups.by_id["tea"].members
+    await is_the_same_after_a_restart(home)
+
+
+async def test_the_groups_outlive_the_admin_who_made_them(home: Home) -> None:
+    """N29-58: what the admin had said the relay says again."""
+    await tea_party(home)
+    await home.do(admin, 9002, ["name", "Tea"], ["closed"], h="tea")
+    await home.do(admin, 9009, ["code", "sesame-1"], h="tea")
+    await home.do(alice, 9009, ["code", "sesame-2"], h="tea")
+    await home.do(admin, 9000, ["p", dave.pubkey, "poet"], h="tea")
+    await home.do(admin, 9001, ["p", carol.pubkey], h="tea")
+    await home.do(owner, 9000, ["p", stranger.pubkey], h="tea")
+    await home.do(admin, 9007, h="gone")
+    await home.do(admin, 9008, h="gone")
+    before = home.groups.by_id["tea"]
+    await home.vanish(admin)
+    tea = home.groups.by_id["tea"]
+    assert tea.members == {
+        key: roles for key, roles in before.members.items() if key != admin.pubkey
+    }
+    assert tea.removed.keys() == {carol.pubkey}
+    assert (tea.metadata, tea.flags) == ((("name", "Tea"),), {Flag.CLOSED})
+    assert tea.invites.keys() == {"sesame-2"}
+    assert home.groups.ended == {"gone"}
+    assert await home.found(authors=[admin.pubkey]) == []
+    assert await admins_shown(home) == {alice.pubkey: ["moderator"], dave.pubkey: ["poet"]}
+    assert [(event.kind, event.tag("h")) for event in await home.log() if event.kind == 9008] == [
+        (9008, "gone")
+    ]
+    await is_the_same_after_a_restart(home)
+    (answer,) = await home.take(home.made(admin, 9007, h="gone", at=NOON + 1))
+    assert answer == (False, "duplicate: this group id is taken")
+
+
+async def test_an_owner_who_vanishes_still_rules_and_takes_nobody_along(home: Home) -> None:
+    """N62-07: any status. Who rules a group without being in it leaves records there too."""
+    await tea_party(home)
+    await home.do(owner, 9000, ["p", dave.pubkey], h="tea")
+    await home.do(owner, 9001, ["p", carol.pubkey], h="tea")
+    await home.vanish(owner)
+    assert home.groups.by_id["tea"].members.keys() == {
+        who.pubkey for who in (admin, alice, bob, dave)
+    }
+    await is_the_same_after_a_restart(home)
+    home.now += 1
+    await home.do(owner, 9000, ["p", carol.pubkey], h="tea")
+    await is_the_same_after_a_restart(home)
+
+
+async def test_a_request_to_join_goes_too(home: Home) -> None:
+    """N62-01: no admin finds it waiting."""
+    await tea_party(home)
+    await home.do(admin, 9001, ["p", carol.pubkey], h="tea")
+    waiting = home.made(carol, 9021, h="tea"), home.made(bob, 9022, h="tea")
+    assert await home.take(*waiting) == [(False, "restricted: pending review"), STORED]
+    await home.vanish(carol)
+    assert home.groups.by_id["tea"].requests == {}
+    assert await home.found(kinds=[9021], authors=[carol.pubkey]) == []
+    await is_the_same_after_a_restart(home)
+    await home.vanish(bob)
+    await is_the_same_after_a_restart(home)
+
+
+async def test_a_life_in_groups_and_its_end_in_one_batch(home: Home) -> None:
+    """N29-56: nothing of it was stored when the batch began."""
+    answers = await home.take(
+        home.made(admin, 9007, h="tea"),
+        home.made(admin, 9000, ["p", alice.pubkey, "admin"], h="tea"),
+        home.made(alice, 9000, ["p", bob.pubkey], h="tea"),
+        home.made(alice, 9007, h="gone"),
+        home.made(alice, 9008, h="gone"),
+        home.made(alice, 9, h="tea"),
+        home.request(admin),
+        home.request(alice),
+        home.made(bob, 9, h="tea"),
+        home.made(alice, 9, h="tea", at=NOON + 1),
+        home.made(alice, 9000, ["p", carol.pubkey], h="tea", at=NOON + 1),
+    )
+    assert answers == [STORED] * 10 + [(False, "restricted: not a member")]
+    assert home.groups.by_id["tea"].members == {bob.pubkey: ()}
+    assert home.groups.ended == {"gone"}
+    assert {event.pubkey for event in await home.log()} == {
+        bob.pubkey,
+        alice.pubkey,
+        RELAY.pubkey,
+    }
+    await is_the_same_after_a_restart(home)
+
+
+async def test_a_group_that_ends_beside_a_vanish(home: Home) -> None:
+    """N29-124: in one batch, in either order."""
+    await tea_party(home)
+    await home.do(alice, 9009, ["code", "sesame-1"], h="tea")
+    end = home.made(admin, 9008, h="tea")
+    assert await home.take(home.request(bob), end, home.request(alice)) == [STORED] * 3
+    assert home.groups.ended == {"tea"}
+    assert [event.kind for event in await home.log()] == [9007, 9008]
+    await is_the_same_after_a_restart(home)
+    await home.vanish(admin)
+    assert [(event.kind, event.pubkey) for event in await home.log()] == [(9008, RELAY.pubkey)]
+    await is_the_same_after_a_restart(home)
+
+
+async def test_an_old_request_ends_nothing_that_began_since(home: Home) -> None:
+    """Anyone may send it again, and it may never have come here."""
+    await tea_party(home)
+    old = home.request(bob, at=NOON - 901)
+    note = await home.do(bob, 9, h="tea")
+    before = home.groups
+    assert await home.take(old) == [STORED]
+    assert home.groups is before
+    assert note in await home.log()
+    # A clock that is behind is no reason to stay.
+    await home.vanish(bob, at=NOON - 900)
+    assert not home.groups.is_member(bob.pubkey)
+    assert note in await home.log()
+    await is_the_same_after_a_restart(home)
+
+
+# where this relay is ------------------------------------------------------------------------------
+
+
+def test_a_relay_knows_its_configured_url() -> None:
+    """N62-03, N42-06."""
+    addresses = OwnAddresses("wss://Rookery.example:443/relay")
+    assert addresses.has("ws://rookery.example/relay/")
+    assert not addresses.has("wss://rookery.example")
+    assert not addresses.has("")
+
+
+def test_a_relay_without_a_url_is_where_it_listens() -> None:
+    """N62-03: a folder opened without a server is nowhere."""
+    addresses = OwnAddresses(None)
+    for url in ("", "ws://localhost:7777", "ws://127.0.0.1:7777", "nonsense", "ws://["):
+        assert not addresses.has(url)
+    here = relay_address("ws://localhost:7777"), relay_address("ws://[::1]:7777")
+    addresses.listens_on(frozenset(address for address in here if address is not None))
+    for url in ("ws://localhost:7777/", "wss://LocalHost.:7777", "http://[::1]:7777"):
+        assert addresses.has(url)
+    assert not addresses.has("ws://localhost:7778")
+    assert not addresses.has("nonsense")
