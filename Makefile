@@ -39,7 +39,7 @@ types: $(VENV)/.with-check  ## only the types
 imports: $(VENV)/.with-check  ## only the import contracts
 	$(BIN)/lint-imports
 
-conformance: $(VENV)/.with-test  ## only: every duty has a proof, and the page says so
+conformance: $(VENV)/.with-test  ## only: every duty has a proof, no proof was deleted
 	$(BIN)/python -m tests.conformance --check
 
 bench: $(VENV)/.with-test  ## the benchmarks, one table at the end

@@ -1,4 +1,4 @@
-"""Write docs/conformance.md and the tables of docs/memory.md, or say what is wrong with them."""
+"""Write the conformance pages and proofs.txt, or report what is missing or stale."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.conformance.page import UsageCounter, page, page_with_tables
-from tests.conformance.proofs import Broken, collected
+from tests.conformance.page import (
+    MEMORY_INTRODUCTION,
+    PROTOCOL_INTRODUCTION,
+    Coverage,
+    listing,
+    page,
+)
+from tests.conformance.proofs import CollectionFailed, collected
 from tests.conformance.statements import (
+    HERE,
     Unknown,
     all_left_out,
     all_statements,
@@ -18,71 +25,84 @@ from tests.conformance.statements import (
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROTOCOL = DOCS / "conformance.md"
-MEMORY = DOCS / "memory.md"
+MEMORY = DOCS / "conformance-memory.md"
+PROOFS = HERE / "proofs.txt"
 
 
 def main() -> int:
-    """0: done or all well; 1: something is open or stale; 2: the tests cannot be read."""
+    """0: done, or nothing to report; 1: open or stale; 2: the tests cannot be collected."""
     args = arguments()
     try:
-        ledger = UsageCounter(all_statements(), collected(), all_left_out())
-        ledger.check_nothing_is_both()
-        pages = pages_of(ledger)
-    except (Broken, Unknown) as wrong:
-        print(wrong, file=sys.stderr)
+        coverage = Coverage(all_statements(), collected(), all_left_out())
+        coverage.check_nothing_is_both()
+    except (CollectionFailed, Unknown) as error:
+        print(error, file=sys.stderr)
         return 2
     if args.missing is not None:
-        return missing(ledger, args.missing)
-    return check(ledger, pages) if args.check else write(pages)
+        return missing(coverage, args.missing)
+    made = generated(coverage)
+    report_lost_proofs(made[PROOFS])
+    return check(coverage, made) if args.check else write(made)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--check", action="store_true", help="fail when a statement is open or the page is stale"
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--check", action="store_true", help="fail when a statement is open or a file is stale"
     )
-    what.add_argument(
+    mode.add_argument(
         "--missing",
         nargs="?",
         const="",
         metavar="ID",
-        help="list what is open, of ids that begin so (N01, N29-1, S)",
+        help="list the open statements whose ids begin so (N01, N29-1, S)",
     )
     return parser.parse_args()
 
 
-def pages_of(ledger: UsageCounter) -> dict[Path, str]:
-    """Each page as it should be. Raises Unknown."""
-    written = MEMORY.read_text(encoding="utf-8")
+def generated(coverage: Coverage) -> dict[Path, str]:
+    """Path → the text that the file must have."""
     return {
-        PROTOCOL: page(ledger.of(of_the_protocol())),
-        MEMORY: page_with_tables(written, ledger.of(of_memory())),
+        PROTOCOL: page(PROTOCOL_INTRODUCTION, coverage.of(of_the_protocol())),
+        MEMORY: page(MEMORY_INTRODUCTION, coverage.of(of_memory())),
+        PROOFS: listing(coverage),
     }
 
 
-def missing(ledger: UsageCounter, beginning: str) -> int:
-    found = [each for each in ledger.open() if each.id.startswith(beginning)]
+def missing(coverage: Coverage, prefix: str) -> int:
+    found = [each for each in coverage.open() if each.id.startswith(prefix)]
     for statement in found:
         print(f"{statement.id:8}{statement.level.value:13}{statement.text}")
     print(f"{len(found)} open", file=sys.stderr)
     return 1 if found else 0
 
 
-def check(ledger: UsageCounter, pages: dict[Path, str]) -> int:
-    still_open = missing(ledger, "")
-    stale = [path.name for path, text in pages.items() if not is_written(path, text)]
+def report_lost_proofs(made: str) -> None:
+    """Print to stderr each proof of proofs.txt whose test or mark does not exist any more."""
+    for line in lost_proofs(PROOFS.read_text("utf-8") if PROOFS.exists() else "", made):
+        print(f"proof removed: {line}", file=sys.stderr)
+
+
+def lost_proofs(committed: str, made: str) -> list[str]:
+    kept = set(made.splitlines())
+    return [line for line in committed.splitlines() if line not in kept]
+
+
+def check(coverage: Coverage, made: dict[Path, str]) -> int:
+    still_open = missing(coverage, "")
+    stale = [path.name for path, text in made.items() if not is_fresh(path, text)]
     if stale:
         print(f"stale: {', '.join(stale)}; run python -m tests.conformance", file=sys.stderr)
     return 1 if stale or still_open else 0
 
 
-def is_written(path: Path, text: str) -> bool:
+def is_fresh(path: Path, text: str) -> bool:
     return path.exists() and path.read_text(encoding="utf-8") == text
 
 
-def write(pages: dict[Path, str]) -> int:
-    for path, text in pages.items():
+def write(made: dict[Path, str]) -> int:
+    for path, text in made.items():
         path.write_text(text, encoding="utf-8")
     return 0
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 
 
-class Broken(Exception):
+class CollectionFailed(Exception):
     """The tests could not all be collected; with what pytest said."""
 
 
@@ -74,11 +74,11 @@ def check_marks(items: Iterable[pytest.Item]) -> None:
 
 
 def collected() -> dict[str, set[Proof]]:
-    """Id → its proofs, of the whole suite. Raises Broken."""
+    """Id → its proofs, of the whole suite. Raises CollectionFailed."""
     plugin, said = Collected(), io.StringIO()
     arguments = ["--collect-only", "-qq", "-p", "no:cacheprovider", str(TESTS)]
     with redirect_stdout(said), redirect_stderr(said):
         code = pytest.main(arguments, plugins=[plugin])
     if code != pytest.ExitCode.OK:
-        raise Broken(said.getvalue())
+        raise CollectionFailed(said.getvalue())
     return plugin.proofs

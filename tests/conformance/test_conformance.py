@@ -1,4 +1,4 @@
-"""The table of conformance: what is read, what is counted as proof, what the page says."""
+"""tests/conformance: which statements are read, what counts as a proof, what the pages say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.page import BEGIN, UsageCounter, page, page_with_tables
+from tests.conformance.__main__ import lost_proofs
+from tests.conformance.page import MEMORY_INTRODUCTION, Coverage, listing, page
 from tests.conformance.proofs import Collected, Proof, check_marks
 from tests.conformance.statements import (
     MEMORY,
@@ -39,9 +40,9 @@ Between the lines anything may stand.
 NOWHERE = LeftOut({}, {}, {})
 
 
-def ledger(left_out: LeftOut = NOWHERE, **proofs: int) -> UsageCounter:
-    """The statements of TEXT, each named one proven by so many tests."""
-    return UsageCounter(
+def coverage(left_out: LeftOut = NOWHERE, **proofs: int) -> Coverage:
+    """The statements of TEXT; keyword `N01_01=2`: two tests prove N01-01."""
+    return Coverage(
         statements_in(TEXT),
         {
             id_.replace("_", "-"): {Proof(f"unit/test_{n}.py", "test_it") for n in range(many)}
@@ -182,40 +183,44 @@ def test_a_mark_without_a_statement_ends_the_collection(
 
 
 def test_open_is_what_asks_for_something_and_has_neither_proof_nor_reason() -> None:
-    assert [each.id for each in ledger().open()] == ["N01-01", "N01-02", "Z-01"]
+    assert [each.id for each in coverage().open()] == ["N01-01", "N01-02", "Z-01"]
     left_out = LeftOut({"Z-01": "of clients"}, {"N01-02": "no use"}, {})
-    assert [each.id for each in ledger(left_out, N01_01=1).open()] == []
+    assert [each.id for each in coverage(left_out, N01_01=1).open()] == []
 
 
 def test_nothing_is_both_proven_and_left_out() -> None:
     with pytest.raises(Unknown, match="both proven and left out: N01-02"):
-        ledger(LeftOut({}, {"N01-02": "no use"}, {}), N01_02=1).check_nothing_is_both()
+        coverage(LeftOut({}, {"N01-02": "no use"}, {}), N01_02=1).check_nothing_is_both()
 
 
 def test_what_comes_later_may_be_proven_all_the_same() -> None:
-    later = ledger(LeftOut({}, {}, {"N01": "later", "Z": "later"}), N01_02=1)
+    later = coverage(LeftOut({}, {}, {"N01": "later", "Z": "later"}), N01_02=1)
     later.check_nothing_is_both()
     assert later.open() == []
-    rows = page(later).splitlines()
+    rows = page("", later).splitlines()
     assert "| [01. Basic protocol](#01-basic-protocol) | 2 | 1 | 1 | 0 |" in rows
     assert "| Z-01 | POLICY | so it is. | left out: later |" in rows
 
 
-def test_the_tables_of_memory_stand_behind_what_people_wrote() -> None:
-    made = page_with_tables(f"# Memory\n\nWords.\n{BEGIN}\nold rows\n", ledger(N01_01=1))
-    assert made.startswith(f"# Memory\n\nWords.\n{BEGIN}\n\n| section |")
-    assert "\n### Z. Decided\n" in made
-    assert "old rows" not in made
-    assert page_with_tables(made, ledger(N01_01=1)) == made
+def test_a_page_begins_with_its_introduction() -> None:
+    made = page(MEMORY_INTRODUCTION, coverage(N01_01=1))
+    assert made.startswith(f"{MEMORY_INTRODUCTION}\n| section |")
+    assert "\n## Z. Decided\n" in made
 
 
-def test_a_page_without_the_line_before_its_tables_is_not_written_over() -> None:
-    with pytest.raises(Unknown, match="the page has no line"):
-        page_with_tables("# Memory\n", ledger())
+def test_a_deleted_proof_is_reported_though_another_one_is_left() -> None:
+    before, after = listing(coverage(N01_01=2)), listing(coverage(N01_01=1, N01_02=1))
+    assert before.splitlines() == [
+        "N01-01 unit/test_0.py::test_it",
+        "N01-01 unit/test_1.py::test_it",
+    ]
+    assert after != before
+    assert lost_proofs(before, after) == ["N01-01 unit/test_1.py::test_it"]
+    assert lost_proofs(before, before) == []
 
 
 def test_the_page_counts_and_names_what_proves_each_statement() -> None:
-    made = page(ledger(LeftOut({}, {"N01-02": "no use"}, {}), N01_01=5)).splitlines()
+    made = page("", coverage(LeftOut({}, {"N01-02": "no use"}, {}), N01_01=5)).splitlines()
     assert "| [01. Basic protocol](#01-basic-protocol) | 2 | 1 | 1 | 0 |" in made
     assert "| **all** | **4** | **1** | **2** | **1** |" in made
     proofs = "<br>".join(
@@ -231,5 +236,5 @@ def test_the_page_counts_and_names_what_proves_each_statement() -> None:
 
 def test_a_long_statement_is_cut_between_words_and_outside_of_code() -> None:
     text = f"## A\n- **Z-01** MUST: {'word ' * 28}`code with many a blank in it that is long`."
-    made = page(UsageCounter(statements_in(text), {}, NOWHERE))
+    made = page("", Coverage(statements_in(text), {}, NOWHERE))
     assert f"| Z-01 | MUST | {'word ' * 28}… |" in made
