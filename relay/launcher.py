@@ -46,7 +46,9 @@ def _tell_keeper() -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    return (folder / "retention.py").is_file() and (folder / "cli" / "serve.py").is_file()
+    return (folder / "lifecycle" / "retention.py").is_file() and (
+        folder / "cli" / "serve.py"
+    ).is_file()
 
 
 def _owner() -> str:

@@ -89,7 +89,7 @@ class Exported:
 async def _export(
     folder: Path, filter_: Filter | None, out: BinaryIO, target: Path | None
 ) -> Exported:
-    from relay.cli.serve import open_folder
+    from relay.cli.data_folder import open_folder
 
     # Progress among the events themselves, when both go to one terminal, helps nobody.
     is_shown = sys.stderr.isatty() and (target is not None or not sys.stdout.isatty())

@@ -25,7 +25,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
-        raise UserError(f"{folder} is no folder") from None
+        raise UserError(f"{folder} is not a folder") from None
     except OSError as wrong:
         raise UserError(f"{path} cannot be opened: {wrong.strerror}") from None
     try:

@@ -69,7 +69,7 @@ def import_command(file: Path, folder: Path, *, trust: bool, as_json: bool) -> i
 
 async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Origin) -> Tally:
     """`path`: where `source` was opened; None is stdin."""
-    from relay.cli.serve import open_folder
+    from relay.cli.data_folder import open_folder
 
     name = "stdin" if path is None else str(path)
     async with open_folder(folder) as opened:

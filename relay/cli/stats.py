@@ -73,7 +73,7 @@ def stats(folder: Path, number: int, *, as_json: bool) -> None:
 
 
 async def _sizes(folder: Path, number: int) -> _Sizes:
-    from relay.cli.serve import open_folder
+    from relay.cli.data_folder import open_folder
 
     async with open_folder(folder) as opened:
         return {

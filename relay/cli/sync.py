@@ -252,7 +252,7 @@ async def _side(
     ours: Path | str, key: SecretKey | None, rows: Rows, origin: Origin
 ) -> AsyncIterator[Side]:
     if isinstance(ours, Path):
-        from relay.cli.serve import open_folder
+        from relay.cli.data_folder import open_folder
 
         async with open_folder(ours) as folder:
             yield FolderSide(folder, rows, origin)

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import ssl
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web
@@ -18,7 +17,7 @@ from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
-from relay.server.connection import Connection, RelaySocket, Roads
+from relay.server.connection import Connection, RelaySocket
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 
 if TYPE_CHECKING:
@@ -26,11 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.access.management import Blocklist
-    from relay.config import Config
-    from relay.observe import Metrics, Readiness
     from relay.server.nip86 import Reply
-    from relay.state import RelayState
-    from relay.storage import Store
+    from relay.server.services import ServerServices
 
 _GOODBYE_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
@@ -50,25 +46,12 @@ class _NotTheirs(logging.Filter):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the server stands on; made by the command that serves."""
-
-    config: Config
-    state: RelayState
-    store: Store
-    roads: Roads
-    relay_pubkey: str
-    metrics: Metrics
-    readiness: Readiness
-
-
 class Server:
     """`async with Server(…)`: listening inside, every connection closed and answered after."""
 
-    def __init__(self, parts: Parts, host: str, port: int) -> None:
-        self._parts = parts
-        self._config = parts.config
+    def __init__(self, services: ServerServices, host: str, port: int) -> None:
+        self._services = services
+        self._config = services.config
         self._host = host
         self._wanted_port = port
         self._connections: dict[Connection, web.Request] = {}
@@ -77,17 +60,17 @@ class Server:
         self._writable = True
         self._per_address: Counter[str] = Counter()
         self._calls = Calls(
-            parts.state,
-            parts.store,
-            parts.roads.ingest,
-            clock=parts.roads.clock,
+            services.state,
+            services.store,
+            services.ingest,
+            clock=services.clock,
             changed=self.rights_changed,
         )
-        url = parts.config.relay.url
+        url = services.config.relay.url
         self._path = (
             "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") if url else "/"
         )
-        app = web.Application(client_max_size=parts.config.limits.max_message_length)
+        app = web.Application(client_max_size=services.config.limits.max_message_length)
         app.router.add_route("GET", self._path, self._get)
         app.router.add_route("POST", self._path, self._post)
         app.router.add_route("OPTIONS", self._path, self._options)
@@ -175,16 +158,16 @@ class Server:
         if request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":
             return await self._websocket(request)
         if http.wants_information(request.headers):
-            parts = self._parts
+            services = self._services
             return web.Response(
                 body=http.information(
-                    self._config, parts.state, parts.relay_pubkey, parts.store.features
+                    self._config, services.state, services.relay_pubkey, services.store.features
                 ),
                 content_type=http.NOSTR_JSON,
                 headers=http.CORS,
             )
         return web.Response(
-            text=http.page(self._config, self._parts.state.management),
+            text=http.page(self._config, self._services.state.management),
             content_type="text/html",
             headers=http.CORS,
         )
@@ -225,21 +208,21 @@ class Server:
         return web.Response(status=204, headers=headers)
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
-        parts, config = self._parts, self._config
+        services, config = self._services, self._config
         address = http.client_address(request, config.server.trusted_proxies)
-        if not self._may_connect(request, parts.state.blocked):
-            parts.metrics.connection_refused()
+        if not self._may_connect(request, services.state.blocked):
+            services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
         most = config.limits.max_connections
         if most and len(self._connections) >= most:
-            parts.metrics.connection_refused()
+            services.metrics.connection_refused()
             return web.Response(
                 status=503, text="too many connections", headers={"Retry-After": "30"}
             )
         limit = config.limits.connections_per_address
         name = str(address)
         if limit and self._per_address[name] >= limit:
-            parts.metrics.connection_refused()
+            services.metrics.connection_refused()
             return web.Response(status=429, text="too many connections from your address")
         socket = RelaySocket(
             max_message_length=config.limits.max_message_length,
@@ -247,7 +230,7 @@ class Server:
         )
         await socket.prepare(request)
         connection = Connection(
-            parts.roads,
+            services,
             request,
             socket,
             self._addresses_for(request),
@@ -256,7 +239,7 @@ class Server:
         )
         self._connections[connection] = request
         self._per_address[name] += 1
-        parts.metrics.connections(len(self._connections))
+        services.metrics.connections(len(self._connections))
         try:
             await connection.serve()
         finally:
@@ -264,20 +247,20 @@ class Server:
             self._per_address[name] -= 1
             if not self._per_address[name]:
                 del self._per_address[name]
-            parts.metrics.connections(len(self._connections))
+            services.metrics.connections(len(self._connections))
         return socket
 
     def _may_connect(self, request: web.Request, blocked: Blocklist) -> bool:
         return http.may_connect(request, self._config.server.trusted_proxies, blocked)
 
     def _is_trusted(self, address: IPv4Address | IPv6Address | None) -> bool:
-        return http.is_within(address, self._parts.state.policy.trusted_readers)
+        return http.is_within(address, self._services.state.policy.trusted_readers)
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        problems = dict(self._parts.readiness.problems)
+        problems = dict(self._services.readiness.problems)
         writable = await self._is_writable()
         if not writable:
             problems["store"] = "cannot write: is the disk full?"
@@ -289,13 +272,13 @@ class Server:
         async with self._checking:
             now = asyncio.get_running_loop().time()
             if now - self._checked_at > _CHECK_EVERY_S:
-                self._writable = await self._parts.store.is_writable()
+                self._writable = await self._services.store.is_writable()
                 self._checked_at = now
             return self._writable
 
     def rights_changed(self) -> None:
         """Look again at what a connection was given when it came, and at who may stay (N42-16)."""
-        state, proxies = self._parts.state, self._config.server.trusted_proxies
+        state, proxies = self._services.state, self._config.server.trusted_proxies
         for connection, request in self._connections.items():
             address = http.client_address(request, proxies)
             connection.trust(trusted=self._is_trusted(address))
@@ -308,8 +291,8 @@ class Server:
         address = http.client_address(request, self._config.server.trusted_proxies)
         if not http.is_within(address, self._config.server.metrics_from):
             return web.Response(status=403, text="see [server] metrics_from\n")
-        metrics = self._parts.metrics
-        metrics.subscriptions(self._parts.roads.queries.open_subscriptions)
+        metrics = self._services.metrics
+        metrics.subscriptions(self._services.queries.open_subscriptions)
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -34,21 +33,13 @@ from relay.verdict import Origin, WriteOutcome, ok_reply
 from relay.write.ingest import BAD_SIGNATURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from ipaddress import IPv4Address, IPv6Address
 
-    from relay.config import LimitsConfig
     from relay.nostr.event import Event
-    from relay.nostr.filters import FilterTerms
     from relay.nostr.nip42 import RelayAddress
-    from relay.observe import Metrics
-    from relay.read.negentropy import Negentropy
-    from relay.read.outbox import Turn
-    from relay.read.query import QueryRunner
+    from relay.server.services import ServerServices
     from relay.server.session import Effect
-    from relay.state import RelayState
     from relay.verdict import Result
-    from relay.write.ingest import Ingest
 
 _MAX_UNANSWERED: Final = 2048
 """Events of one connection on their road; then its socket is not read for a while."""
@@ -63,22 +54,6 @@ _HEARTBEAT_S: Final = 60.0
 _NUMBERS: Final = count(1)
 """Of connections, in the order in which they came."""
 _SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
-
-
-@dataclass(frozen=True, slots=True)
-class Roads:
-    """What every connection of a relay shares."""
-
-    ingest: Ingest
-    queries: QueryRunner
-    negentropy: Negentropy
-    turn: Turn
-    limits: LimitsConfig
-    terms: FilterTerms
-    metrics: Metrics
-    clock: Callable[[], int]
-    state: RelayState
-    compression: bool
 
 
 class RelaySocket(web.WebSocketResponse):
@@ -111,11 +86,12 @@ class Connection:
         "_address",
         "_hangup",
         "_leaving",
+        "_outbox_bytes",
         "_reconciliations",
         "_request",
-        "_roads",
         "_room",
         "_scans",
+        "_services",
         "_session",
         "_settled",
         "_socket",
@@ -126,7 +102,7 @@ class Connection:
 
     def __init__(
         self,
-        roads: Roads,
+        services: ServerServices,
         request: web.Request,
         socket: RelaySocket,
         addresses: frozenset[RelayAddress],
@@ -136,7 +112,9 @@ class Connection:
     ) -> None:
         transport, loop = request.transport, asyncio.get_running_loop()
         assert transport is not None
-        self._roads = roads
+        limits = services.config.limits
+        self._services = services
+        self._outbox_bytes = limits.outbox_bytes
         self._request = request
         self._address = address
         self.connection = next(_NUMBERS)
@@ -144,18 +122,18 @@ class Connection:
         self._session = Session(
             secrets.token_hex(16),
             addresses,
-            max_subscriptions=roads.limits.max_subscriptions,
+            max_subscriptions=limits.max_subscriptions,
             trusted=trusted,
         )
         self.outbox = Outbox(
             transport,
-            roads.turn,
-            max_bytes=roads.limits.outbox_bytes,
+            services.turn,
+            max_bytes=limits.outbox_bytes,
             # Soon and not at once: it may be found while the subscriptions are walked through.
             overflow=lambda: loop.call_soon(self._too_slow),
         )
-        self._scans = QueryQueue(roads.queries, self)
-        self._reconciliations = Reconciliations(roads.negentropy, self)
+        self._scans = QueryQueue(services.queries, self)
+        self._reconciliations = Reconciliations(services.negentropy, self)
         self._unanswered = 0
         self._room: asyncio.Event | None = None
         self._hangup: asyncio.Task[None] | None = None
@@ -178,7 +156,7 @@ class Connection:
 
     @property
     def is_reading(self) -> bool:
-        return self.outbox.backlog < self._roads.limits.outbox_bytes // _BACKLOG_SHARE
+        return self.outbox.backlog < self._outbox_bytes // _BACKLOG_SHARE
 
     async def drained(self) -> None:
         self.outbox.flush()
@@ -224,10 +202,11 @@ class Connection:
 
     async def serve(self) -> None:
         """Until the client goes, or is sent away."""
-        socket, roads = self._socket, self._roads
-        terms, max_filters, clock = roads.terms, roads.limits.max_filters, roads.clock
+        socket, services = self._socket, self._services
+        terms, max_filters = services.terms, services.config.limits.max_filters
+        clock = services.clock
         receive, act = self._session.receive, self._act
-        count_frames = roads.metrics.frames_in
+        count_frames = services.metrics.frames_in
         self.outbox.put(self._session.greeting())
         try:
             async for frame in socket:
@@ -259,7 +238,7 @@ class Connection:
         match effect:
             case Submit(event):
                 self._unanswered += 1
-                self._roads.ingest.submit(event, self, Origin.WIRE)
+                self._services.ingest.submit(event, self, Origin.WIRE)
             case Ask(sub, filters):
                 self._scans.ask(sub, filters)
             case Drop(sub):
@@ -281,7 +260,7 @@ class Connection:
         # On the loop, 25 µs: what the client sends next must already find its key.
         if not is_signed(event):
             reply = self._session.login_refused(event, BAD_SIGNATURE.refused())
-        elif event.pubkey in self._roads.state.people.banned:
+        elif event.pubkey in self._services.state.people.banned:
             reply = self._session.login_refused(event, BANNED.refused())
         else:
             reply = self._session.logged_in(event)
@@ -295,7 +274,7 @@ class Connection:
     # -- sending somebody away --------------------------------------------------------------------
 
     def _too_slow(self) -> None:
-        self._roads.metrics.too_slow()
+        self._services.metrics.too_slow()
         for sub in list(self._session.open):
             self._scans.drop(sub)
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")

@@ -324,7 +324,7 @@ async def test_what_the_user_can_put_right_is_one_line(tmp_path: Path) -> None:
         " command does it when that relay answers\n",
     )
     for args, says in (
-        ((nowhere, "--data", str(tmp_path / "none")), (1, "is no folder")),
+        ((nowhere, "--data", str(tmp_path / "none")), (1, "is not a folder")),
         (("https://example.com", *data), (2, "is no relay URL")),
         ((nowhere, *data, "--relay", nowhere), (2, "not both")),
         ((nowhere, "--relay", "ws://127.0.0.1:9/"), (2, "is on both sides")),

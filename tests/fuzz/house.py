@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import WSMsgType
 
 from relay.cli.init import init_folder
-from relay.cli.serve import opened, roads_of
+from relay.cli.services import run_services
 from relay.config import load_config
 from relay.nostr.nip42 import relay_address
 from relay.server.connection import Connection
@@ -25,9 +25,9 @@ from tests.fuzz.thrown import Frame, Thrown, now, ok_reply, setting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.cli.serve import Opened
+    from relay.cli.services import Services
     from relay.nostr.keys import SecretKey
-    from relay.server.connection import Roads
+    from relay.server.services import ServerServices
 
 URL = "ws://rookery.example"
 SETTINGS = f"""
@@ -114,12 +114,12 @@ class Memory:
 class Visit:
     """A client of the relay in this process."""
 
-    def __init__(self, roads: Roads) -> None:
+    def __init__(self, services: ServerServices) -> None:
         self._memory = Memory()
         address = relay_address(URL)
         assert address is not None
         connection = Connection(
-            roads,
+            services,
             self._memory,
             self._memory,  # type: ignore[arg-type]
             frozenset({address}),
@@ -201,15 +201,14 @@ class House:
         data = self._folder / "data"
         init_folder(data, [cast.owner.pubkey], [cast.robot.pubkey], "open", None, None)
         (data / "rookery.toml").write_text(SETTINGS)
-        self.parts: Opened = await self._stack.enter_async_context(
-            opened(data, load_config(data / "rookery.toml"))
+        self.services: Services = await self._stack.enter_async_context(
+            run_services(data, load_config(data / "rookery.toml"))
         )
-        await self._stack.enter_async_context(self.parts.following)
-        roads = roads_of(self.parts)
+        await self._stack.enter_async_context(self.services.indexer)
         logging.getLogger().addHandler(self.faults)
         asyncio.get_running_loop().set_exception_handler(self._note)
         for who in (None, cast.owner, cast.alice, cast.bob):
-            self.visits[who] = Visit(roads)
+            self.visits[who] = Visit(self.services)
             await self.visits[who].arrive(who)
         told = await self.visits[cast.owner].say(
             [Frame(b'["EVENT",' + event.raw + b"]") for event in setting()]

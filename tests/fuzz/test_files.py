@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import policies
+from relay.cli.data_folder import LocalFolder
 from relay.cli.import_lines import Place
 from relay.cli.importing import import_events
 from relay.config import load_config
@@ -256,7 +257,7 @@ def test_every_line_of_an_import_is_accounted_for(tally: Tally) -> None:
             place, said = Place(), list[str]()
             runner.run(
                 import_events(
-                    house.parts.folder,
+                    LocalFolder(house.services),
                     io.BytesIO(file),
                     "file",
                     Origin.IMPORT,
@@ -338,7 +339,7 @@ def test_the_control_socket_answers_or_says_why_not(tally: Tally, tmp_path: Path
 
     with asyncio.Runner() as runner:
         house = runner.run(House().__aenter__())
-        server = runner.run(ControlServer(path, house.parts.folder).__aenter__())
+        server = runner.run(ControlServer(path, LocalFolder(house.services)).__aenter__())
 
         @share(1)
         @given(requests=st.lists(_requests, min_size=1, max_size=3))

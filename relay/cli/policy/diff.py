@@ -81,7 +81,7 @@ def diff_command(folders: tuple[Path, ...], data: Path, *, as_json: bool) -> Non
 
 
 async def _compared(old: PolicySet, new: PolicySet, data: Path) -> Comparison:
-    from relay.cli.serve import open_folder
+    from relay.cli.data_folder import open_folder
 
     relay = relay_key_of(data)
     async with open_folder(data) as folder:

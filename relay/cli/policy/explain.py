@@ -198,7 +198,7 @@ async def _verdict(
 ) -> _Verdict:
     event, seen = asked.event, None
     if store is not None:
-        from relay.cli.serve import open_folder
+        from relay.cli.data_folder import open_folder
 
         async with open_folder(store) as folder:
             seen = await folder.dry_run(event, keys)
@@ -350,7 +350,7 @@ async def _reading(found: PolicySet, store: Path | None, event: Event, reader: s
     row = Stored(1, event, group_in(event))
     beside: list[Stored] = []
     if store is not None:
-        from relay.cli.serve import open_folder
+        from relay.cli.data_folder import open_folder
 
         async with open_folder(store) as folder:
             relay_key = relay_key_of(store)

@@ -52,7 +52,7 @@ async def _swept(folder: Path, purpose: Purpose) -> list[SweepLine]:
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
-    from relay.cli.serve import open_folder
+    from relay.cli.data_folder import open_folder
 
     found: dict[tuple[object, ...], SweepLine] = {}
     columns = TextColumn("sweep"), TextColumn("{task.completed:,.0f} events")

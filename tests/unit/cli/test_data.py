@@ -86,14 +86,14 @@ class FakeFolder:
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> FakeFolder:
     """What every command finds in whatever DIR it opens."""
-    fake, serve = FakeFolder(), ModuleType("relay.cli.serve")
+    fake, module = FakeFolder(), ModuleType("relay.cli.data_folder")
 
     @asynccontextmanager
     async def open_folder(_: Path) -> AsyncIterator[FakeFolder]:
         yield fake
 
-    serve.open_folder = open_folder  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "relay.cli.serve", serve)
+    module.open_folder = open_folder  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "relay.cli.data_folder", module)
     return fake
 
 
@@ -274,11 +274,11 @@ def test_a_reader_that_has_enough_ends_an_export_without_a_traceback(tmp_path: P
     program = (
         "import sys; from tests.unit.cli import test_data as t; from types import ModuleType\n"
         "from contextlib import asynccontextmanager\n"
-        "fake, serve = t.FakeFolder(), ModuleType('relay.cli.serve')\n"
+        "fake, module = t.FakeFolder(), ModuleType('relay.cli.data_folder')\n"
         "fake.rows = {n: t.NOTES[0] for n in range(20_000)}\n"
         "@asynccontextmanager\n"
         "async def open_folder(_): yield fake\n"
-        "serve.open_folder = open_folder; sys.modules['relay.cli.serve'] = serve\n"
+        "module.open_folder = open_folder; sys.modules['relay.cli.data_folder'] = module\n"
         "sys.exit(t.run(['export', '--data', sys.argv[1]]))"
     )
     with subprocess.Popen(

@@ -55,7 +55,7 @@ def test_an_unreadable_pid_does_not_hide_that_the_folder_is_busy(tmp_path: Path)
 
 
 def test_a_folder_that_is_not_there_is_a_users_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no folder"), locked(tmp_path / "nowhere"):
+    with pytest.raises(UserError, match="is not a folder"), locked(tmp_path / "nowhere"):
         pass
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.cli import run
-from relay.cli.serve import open_folder
+from relay.cli.data_folder import open_folder
 from relay.memory.anamnesis.checks import content_hash
 from relay.nostr.filters import Filter
 from relay.verdict import Origin

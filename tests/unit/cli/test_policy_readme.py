@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.cli import run
+from relay.cli.data_folder import open_folder
 from relay.cli.policy.log import refusal_told
-from relay.cli.serve import open_folder
 from relay.observe import Refusal
 from relay.verdict import Origin
 from tests.cast import alice, bob, owner, robot

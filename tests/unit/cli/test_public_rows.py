@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from relay.cli import run
-from relay.cli.serve import open_folder
+from relay.cli.data_folder import open_folder
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 from relay.server.control import Rows

@@ -28,8 +28,7 @@ from relay.read.fanout import Fanout
 from relay.read.negentropy import Negentropy
 from relay.read.outbox import Turn
 from relay.read.query import QueryRunner
-from relay.server.app import Parts, Server
-from relay.server.connection import Roads
+from relay.server.app import Server
 from relay.state import RelayState
 from relay.write.ingest import Ingest
 from tests.cast import alice, owner, person, robot
@@ -41,8 +40,10 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientResponse, ClientWebSocketResponse
 
+    from relay.config import Config
     from relay.lifecycle.rows import Found, Wanted, WritePlan
     from relay.nostr.event import Event
+    from relay.nostr.filters import FilterTerms
     from relay.nostr.keys import SecretKey
 
 RELAY = person("relay")
@@ -161,6 +162,24 @@ class Visit:
         return accepted, text
 
 
+@dataclass(frozen=True)
+class Services:
+    """`ServerServices` on the reference store."""
+
+    config: Config
+    relay_pubkey: str
+    clock: Callable[[], int]
+    terms: FilterTerms
+    metrics: Metrics
+    readiness: Readiness
+    store: Disk
+    state: RelayState
+    ingest: Ingest
+    queries: QueryRunner
+    negentropy: Negentropy
+    turn: Turn
+
+
 @asynccontextmanager
 async def serving(
     config: str = "", policy: str = OPEN, host: str = "127.0.0.1"
@@ -183,24 +202,25 @@ async def serving(
             committed=lambda _: None,
             is_here=lambda _: False,
         )
-        answers = QueryRunner(
+        queries = QueryRunner(
             disk, state, fanout, settings.limits, clock=lambda: NOW, metrics=metrics
         )
         negentropy = Negentropy(disk, state, settings.limits, clock=lambda: NOW, workers=verifiers)
         turn = Turn(asyncio.get_running_loop().call_soon, metrics.frames_out)
-        roads = Roads(
-            ingest,
-            answers,
-            negentropy,
-            turn,
-            settings.limits,
-            settings.storage.terms,
-            metrics,
-            lambda: NOW,
-            state,
-            compression=settings.server.compression,
+        services = Services(
+            config=settings,
+            relay_pubkey=RELAY.pubkey,
+            clock=lambda: NOW,
+            terms=settings.storage.terms,
+            metrics=metrics,
+            readiness=readiness,
+            store=disk,
+            state=state,
+            ingest=ingest,
+            queries=queries,
+            negentropy=negentropy,
+            turn=turn,
         )
-        parts = Parts(settings, state, disk, roads, RELAY.pubkey, metrics, readiness)
         with blockbuster_ctx("relay") as blockbuster:
             # What /proc tells of this process is on no disk.
             for read in blockbuster.functions.values():
@@ -208,7 +228,7 @@ async def serving(
             async with (
                 ClientSession() as browser,
                 ingest,
-                Server(parts, host, 0) as server,
+                Server(services, host, 0) as server,
             ):
                 yield Relay(server, disk, state, fanout, ingest, metrics, readiness, browser)
 
@@ -446,7 +466,7 @@ async def test_whoever_is_connected_is_told_when_the_relay_stops() -> None:
 async def test_a_port_that_is_taken_is_no_riddle() -> None:
     """Contract §2: errors say what to do next."""
     async with serving() as relay:
-        second = Server(relay.server._parts, "127.0.0.1", relay.server.port)
+        second = Server(relay.server._services, "127.0.0.1", relay.server.port)
         with pytest.raises(UserError, match=r"cannot listen on 127.0.0.1 port \d+: .*--port"):
             await second.__aenter__()
 

@@ -1,0 +1,196 @@
+"""The events of a data folder, for commands and for the control socket.
+
+`open_folder` goes through the control socket while a relay runs on the folder, else it opens the
+store in this process, under the folder's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.access.management import Register
+from relay.access.visibility import ANONYMOUS
+from relay.cli.folder_lock import locked
+from relay.cli.services import run_services
+from relay.config import load_config
+from relay.errors import FolderBusy, UserError
+from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
+from relay.verdict import Reject, WriteOutcome, ok_reply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from relay.access.usage import Sized, SizedBy
+    from relay.cli.services import Services
+    from relay.lifecycle.rows import Stored
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.observe import Refusal
+    from relay.server.control import DataFolder
+    from relay.verdict import Origin, Result
+    from relay.write.commands import Purpose
+    from relay.write.sweeper import SweepLine
+
+_EXPORT_PAGE: Final = 500
+
+
+@asynccontextmanager
+async def open_folder(folder: Path) -> AsyncIterator[DataFolder]:
+    """Raises UserError for what is no data folder, FolderBusy when it is locked and no relay
+    offers a control socket."""
+    if not folder.is_dir():  # noqa: ASYNC240 — nothing else runs on this loop
+        raise UserError(
+            f"{folder} is not a folder: `rookery init {folder} --owner KEY` creates one"
+        )
+    socket = folder / "control.sock"
+    try:
+        with locked(folder):
+            config = load_config(folder / "rookery.toml")
+            async with run_services(folder, config) as services:
+                yield LocalFolder(services)
+            return
+    except FolderBusy as busy:
+        if not socket.exists():
+            raise busy from None
+    async with RemoteFolder(socket) as remote:
+        yield remote
+
+
+class LocalFolder:
+    """`DataFolder` on the services of this process."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
+        batch = _Batch(len(events))
+        for index, event in enumerate(events):
+            self._services.ingest.submit(event, _ImportedLine(batch, index), origin)
+        await batch.done.wait()
+        return batch.replies
+
+    async def events(
+        self, filter_: Filter, rows: Rows = Rows.ALL
+    ) -> AsyncIterator[Sequence[bytes]]:
+        # Rows committed after this call are not part of the result.
+        seq, head = 0, await self.head()
+        while page := await self._services.store.since(seq, _EXPORT_PAGE):
+            now = self._services.clock()
+            matching = [
+                row
+                for row in page
+                if row.seq <= head
+                and (row.expires_at is None or row.expires_at > now)
+                and filter_.matches(row.event)
+            ]
+            yield [row.event.raw for row in await self._readable(matching, rows, filter_)]
+            seq = page[-1].seq
+            if seq >= head:
+                return
+
+    async def _readable(
+        self, page: Sequence[Stored], rows: Rows, filter_: Filter
+    ) -> Sequence[Stored]:
+        """Judged page by page: a group may become private during an export."""
+        match rows:
+            case Rows.ALL:
+                return page
+            case Rows.PUBLIC:
+                state = self._services.state
+                pointing = [(row, {ANONYMOUS}) for row in page if state.points_to(row)]
+                linked = await self._services.linked_rows.pointed(pointing)
+                visibility = state.visibility(ANONYMOUS)
+                return [
+                    row
+                    for row in page
+                    # Most rows match no read rule, and that is cheaper to find out.
+                    if state.is_public(row)
+                    or visibility.may_read(row, filter_, linked.readable(row, visibility))
+                ]
+            case _:
+                assert_never(rows)
+
+    async def head(self) -> int:
+        return await self._services.store.head()
+
+    async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
+        dry_run = await self._services.ingest.dry_run(event, _DryRunAuthor(logins))
+        rule = dry_run.result.rule if isinstance(dry_run.result, Reject) else None
+        return DryRunReply(*ok_reply(dry_run.result), rule, dry_run.facts)
+
+    async def standings(self) -> Sequence[tuple[str, str]]:
+        management = self._services.state.management
+        return [
+            *((ALLOWED, key) for key in management.of(Register.ALLOWED_KEYS)),
+            *((BANNED, key) for key in management.of(Register.BANNED_KEYS)),
+        ]
+
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        return await self._services.store.sizes(by, limit)
+
+    async def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
+        async for lines in self._services.sweeper().asked(purpose):
+            yield lines
+
+    async def refusals(self, after: int) -> Sequence[Refusal]:
+        return self._services.metrics.refusals.after(after)
+
+
+class _Batch:
+    """Imported events that wait for their replies together."""
+
+    def __init__(self, size: int) -> None:
+        self.replies: list[tuple[bool, str]] = [(False, "")] * size
+        self.done = asyncio.Event()
+        self._pending = size
+        if not size:
+            self.done.set()
+
+    def set_reply(self, index: int, result: Result) -> None:
+        self.replies[index] = (True, "") if result is WriteOutcome.STORED else ok_reply(result)
+        self._pending -= 1
+        if not self._pending:
+            self.done.set()
+
+
+class _NoConnection:
+    """The source of an event that came over no websocket."""
+
+    __slots__ = ()
+
+    @property
+    def address(self) -> None:
+        return None
+
+    @property
+    def connection(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _ImportedLine(_NoConnection):
+    """`Author` of one imported event, with no key logged in."""
+
+    batch: _Batch
+    index: int
+
+    @property
+    def authenticated(self) -> frozenset[str]:
+        return frozenset()
+
+    def answered(self, event: Event, result: Result) -> None:
+        self.batch.set_reply(self.index, result)
+
+
+@dataclass(frozen=True, slots=True)
+class _DryRunAuthor(_NoConnection):
+    """`Author` of an event that is only judged."""
+
+    authenticated: frozenset[str]
+
+    def answered(self, event: Event, result: Result) -> None:
+        """Nobody waits for an OK."""

@@ -1,0 +1,115 @@
+"""Reload of the policy files: within 2 s of a change, or at once on SIGHUP.
+
+Invariant: a set of files takes effect whole or not at all. While a file has a fault, the previous
+set stays in force, and the log, `/readyz` and a metric say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from policies.changes import rule_changes
+from policies.reload import fingerprint, reloaded
+from relay.access.management import BannedRows
+from relay.errors import ConfigFaults
+from relay.write.commands import ManagementChange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Set
+
+    from policies import PolicySet
+    from relay.cli.services import Services
+    from relay.errors import Fault
+
+_log = logging.getLogger("rookery")
+
+_POLL_S: Final = 1.0
+
+
+class PolicyReload:
+    """`async with` it: watches the folder's policy files inside."""
+
+    def __init__(
+        self, services: Services, requested: asyncio.Event, rights_changed: Callable[[], None]
+    ) -> None:
+        """`requested`: set it to reload at once. `rights_changed`: called after each reload."""
+        self._services = services
+        self._requested = requested
+        self._rights_changed = rights_changed
+        self._folder = services.folder / "policies"
+        self._policy = services.policy
+        self._files = services.policy_files
+        self._faults = ""
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> PolicyReload:
+        self._task = asyncio.create_task(self._run(), name="policy reload")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        if fingerprint(self._folder) != self._files:
+            self._requested.set()
+        self._files = fingerprint(self._folder, self._policy.watched)
+        _log_notes(self._policy.notes)
+        self._delete_rows_of_banned(frozenset())
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await self._requested.wait()
+            await self._check()
+
+    async def _check(self) -> None:
+        files = await asyncio.to_thread(fingerprint, self._folder, self._policy.watched)
+        # A fault can be mended without a change of the fingerprint (a missing file, a permission):
+        # while there is one, every poll reads the files again.
+        is_changed = files != self._files or self._requested.is_set()
+        if not is_changed and not self._faults:
+            return
+        self._requested.clear()
+        self._files = files
+        policy = await asyncio.to_thread(reloaded, self._policy, self._folder)
+        if not isinstance(policy, ConfigFaults):
+            self._enforce(policy)
+        elif is_changed or str(policy) != self._faults:
+            self._report(policy)
+
+    def _report(self, faults: ConfigFaults) -> None:
+        self._faults = str(faults)
+        self._services.readiness.note("policies", self._faults)
+        self._services.metrics.reloaded(ok=False)
+        for fault in faults.faults:
+            _log.error("policies not reloaded: %s", fault)
+
+    def _enforce(self, policy: PolicySet) -> None:
+        services, before = self._services, self._policy
+        self._policy, self._faults = policy, ""
+        services.state.enforce(policy)
+        was_deleting = before.banned_rows is BannedRows.DELETE
+        self._delete_rows_of_banned(before.people.banned if was_deleting else frozenset())
+        services.plugins.enforce(policy.plugins)
+        self._rights_changed()
+        services.readiness.clear("policies")
+        services.metrics.reloaded(ok=True)
+        _log.info("policies reloaded: %s", rule_changes(before, policy) or "no rule changed")
+        known = {note.text for note in before.notes}
+        _log_notes(note for note in policy.notes if note.text not in known)
+
+    def _delete_rows_of_banned(self, already_deleted: Set[str]) -> None:
+        """With `[bans] stored = "delete"`: delete the rows of keys that the files ban."""
+        banned = self._policy.people.banned - already_deleted
+        if banned and self._policy.banned_rows is BannedRows.DELETE:
+            self._services.ingest.order(ManagementChange((), lambda _: None, banishes=banned))
+
+
+def _log_notes(notes: Iterable[Fault]) -> None:
+    """Packaged rules that the files replace or disable: the admin should know."""
+    for note in notes:
+        _log.warning("policies: %s", note)

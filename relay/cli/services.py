@@ -1,0 +1,194 @@
+"""The composition root: everything that works on one data folder, built in one place.
+
+Of the modules that run a relay only this one names `relay.storage.sqlite` and `policies`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import policies
+from policies.plugins import Chain
+from policies.reload import fingerprint
+from relay.bus.local import LocalBus
+from relay.errors import UserError
+from relay.nostr.filters import FilterTerms
+from relay.nostr.keys import read_key_file
+from relay.nostr.nip42 import OwnAddresses
+from relay.observe import Metrics, Readiness
+from relay.read.fanout import Fanout
+from relay.read.linked_rows import Targets
+from relay.read.negentropy import Negentropy
+from relay.read.outbox import Turn
+from relay.read.query import QueryRunner
+from relay.read.search_indexer import SearchFollower
+from relay.state import RelayState, rebuilt_groups
+from relay.storage.sqlite.store import SqliteStore
+from relay.storage.sqlite.words import FtsMatcher
+from relay.write.ingest import Ingest
+from relay.write.key_rotation import taken_over
+from relay.write.sweeper import Sweep
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from policies.reload import Fingerprint
+    from relay.config import Config
+    from relay.nostr.keys import SecretKey
+
+_log = logging.getLogger("rookery")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What runs on one data folder. Satisfies `relay.server.services.ServerServices`."""
+
+    folder: Path
+    config: Config
+    relay_key: SecretKey
+    policy: policies.PolicySet
+    """As read at start; `state.policy` is the one in force."""
+    policy_files: Fingerprint
+    """Taken before the policy files were read: a change during startup is still noticed."""
+    clock: Callable[[], int]
+    terms: FilterTerms
+    addresses: OwnAddresses
+    metrics: Metrics
+    readiness: Readiness
+    store: SqliteStore
+    state: RelayState
+    linked_rows: Targets
+    fanout: Fanout
+    plugins: Chain
+    """Started by the first event that needs them, or by `start`."""
+    ingest: Ingest
+    indexer: SearchFollower
+    """Not started: only `serve` needs it."""
+    queries: QueryRunner
+    negentropy: Negentropy
+    turn: Turn
+
+    @property
+    def relay_pubkey(self) -> str:
+        return self.relay_key.pubkey
+
+    def sweeper(self) -> Sweep:
+        """A new one, not started. Several may run at the same time."""
+        return Sweep(self.store, self.state, self.ingest, clock=self.clock, metrics=self.metrics)
+
+
+def unix_now() -> int:
+    return int(time.time())  # noqa: TID251 — the composition root reads the clock
+
+
+@asynccontextmanager
+async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
+    """The services of a folder; `ingest` runs inside. The caller holds the folder's lock.
+
+    Raises UserError, ConfigFaults or StoreFault when the folder cannot be used.
+    """
+    relay_key = _relay_key(folder)
+    policy_files = fingerprint(folder / "policies")
+    policy = policies.load(folder / "policies", relay_key.pubkey)
+    terms = FilterTerms(
+        config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
+    )
+    metrics, readiness, bus = Metrics(), Readiness(), LocalBus()
+    addresses = OwnAddresses(config.relay.url)
+    store = await SqliteStore.open(
+        folder / "rookery.db", terms, synchronous=config.storage.synchronous.value
+    )
+    matcher = FtsMatcher()
+    verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(1, "negentropy")
+    try:
+        groups = await rebuilt_groups(store, relay_key.pubkey)
+        groups = await taken_over(store, groups, relay_key, policy.keep, unix_now())
+        state = RelayState(policy, groups, await store.management())
+        linked_rows = Targets(store, state, unix_now)
+        fanout = Fanout(state, matcher, linked_rows)
+        plugins = _plugins(policy, metrics, readiness)
+        ingest = Ingest(
+            store,
+            state,
+            relay_key,
+            fanout,
+            clock=unix_now,
+            verifiers=verifiers,
+            metrics=metrics,
+            committed=bus.announce,
+            is_here=addresses.has,
+            plugins=plugins,
+        )
+        indexer = SearchFollower(store, state, bus, clock=unix_now)
+        queries = QueryRunner(
+            store, state, fanout, config.limits, clock=unix_now, metrics=metrics, index=indexer
+        )
+        negentropy = Negentropy(store, state, config.limits, clock=unix_now, workers=comparers)
+        metrics.watch(
+            "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held
+        )
+        turn = Turn(asyncio.get_running_loop().call_soon, metrics.frames_out)
+        async with plugins, ingest:
+            yield Services(
+                folder=folder,
+                config=config,
+                relay_key=relay_key,
+                policy=policy,
+                policy_files=policy_files,
+                clock=unix_now,
+                terms=terms,
+                addresses=addresses,
+                metrics=metrics,
+                readiness=readiness,
+                store=store,
+                state=state,
+                linked_rows=linked_rows,
+                fanout=fanout,
+                plugins=plugins,
+                ingest=ingest,
+                indexer=indexer,
+                queries=queries,
+                negentropy=negentropy,
+                turn=turn,
+            )
+    finally:
+        verifiers.shutdown()
+        comparers.shutdown()
+        await store.close()
+        matcher.close()
+
+
+def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness) -> Chain:
+    def changed(problems: Sequence[str]) -> None:
+        if problems:
+            readiness.note("plug-ins", "; ".join(problems))
+        else:
+            readiness.clear("plug-ins")
+
+    plugins = Chain(policy.plugins, changed=changed)
+    metrics.watch("plugins_down", "Plug-ins that do not answer.", lambda: len(plugins.problems))
+    metrics.watch("plugin_failures", "Plug-in failures since start.", lambda: plugins.failures)
+    return plugins
+
+
+def _relay_key(folder: Path) -> SecretKey:
+    path = folder / "relay.key"
+    try:
+        text = path.read_text("ascii")
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} is missing: create the folder with `rookery init {folder} --owner KEY`"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        _log.warning("%s is readable by other users: run chmod 600 %s", path, path)
+    return read_key_file(text, str(path))
