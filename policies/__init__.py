@@ -1,4 +1,4 @@
-"""The policy module: TOML files that an admin can read aloud, and the rules that they make.
+"""Policies: TOML files of rules, compiled to a PolicySet.
 
 `load(folder)` gives a PolicySet or raises ConfigFaults with every fault of every file.
 """

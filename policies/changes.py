@@ -1,4 +1,4 @@
-"""What a reload changes, for the log: rules that came, changed and went, by name."""
+"""What a reload changed, for the log: rules added, changed and removed, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def rule_changes(old: PolicySet, new: PolicySet) -> str:
-    """`added: a, b; changed: c; removed: d; settings changed: limits`; empty: all is the same."""
+    """`added: a, b; changed: c; removed: d; settings changed: limits`; empty: no difference."""
     before, after = _rules_of(old), _rules_of(new)
     parts = [
         ("added", [name for name in after if name not in before]),
@@ -40,7 +40,7 @@ _SETTINGS: Final = (
 
 
 def _rules_of(policy: PolicySet) -> Mapping[str, list[object]]:
-    """Each rule by name, with all that it says about writing, reading and keeping."""
+    """Each rule by name, with its parts for writing, reading and retention."""
     found: dict[str, list[object]] = {}
     for rule in policy.write_rules:
         nowhere = replace(rule, place=replace(rule.place, file="", line=0))

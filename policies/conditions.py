@@ -1,8 +1,8 @@
-"""What `match` and `except` may ask: of a write (`Condition`), and of a row
-(`relay.access.read_rules`).
+"""Conditions of `match` and `except`: for an incoming event, and for a stored row.
 
-A write is asked more than a row, because what is true of the author at that moment is not stored:
-who-words, age, what it replaces.
+An incoming event is a `Condition`, a stored row a `Match` of `relay.access.read_rules`. A Condition
+has more keys, because what only holds at the time of writing is not stored: who-words, the age of
+the event, what it replaces.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ WRITERS: Final = (
     Who.INSIDER,
     Who.ADMIN,
 )
-"""What can be said of an author; the other who-words are about readers."""
+"""Who-words for authors; the others apply to readers only."""
 LISTED: Final = frozenset({Who.OWNER, Who.AGENT})
-"""Whose keys stand in the policy files, so that it can be said of what is stored long since."""
+"""Who-words whose keys are listed in the policy files, so that they also apply to stored rows."""
 READERS: Final = tuple(Who)
 
 READ_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
-"""Names longer than a letter that stores keep for read rules (DESIGN §4)."""
+"""Tag names longer than one letter that a store indexes for read rules."""
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 
 TagRules = tuple[tuple[str, bool | frozenset[str]], ...]
@@ -63,25 +63,25 @@ TagRules = tuple[tuple[str, bool | frozenset[str]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Which writes a rule is about; every part that is not None must hold."""
+    """Which incoming events a rule matches; every field that is not None must hold."""
 
     kinds: KindSet | None = None
     d: frozenset[str] | None = None
     d_prefixes: tuple[str, ...] | None = None
     h: bool | frozenset[str] | None = None
     who: frozenset[Who] | None = None
-    """`authors`: the author is one of these …"""
+    """`authors`, the who-words: the author is one of these …"""
     authors: frozenset[str] | None = None
-    """… or has one of these keys."""
+    """… or `authors`, the keys: the author has one of these."""
     tags: TagRules = ()
     wraps_for_known: bool | None = None
-    """`tags = { p = ["known"] }` on gift wraps: some `p` is somebody known here."""
+    """`tags = { p = ["known"] }` on gift wraps: some `p` is a known key."""
     content_chars: int | None = None
-    """More than so many characters."""
+    """The content has more characters than this."""
     age: int | None = None
-    """Dated more than so many seconds back."""
+    """created_at is more than this many seconds in the past."""
     replaces: bool | None = None
-    """Takes the place of, or as a kind 5 takes away, something stored of its author."""
+    """Replaces a stored event of its author, or deletes one (kind 5)."""
 
     def holds(self, event: Event, facts: Facts) -> bool:
         if self.kinds is not None and event.kind not in self.kinds:
@@ -97,7 +97,7 @@ class Condition:
         if self.content_chars is not None and len(event.content) <= self.content_chars:
             return False
         if self.age is not None and (
-            # Windows of time are not asked of what is brought in (contract §2, import).
+            # Time windows do not apply to imports.
             facts.origin is not Origin.WIRE or facts.now - event.created_at <= self.age
         ):
             return False
@@ -116,7 +116,7 @@ class Condition:
         return facts.deletes_own if event.kind == kinds.DELETION else facts.replaces
 
     def for_kind(self, kind: int) -> Condition | None:
-        """The rest of the question once the kind is known; None: never about this kind."""
+        """The conditions left to check for this kind; None: the kind never matches."""
         if self.kinds is None:
             return self
         return replace(self, kinds=None) if kind in self.kinds else None
@@ -132,17 +132,19 @@ def _h_holds(wanted: bool | frozenset[str], h: str | None) -> bool:  # noqa: FBT
 def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
     if not isinstance(wanted, bool):
         return any(value in wanted for value in event.tag_values(name))
-    if len(name) == 1 and name.isalpha():  # a letter points to something, or is no pointer
+    if (
+        len(name) == 1 and name.isalpha()
+    ):  # a single-letter tag is a reference, or has no such meaning
         return bool(event.tag_values(name)) is wanted
     return event.has_tag(name) is wanted
 
 
 def condition_from(table: Table) -> Condition:
-    """A `match` or `except` of a rule about writing."""
+    """A `match` or `except` of a write rule."""
     table.refuse_unknown(_known(table))
     for key in PACKAGED_ONLY:
         if table.has(key):
-            table.wrong(key, f"{key} can be asked of a stored row only")
+            table.wrong(key, f"{key} applies to stored rows only")
     parts = _common(table)
     who, authors = _authors(table)
     tags, wraps_for_known = _tags_of_a_write(table, parts)
@@ -162,13 +164,13 @@ def condition_from(table: Table) -> Condition:
 
 
 def match_of_kept(table: Table) -> Match:
-    """A `match` of `[[retention]]`; `with_keys_of` says later who its words are."""
+    """A `match` of `[[retention]]`; `with_keys_of` later resolves its who-words to keys."""
     match = _match_of_rows(table)
     for word, _ in match.classes:
         if word not in LISTED:
             table.wrong(
                 "authors",
-                f'"{word.value}" cannot be asked of a stored event; its authors '
+                f'"{word.value}" does not apply to stored events; authors there '
                 "can be keys, owner and agent",
             )
     return match
@@ -178,7 +180,7 @@ def _match_of_rows(table: Table) -> Match:
     table.refuse_unknown(_known(table))
     for key in WRITE_ONLY:
         if table.has(key):
-            table.wrong(key, f"{key} can be asked of a write only, not of a stored event")
+            table.wrong(key, f"{key} applies to incoming events only, not to stored ones")
     parts = _common(table)
     who, authors = _authors(table)
     words = [word for word in WRITERS if who is not None and word in who]
@@ -193,7 +195,7 @@ def _match_of_rows(table: Table) -> Match:
 
 
 def with_keys_of(match: Match, people: People) -> Match:
-    """The same match, its words for authors being the keys that the files give them."""
+    """The match with its who-words for authors resolved to the keys of the policy files."""
     if not match.classes:
         return match
     keys_of = {
@@ -206,7 +208,7 @@ def with_keys_of(match: Match, people: People) -> Match:
 
 
 def match_of_readable(table: Table) -> Match:
-    """A `match` or `except` of a rule with `read`, which stores ask of their tag index."""
+    """A `match` or `except` of a read rule; a store compiles it to its tag index."""
     match = _match_of_rows(table)
     if match.classes:
         table.wrong("authors", "authors of a rule with `read` must be keys, not who-words")
@@ -221,19 +223,19 @@ def match_of_readable(table: Table) -> Match:
 
 
 def is_letter(name: str) -> bool:
-    """Whether tags of this name are in every store's index."""
+    """Whether every store indexes tags of this name."""
     return len(name) == 1 and name.isascii() and name.isalpha()
 
 
 def who_words(
     table: Table, key: str, offered: Sequence[Who], what_for: str
 ) -> frozenset[Who] | None:
-    """`write`, `read`, `create`: words that are `offered` there."""
+    """`write`, `read`, `create`: the who-words that are `offered` for this key."""
     values = table.strings(key)
     if values is None:
         return None
     if not values:
-        table.wrong(key, f'{key} is empty; say ["nobody"] if nobody is meant')
+        table.wrong(key, f'{key} is empty; write ["nobody"] if nobody is meant')
     words = {word.value: word for word in offered}
     every = {word.value for word in Who}
     found = set()
@@ -246,7 +248,7 @@ def who_words(
             table.wrong_item(
                 key,
                 number,
-                f'"{value}" is no word {what_for}; {key} takes {", ".join(words)}',
+                f'"{value}" is not valid {what_for}; {key} takes {", ".join(words)}',
             )
         elif value[:5] in ("npub1", "nsec1") or is_hex64(value):
             table.wrong_item(key, number, f"{key} takes who-words, not keys: {', '.join(words)}")

@@ -1,4 +1,4 @@
-"""`[[rule]]` and `[[retention]]` of one file, each checked by itself."""
+"""`[[rule]]` and `[[retention]]` of one file, each checked on its own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RuleDefinition:
     write: WriteRule | None = None
     read: ReadRule | None = None
     is_switch: bool = False
-    """Only a name and `enabled`: switches an earlier rule."""
+    """Only a name and `enabled`: switches an earlier rule on or off."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class KeepDefinition:
     is_switch: bool = False
 
     def among(self, people: People) -> KeepDefinition:
-        """The same, its who-words being these people."""
+        """The rule with its who-words resolved to the keys of these people."""
         match = with_keys_of(self.match, people)
         rule = None if self.rule is None else replace(self.rule, match=match)
         return replace(self, match=match, rule=rule, forgetting=self.forgetting.about(match))
@@ -93,13 +93,13 @@ RETENTION_KEYS: Final = (
 )
 _WRITE_KEYS: Final = ("write", "require", "schema", "content", "rate", "quota", "pow")
 _SAID: Final = ("write", "require", "content", "rate", "quota", "pow")
-"""Parts whose refusals say `reject`."""
+"""Keys whose refusals use the text of `reject`."""
 TARGET_KEYS: Final = ("kinds", "tag", "d_prefix")
 _PACKAGED_RULE_KEYS: Final = ("fixed", "needs")
 
 
 def named(tables: Sequence[Table], read: Callable[[Table, str], Any]) -> list[Any]:
-    """Each table read under its name; a name twice in one file is a fault."""
+    """Each table by its name; a name used twice in one file is a fault."""
     seen: dict[str, int] = {}
     found = []
     for table in tables:
@@ -109,7 +109,7 @@ def named(tables: Sequence[Table], read: Callable[[Table, str], Any]) -> list[An
                 table.wrong("name", f"{table.label} needs a name")
             name = ""
         elif name in seen:
-            table.wrong("name", f'"{name}" stands twice in this file, first in line {seen[name]}')
+            table.wrong("name", f'"{name}" is used twice in this file, first in line {seen[name]}')
         seen.setdefault(name, table.line)
         found.append(read(table, name))
     return found
@@ -147,11 +147,11 @@ def rule_from(table: Table, name: str) -> RuleDefinition:
     else:
         for key in ("only_by", "target"):
             if table.has(key):
-                table.wrong(key, f"{key} is about reading and needs read")
+                table.wrong(key, f"{key} applies to reading and needs read")
     if rule.write is None and rule.read is None:
         table.source.fault(table.path, _DOES_NOTHING)
     if table.has("reject") and not any(table.has(key) for key in _SAID):
-        table.wrong("reject", f"reject is what a writer is told; it needs {_listed(_SAID)}")
+        table.wrong("reject", f"reject is the text of a refusal; it needs {_listed(_SAID)}")
     return rule
 
 
@@ -182,7 +182,7 @@ def _write_rule(table: Table, place: Place) -> WriteRule:
         bits or 0,
         reject,
         content_from(table),
-        # With `write` it is said to whom that keeps out.
+        # With `write`, reject is the text for the authors it refuses.
         meter_from(table, place.name, condition, None if table.has("write") else reject),
     )
 

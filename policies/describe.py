@@ -1,4 +1,4 @@
-"""Rules in words, for people: kinds by what they are, matches, readers and writers."""
+"""Rules as text for people: kinds by name, matches, readers and writers."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _FAMILIES: Final = (
     (1989, 1989, "transcript sources"),
     (9000, 9022, "group records"),
     (9000, 9020, "moderation"),
-    (9000, 9000, "members put in"),
-    (9001, 9001, "members taken out"),
+    (9000, 9000, "members added"),
+    (9001, 9001, "members removed"),
     (9002, 9002, "group settings"),
-    (9005, 9005, "removals of events"),
+    (9005, 9005, "deleted group events"),
     (9007, 9007, "new groups"),
-    (9008, 9008, "ends of groups"),
+    (9008, 9008, "deleted groups"),
     (9009, 9009, "invites"),
     (9021, 9021, "requests to join"),
     (9022, 9022, "requests to leave"),
@@ -71,17 +71,17 @@ _FAMILIES: Final = (
     (31989, 31989, "session commands"),
     (31991, 31991, "run configurations"),
     (39000, 39005, "group state"),
-    (39000, 39000, "what a group is"),
+    (39000, 39000, "group metadata"),
     (39001, 39001, "admins of a group"),
     (39002, 39002, "members of a group"),
     (39003, 39003, "roles of a group"),
     (39004, 39004, "participants of a group"),
     (39005, 39005, "pins of a group"),
 )
-"""(first kind, last kind, what they are)."""
+"""(first kind, last kind, name)."""
 _SPANS: Final = frozenset((low, high) for low, high, _ in _FAMILIES)
 _SPELT_OUT: Final = 8
-"""A wider range of kinds is told by its ends alone."""
+"""A wider range of kinds is shown by its ends only."""
 _WIDEST_FIRST: Final = sorted(_FAMILIES, key=lambda family: (family[0], -family[1]))
 
 
@@ -149,21 +149,21 @@ def _parts_told(match: Match | Condition) -> str:
 
 
 def _more_told(match: Match | Condition) -> Iterator[str]:
-    """The parts that only writes, or only rows, can be asked of."""
+    """The conditions that exist only for incoming events, or only for stored rows."""
     chars = getattr(match, "content_chars", None)
     if chars is not None:
         yield f"of more than {chars} characters"
     age = getattr(match, "age", None)
     if age is not None:
-        yield f"dated more than {seconds_told(age)} back"
+        yield f"more than {seconds_told(age)} old"
     replaces = getattr(match, "replaces", None)
     if replaces is not None:
         yield "replacing something stored" if replaces else "replacing nothing stored"
     if getattr(match, "wraps_for_known", None):
-        yield "for somebody known here"
+        yield "for a known key"
     quiet = getattr(match, "quiet", None)
     if quiet is not None:
-        yield "of what not everyone may read" if quiet else "of what everyone may read"
+        yield "deleting what not everyone may read" if quiet else "deleting what everyone may read"
     if getattr(match, "ended", None):
         yield "in a deleted group"
 
@@ -188,28 +188,28 @@ _WORDS: Final = {
     Who.NOBODY: "nobody",
     Who.OWNER: "owners",
     Who.AGENT: "agents",
-    Who.MEMBER: "members of any group here",
-    Who.KNOWN: "people known here",
+    Who.MEMBER: "members of any group",
+    Who.KNOWN: "known keys",
     Who.INSIDER: "members of its group",
     Who.ADMIN: "admins of its group",
-    Who.GROUP: "who may read its group",
-    Who.VISIBLE: "who may see its group",
+    Who.GROUP: "readers of its group",
+    Who.VISIBLE: "those who may see its group",
     Who.AUTHOR: "its author",
-    Who.RECIPIENT: "whom it names in p",
+    Who.RECIPIENT: "the keys in its p tags",
     Who.TRUSTED: "trusted readers",
-    Who.TARGET: "who may read what it is about",
+    Who.TARGET: "readers of its target",
 }
 
 
 def who_told(words: Iterable[Who], tag_readers: Iterable[str] = ()) -> str:
     """`owners, agents`."""
     told = [_WORDS[word] for word in Who if word in set(words)]
-    told += [f"whom it names in {name}" for name in tag_readers]
+    told += [f"the keys in its {name} tags" for name in tag_readers]
     return ", ".join(told)
 
 
 def writers_told(rule: WriteRule) -> str:
-    """Who passes this rule; an empty text when it does not ask who the author is."""
+    """The authors whom this rule accepts; empty when it does not restrict the author."""
     return "" if rule.writers is None else who_told(rule.writers)
 
 
@@ -218,7 +218,7 @@ def readers_told(rule: ReadRule) -> str:
     if rule.points is not None:
         rows = kinds_told(KindSet.of(*rule.points.kinds))
         at = "" if rule.points.d_prefix is None else f" under d {rule.points.d_prefix}…"
-        others = f"who may read {rows}{at} with the same {rule.points.tag}"
+        others = f"readers of {rows}{at} with the same {rule.points.tag}"
         told = f"{told}, {others}" if told else others
     if rule.only_by is None:
         return told
@@ -226,12 +226,12 @@ def readers_told(rule: ReadRule) -> str:
 
 
 def where_told(place: Place) -> str:
-    """`file:line`; empty for what no file says."""
+    """`file:line`; empty for what stands in no file."""
     return f"{place.file}:{place.line}" if place.file else ""
 
 
 def asks_told(rule: WriteRule) -> str:
-    """What an event must be like beside who wrote it; empty when the rule does not ask."""
+    """The form the rule requires of an event; empty when it requires none."""
     parts = [f"tags {', '.join(rule.require)}"] if rule.require else []
     if rule.schema is not None:
         parts.append(f"the form of {rule.schema.value}")
@@ -240,14 +240,14 @@ def asks_told(rule: WriteRule) -> str:
     if rule.content is not None and rule.content.is_json:
         parts.append("a JSON object")
     if rule.content is not None and rule.content.refuse is not None:
-        parts.append("nothing that its patterns find")
+        parts.append("no match of its patterns")
     if asks_records(rule.place.name):
-        parts.append("an author who wrote what it is about, or an owner")
+        parts.append("an author who owns the target, or an owner")
     return ", ".join(parts)
 
 
 def much_told(rule: WriteRule) -> str:
-    """How much of it there may be; empty when the rule does not ask."""
+    """The rate and quota of the rule; empty when it has none."""
     meter, parts = rule.meter, []
     if meter is not None and meter.pace is not None:
         pace = meter.pace
@@ -275,7 +275,7 @@ def keep_told(keep: Keep) -> str:
 
 
 def held_told(forgetting: Forgetting) -> str:
-    """Which rows a retention rule keeps from going; empty when it keeps none."""
+    """Which rows a retention rule protects; empty when it protects none."""
     if forgetting.never is not None:
         return f"{match_told(forgetting.never)}: always"
     if forgetting.waiting is None:

@@ -153,7 +153,7 @@ class Audiences:
         yield "its author", self._view(event.pubkey)
         recipient = next((key for key in event.tag_values("p") if is_hex64(key)), None)
         if recipient is not None:
-            yield "whom it names in p", self._view(recipient)
+            yield "the keys in its p tags", self._view(recipient)
 
 
 def _first(

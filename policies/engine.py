@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policies.conditions import EVERYTHING
-from policies.plugins.asked import may_object
+from policies.plugins.protocol import asks_plugins
 from policies.rules.content import is_hit
 from policies.rules.forms import FORMS
 from policies.rules.memory import records_objection, schema_fault
@@ -413,7 +413,7 @@ class PolicySet:
             secret = self._secret(event)
             yield Step(Place(_PATTERNS.rule, "", 0), Stage.FORM, secret is not None, secret)
         for plugin in self.plugins:
-            is_asked = may_object(event, facts.origin)
+            is_asked = asks_plugins(event, facts.origin)
             yield Step(plugin.place, Stage.PLUGIN, is_asked, None)
         if facts.origin is not Origin.TRUSTED_IMPORT:
             for asked in meters:

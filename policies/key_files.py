@@ -1,7 +1,7 @@
 """`[bans] files` and `[allow] files`: files of keys beside the policy files.
 
 One key a line, npub or hex; what follows a `#` is a comment. They are read with the policies, so
-that one wrong line keeps the whole old set in force.
+one invalid line keeps the whole old set in force.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES: Final = 16 << 20
 _TOLD: Final = 20
-"""So many wrong lines of one file are worth reading."""
+"""Invalid lines of one file that are reported one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class KeyFile:
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """A key, and where it stands."""
+    """A key with its file and line."""
 
     pubkey: str
     file: str
@@ -43,7 +43,7 @@ class ListedKey:
 
 
 def key_files_from(table: Table, key: str) -> tuple[KeyFile, ...] | None:
-    """The files that a list names; read later, when it is known which list counts."""
+    """The files of a list; read later, when all policy files are merged."""
     names = table.strings(key)
     if names is None:
         return None
@@ -58,7 +58,7 @@ def key_files_from(table: Table, key: str) -> tuple[KeyFile, ...] | None:
 def listed_keys(
     files: Iterable[KeyFile], folder: Path, faults: list[Fault]
 ) -> tuple[ListedKey, ...]:
-    """All keys of the files, each once; what is wrong with them goes to `faults`."""
+    """All keys of the files, each once; errors are added to `faults`."""
     found: dict[str, ListedKey] = {}
     for file in files:
         for listed in _read(file, folder, faults):
@@ -73,7 +73,7 @@ def _read(file: KeyFile, folder: Path, faults: list[Fault]) -> list[ListedKey]:
         faults.append(_at(file, "is outside the folder of the policies; copy or link it there"))
         return []
     try:
-        if not isfile(path):  # also a pipe, that would never end
+        if not isfile(path):  # a pipe too: reading it might never end
             faults.append(_at(file, "there is no such file in the folder of the policies"))
             return []
         with path.open("rb") as stream:
@@ -104,7 +104,7 @@ def _keys(raw: bytes, name: str, faults: list[Fault]) -> list[ListedKey]:
         if not value:
             continue
         if value.lower().startswith("nsec"):
-            # Never repeated: the fault goes to logs and screens.
+            # The key is never repeated: the fault goes to logs and screens.
             wrongs.append(
                 Fault(
                     name,
@@ -120,5 +120,5 @@ def _keys(raw: bytes, name: str, faults: list[Fault]) -> list[ListedKey]:
             wrongs.append(Fault(name, number, wrong.text))
     faults.extend(wrongs[:_TOLD])
     if len(wrongs) > _TOLD:
-        faults.append(Fault(name, wrongs[_TOLD].line, f"{len(wrongs) - _TOLD} more wrong lines"))
+        faults.append(Fault(name, wrongs[_TOLD].line, f"{len(wrongs) - _TOLD} more invalid lines"))
     return found

@@ -1,4 +1,4 @@
-"""`content`, `rate` and `quota` of one `[[rule]]`: what may be in events, and how many may come."""
+"""`content`, `rate` and `quota` of one `[[rule]]`: limits on contents, event rates and storage."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP)
 _NEVER_COUNTED: Final = sorted(
     {kinds.DELETION, kinds.VANISH, *kinds.GROUP_RECORDS, *kinds.GROUP_STATE}
 )
-"""Without these nobody could make room, and no group could be led."""
+"""Kinds never counted: without them nobody could free space or moderate a group."""
 _COUNTED: Final = ("kinds", "h")
-"""Which rows are summed up. `authors` says who is held to it, not what is counted."""
+"""Match keys that select the counted rows. `authors` selects whom the quota limits, not the
+rows."""
 
 
 def content_from(rule: Table) -> Content | None:
-    """What the rule asks of contents."""
+    """`content` of a rule."""
     table = rule.table("content")
     if table is None:
         return None
@@ -34,14 +35,14 @@ def content_from(rule: Table) -> Content | None:
     is_json = table.boolean("json")
     refuse = patterns_from(table, "refuse")
     if table.values in ({}, {"json": False}):
-        table.wrong("json", "content asks for nothing; say json = true or refuse = [patterns]")
+        table.wrong("json", "content has no effect; set json = true or refuse = [patterns]")
     if table.values.get("refuse") == []:
         table.wrong("refuse", "refuse is empty")
     return Content(is_json is True, refuse)
 
 
 def meter_from(rule: Table, name: str, match: Condition, reject: str | None) -> Meter | None:
-    """How much the rule lets come of what it matches."""
+    """`rate` and `quota` of a rule, for the events that it matches."""
     pace, quota = _pace(rule, name), _quota(rule, match)
     return None if pace is None and quota is None else Meter(name, pace, quota, reject)
 
@@ -80,13 +81,15 @@ def _quota(rule: Table, match: Condition) -> Quota | None:
         _refuse_uncounted(other, ("authors",))
     if per not in _QUOTAS_ARE_PER:
         if per is not None:
-            table.wrong("per", f"a quota is per author or group: no sums are kept per {per.value}")
+            table.wrong(
+                "per", f"a quota is per author or group; usage is not counted per {per.value}"
+            )
         return None
     return Quota(per, events, size, _counted(match.kinds), match.h)
 
 
 def _counted(asked: KindSet | None) -> KindSet:
-    """These kinds (None: all) without those that no quota is about."""
+    """These kinds (None: all) without those that no quota counts."""
     left = []
     for low, high in ((0, kinds.MAX_KIND),) if asked is None else asked.ranges:
         begin = low
@@ -103,6 +106,6 @@ def _refuse_uncounted(match: Table, counted: tuple[str, ...]) -> None:
         if key in MATCH_KEYS and key not in counted:
             match.wrong(
                 key,
-                f"{key} cannot stand in {match.label} of a rule with quota; "
-                f"there it takes {', '.join(counted)}: by these the store keeps sums",
+                f"{key} is not allowed in {match.label} of a rule with quota; "
+                f"allowed there: {', '.join(counted)}, by which the store counts usage",
             )

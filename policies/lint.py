@@ -1,7 +1,7 @@
-"""What is right in policy files and surely not meant: rules that can do nothing, words for nobody.
+"""Warnings about valid policy files: rules without effect, who-words that no key has.
 
-Invariants: a warning is certain, never a matter of taste, and stands at a line of the admin's own.
-Nothing here refuses a file.
+Invariants: a warning is certain, never a matter of taste, and names a line of the admin's files.
+No warning refuses a file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_A_GROUP: Final = frozenset({Who.INSIDER, Who.ADMIN, Who.GROUP, Who.VISIBLE})
 
 
 def warnings_of(found: PolicySet) -> Sequence[Fault]:
-    """Everything that an admin should look at again, file by file, by line."""
+    """All warnings, by file and line."""
     warnings = [
         *found.notes,
         *_about_writing(found),
@@ -84,21 +84,21 @@ def _about_writing(found: PolicySet) -> Iterator[Fault]:
             if barrier is not None:
                 yield _at(
                     rule.place,
-                    "lets nobody through: whom it allows, the earlier rule "
-                    f"{_named(barrier.place)} refuses",
+                    "accepts nobody: the authors it allows are refused by the earlier rule "
+                    f"{_named(barrier.place)}",
                 )
                 continue
             shadow = _shadow(rule, found.write_rules[:number], found)
             if shadow is not None:
                 yield _at(
                     rule.place,
-                    "refuses nobody by write: whom it keeps out, the earlier rule "
-                    f"{_named(shadow.place)} has refused already",
+                    "has no effect: the authors it refuses are already refused by the earlier rule "
+                    f"{_named(shadow.place)}",
                 )
 
 
 def _does_nothing(rule: WriteRule, found: PolicySet) -> str:
-    """A rule can only object; the admin who wrote "anyone" wanted to open a door."""
+    """A rule can only refuse; the admin who wrote "anyone" wanted to allow something."""
     text = 'does nothing: a rule can only refuse, and write = ["anyone"] refuses nobody'
     others = [
         other
@@ -109,11 +109,11 @@ def _does_nothing(rule: WriteRule, found: PolicySet) -> str:
     ]
     if not others:
         return text
-    return f"{text}; who may write there is said by {_named(others[-1].place)}: change that one"
+    return f"{text}; {_named(others[-1].place)} decides who may write there: change that rule"
 
 
 def _barrier(rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet) -> WriteRule | None:
-    """The earlier rule about all that this one is about which refuses all whom this one allows."""
+    """An earlier rule that matches all events of this one and refuses all authors it allows."""
     assert rule.writers is not None
     allowed = [who for who in _profiles(found) if not rule.writers.isdisjoint(who)]
     for other in earlier:
@@ -125,9 +125,9 @@ def _barrier(rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet) ->
 
 
 def _shadow(rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet) -> WriteRule | None:
-    """The earlier rule about all that this one is about which refuses all whom this one refuses.
+    """An earlier rule that matches all events of this one and refuses all authors it refuses.
 
-    Not the preset's own: who says again who may write here at all is on the safe side.
+    Not the preset's rule: repeating who may write here at all is harmless.
     """
     assert rule.writers is not None
     refused = [who for who in _profiles(found) if rule.writers.isdisjoint(who)]
@@ -148,7 +148,7 @@ def _stands_over(other: WriteRule, match: Condition) -> bool:
 
 
 def _profiles(found: PolicySet) -> Sequence[frozenset[Who]]:
-    """What somebody can be, towards a group that they write in; as `who_writes` has it."""
+    """The who-words an author can have in a group, as `who_writes` gives them."""
     outside = frozenset({Who.ANYONE, Who.AUTHOR})
     known = outside | {Who.KNOWN}
     member = known | {Who.MEMBER}
@@ -193,7 +193,7 @@ def _hides_nothing(rule: ReadRule, found: PolicySet) -> str:
             and covers(other.match, rule.match)
             and not any(covers(spared, rule.match) for spared in other.excepts)
         ):
-            return f"{text}; who may read that is said by {_named(place)}"
+            return f"{text}; {_named(place)} decides who may read that"
     return text
 
 
@@ -216,8 +216,8 @@ def _about_keeping(found: PolicySet) -> Iterator[Fault]:
             if over:
                 yield _at(
                     place,
-                    f"keep has no effect: the later rule {_named(over[-1])} says what is "
-                    "kept of all that it is about",
+                    f"keep has no effect: the later rule {_named(over[-1])} decides for "
+                    "all rows that it matches",
                 )
 
 
@@ -225,7 +225,7 @@ def _about_sweeping(found: PolicySet) -> Iterator[Fault]:
     for rule in found.sweeps.rules:
         file, _, line = rule.place.rpartition(":")
         if not line.isdigit() or file.startswith(PACKAGED):
-            continue  # what `[memory.nmem]` says stands in no one line
+            continue  # rules made from `[memory.nmem]` have no line
         place = Place(rule.name, file, int(line))
         never = _never(rule.match, (), found)
         if never is not None:
@@ -233,19 +233,19 @@ def _about_sweeping(found: PolicySet) -> Iterator[Fault]:
         elif _is_never_stored(rule.match.kinds):
             yield _at(place, "has no effect: kinds 20000 to 29999 are never stored")
         elif any(covers(held, rule.match) for held in found.sweeps.never):
-            yield _at(place, "lets nothing go: a rule with never keeps all that it is about")
-        elif not file.startswith(str(INCLUDED)):  # to shorten what is included is no mistake
+            yield _at(place, "removes nothing: a rule with never keeps every row it matches")
+        elif not file.startswith(str(INCLUDED)):  # shortening an included rule is no mistake
             sooner = _sooner(rule, found.sweeps)
             if sooner is not None:
                 yield _at(
                     place,
                     f'{rule.cause} has no effect: "{sooner.name}" ({sooner.place}) '
-                    f"lets go what is {sooner.cause}",
+                    f"removes rows {sooner.cause}",
                 )
 
 
 def _sooner(rule: SweepRule, sweeps: SweepRules) -> SweepRule | None:
-    """The rule that takes all that this one would take, and not later."""
+    """A rule that removes all rows of this one, no later."""
     spared = sweeps.spared_by(rule)
     is_behind = False
     for other in sweeps.rules:
@@ -272,7 +272,7 @@ def _is_never_stored(kinds: KindSet | None) -> bool:
 
 
 def _never(match: Question, excepts: Sequence[Question], found: PolicySet) -> str | None:
-    """Why no event can ever be what the rule is about; None: some can."""
+    """Why no event can ever match; None: some can."""
     for name, values in (
         ("kinds", None if match.kinds is None else match.kinds.ranges),
         ("d", match.d),
@@ -302,12 +302,12 @@ def _never(match: Question, excepts: Sequence[Question], found: PolicySet) -> st
         return f"no content has over {chars} characters, by [limits] max_content_length = {most}"
     for spared in excepts:
         if covers(spared, match):
-            return f"except takes out all of it ({match_told(spared)})"
+            return f"except excludes all of it ({match_told(spared)})"
     return None
 
 
 def _somebody(words: frozenset[Who], match: Question, found: PolicySet) -> bool:
-    """Whether anybody can be one of these, as the files stand."""
+    """Whether some key can have one of these who-words under these files."""
     people = found.people
     left = set(words) - {Who.NOBODY}
     if not (people.owners or people.households):
@@ -330,7 +330,7 @@ def _why_nobody(words: frozenset[Who]) -> str:
 
 
 def covers(wide: Question, narrow: Question) -> bool:
-    """Whether all that `narrow` is about is surely also what `wide` is about."""
+    """Whether everything that `narrow` matches is certainly matched by `wide`."""
     if not (
         (wide.kinds is None or _is_within(narrow.kinds, wide.kinds))
         and (wide.d is None or (narrow.d is not None and narrow.d <= wide.d))
@@ -389,7 +389,7 @@ def _authors_cover(wide: Question, narrow: Question) -> bool:
 
 
 def _may_meet(one: KindSet | None, other: KindSet | None) -> bool:
-    """Whether some kind is in both."""
+    """Whether the two have a kind in common."""
     if one is None or other is None:
         return True
     return any(

@@ -1,7 +1,7 @@
-"""Regular expressions of an admin's, searched for in time linear in the text, with bounded memory.
+"""Regular expressions from policy files, matched by RE2: linear time, bounded memory.
 
-The engine is RE2: what a backtracking one may chew on for hours is either found here at the cost of
-a plain search or refused when the file is read. Nothing here says or logs what was found.
+A pattern that RE2 cannot compile within the limits is a fault when the file is read. The matched
+text is never logged or sent.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from relay.toml.fields import Table
 
 _MEMORY: Final = 1 << 20
-"""Bytes that one expression may use: its program, and what it remembers while it searches."""
+"""Bytes for one expression: its program and its search state."""
 _MAX_PROGRAM: Final = 500
-"""Steps. The worst that a text can do is 3 ns a step and a byte: 0.6 s for 400,000 characters."""
+"""Instructions. At worst 3 ns per instruction and byte: 0.6 s for 400,000 characters."""
 _MAX_PATTERNS: Final = 200
 _SHOWN: Final = 60
 
@@ -30,7 +30,7 @@ class _Pattern(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """What a content must not hold."""
+    """Patterns that a content must not match."""
 
     texts: tuple[str, ...]
     _compiled: tuple[_Pattern, ...] = field(compare=False, repr=False)
@@ -41,12 +41,12 @@ class Patterns:
 
 
 def patterns_from(table: Table, key: str) -> Patterns | None:
-    """The list of expressions under a key; each that cannot be used is a fault with its line."""
+    """The list of expressions under a key; each invalid one is a fault with its line."""
     texts = table.strings(key)
     if texts is None:
         return None
     if len(texts) > _MAX_PATTERNS:
-        table.wrong(key, f"{key} has {len(texts)} patterns, at most {_MAX_PATTERNS} are searched")
+        table.wrong(key, f"{key} has {len(texts)} patterns, at most {_MAX_PATTERNS} are allowed")
         return None
     compiled: list[_Pattern] = []
     for number, text in enumerate(texts):
@@ -60,7 +60,7 @@ def patterns_from(table: Table, key: str) -> Patterns | None:
 
 
 def _compiled(text: str) -> _Pattern | str:
-    """The expression, or what is wrong with it and what to write instead."""
+    """The compiled expression, or what is wrong with it and what to write instead."""
     options = re2.Options()
     options.max_mem = _MEMORY
     options.never_capture = True
@@ -70,42 +70,42 @@ def _compiled(text: str) -> _Pattern | str:
     except re2.error as wrong:
         return _advice(wrong)
     except UnicodeEncodeError:
-        return "holds half of a character"
+        return "contains an unpaired surrogate"
     if found.programsize > _MAX_PROGRAM:
         return (
-            f"is too large ({found.programsize} steps, at most {_MAX_PROGRAM}): repeat less often, "
-            "or write it as several patterns"
+            f"is too large ({found.programsize} instructions, at most {_MAX_PROGRAM}): "
+            "repeat less often, or write it as several patterns"
         )
     pattern: _Pattern = found
     if all(pattern.search(text) is not None for text in (b"", b" ", b"x")):
-        return "is found in every content: leave out what may be absent"
+        return "matches every content: remove the part that may be empty"
     return pattern
 
 
 _INSTEAD: Final[Sequence[tuple[str, str]]] = (
-    ("invalid perl operator: (?=", "say what must be there itself; nothing can look ahead"),
-    ("invalid perl operator: (?!", "leave it out and use `except`; nothing can look ahead"),
-    ("invalid perl operator: (?<", "say what must be there itself; nothing can look behind"),
-    ("invalid perl operator: (?>", "write (?: … ): no search goes back"),
-    ("invalid perl operator: (?#", "leave the comment out"),
-    ("invalid perl operator", "write (?: … ) for a group, (?i) for either case"),
-    ("bad repetition operator", "leave one of them out"),
+    ("invalid perl operator: (?=", "lookahead is not supported; match the text itself"),
+    ("invalid perl operator: (?!", "lookahead is not supported; use `except` instead"),
+    ("invalid perl operator: (?<", "lookbehind is not supported; match the text itself"),
+    ("invalid perl operator: (?>", "write (?: … ): RE2 never backtracks"),
+    ("invalid perl operator: (?#", "remove the comment"),
+    ("invalid perl operator", "write (?: … ) for a group, (?i) to ignore case"),
+    ("bad repetition operator", "remove one of them"),
     ("invalid repetition size", "at most {1000}, repetitions within repetitions multiplied"),
-    ("no argument for repetition operator", "write \\ before it if it is meant as it stands"),
-    ("missing )", "write \\( if it is meant as it stands"),
-    ("unexpected )", "write \\) if it is meant as it stands"),
-    ("missing ]", "write \\[ if it is meant as it stands"),
+    ("no argument for repetition operator", "write \\ before it to match it literally"),
+    ("missing )", "write \\( to match it literally"),
+    ("unexpected )", "write \\) to match it literally"),
+    ("missing ]", "write \\[ to match it literally"),
     ("pattern too large", "repeat less often, or write it as several patterns"),
 )
 _REFERENCE: Final = frozenset(f"invalid escape sequence: \\{digit}" for digit in "123456789")
 
 
 def _advice(wrong: Exception) -> str:
-    """`wrong` carries the engine's words as bytes."""
+    """The error text of RE2 (bytes in `wrong`) with a hint."""
     said = wrong.args[0]
     words = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     if words in _REFERENCE:
-        hint = "spell out what shall come twice; nothing can refer back"
+        hint = "back-references are not supported; write the repeated text out"
     elif words.startswith("invalid escape sequence: \\Z"):
         hint = "write \\z for the end of the text"
     elif words.startswith("invalid escape sequence"):

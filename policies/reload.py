@@ -1,7 +1,7 @@
-"""Policies while a relay runs: has the folder changed, and what does it say now?
+"""Reloading of policy files while the relay runs: change detection and the new set.
 
-A set of files counts whole or not at all. No clock and no task here: who polls, and how often, is
-the server's business.
+Invariants: a set of files takes effect whole or not at all. No clock and no task here; the command
+line polls.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from policies.engine import PolicySet
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
-"""(path, time of change, size, inode) of each file: another value means, read again."""
+"""(path, time of change, size, inode) of each file: a different value means the files changed."""
 
 
 def fingerprint(folder: str | Path, watched: Iterable[str] = ()) -> Fingerprint:
-    """What the policy files of a folder, and files that they name, look like from outside.
+    """The fingerprint of the policy files of a folder and of the files that they name.
 
-    One that vanishes is left out.
+    A file that disappears meanwhile is left out.
     """
     found = []
     for path in [*sorted(Path(folder).rglob("*.toml")), *map(Path, watched)]:
@@ -37,9 +37,9 @@ def fingerprint(folder: str | Path, watched: Iterable[str] = ()) -> Fingerprint:
 
 
 def reloaded(current: PolicySet, folder: str | Path) -> PolicySet | ConfigFaults:
-    """The folder's policies, or why they cannot be used; `current` stays in force then.
+    """The folder's policies, or their faults; then `current` stays in force.
 
-    What no file says is carried over: the relay's own key.
+    The relay's own key, which stands in no file, is carried over.
     """
     try:
         return load(folder, current.people.relay)

@@ -1,4 +1,4 @@
-"""One `[[rule]]` of a policy file, as far as it is about writing."""
+"""The write part of one `[[rule]]` of a policy file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rule stands."""
+    """Name, file and line of a rule."""
 
     name: str
     file: str
@@ -34,10 +34,10 @@ class WriteRule:
     match: Condition = EVERYTHING
     excepts: tuple[Condition, ...] = ()
     writers: frozenset[Who] | None = None
-    """None: whoever the author is."""
+    """None: any author."""
     require: tuple[str, ...] = ()
     schema: System | None = None
-    """The memory system whose check is asked; its mode `off` lifts `require` too (G-05)."""
+    """The memory system that checks the record; its mode `off` also disables `require` (G-05)."""
     pow_bits: int = 0
     reject: str | None = None
     content: Content | None = None
@@ -60,11 +60,11 @@ class WriteRule:
 
 
 _NARROW: Final = 256
-"""A rule about more kinds is asked for every kind: to note it under each would cost more."""
+"""A rule with more kinds than this is tried for every event: an entry per kind would cost more."""
 
 
 class RulesByKind:
-    """Rules in their order, by the kinds that they name: a thousand about others cost nothing."""
+    """Rules in order, indexed by kind: rules of other kinds cost nothing."""
 
     def __init__(self, rules: Sequence[WriteRule]) -> None:
         self._rules = rules
@@ -80,5 +80,5 @@ class RulesByKind:
                     self._narrow.setdefault(kind, []).append(number)
 
     def of(self, kind: int) -> list[WriteRule]:
-        """Those that may be about events of this kind."""
+        """The rules that may match events of this kind."""
         return [self._rules[each] for each in sorted([*self._wide, *self._narrow.get(kind, ())])]

@@ -1,31 +1,32 @@
-"""Plug-ins: programs of an admin's own that may object to an event. DESIGN §5.
+"""Plug-ins: external programs or Python functions that may refuse an event.
 
-Invariants: they can only object, never accept for anybody else; each has a deadline, and no
-answer is `error:`. They are asked before the lane, so that a slow one holds up no commit, and what
-they say counts in the lane, behind the rules of the files.
+Invariants: a plug-in can only refuse, never override another refusal; each has a deadline, and a
+missing answer is `error:`. Plug-ins are asked before the lane, so a slow one delays no commit;
+their
+refusal applies in the lane, after the rules of the policy files.
 
     [[plugin]] run    a process that speaks the JSON lines of strfry's write policies   process.py
-    [[plugin]] entry  a Python function of an installed package, here in the process    entry.py
+    [[plugin]] entry  a Python function of an installed package, in this process        entry.py
 
-What a package with such a function imports is here: `Rule`, `Event`, `Arrival`, `Reject`, and
-`objection`, which reads "restricted: no links" as a relay would say it.
+A package with such a function imports from here: `Rule`, `Event`, `Arrival`, `Reject`, and
+`objection`, which parses "restricted: no links" into prefix and text.
 """
 
 from __future__ import annotations
 
-from policies.plugins.asked import Asked, Rule, objection
 from policies.plugins.chain import Chain
 from policies.plugins.definition import Plugin, PluginDefinition, plugin_from
+from policies.plugins.protocol import Question, Rule, objection
 from relay.nostr.event import Event
 from relay.verdict import Arrival, Reject
 
 __all__ = [
     "Arrival",
-    "Asked",
     "Chain",
     "Event",
     "Plugin",
     "PluginDefinition",
+    "Question",
     "Reject",
     "Rule",
     "objection",

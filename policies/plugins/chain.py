@@ -1,4 +1,4 @@
-"""The plug-ins in force, asked one behind the other in the order of the files."""
+"""The plug-ins in force, asked one after the other in the order of the policy files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, assert_never
 
-from policies.plugins.asked import Asked, may_object, no_answer, say
 from policies.plugins.definition import Command, Entry
 from policies.plugins.entry import plain_or_async
 from policies.plugins.process import ProcessPlugin
+from policies.plugins.protocol import Question, asks_plugins, log_plugin, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from policies.plugins.asked import Answering
     from policies.plugins.definition import Plugin
+    from policies.plugins.protocol import RunningPlugin
     from relay.nostr.event import Event
     from relay.verdict import Arrival, Origin, Reject
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Chain:
     """`async with` it; leaving it stops every plug-in.
 
-    The first objection wins: the plug-ins behind are not asked about that event. None is started
-    before `start` or the first event.
+    The first refusal wins: later plug-ins are not asked about that event. None is started before
+    `start` or the first event.
     """
 
     def __init__(
@@ -33,18 +33,19 @@ class Chain:
         *,
         changed: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
-        """`changed` hears what is wrong with plug-ins, a line each, whenever that is another."""
+        """`changed` is called with the current problems, a line per plug-in, whenever they
+        change."""
         self._wanted = tuple(plugins)
         self._changed = changed
-        self._at_work: list[tuple[Plugin, Answering]] = []
-        self._running: set[Answering] = set()
-        """Also those that are no longer asked and not yet stopped."""
+        self._at_work: list[tuple[Plugin, RunningPlugin]] = []
+        self._running: set[RunningPlugin] = set()
+        """Also those that are no longer in force but not yet stopped."""
         self._retiring: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Lock()
         self._is_started = self._is_stopped = False
-        self._ill: dict[str, str] = {}
+        self._failing: dict[str, str] = {}
         self.failures = 0
-        """Answers that were owed, starts that went wrong: since the beginning."""
+        """Missed answers and failed starts since the relay started."""
 
     async def __aenter__(self) -> Chain:
         return self
@@ -54,17 +55,17 @@ class Chain:
 
     @property
     def problems(self) -> Sequence[str]:
-        """What is wrong just now, a line for each plug-in that does not answer."""
-        return [f"{name}: {why}" for name, why in self._ill.items()]
+        """Current problems, a line per failing plug-in."""
+        return [f"{name}: {why}" for name, why in self._failing.items()]
 
     def start(self) -> None:
-        """All of them; processes take a moment until they run."""
+        """Start all of them; a process needs a moment."""
         self._is_started = True
         self.enforce(self._wanted)
 
     def enforce(self, plugins: Sequence[Plugin]) -> None:
-        """Those of the policies in force: what is new is started, what is gone stopped, what is the
-        same is left alone."""
+        """Take over the plug-ins of new policies: start new ones, stop removed ones, keep equal
+        ones."""
         self._wanted = tuple(plugins)
         if not self._is_started or self._is_stopped:
             return
@@ -75,19 +76,19 @@ class Chain:
                 before.remove(kept)
             self._at_work.append(kept or (plugin, self._started(plugin)))
         for plugin, answering in before:
-            self.is_well(plugin.name)
+            self.recovered(plugin.name)
             task = asyncio.create_task(self._retire(answering), name=f"retire {plugin.name}")
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
     def asks_about(self, event: Event, origin: Origin) -> bool:
-        return bool(self._wanted) and may_object(event, origin)
+        return bool(self._wanted) and asks_plugins(event, origin)
 
     async def objections(self, events: Sequence[tuple[Event, Arrival]]) -> Sequence[Reject | None]:
-        """One for each event: the first objection, `error:` for an answer that is owed."""
+        """One per event: the first refusal, `error:` for a missing answer."""
         if not self._is_started:
             self.start()
-        asked = [Asked(*event) for event in events]
+        asked = [Question(*event) for event in events]
         found: list[Reject | None] = [None] * len(asked)
         left = list(range(len(asked)))
         async with self._asking:
@@ -104,21 +105,21 @@ class Chain:
         return found
 
     async def stop(self) -> None:
-        """All of them; whoever waits for an answer, and who asks from now on, gets `error:`."""
+        """Stop all of them; pending and later questions get `error:`."""
         self._is_stopped = True
         await asyncio.gather(*[answering.stop() for answering in tuple(self._running)])
         self._running.clear()
         await asyncio.gather(*self._retiring)
 
-    async def _retire(self, answering: Answering) -> None:
-        """When the batch is through that it may be asked about."""
+    async def _retire(self, answering: RunningPlugin) -> None:
+        """Stop it when its current batch is finished."""
         async with self._asking:
             pass
         await answering.stop()
         self._running.discard(answering)
 
-    def _started(self, plugin: Plugin) -> Answering:
-        started: Answering
+    def _started(self, plugin: Plugin) -> RunningPlugin:
+        started: RunningPlugin
         match plugin.way:
             case Command():
                 started = ProcessPlugin(plugin.name, plugin.way, plugin.deadline_ms, self)
@@ -129,15 +130,15 @@ class Chain:
         self._running.add(started)
         return started
 
-    # what the plug-ins tell
+    # health reports of the plug-ins
 
-    def is_well(self, name: str) -> None:
-        if self._ill.pop(name, None) is not None:
-            say(logging.INFO, "answers again", name)
+    def recovered(self, name: str) -> None:
+        if self._failing.pop(name, None) is not None:
+            log_plugin(logging.INFO, "answers again", name)
             self._changed(self.problems)
 
-    def has_failed(self, name: str, why: str) -> None:
+    def failed_with(self, name: str, why: str) -> None:
         self.failures += 1
-        if self._ill.get(name) != why:
-            self._ill[name] = why
+        if self._failing.get(name) != why:
+            self._failing[name] = why
             self._changed(self.problems)

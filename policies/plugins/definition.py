@@ -1,4 +1,4 @@
-"""`[[plugin]]` of one file: a command or an entry point, checked before it is ever asked."""
+"""`[[plugin]]` of one file: a command or an entry point, checked when the file is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from policies.write_rule import Place
 from relay.toml.fields import nearest
 
 if TYPE_CHECKING:
-    from policies.plugins.asked import Rule
+    from policies.plugins.protocol import Rule
     from relay.toml.fields import Table
 
 ENTRY_GROUP: Final = "rookery.rules"
@@ -30,9 +30,9 @@ class Command:
     words: tuple[str, ...]
     """The program as a path, then its arguments."""
     folder: str
-    """Where it runs: that of its policy file."""
+    """Its working directory: the folder of its policy file."""
     files: tuple[tuple[str, int, int], ...]
-    """(path, time of change, size) of the words that are files: other ones are another command."""
+    """(path, mtime, size) of the arguments that are files; a change makes it another command."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -49,19 +49,19 @@ class Entry:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """None: what was imported stays as it is until the relay starts anew."""
+        """Always None: an imported function stays until the relay restarts."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One plug-in in force. Equal ones need not be started anew."""
+    """One plug-in in force. An equal one is not restarted on reload."""
 
     place: Place = field(compare=False)
     name: str
     way: Command | Entry
     deadline_ms: int = DEADLINE_MS
-    """For one event."""
+    """Deadline for one event."""
 
 
 @dataclass(slots=True)
@@ -71,11 +71,11 @@ class PluginDefinition:
     enabled: bool = True
     plugin: Plugin | None = None
     is_switch: bool = False
-    """Only a name and `enabled`: switches an earlier one."""
+    """Only a name and `enabled`: switches an earlier plug-in on or off."""
 
 
 def plugin_from(table: Table, name: str) -> PluginDefinition:
-    """What the table says; each fault is noted with its line."""
+    """The plug-in of the table; each fault is noted with its line."""
     table.refuse_unknown(PLUGIN_KEYS)
     place = Place(name, table.source.name, table.line)
     enabled = table.boolean("enabled") is not False
@@ -118,7 +118,7 @@ def _command(table: Table) -> Command | None:
         table.wrong("run", f'run: there is no program "{words[0]}" beside this file or in PATH')
         return None
     if not os.access(program, os.X_OK):
-        table.wrong("run", f'run: "{words[0]}" may not be executed; chmod +x {words[0]}')
+        table.wrong("run", f'run: "{words[0]}" is not executable: chmod +x {words[0]}')
         return None
     line = (program, *words[1:])
     files = [seen for word in line if (seen := _seen(folder / word)) is not None]
@@ -138,9 +138,9 @@ def _words(table: Table) -> list[str] | None:
 
 
 def _program(word: str, folder: Path) -> str | None:
-    """A file beside the policy file, or one that PATH finds."""
+    """A file beside the policy file, or one found in PATH."""
     beside = folder / word
-    if os.path.isfile(beside):  # Path.is_file raises for a name that no file can have
+    if os.path.isfile(beside):  # Path.is_file raises for invalid names
         return str(beside)
     return None if os.sep in word else shutil.which(word)
 
@@ -162,7 +162,10 @@ def _entry(table: Table) -> Entry | None:
         return None
     installed = {point.name: point for point in entry_points(group=ENTRY_GROUP)}
     if wanted not in installed:
-        hint = nearest(wanted, installed) or f"; no installed package has one in {ENTRY_GROUP}"
+        hint = (
+            nearest(wanted, installed)
+            or f"; no installed package offers an entry point in {ENTRY_GROUP}"
+        )
         table.wrong("entry", f'entry: there is no "{wanted}"{hint}')
         return None
     point = installed[wanted]
@@ -173,6 +176,6 @@ def _entry(table: Table) -> Entry | None:
         table.wrong("entry", f'entry: "{wanted}" cannot be imported: {said}')
         return None
     if not callable(rule):
-        table.wrong("entry", f'entry: "{wanted}" ({point.value}) is no function')
+        table.wrong("entry", f'entry: "{wanted}" ({point.value}) is not a function')
         return None
     return Entry(point.value, cast("Rule", rule))

@@ -3,11 +3,12 @@
     → {"type":"new","event":{…},"receivedAt":…,"sourceType":"IP4","sourceInfo":"10.1.2.3"}
     ← {"id":"…","action":"accept"}          or "reject" with "msg", or "shadowReject"
 
-Invariants: a batch is written at once and the answers are matched by id, so that a plug-in may
-answer in any order; its deadline runs anew from each answer. What is no JSON is passed over, as
-strfry does: plug-ins print greetings and traces; too many such lines between two answers are not.
-Whatever else it prints, says of another event or leaves unsaid ends this life of the process: all
-that it still owes is `error:`, and it is started anew, each time after a longer pause.
+Invariants: a batch is written at once and answers are matched by id, so a plug-in may answer in any
+order; each answer restarts its deadline. Lines that are not JSON are skipped, as strfry does, up to
+a bound between two answers. Any other output, an answer to an event that was not asked about, or a
+missed deadline ends the process: its pending events get `error:`, and it is restarted with a
+growing
+delay.
 """
 
 from __future__ import annotations
@@ -22,46 +23,46 @@ from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
-from policies.plugins.asked import Notes, no_answer, objection, say
+from policies.plugins.protocol import PluginLog, log_plugin, no_answer, objection
 from relay.verdict import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from policies.plugins.asked import Asked, Standing
     from policies.plugins.definition import Command
+    from policies.plugins.protocol import HealthReport, Question
     from relay.verdict import Reject
 
 _START_S: Final = 3.0
-"""From the start of a process to its first answer, if that is over its deadline: interpreters take
-their time."""
+"""From the start of a process to its first answer, if longer than its deadline: interpreters start
+slowly."""
 _MAX_LINE: Final = 65_536
 """Bytes of an answer."""
 _MOST_CHATTER: Final = 200
-"""Lines between two answers that are no JSON."""
+"""Lines between two answers that are not JSON."""
 _MAX_WRITTEN: Final = 4 * 2**20
-"""Bytes of events that are written at once."""
+"""Bytes of events written at once."""
 _PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Before each start; the first again after a life of `_LONG_S`."""
+"""Seconds before each restart; back to the first after a run of `_LONG_S`."""
 _LONG_S: Final = 60.0
 _STOP_S: Final = 2.0
 """Between SIGTERM and SIGKILL."""
 _MOMENT_S: Final = 0.1
 _STDERR_RATE: Final = 256 * 1024
-"""Bytes a second that are read; a process that writes more has to wait."""
+"""Bytes read per second; a process that writes more has to wait."""
 _SECRETS: Final = ("ROOKERY_KEY", "NOSTR_SECRETBOX_KEY", "NMEM_KEY")
-"""Of the environment; what a plug-in has no business with."""
+"""Environment variables that a plug-in does not get."""
 
 
-def line_of(asked: Asked) -> bytes:
-    """The question about one event."""
+def line_of(asked: Question) -> bytes:
+    """The request line for one event."""
     arrival = asked.arrival
     source: str
     if arrival.origin is not Origin.WIRE:
         source, info = "Import", ""
     else:
         source = "IP6" if isinstance(arrival.address, IPv6Address) else "IP4"
-        # A client behind a proxy that nobody vouches for has no address: all of them share one.
+        # A client behind an untrusted proxy has no known address: all of them share one.
         info = "0.0.0.0" if arrival.address is None else str(arrival.address)  # noqa: S104
     question: dict[str, object] = {
         "type": "new",
@@ -71,7 +72,7 @@ def line_of(asked: Asked) -> bytes:
         "sourceInfo": info,
     }
     if arrival.authenticated:
-        # The protocol knows one key; with several the author's tells the most.
+        # The protocol has room for one key; of several the author's says most.
         author = asked.event.pubkey
         keys = arrival.authenticated
         question["authed"] = author if author in keys else min(keys)
@@ -79,11 +80,11 @@ def line_of(asked: Asked) -> bytes:
 
 
 class _Broken(Exception):
-    """The process said what is no answer; the text is for the admin and repeats nothing of it."""
+    """The process printed something that is no answer; the text repeats nothing of it."""
 
 
 def answer_from(line: bytes, plugin: str) -> tuple[str, Reject | None] | None:
-    """The event's id, and what the plug-in says of it; None: no JSON. Raises _Broken."""
+    """The event's id and the plug-in's answer; None: not JSON. Raises _Broken."""
     try:
         answer = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -92,23 +93,23 @@ def answer_from(line: bytes, plugin: str) -> tuple[str, Reject | None] | None:
         raise _Broken("printed a line that is no answer: it has no id")
     said = answer.get("msg")
     if said is not None and not isinstance(said, str):
-        raise _Broken("printed an answer whose msg is no text")
+        raise _Broken("printed an answer whose msg is not a string")
     match answer.get("action"):
         case "accept":
             return answer["id"], None
         case "reject":
             return answer["id"], objection(said or "", plugin)
         case "shadowReject":
-            # OK true means on disk (contract §9): the author hears no, and no reason.
+            # OK true means committed to disk: shadowReject is refused, without a reason.
             return answer["id"], objection("", plugin)
         case _:
             raise _Broken("printed an answer without accept, reject or shadowReject")
 
 
-class _Round:
-    """One batch: what was asked, and what is still owed."""
+class _Batch:
+    """One batch: its questions and its pending answers."""
 
-    def __init__(self, asked: Sequence[Asked], plugin: str) -> None:
+    def __init__(self, asked: Sequence[Question], plugin: str) -> None:
         self.results: list[Reject | None] = [no_answer(plugin)] * len(asked)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.owed: dict[str, list[int]] = {}
@@ -124,15 +125,17 @@ class _Round:
             del self.owed[event_id]
 
 
-class _Life(asyncio.SubprocessProtocol):
-    """One life of the process: from its start to the first thing that is wrong."""
+class _Child(asyncio.SubprocessProtocol):
+    """One run of the process: from its start to its first fault."""
 
-    def __init__(self, plugin: str, deadline_s: float, standing: Standing, notes: Notes) -> None:
+    def __init__(
+        self, plugin: str, deadline_s: float, standing: HealthReport, notes: PluginLog
+    ) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why it is over."""
+        """Why it ended."""
         self._exited = asyncio.Event()
         self._gone = asyncio.Event()
-        """It has exited and its pipes are closed."""
+        """Set when it has exited and its pipes are closed."""
         self._plugin = plugin
         self._deadline_s = deadline_s
         self._standing = standing
@@ -140,19 +143,19 @@ class _Life(asyncio.SubprocessProtocol):
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         self._transport: asyncio.SubprocessTransport | None = None
-        self._round: _Round | None = None
+        self._round: _Batch | None = None
         self._has_answered = False
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._answer = b""
         self._chatter = 0
-        """Lines that are no JSON, since the last answer."""
+        """Lines that were not JSON since the last answer."""
         self._complaint = b""
 
-    # what is asked of it
+    # requests
 
-    async def answers(self, asked: Sequence[Asked]) -> list[Reject | None]:
-        current = _Round(asked, self._plugin)
+    async def answers(self, asked: Sequence[Question]) -> list[Reject | None]:
+        current = _Batch(asked, self._plugin)
         if self.ended.done():
             return current.results
         self._round = current
@@ -161,7 +164,7 @@ class _Life(asyncio.SubprocessProtocol):
             patience = max(patience, self._began + _START_S - self._loop.time())
         self._wait(patience)
         pipe = cast("asyncio.WriteTransport | None", self._pipe(0))
-        if pipe is not None and not pipe.is_closing():  # else it is about to be known as gone
+        if pipe is not None and not pipe.is_closing():  # else its exit is about to be reported
             pipe.write(b"".join([line_of(each) for each in asked]))
         try:
             await current.done
@@ -172,17 +175,17 @@ class _Life(asyncio.SubprocessProtocol):
         return current.results
 
     def end(self, why: str) -> None:
-        """It is over; what it owes stays unanswered."""
+        """It ended; its pending events stay unanswered."""
         if not self.ended.done():
             self.ended.set_result(why)
             output = cast("asyncio.ReadTransport | None", self._pipe(1))
             if output is not None and not output.is_closing():
-                output.pause_reading()  # it may go on printing until it is killed
+                output.pause_reading()  # it may keep printing until it is killed
         if self._round is not None and not self._round.done.done():
             self._round.done.set_result(None)
 
     async def killed(self) -> None:
-        """SIGTERM, then SIGKILL, to it and whatever it started."""
+        """SIGTERM, then SIGKILL, to its process group."""
         transport = self._transport
         if transport is None:
             return
@@ -201,31 +204,31 @@ class _Life(asyncio.SubprocessProtocol):
         self._until = self._loop.time() + seconds
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._until, self._look_at_the_clock)
+        self._timer = self._loop.call_at(self._until, self._check_deadline)
 
-    def _look_at_the_clock(self) -> None:
+    def _check_deadline(self) -> None:
         if self._loop.time() < self._until:
-            self._timer = self._loop.call_at(self._until, self._look_at_the_clock)
+            self._timer = self._loop.call_at(self._until, self._check_deadline)
         else:
             self.end("did not answer in time")
 
-    # what it does
+    # asyncio.SubprocessProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._complain(data)
+            self._log_stderr(data)
         elif not self.ended.done():
             try:
-                self._take(data)
+                self._read_lines(data)
             except _Broken as wrong:
                 self.end(str(wrong))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            # That it has exited says more, and is known in a moment.
+            # Its exit status says more and follows within a moment.
             self._loop.call_later(_MOMENT_S, self.end, "closed its output")
 
     def process_exited(self) -> None:
@@ -240,46 +243,46 @@ class _Life(asyncio.SubprocessProtocol):
     def _ending(self) -> str:
         code = None if self._transport is None else self._transport.get_returncode()
         if code is None:
-            return "is gone"
+            return "exited"
         return f"exited with {code}" if code >= 0 else f"died of signal {-code}"
 
     def _pipe(self, fd: int) -> asyncio.BaseTransport | None:
         return None if self._transport is None else self._transport.get_pipe_transport(fd)
 
-    def _take(self, data: bytes) -> None:
+    def _read_lines(self, data: bytes) -> None:
         *lines, self._answer = (self._answer + data).split(b"\n")
         if len(self._answer) > _MAX_LINE:
-            raise _Broken("prints a line without end")
+            raise _Broken("printed a line that is too long")
         has_answered = False
         for line in lines:
             answer = answer_from(line, self._plugin)
             if answer is None:
-                self._pass_over()
+                self._skip_line()
                 continue
             if self._round is None:
-                raise _Broken("printed an answer without being asked")
+                raise _Broken("printed an answer without a request")
             self._round.note(*answer)
             self._chatter, has_answered = 0, True
         if not has_answered or self._round is None:
             return
         if self._has_answered:
-            self._until = self._loop.time() + self._deadline_s  # its timer looks at it
+            self._until = self._loop.time() + self._deadline_s  # read by its timer
         else:
             self._has_answered = True
             self._wait(self._deadline_s)
-            self._standing.is_well(self._plugin)
+            self._standing.recovered(self._plugin)
         if not self._round.owed and not self._round.done.done():
             self._round.done.set_result(None)
 
-    def _pass_over(self) -> None:
+    def _skip_line(self) -> None:
         self._chatter += 1
         if self._chatter > _MOST_CHATTER:
-            raise _Broken("prints lines that are not JSON")
-        if self._chatter == 1:  # not the line: it may repeat an event
-            self._notes.add(logging.WARNING, "printed a line that is not JSON: it is passed over")
+            raise _Broken("printed too many lines that are not JSON")
+        if self._chatter == 1:  # without the line: it may repeat an event
+            self._notes.add(logging.WARNING, "printed a line that is not JSON; skipped")
 
-    def _complain(self, data: bytes) -> None:
-        """Lines of stderr for the log, no faster than the log can bear."""
+    def _log_stderr(self, data: bytes) -> None:
+        """Log the lines of stderr, rate-limited."""
         *lines, rest = (self._complaint + data).split(b"\n")
         self._complaint = rest[-1024:]
         for line in lines:
@@ -289,10 +292,10 @@ class _Life(asyncio.SubprocessProtocol):
         pipe = cast("asyncio.ReadTransport", self._pipe(2))
         if pipe.is_reading():
             pipe.pause_reading()
-            self._loop.call_later(len(data) / _STDERR_RATE, _read_on, pipe)
+            self._loop.call_later(len(data) / _STDERR_RATE, _resume_reading, pipe)
 
 
-def _read_on(pipe: asyncio.ReadTransport) -> None:
+def _resume_reading(pipe: asyncio.ReadTransport) -> None:
     if not pipe.is_closing():
         pipe.resume_reading()
 
@@ -303,12 +306,12 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """What the process may know of ours."""
+    """The environment variables passed to the process."""
     return {name: value for name, value in outer.items() if name not in _SECRETS}
 
 
-def _parts(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    """As much of a batch as is written at once."""
+def _parts(asked: Sequence[Question]) -> Iterator[Sequence[Question]]:
+    """A batch in parts that are written at once."""
     begin = size = 0
     for number, (event, _) in enumerate(asked):
         size += len(event.raw)
@@ -319,21 +322,23 @@ def _parts(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
 
 
 class ProcessPlugin:
-    """The process, kept alive from its making to `stop`."""
+    """Keeps the process running until `stop`."""
 
-    def __init__(self, name: str, command: Command, deadline_ms: int, standing: Standing) -> None:
+    def __init__(
+        self, name: str, command: Command, deadline_ms: int, standing: HealthReport
+    ) -> None:
         self._name = name
         self._command = command
         self._deadline_s = deadline_ms / 1000
         self._standing = standing
-        self._notes = Notes(name)
-        self._life: _Life | None = None
+        self._notes = PluginLog(name)
+        self._life: _Child | None = None
         self._is_stopping = False
         self._is_settled = asyncio.Event()
-        """It runs, or is known not to; unset while it starts."""
+        """Set when it runs or its start failed; unset while it starts."""
         self._keeping = asyncio.create_task(self._keep(), name=f"plug-in {name}")
 
-    async def answers(self, asked: Sequence[Asked]) -> list[Reject | None]:
+    async def answers(self, asked: Sequence[Question]) -> list[Reject | None]:
         found: list[Reject | None] = []
         for part in _parts(asked):
             await self._is_settled.wait()
@@ -345,13 +350,13 @@ class ProcessPlugin:
         return found
 
     async def stop(self) -> None:
-        if not self._is_stopping:  # a second time would cut the first one short
+        if not self._is_stopping:  # a second call would interrupt the first
             self._is_stopping = True
             self._keeping.cancel()
         await asyncio.wait([self._keeping])
 
     async def _keep(self) -> None:
-        """Start it, and start it again whenever it ends."""
+        """Start it, and restart it whenever it ends."""
         loop = asyncio.get_running_loop()
         failures = 0
         try:
@@ -362,17 +367,17 @@ class ProcessPlugin:
                 failures = 1 if loop.time() - began > _LONG_S else failures + 1
                 pause = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
                 when = f" in {pause:g} s" if pause else ""
-                say(logging.ERROR, f"{why}; it is started again{when}", self._name)
-                self._standing.has_failed(self._name, why)
+                log_plugin(logging.ERROR, f"{why}; restarting{when}", self._name)
+                self._standing.failed_with(self._name, why)
                 if pause:
                     await asyncio.sleep(pause)
         finally:
             self._is_settled.set()
 
     async def _live(self) -> str:
-        """Until it ends; why it did."""
+        """Run it until it ends; gives the cause."""
         loop = asyncio.get_running_loop()
-        life = _Life(self._name, self._deadline_s, self._standing, self._notes)
+        life = _Child(self._name, self._deadline_s, self._standing, self._notes)
         command = self._command
         try:
             await loop.subprocess_exec(
@@ -387,7 +392,7 @@ class ProcessPlugin:
             return f"cannot be started: {wrong.strerror or wrong}"
         self._life = life
         self._is_settled.set()
-        lasts = loop.call_later(_START_S, self._standing.is_well, self._name)
+        lasts = loop.call_later(_START_S, self._standing.recovered, self._name)
         try:
             return await life.ended
         finally:
@@ -397,6 +402,6 @@ class ProcessPlugin:
             killing = asyncio.create_task(life.killed(), name=f"end of plug-in {self._name}")
             try:
                 await asyncio.shield(killing)
-            except asyncio.CancelledError:  # stopped meanwhile: it must be gone all the same
+            except asyncio.CancelledError:  # cancelled: it must be killed all the same
                 await killing
                 raise

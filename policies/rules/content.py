@@ -1,7 +1,8 @@
-"""What a content must be and must not hold. Never what was found: neither said nor logged.
+"""`content` of a rule: required JSON and refused patterns. The matched text is never logged or
+sent.
 
-What is encrypted is not parsed (G-21). Its ciphertext is not searched either; but a tag that only
-claims so opens no door: content that does not look like ciphertext is searched all the same.
+Encrypted content is not parsed (G-21) and not searched. A tag that only claims encryption does not
+help: content that does not look like ciphertext is searched.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _CIPHERTEXT: Final = re.compile(
-    r"[A-Za-z0-9+/_-]{54,}={0,2}"  # 40 bytes or more: the least of secretbox-v1, and of NIP-44 99
+    r"[A-Za-z0-9+/_-]{54,}={0,2}"  # at least 40 bytes (secretbox-v1); NIP-44 has at least 99
     r"|[A-Za-z0-9+/]+={0,2}\?iv=[A-Za-z0-9+/]+={0,2}"
 )
 
@@ -30,7 +31,7 @@ class Content:
     """`content` of a rule."""
 
     is_json: bool = False
-    """It must be a JSON object."""
+    """Content must be a JSON object."""
     refuse: Patterns | None = None
 
     def objection(self, event: Event, rule: str, reject: str | None) -> Reject | None:
@@ -43,7 +44,7 @@ class Content:
 
 
 def is_hit(event: Event, patterns: Patterns) -> bool:
-    """Whether one of the patterns is found in what is not encrypted."""
+    """Whether a pattern matches the content, unless it is encrypted."""
     if is_sealed(event) and _CIPHERTEXT.fullmatch(event.content):
         return False
     return patterns.found_in(event.content)

@@ -1,6 +1,6 @@
-"""Objections to the form of an event, cheap and said before its signature is looked at.
+"""Refusals of an event's form, cheap and made before its signature is verified.
 
-None of them tells who the author is or what is stored.
+None of them depends on the author or on what is stored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_MEMBERSHIP: Final = Reject(
 
 
 def _credentials(event: Event, origin: Origin) -> Reject | None:
-    """A login or a signed HTTP call must not be handed on (N42-10, N98-09)."""
+    """Login and HTTP authentication events must not be published (N42-10, N98-09)."""
     return _WITH_CREDENTIALS
 
 
@@ -51,7 +51,7 @@ def _seal(event: Event, origin: Origin) -> Reject | None:
 
 
 def _wrap(event: Event, origin: Origin) -> Reject | None:
-    # Without a `p` nobody could ever read it (N59-07).
+    # Without a `p` tag nobody could read it (N59-07).
     return None if event.tag_values("p") else _WRAP
 
 
@@ -60,23 +60,23 @@ def _key_share(event: Event, origin: Origin) -> Reject | None:
 
 
 def _membership(event: Event, origin: Origin) -> Reject | None:
-    """This relay keeps no such lists; by anybody else they would be forged (N43-06)."""
+    """Only the relay itself may sign these (N43-06)."""
     return _MEMBERSHIP
 
 
 def _joining(event: Event, origin: Origin) -> Reject | None:
-    # Passed on like other ephemeral events, its code would be everybody's (N43-06).
+    # Forwarded like other ephemeral events, its invite code would be public (N43-06).
     return _NO_MEMBERSHIP
 
 
 def _repost(event: Event, origin: Origin) -> Reject | None:
-    """A repost that carries a protected event carries it to where its author did not (N70-05)."""
+    """A repost must not contain a protected event (N70-05)."""
     if origin is not Origin.WIRE or "{" not in event.content:
         return None
     try:
         inner = json.loads(event.content)
     except (ValueError, RecursionError):
-        return None  # not an event, so no protected one
+        return None  # not an event
     tags = inner.get("tags") if isinstance(inner, dict) else None
     if not isinstance(tags, list):
         return None

@@ -1,4 +1,4 @@
-"""Rules about who stands behind an event, where who-words do not say it all."""
+"""Rules about the author that who-words cannot express: sealed envelopes and logins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _MAY_SEAL: Final = frozenset({Who.OWNER, Who.AGENT, Who.MEMBER})
 
 
 def sealed(event: Event, facts: Facts, memory: Memory) -> Reject | None:
-    """The author is a derived key that nobody lists, so the connection's keys count (D-31)."""
+    """The author is a derived key in no list, so the keys logged in on the connection count
+    (D-31)."""
     if facts.origin is not Origin.WIRE or event.pubkey in memory.envelope_keys:
         return None
     if not facts.authenticated:
@@ -37,7 +38,7 @@ def sealed(event: Event, facts: Facts, memory: Memory) -> Reject | None:
 
 
 CODED: Final[Mapping[str, Callable[[Event, Facts, Memory], Reject | None]]] = {ENVELOPES: sealed}
-"""Packaged rules by name whose writers no who-word can name."""
+"""Packaged rules, by name, whose authors no who-word describes."""
 
 
 _PROTECTED: Final = "this event may be published by its author only"
@@ -46,9 +47,9 @@ _OWN_LOGIN: Final = "log in with the key that signed this"
 
 
 def unproven(event: Event, facts: Facts, writes: AuthWrites) -> Reject | None:
-    """What the connection's logins lack: protected events (N70), `[auth] writes` (Z-10).
+    """The refusal for a missing login: protected events (N70), `[auth] writes` (Z-10).
 
-    Not asked of imports, nor of a request to vanish, whose signature suffices (N62-11).
+    Does not apply to imports, nor to a request to vanish, whose signature suffices (N62-11).
     """
     for tag in event.tags:
         if tag and tag[0] == "-":
@@ -61,7 +62,7 @@ def unproven(event: Event, facts: Facts, writes: AuthWrites) -> Reject | None:
         return None
     if not facts.authenticated:
         return Reject(Prefix.AUTH_REQUIRED, _LOGIN, "[auth] writes")
-    # A moderation event that leaked elsewhere could be sent by another within its window (N29-45).
+    # A moderation event seen elsewhere could be replayed by another key within its window (N29-45).
     if event.kind in kinds.GROUP_RECORDS and event.pubkey not in facts.authenticated:
         return Reject(Prefix.RESTRICTED, _OWN_LOGIN, "[auth] writes")
     return None

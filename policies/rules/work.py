@@ -1,4 +1,4 @@
-"""Proof of work: is what went into an id enough? NIP-13."""
+"""Proof of work (NIP-13)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def too_little_work(event: Event, bits: int, rule: str) -> Reject | None:
-    """Why the work is less than `bits`, or less than the event itself says (N13-03, N13-04)."""
+    """The refusal for less than `bits`, or less than the event commits to (N13-03, N13-04)."""
     found = difficulty(event.id)
     target = committed_target(event)
-    # Luck beyond what the author set out to find is no work.
+    # Bits beyond the committed target are luck, not work.
     counted = found if target is None else min(found, target)
     if counted < bits:
         return Reject(Prefix.POW, f"difficulty {counted} is less than {bits}", rule)

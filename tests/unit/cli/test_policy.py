@@ -166,7 +166,7 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "  kind 40, kinds 1000-1999, articles (30023); but not what is under d draft:…: tags title",
         "  chat (9) in tea: 30 a minute per author, 5 at once",
         "  articles (30023): 100 events stored per author",
-        "  members of any group here, whom it names in scope: profiles (0)",
+        "  members of any group, the keys in its scope tags: profiles (0)",
         "  articles (30023): the first version",
         "  clears (30096): while there are summaries (30094), tool history (30095) of the same "
         "author and hk, no newer by ts",
@@ -296,7 +296,7 @@ def test_explain_follows_an_event_to_what_it_points_to(
 def test_show_says_where_a_target_leads(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policy", "show", "--data", str(home)]) == 0
     assert (
-        "its author, who may read app records (78) under d anamnesis:memory:… with the same x:"
+        "its author, readers of app records (78) under d anamnesis:memory:… with the same x:"
         " app data"
     ) in capsys.readouterr().out
     _, told = answer(capsys, "show", "--data", str(home))

@@ -92,7 +92,7 @@ def test_show_names_people_and_rules(data: Path, capsys: pytest.CaptureFixture[s
         "the latest version by ts",
         "30-people.toml",
         "a memory of anamnesis has at most 10000 characters",
-        "the form of anamnesis, an author who wrote what it is about, or an owner",
+        "the form of anamnesis, an author who owns the target, or an owner",
     ):
         assert word in shown
     assert run(["policy", "show", "--data", str(data), "--json"]) == 0

@@ -154,7 +154,7 @@ def test_no_pattern_blows_up(tmp_path: Path, pattern: str, content: str) -> None
 def test_patterns_are_not_without_number(tmp_path: Path) -> None:
     many = json.dumps([f"word{number}" for number in range(201)])
     [fault] = faults_of(tmp_path, a=f'[[rule]]\nname = "x"\ncontent = {{ refuse = {many} }}')
-    assert fault == "a.toml:3: refuse has 201 patterns, at most 200 are searched"
+    assert fault == "a.toml:3: refuse has 201 patterns, at most 200 are allowed"
 
 
 def test_what_was_found_is_neither_said_nor_logged(

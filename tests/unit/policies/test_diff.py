@@ -165,7 +165,7 @@ def test_rows_of_a_group_are_told_by_who_is_in_it(sets: Sets) -> None:
     assert finding.audiences == {
         "members of its group": 1,
         "its author": 1,
-        "whom it names in p": 1,
+        "the keys in its p tags": 1,
     }
 
 

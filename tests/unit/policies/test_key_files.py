@@ -70,7 +70,7 @@ def test_thousands_of_wrong_lines_are_not_all_told(tmp_path: Path) -> None:
     with_keys(tmp_path, *["nobody"] * 5000)
     text = told(tmp_path)
     assert len(text) == 21
-    assert text[-1] == "bans.txt:21: 4980 more wrong lines"
+    assert text[-1] == "bans.txt:21: 4980 more invalid lines"
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:

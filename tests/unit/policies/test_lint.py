@@ -65,7 +65,7 @@ def test_an_exception_that_takes_out_everything_is_told(
         f'[[rule]]\nname = "x"\nmatch = {{ {match} }}\nexcept = {{ {spared} }}\nwrite = ["owner"]\n'
     )
     [warning] = warnings(tmp_path, rule)
-    assert warning.startswith('1: "x" can never match: except takes out all of it')
+    assert warning.startswith('1: "x" can never match: except excludes all of it')
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,9 @@ def test_whoever_wants_to_open_a_door_with_anyone_is_told_what_shuts_it(tmp_path
     [warning] = warnings(tmp_path, opened)
     assert warning.startswith(
         '1: "open" does nothing: a rule can only refuse, and write = ["anyone"] refuses nobody; '
-        'who may write there is said by "known people write" (packaged/30-people.toml:'
+        '"known people write" (packaged/30-people.toml:'
     )
+    assert warning.endswith("decides who may write there: change that rule")
     spared = '[[rule]]\nname = "open"\nmatch = { kinds = [9021] }\nwrite = ["anyone"]\n'
     [warning] = warnings(tmp_path, spared)
     assert "who may write there" not in warning  # `except` of the other rule names the kind
@@ -110,8 +111,8 @@ def test_a_rule_shadowed_by_an_earlier_one_is_told(tmp_path: Path) -> None:
         '[[rule]]\nname = "members react"\nmatch = { kinds = [7] }\nwrite = ["member"]\n'
     )
     assert warnings(tmp_path, rules) == [
-        '5: "members react" lets nobody through: whom it allows, the earlier rule "nobody reacts" '
-        f"({tmp_path}/b.toml:1) refuses"
+        '5: "members react" accepts nobody: the authors it allows are refused '
+        f'by the earlier rule "nobody reacts" ({tmp_path}/b.toml:1)'
     ]
 
 
@@ -141,8 +142,8 @@ def test_a_rule_whose_refusals_an_earlier_one_gives_is_told(
         f'[[rule]]\nname = "narrow"\nmatch = {{ {match} }}\nwrite = [{write}]\n'
     )
     assert warnings(tmp_path, rules) == [
-        '5: "narrow" refuses nobody by write: whom it keeps out, the earlier rule "wide" '
-        f"({tmp_path}/b.toml:1) has refused already"
+        '5: "narrow" has no effect: the authors it refuses are already refused '
+        f'by the earlier rule "wide" ({tmp_path}/b.toml:1)'
     ]
 
 
@@ -216,7 +217,8 @@ def test_reading_by_anyone_hides_nothing(tmp_path: Path) -> None:
     [warning] = warnings(
         tmp_path, '[[rule]]\nname = "x"\nmatch = { kinds = [31234] }\nread = ["anyone"]\n'
     )
-    assert 'who may read that is said by "nomen memory needs a login" (packaged/' in warning
+    assert '; "nomen memory needs a login" (packaged/' in warning
+    assert warning.endswith("decides who may read that")
 
 
 def test_retention_without_effect_is_told(tmp_path: Path) -> None:
@@ -226,8 +228,8 @@ def test_retention_without_effect_is_told(tmp_path: Path) -> None:
         '[[retention]]\nname = "late"\nmatch = { kinds = ["30000-30050"] }\nkeep = "all"\n'
     )
     assert warnings(tmp_path, rules) == [
-        f'1: "early" keep has no effect: the later rule "late" ({tmp_path}/b.toml:9) says what is '
-        "kept of all that it is about",
+        f'1: "early" keep has no effect: the later rule "late" ({tmp_path}/b.toml:9) decides for '
+        "all rows that it matches",
         '5: "passing" has no effect: kinds 20000 to 29999 are never stored',
     ]
 
@@ -249,7 +251,7 @@ def test_days_that_another_rule_is_faster_than_are_told(tmp_path: Path) -> None:
         '10: "again" older than 7 days',
     ]
     assert told[1][1] == (
-        f' no effect: "shorter" ({tmp_path}/b.toml:6) lets go what is older than 7 days'
+        f' no effect: "shorter" ({tmp_path}/b.toml:6) removes rows older than 7 days'
     )
 
 
@@ -261,7 +263,7 @@ def test_days_for_what_never_goes_are_told(tmp_path: Path) -> None:
         '[[retention]]\nname = "passing"\nmatch = { kinds = [20001] }\ndays = 7\n'
     )
     assert warnings(tmp_path, rules) == [
-        '5: "a week" lets nothing go: a rule with never keeps all that it is about',
+        '5: "a week" removes nothing: a rule with never keeps every row it matches',
         '13: "passing" has no effect: kinds 20000 to 29999 are never stored',
     ]
 

@@ -97,7 +97,7 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
 def test_one_name_twice_in_a_file_is_a_fault(tmp_path: Path) -> None:
     rule = '[[rule]]\nname = "x"\nwrite = ["owner"]\n'
     assert faults_of(tmp_path, a=rule + rule) == [
-        'a.toml:5: "x" stands twice in this file, first in line 1'
+        'a.toml:5: "x" is used twice in this file, first in line 1'
     ]
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 
-def say(**answer: object) -> None:
+def log_plugin(**answer: object) -> None:
     print(json.dumps(answer), flush=True)
 
 
@@ -22,41 +22,43 @@ def decide(behaviour: str, question: dict[str, object], held: list[str]) -> None
     given, content = event["id"], event["content"]
     match behaviour:
         case "accept":
-            say(id=given, action="accept")
+            log_plugin(id=given, action="accept")
         case "say":  # what the content asks for
             word, _, msg = content.partition(" ")
-            say(id=given, action=word, msg=msg)
+            log_plugin(id=given, action=word, msg=msg)
         case "no msg":
-            say(id=given, action="reject")
+            log_plugin(id=given, action="reject")
         case "echo":  # tells what it was asked, without the event
             seen = {key: value for key, value in question.items() if key != "event"}
-            say(id=given, action="reject", msg=json.dumps(seen, sort_keys=True))
+            log_plugin(id=given, action="reject", msg=json.dumps(seen, sort_keys=True))
         case "in pairs, backwards":
             held.append(given)
             if len(held) == 2:
                 for each in reversed(held):
-                    say(id=each, action="accept" if each == given else "reject", msg="the first")
+                    log_plugin(
+                        id=each, action="accept" if each == given else "reject", msg="the first"
+                    )
                 held.clear()
         case "garbage":
             print("I like this one: " + content, flush=True)
         case "speak":
             print(f"looking at {content}")
-            say(id=given, action="accept")
+            log_plugin(id=given, action="accept")
         case "no object":
             print('["accept"]', flush=True)
         case "no id":
-            say(action="accept")
+            log_plugin(action="accept")
         case "no action":
-            say(id=given)
+            log_plugin(id=given)
         case "another word":
-            say(id=given, action="ACCEPT")
+            log_plugin(id=given, action="ACCEPT")
         case "msg is a number":
-            say(id=given, action="accept", msg=5)
+            log_plugin(id=given, action="accept", msg=5)
         case "another event":
-            say(id="0" * 64, action="accept")
+            log_plugin(id="0" * 64, action="accept")
         case "twice":
-            say(id=given, action="accept")
-            say(id=given, action="accept")
+            log_plugin(id=given, action="accept")
+            log_plugin(id=given, action="accept")
         case "hang":
             time.sleep(60)
         case "hang on":
@@ -65,17 +67,17 @@ def decide(behaviour: str, question: dict[str, object], held: list[str]) -> None
         case "hang at bad":
             if content == "bad":
                 time.sleep(60)
-            say(id=given, action="accept")
+            log_plugin(id=given, action="accept")
         case "exit":
             sys.exit(3)
         case "exit at bad":
             if content == "bad":
                 sys.exit(3)
-            say(id=given, action="accept")
+            log_plugin(id=given, action="accept")
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
         case "answer and exit":
-            say(id=given, action="accept")
+            log_plugin(id=given, action="accept")
             sys.exit(0)
         case "endless line":
             while True:
@@ -85,7 +87,7 @@ def decide(behaviour: str, question: dict[str, object], held: list[str]) -> None
                 print("accept")
         case "complain":
             print(f"a line\n\n{'x' * 1000}", file=sys.stderr, flush=True)
-            say(id=given, action="accept")
+            log_plugin(id=given, action="accept")
         case "complain without end":
             while True:
                 print("x" * 1000, file=sys.stderr)
@@ -93,14 +95,14 @@ def decide(behaviour: str, question: dict[str, object], held: list[str]) -> None
             os.close(1)
             time.sleep(60)
         case "environment":
-            say(id=given, action="reject", msg=os.environ.get(content, "not set"))
+            log_plugin(id=given, action="reject", msg=os.environ.get(content, "not set"))
         case "who":
-            say(id=given, action="reject", msg=str(os.getpid()))
+            log_plugin(id=given, action="reject", msg=str(os.getpid()))
         case "where":
-            say(id=given, action="reject", msg=str(Path.cwd()))
+            log_plugin(id=given, action="reject", msg=str(Path.cwd()))
         case "slow":
             time.sleep(0.2)
-            say(id=given, action="accept")
+            log_plugin(id=given, action="accept")
 
 
 def main() -> None:

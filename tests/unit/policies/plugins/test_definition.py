@@ -116,11 +116,11 @@ def test_an_entry_is_a_function_of_an_installed_package(tmp_path: Path) -> None:
         ("", "1: a plug-in needs run (a command) or entry (a function)"),
         ('run = "sh"\nentry = "no-links"', "4: a plug-in has run or entry, not both"),
         ('entry = "no-link"', '3: entry: there is no "no-link"; did you mean "no-links"?'),
-        ('entry = "a-number"', '3: entry: "a-number" (sifting_rules:NUMBER) is no function'),
+        ('entry = "a-number"', '3: entry: "a-number" (sifting_rules:NUMBER) is not a function'),
         ("entry = 5", "3: entry must be a text"),
         ('run = "gone.py"', '3: run: there is no program "gone.py" beside this file or in PATH'),
         ('run = "./gone/x"', '3: run: there is no program "./gone/x" beside this file or in PATH'),
-        ('run = "a.toml"', '3: run: "a.toml" may not be executed; chmod +x a.toml'),
+        ('run = "a.toml"', '3: run: "a.toml" is not executable: chmod +x a.toml'),
         ('run = "sh \'x"', "3: run: no closing quotation"),
         ("run = 5", "3: run must be a list of texts"),
         ("run = []", "3: run must begin with a program"),
@@ -150,14 +150,14 @@ def test_an_entry_that_cannot_be_imported_is_a_fault_and_no_crash(tmp_path: Path
 def test_without_packages_that_have_rules_the_fault_says_so(tmp_path: Path) -> None:
     [fault] = faults_of(tmp_path, a='[[plugin]]\nname = "x"\nentry = "any"')
     assert fault == (
-        'a.toml:3: entry: there is no "any"; no installed package has one in rookery.rules'
+        'a.toml:3: entry: there is no "any"; no installed package offers an entry point in rookery.rules'
     )
 
 
 def test_names_are_there_and_stand_once(tmp_path: Path) -> None:
     one = '[[plugin]]\nname = "x"\nrun = "sh"\n'
     assert faults_of(tmp_path, a=one + one) == [
-        'a.toml:5: "x" stands twice in this file, first in line 1'
+        'a.toml:5: "x" is used twice in this file, first in line 1'
     ]
     assert faults_of(tmp_path, a='[[plugin]]\nrun = "sh"') == ["a.toml:1: [[plugin]] needs a name"]
     [fault] = faults_of(tmp_path, a='[[plugin]]\nname = "y"\nenabled = false')

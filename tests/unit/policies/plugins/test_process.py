@@ -15,10 +15,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from policies.plugins import Asked, Chain, Plugin
-from policies.plugins.asked import Notes
+from policies.plugins import Chain, Plugin, Question
 from policies.plugins.definition import Command
 from policies.plugins.process import environment, line_of
+from policies.plugins.protocol import PluginLog
 from policies.write_rule import Place
 from relay.verdict import Arrival, Origin
 from tests.cast import alice, bob
@@ -29,7 +29,7 @@ from tests.unit.policies.plugins.stage import ARRIVAL, NOON, SILENT, note, proce
 
 def asked(arrival: Arrival) -> dict[str, object]:
     event = note("two\nlines")
-    line = line_of(Asked(event, arrival))
+    line = line_of(Question(event, arrival))
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     question = json.loads(line)
@@ -159,14 +159,14 @@ FAULTS = {
     "no id": "printed a line that is no answer: it has no id",
     "no action": "printed an answer without accept, reject or shadowReject",
     "another word": "printed an answer without accept, reject or shadowReject",
-    "msg is a number": "printed an answer whose msg is no text",
+    "msg is a number": "printed an answer whose msg is not a string",
     "another event": "answered for an event that it was not asked about",
     "hang": "did not answer in time",
     "exit": "exited with 3",
     "exit at once": "exited with 4",
     "die": "died of signal 9",
-    "endless line": "prints a line without end",
-    "endless lines": "prints lines that are not JSON",
+    "endless line": "printed a line that is too long",
+    "endless lines": "printed too many lines that are not JSON",
     "close": "closed its output",
 }
 
@@ -196,7 +196,7 @@ async def test_greetings_and_traces_are_passed_over(caplog: pytest.LogCaptureFix
         for words in ("quiet words", "reject loud ones", "more"):
             assert await said(chain, words) == [""]
         assert chain.failures == 0
-    assert "printed a line that is not JSON: it is passed over" in caplog.text
+    assert "printed a line that is not JSON; skipped" in caplog.text
     assert "quiet words" not in caplog.text
 
 
@@ -234,7 +234,7 @@ async def test_a_process_that_ended_is_started_again_and_the_admin_hears_both(
         assert await said(chain, "b") == [""]
         assert chain.problems == []
         assert chain.failures == 1
-    assert "exited with 3; it is started again" in caplog.text
+    assert "exited with 3; restarting" in caplog.text
     assert "answers again" in caplog.text
 
 
@@ -256,9 +256,9 @@ async def test_a_process_that_always_ends_is_started_less_and_less_often(
         await until(lambda: chain.failures == 3)
         assert await said(chain, "a") == [SILENT]  # at once: nobody waits for a pause to end
     assert [record.getMessage().partition("; ")[2] for record in caplog.records] == [
-        "it is started again",
-        "it is started again in 0.05 s",
-        "it is started again in 30 s",
+        "restarting",
+        "restarting in 0.05 s",
+        "restarting in 30 s",
     ]
 
 
@@ -289,7 +289,7 @@ async def test_complaints_without_end_are_read_no_faster_than_the_log_can_bear(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(Notes, "add", lambda _self, _level, text: lines.append(text))
+    monkeypatch.setattr(PluginLog, "add", lambda _self, _level, text: lines.append(text))
     async with Chain([process("complain without end", 60_000)]) as chain:
         telling = asyncio.create_task(said(chain, "a"))
         await until(lambda: lines)
