@@ -33,24 +33,12 @@ Network = IPv4Network | IPv6Network
 LOOPBACK: Final[tuple[Network, ...]] = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
-class Backend(StrEnum):
-    """`[storage] backend`."""
-
-    SQLITE = "sqlite"
-
-
 class Synchronous(StrEnum):
     """`[storage] synchronous`: when a commit counts as durable. NORMAL may lose acknowledged
     events at a power loss (contract §9); whoever starts the relay says so in the log."""
 
     FULL = "FULL"
     NORMAL = "NORMAL"
-
-
-class BusBackend(StrEnum):
-    """`[bus] backend`."""
-
-    LOCAL = "local"
 
 
 class LogLevel(StrEnum):
@@ -123,8 +111,6 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
-    backend: Backend = Backend.SQLITE
-    dsn: str | None = None
     synchronous: Synchronous = Synchronous.FULL
     index_tags: frozenset[str] = FilterTerms().index_tags
     prefix_d_kinds: frozenset[int] = FilterTerms().prefix_d_kinds
@@ -133,12 +119,6 @@ class StorageConfig:
     def terms(self) -> FilterTerms:
         """What filters may name here."""
         return FilterTerms(self.index_tags, self.prefix_d_kinds)
-
-
-@dataclass(frozen=True, slots=True)
-class BusConfig:
-    backend: BusBackend = BusBackend.LOCAL
-    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +135,9 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
-    bus: BusConfig = field(default_factory=BusConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    ignored: tuple[str, ...] = ()
+    """One text for each setting of an earlier version that the file still names."""
 
 
 def load_config(path: Path) -> Config:
@@ -186,14 +167,15 @@ def config_from(text: str, path: Path) -> Config:
         raise ConfigFaults([fault]) from None
     source = Source(str(path), lines_of(text), [])
     top = Table(source, (), values)
+    ignored = _take_former_settings(top, values)
     _refuse_unknown_tables(top)
     config = Config(
         relay=_section(top, "relay", RelayConfig),
         server=_placed(_section(top, "server", ServerConfig), path.parent),
         limits=_section(top, "limits", LimitsConfig),
         storage=_section(top, "storage", StorageConfig),
-        bus=_section(top, "bus", BusConfig),
         log=_section(top, "log", LogConfig),
+        ignored=ignored,
     )
     if source.faults:
         raise ConfigFaults(sorted(source.faults, key=lambda fault: fault.line))
@@ -244,18 +226,8 @@ def _boolean(table: Table, key: str) -> bool | None:
     return table.boolean(key)
 
 
-def _choice(words: type[StrEnum], *later: str) -> Reader:
-    """One of these words; `later` are those that DESIGN §10 names and this version has not."""
-
+def _choice(words: type[StrEnum]) -> Reader:
     def read(table: Table, key: str) -> StrEnum | None:
-        value = table.values.get(key)
-        if value in later:
-            table.wrong(
-                key,
-                f'{key} "{value}" is not offered by this version'
-                f"{nearest('', [word.value for word in words])}",
-            )
-            return None
         return table.choice(key, words)
 
     return read
@@ -383,13 +355,10 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "neg_sessions": _whole(1),
     },
     "storage": {
-        "backend": _choice(Backend, "postgres"),
-        "dsn": Table.text,
         "synchronous": _choice(Synchronous),
         "index_tags": _index_tags,
         "prefix_d_kinds": _kinds,
     },
-    "bus": {"backend": _choice(BusBackend, "nats"), "url": Table.text},
     "log": {"level": _choice(LogLevel), "format": _choice(LogFormat)},
 }
 """Every table and key of rookery.toml, with what reads it."""
@@ -414,23 +383,43 @@ def _limits_agree(table: Table, found: dict[str, object]) -> None:
         found["default_limit"] = most
 
 
-def _only_for(backend: str, key: str) -> Agreement:
-    """A fault and not ignored: who sets it believes that events go there."""
-
-    def check(table: Table, found: dict[str, object]) -> None:
-        if table.has(key) and table.values.get("backend") != backend:
-            table.wrong(key, f'{key} is for backend "{backend}" only')
-
-    return check
-
-
 AGREEMENTS: Final[Mapping[str, Agreement]] = {
     "server": _files_agree,
     "limits": _limits_agree,
-    "storage": _only_for("postgres", "dsn"),
-    "bus": _only_for("nats", "url"),
 }
 """What the keys of a table ask of each other."""
+
+
+# -- settings of earlier versions -----------------------------------------------------------------
+
+_FORMER: Final[Mapping[str, Mapping[str, str | None]]] = {
+    "storage": {"backend": "sqlite", "dsn": None},
+    "bus": {"backend": "local", "url": None},
+}
+"""By table and key, the only value that was ever accepted; None: there was none."""
+
+
+def _take_former_settings(top: Table, values: dict[str, object]) -> tuple[str, ...]:
+    """Remove them from `values`; one text for each that is ignored."""
+    ignored = []
+    for name, former in _FORMER.items():
+        section = values.get(name)
+        if not isinstance(section, dict):
+            continue
+        table = Table(top.source, (name,), section)
+        for key in former.keys() & section.keys():
+            value, accepted = section.pop(key), former[key]
+            if accepted is None:
+                table.not_offered(key)
+            elif value == accepted:
+                ignored.append(f"[{name}] {key} is no longer a setting and is ignored")
+            else:
+                table.wrong(
+                    key, f"{key} {value!r} is not offered by this version; known: {accepted}"
+                )
+        if not section and name not in SETTINGS:
+            del values[name]
+    return tuple(sorted(ignored))
 
 
 # -- keys that are not ours -----------------------------------------------------------------------

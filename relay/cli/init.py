@@ -68,15 +68,9 @@ _SETTINGS: Final = """\
 # neg_sessions = 16                    # … and sets of a connection
 
 [storage]
-# backend = "sqlite"                   # or "postgres", which wants a dsn
-# dsn = "postgresql:///rookery"        # none
 # synchronous = "FULL"                 # "NORMAL" may lose acknowledged events when power fails
 # index_tags = ["hk"]                  # multi-letter tags that filters may name
 # prefix_d_kinds = [30078, 78]         # kinds whose #d value that ends in ":" is a prefix
-
-[bus]
-# backend = "local"                    # or "nats", for several processes on one store
-# url = "nats://127.0.0.1:4222"        # none
 
 [log]
 # level = "info"

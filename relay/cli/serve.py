@@ -64,6 +64,8 @@ def serve_command(
         ),
     )
     set_up_logging(config.log)
+    for text in config.ignored:
+        _log.warning("rookery.toml: %s", text)
     if config.storage.synchronous is Synchronous.NORMAL:
         _log.warning("[storage] synchronous = NORMAL: a power loss may lose acknowledged events")
     with locked(folder):

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
-from relay.bus.local import LocalBus
 from relay.errors import UserError
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
@@ -101,7 +100,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
     )
-    metrics, readiness, bus = Metrics(), Readiness(), LocalBus()
+    metrics, readiness = Metrics(), Readiness()
     addresses = OwnAddresses(config.relay.url)
     store = await SqliteStore.open(
         folder / "rookery.db", terms, synchronous=config.storage.synchronous.value
@@ -123,11 +122,10 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             clock=unix_now,
             verifiers=verifiers,
             metrics=metrics,
-            committed=bus.announce,
             is_here=addresses.has,
             plugins=plugins,
         )
-        indexer = SearchFollower(store, state, bus, clock=unix_now)
+        indexer = SearchFollower(store, state, clock=unix_now)
         queries = QueryRunner(
             store, state, fanout, config.limits, clock=unix_now, metrics=metrics, index=indexer
         )

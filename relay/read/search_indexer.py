@@ -17,7 +17,6 @@ from relay.memory.search_text import TEXT_RULES, search_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relay.bus import Announcements, Bus
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
     from relay.state import RelayState
@@ -42,14 +41,12 @@ class SearchFollower:
         self,
         store: Store,
         state: RelayState,
-        bus: Bus,
         *,
         clock: Callable[[], int],
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self._store = store
         self._state = state
-        self._bus = bus
         self._clock = clock
         self._patience_s = patience_s
         self._upto = 0
@@ -60,7 +57,7 @@ class SearchFollower:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> SearchFollower:
-        self._task = asyncio.create_task(self._run(self._bus.announcements()), name="search")
+        self._task = asyncio.create_task(self._run(), name="search")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -88,24 +85,19 @@ class SearchFollower:
     def _has(self, seq: int) -> bool:
         return self._upto >= seq and self._rules == rules_for(self._state.policy.searched)
 
-    async def _run(self, announcements: Announcements) -> None:
-        try:
-            while True:
-                await self._step(announcements)
-        finally:
-            await announcements.aclose()
+    async def _run(self) -> None:
+        while True:
+            await self._step()
 
-    async def _step(self, announcements: Announcements) -> None:
+    async def _step(self) -> None:
         try:
             await self._catch_up()
             if await self._store.tidy_index(self._clock()):
                 return
             async with asyncio.timeout(_IDLE_S):
-                await anext(announcements)
+                await self._store.committed_after(self._upto)
         except TimeoutError:
             pass  # time to tidy again, or to see that the policy changed
-        except StopAsyncIteration:
-            await asyncio.sleep(_IDLE_S)  # the relay stops
         except StoreFault as fault:
             _log.error("texts are not indexed: %s", fault)
             await asyncio.sleep(_AFTER_A_FAULT_S)

@@ -224,6 +224,15 @@ class Store(Protocol):
     def committed(self) -> int:
         """`head` without waiting, as far as this process knows; rows up to it can be read."""
 
+    async def committed_after(self, seq: int) -> int:
+        """Wait until `committed` is greater than `seq`; gives `committed`.
+
+        Returns at once when it is greater already: a caller that reads up to the seq it got and
+        passes that seq again misses no commit, also not one of another process. A caller that was
+        busy while many commits were made gets the newest. Any number of tasks may wait; one that is
+        cancelled disturbs no other. Raises StoreFault when the store closes meanwhile.
+        """
+
     async def is_writable(self) -> bool:
         """Whether a write would be taken now (disk not full, file not read-only)."""
 

@@ -98,12 +98,10 @@ class Ingest:
         clock: Callable[[], int],
         verifiers: Executor,
         metrics: Metrics,
-        committed: Callable[[int], None],
         is_here: Callable[[str], bool],
         plugins: Plugins | None = None,
     ) -> None:
-        """`committed` is told the new head after each commit (the bus); `is_here` says whether a
-        URL is this relay's; `plugins` are the caller's to start and to stop."""
+        """`is_here`: whether a URL is this relay's; the caller starts and stops `plugins`."""
         self._store = store
         self._state = state
         self._relay_key = relay_key
@@ -111,7 +109,6 @@ class Ingest:
         self._clock = clock
         self._verifiers = verifiers
         self._metrics = metrics
-        self._committed = committed
         self._is_here = is_here
         self._plugins = plugins
         self._guesses = Guesses()
@@ -265,7 +262,7 @@ class Ingest:
 
     async def _commit(self, batch: Sequence[Work]) -> None:
         try:
-            decision, head = await self._stored(batch)
+            decision, _ = await self._stored(batch)
         except StoreFault as fault:
             _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
             self._answer(batch, OUR_FAULT)
@@ -284,7 +281,7 @@ class Ingest:
             self._state.manage(decision.management)
             self._answer(batch, None)
             if decision.rows:
-                await self._announce(decision.rows, head)
+                await self._announce(decision.rows)
 
     def _answer(self, batch: Sequence[Work], fault: Reject | None) -> None:
         """Each its own result, or all of them our fault."""
@@ -303,9 +300,8 @@ class Ingest:
                 case _:
                     assert_never(item)
 
-    async def _announce(self, rows: Sequence[Stored], head: int) -> None:
+    async def _announce(self, rows: Sequence[Stored]) -> None:
         try:
-            self._committed(head)
             pointed = await self._pointed(rows)
             self._metrics.delivered(self._fanout.deliver(rows, pointed))
         except Exception:  # the lane must live on  # noqa: BLE001

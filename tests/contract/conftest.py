@@ -1,4 +1,4 @@
-"""The stores and buses under contract. Each test runs on every one; none is ever skipped."""
+"""The stores under contract. Each test runs on every one; none is ever skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from relay.bus.local import LocalBus
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.tail import GENERATION
 from tests.contract.writing import TERMS
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from relay.bus import Bus
     from relay.storage import Store
 
 
@@ -99,10 +97,3 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 async def store(house: House) -> Store:
     return await house.open()
-
-
-@pytest.fixture(params=["local"])
-async def bus() -> AsyncIterator[Bus]:
-    bus: Bus = LocalBus()
-    yield bus
-    await bus.close()

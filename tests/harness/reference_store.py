@@ -7,6 +7,7 @@ stores are held to, so it must be right at a glance.
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, assert_never
@@ -57,6 +58,7 @@ class ReferenceStore:
         self._indexed = 0
         self._rules: str | None = None
         self._is_open = True
+        self._changed = asyncio.Event()
 
     async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
         self._must_be_open()
@@ -64,6 +66,7 @@ class ReferenceStore:
         self._apply(decide(found))
         # A number that was given out is spent, even when its row went again in the same batch.
         self._head = found.head
+        self._wake()
         return self._head
 
     def _found(self, wanted: Wanted) -> Found:
@@ -383,12 +386,24 @@ class ReferenceStore:
     def committed(self) -> int:
         return self._head
 
+    async def committed_after(self, seq: int) -> int:
+        self._must_be_open()
+        while self._head <= seq:
+            await self._changed.wait()
+            self._must_be_open()
+        return self._head
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     async def is_writable(self) -> bool:
         self._must_be_open()
         return True
 
     async def close(self) -> None:
         self._is_open = False
+        self._wake()
 
     def _must_be_open(self) -> None:
         if not self._is_open:

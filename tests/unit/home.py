@@ -123,7 +123,6 @@ class Home:
             clock=lambda: self.now,
             verifiers=executor,
             metrics=Metrics(),
-            committed=lambda _: None,
             is_here=lambda url: url == URL,
             plugins=self.plugins,
         )

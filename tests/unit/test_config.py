@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -11,8 +11,6 @@ import pytest
 from relay.config import (
     NEVER_FILTERED,
     SETTINGS,
-    Backend,
-    BusBackend,
     Config,
     LogFormat,
     LogLevel,
@@ -58,13 +56,10 @@ DESIGN_10_R: dict[str, dict[str, object]] = {
         "neg_sessions": 16,
     },
     "storage": {
-        "backend": "sqlite",
-        "dsn": None,
         "synchronous": "FULL",
         "index_tags": {"hk"},
         "prefix_d_kinds": {30078, 78},
     },
-    "bus": {"backend": "local", "url": None},
     "log": {"level": "info", "format": "auto"},
 }
 
@@ -127,12 +122,9 @@ def test_every_key_can_be_set() -> None:
         neg_records = 9
         neg_sessions = 10
         [storage]
-        backend = "sqlite"
         synchronous = "NORMAL"
         index_tags = ["hk", "title"]
         prefix_d_kinds = [78, "30000-30002"]
-        [bus]
-        backend = "local"
         [log]
         level = "debug"
         format = "json"
@@ -147,13 +139,36 @@ def test_every_key_can_be_set() -> None:
     assert config.server.compression is True
     assert (config.limits.max_message_length, config.limits.neg_sessions) == (1, 10)
     assert config.limits.max_connections == 0
-    assert config.storage.backend is Backend.SQLITE
     assert config.storage.synchronous is Synchronous.NORMAL
     assert config.storage.terms == FilterTerms(
         frozenset({"hk", "title"}), frozenset({78, 30000, 30001, 30002})
     )
-    assert config.bus.backend is BusBackend.LOCAL
     assert (config.log.level, config.log.format) == (LogLevel.DEBUG, LogFormat.JSON)
+
+
+@pytest.mark.parametrize(
+    ("text", "ignored"),
+    [
+        ("[storage]\n[bus]\n", ()),
+        (
+            '[storage]\nbackend = "sqlite"',
+            ("[storage] backend is no longer a setting and is ignored",),
+        ),
+        (
+            '[bus]\nbackend = "local"\n[storage]\nbackend = "sqlite"\nindex_tags = ["hk"]',
+            (
+                "[bus] backend is no longer a setting and is ignored",
+                "[storage] backend is no longer a setting and is ignored",
+            ),
+        ),
+    ],
+)
+def test_a_file_of_an_earlier_version_that_names_defaults_is_still_read(
+    text: str, ignored: tuple[str, ...]
+) -> None:
+    config = config_from(text, FILE)
+    assert config.ignored == ignored
+    assert replace(config, ignored=()) == Config()
 
 
 def test_certificates_are_named_from_where_the_file_is() -> None:
@@ -195,7 +210,7 @@ BAD = [
     ("[server.tls]\ncert = 1", '1: unknown key "tls" in [server]; did you mean "tls_key"?'),
     # keys in the wrong place
     ("port = 1", '1: "port" belongs under [server]'),
-    ("url = 1", '1: "url" belongs under [relay] or [bus]'),
+    ("url = 1", '1: "url" belongs under [relay]'),
     ('[server]\nlevel = "info"', '2: "level" belongs under [log]'),
     ('include = ["aman-app"]', '1: "include" belongs in policies/*.toml'),
     ("[actors]\nowners = []", '1: "actors" belongs in policies/*.toml'),
@@ -283,11 +298,11 @@ BAD = [
     ),
     # [storage], [bus], [log]
     (
-        '[storage]\nbackend = "postgres"\ndsn = "postgresql:///x"',
-        '2: backend "postgres" is not offered by this version; known: sqlite',
+        '[storage]\nbackend = "postgres"',
+        "2: backend 'postgres' is not offered by this version; known: sqlite",
     ),
-    ('[storage]\nbackend = "sqlit"', "2: backend cannot be 'sqlit'; did you mean \"sqlite\"?"),
-    ('[storage]\ndsn = "x"', '2: dsn is for backend "postgres" only'),
+    ("[storage]\nbackend = 1", "2: backend 1 is not offered by this version; known: sqlite"),
+    ('[storage]\ndsn = "x"', '2: "dsn" in [storage] is not offered by this version'),
     ('[storage]\nsynchronous = "OFF"', "2: synchronous cannot be 'OFF'; known: FULL, NORMAL"),
     ("[storage]\nindex_tags = [1]", "2: index_tags must be a list of texts"),
     (
@@ -303,11 +318,9 @@ BAD = [
         '[storage]\nindex_tags = ["enc"]',
         '2: index_tags: "enc" decides who may read an event; no filter may ask for it',
     ),
-    (
-        '[bus]\nbackend = "nats"\nurl = "nats://x"',
-        '2: backend "nats" is not offered by this version; known: local',
-    ),
-    ('[bus]\nurl = "nats://x"', '2: url is for backend "nats" only'),
+    ('[bus]\nbackend = "nats"', "2: backend 'nats' is not offered by this version; known: local"),
+    ('[bus]\nurl = "nats://x"', '2: "url" in [bus] is not offered by this version'),
+    ("[bus]\nsize = 1", '1: unknown table "bus"; known: limits, log, relay, server, storage'),
     ('[log]\nlevel = "warn"', "2: level cannot be 'warn'; did you mean \"warning\"?"),
     ('[log]\nformat = "xml"', "2: format cannot be 'xml'; known: auto, json, text"),
     # what is no TOML

@@ -275,7 +275,6 @@ def test_after_a_restart_the_groups_are_what_they_were(
             clock=lambda: NOW + 50,
             verifiers=verifiers,
             metrics=Metrics(),
-            committed=lambda _: None,
             is_here=lambda _: False,
         )
         log = log_of(history)

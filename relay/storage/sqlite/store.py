@@ -98,6 +98,8 @@ class SqliteStore:
         self._writer = Writer(
             writer, hashes, terms.index_tags, head, tail, index.forget, self._sweeping
         )
+        self._loop = asyncio.get_running_loop()
+        self._committed = asyncio.Event()
         self._writing = ThreadPoolExecutor(1, "store-writer")
         self._reading = ThreadPoolExecutor(1, "store-reader")
         self._surveying = ThreadPoolExecutor(1, "store-survey")
@@ -145,9 +147,20 @@ class SqliteStore:
 
     async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
-        head = await self._on(self._writing, self._writer.append, wanted, decide)
+        head = await self._on(self._writing, self._append, wanted, decide)
         self._tend_wal()
         return head
+
+    def _append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+        """On the writer's thread: a commit is announced also when its caller was cancelled."""
+        head = self._writer.append(wanted, decide)
+        self._loop.call_soon_threadsafe(self._wake)
+        return head
+
+    def _wake(self) -> None:
+        """Wake the tasks in `committed_after`, on the loop."""
+        self._committed.set()
+        self._committed = asyncio.Event()
 
     def prepare(self, events: Sequence[Event]) -> None:
         self._writer.prepare(events)
@@ -362,6 +375,13 @@ class SqliteStore:
     def committed(self) -> int:
         return self._writer.head
 
+    async def committed_after(self, seq: int) -> int:
+        self._check_open()
+        while self._writer.head <= seq:
+            await self._committed.wait()
+            self._check_open()
+        return self._writer.head
+
     async def is_writable(self) -> bool:
         self._check_open()
         try:
@@ -474,6 +494,7 @@ class SqliteStore:
         if self._closed:
             return
         self._closed = True
+        self._wake()
         loop = asyncio.get_running_loop()
         if self._checkpoint is not None:
             with contextlib.suppress(sqlite3.Error):

@@ -1,7 +1,7 @@
 """Words as the index of texts makes them: FTS5 with Porter's stems, case and diacritics folded.
 
-One tokeniser decides everywhere what a text contains: in the index of a store, for live events and
-in the reference store. Queries are data: `expression` quotes every term (N50-10).
+One tokeniser decides everywhere what a text contains: in the index of a store and for live events.
+Queries are data: `expression` quotes every term (N50-10).
 """
 
 from __future__ import annotations

@@ -106,7 +106,10 @@ def test_every_setting_stands_in_the_file_with_its_default(tmp_path: Path) -> No
     text = (tmp_path / "rookery.toml").read_text("utf-8")
     shown = tomllib.loads(re.sub(r"^# (?=[a-z_]+ = )", "", text, flags=re.MULTILINE))
     defaults = Config()
+    assert set(shown) == {field.name for field in dataclasses.fields(Config)} - {"ignored"}
     for section in dataclasses.fields(Config):
+        if section.name not in shown:
+            continue
         table = getattr(defaults, section.name)
         assert set(shown[section.name]) == {key.name for key in dataclasses.fields(table)}
         for key in dataclasses.fields(table):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from policies import load
-from relay.bus.local import LocalBus
 from relay.errors import StoreFault
 from relay.groups.group import Groups
 from relay.nostr.filters import FilterTerms, filter_from
@@ -52,18 +51,14 @@ class Shelf(ReferenceStore):
 class House:
     def __init__(self, folder: Path) -> None:
         self.store = Shelf()
-        self.bus = LocalBus()
         self.state = RelayState(load(folder), Groups())
         self.follower = self.another()
 
     def another(self, patience_s: float = 5.0) -> SearchFollower:
-        return SearchFollower(
-            self.store, self.state, self.bus, clock=lambda: 0, patience_s=patience_s
-        )
+        return SearchFollower(self.store, self.state, clock=lambda: 0, patience_s=patience_s)
 
     async def writes(self, *texts: str, kind: int = 1) -> None:
         await write(self.store, *[unsigned(alice, kind, content=text) for text in texts])
-        self.bus.announce(self.store.committed())
 
 
 @pytest.fixture
@@ -101,8 +96,9 @@ async def test_after_a_fault_it_goes_on(house: House, monkeypatch: pytest.Monkey
 
 
 async def test_what_the_policy_leaves_out_is_hidden_and_comes_back(
-    house: House, tmp_path_factory: pytest.TempPathFactory
+    house: House, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("relay.read.search_indexer._IDLE_S", 0.01)
     await house.writes("tea note")
     await house.writes("tea thread", kind=11)
     async with house.follower:
@@ -111,11 +107,9 @@ async def test_what_the_policy_leaves_out_is_hidden_and_comes_back(
         everything = house.state.policy
         folder = tmp_path_factory.mktemp("less")
         house.state.enforce(loaded(folder, search="[search]\nkinds = [11]"))
-        house.bus.announce(3)
         assert await house.follower.reached(2)
         assert await house.store.found("tea") == 1
         house.state.enforce(everything)
-        house.bus.announce(4)
         assert await house.follower.reached(2)
         assert await house.store.found("tea") == 2
 

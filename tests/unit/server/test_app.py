@@ -199,7 +199,6 @@ async def serving(
             clock=lambda: NOW,
             verifiers=verifiers,
             metrics=metrics,
-            committed=lambda _: None,
             is_here=lambda _: False,
         )
         queries = QueryRunner(

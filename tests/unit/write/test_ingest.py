@@ -119,7 +119,6 @@ class House:
             clock=lambda: self.now,
             verifiers=verifiers,
             metrics=self.metrics,
-            committed=lambda _: None,
             is_here=lambda _: False,
         )
 
