@@ -85,7 +85,7 @@ _SPELT_OUT: Final = 8
 _WIDEST_FIRST: Final = sorted(_FAMILIES, key=lambda family: (family[0], -family[1]))
 
 
-def kinds_told(kinds: KindSet) -> str:
+def kinds_text(kinds: KindSet) -> str:
     """`profiles (0), kinds 40-45`."""
     if kinds.ranges == ((0, MAX_KIND),):
         return "every kind"
@@ -102,27 +102,27 @@ def _told(low: int, high: int) -> Iterator[str]:
     while at <= high:
         family = next((each for each in _WIDEST_FIRST if each[0] == at and each[1] <= high), None)
         if family is not None:
-            yield f"{family[2]} ({span_told(family[0], family[1])})"
+            yield f"{family[2]} ({span_text(family[0], family[1])})"
             at = family[1] + 1
             continue
         after = min((each[0] for each in _WIDEST_FIRST if at < each[0] <= high), default=high + 1)
-        yield f"kind {at}" if after == at + 1 else f"kinds {span_told(at, after - 1)}"
+        yield f"kind {at}" if after == at + 1 else f"kinds {span_text(at, after - 1)}"
         at = after
 
 
-def span_told(low: int, high: int) -> str:
+def span_text(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def match_told(match: Match | Condition, excepts: Iterable[Match | Condition] = ()) -> str:
+def match_text(match: Match | Condition, excepts: Iterable[Match | Condition] = ()) -> str:
     """`app data (30078) with d snowclaw:config:…; but not deletions (5)`."""
-    left = "; ".join(_parts_told(other) or "anything" for other in excepts)
-    told = _parts_told(match) or "everything"
+    left = "; ".join(_parts_text(other) or "anything" for other in excepts)
+    told = _parts_text(match) or "everything"
     return f"{told}; but not {left}" if left else told
 
 
-def _parts_told(match: Match | Condition) -> str:
-    parts = [] if match.kinds is None else [kinds_told(match.kinds)]
+def _parts_text(match: Match | Condition) -> str:
+    parts = [] if match.kinds is None else [kinds_text(match.kinds)]
     if isinstance(match.h, bool):
         parts.append("in a group" if match.h else "in no group")
     elif match.h is not None:
@@ -142,20 +142,20 @@ def _parts_told(match: Match | Condition) -> str:
             parts.append(f"{'tagged' if wanted else 'not tagged'} {name}")
         else:
             parts.append(f"tagged {name} {_either(wanted)}")
-    parts.extend(_more_told(match))
+    parts.extend(_more_text(match))
     if match.kinds is None and parts:
         parts.insert(0, "what is")
     return " ".join(parts)
 
 
-def _more_told(match: Match | Condition) -> Iterator[str]:
+def _more_text(match: Match | Condition) -> Iterator[str]:
     """The conditions that exist only for incoming events, or only for stored rows."""
     chars = getattr(match, "content_chars", None)
     if chars is not None:
         yield f"of more than {chars} characters"
     age = getattr(match, "age", None)
     if age is not None:
-        yield f"more than {seconds_told(age)} old"
+        yield f"more than {seconds_text(age)} old"
     replaces = getattr(match, "replaces", None)
     if replaces is not None:
         yield "replacing something stored" if replaces else "replacing nothing stored"
@@ -175,7 +175,7 @@ def _either(values: Iterable[str]) -> str:
 _NUMBERED: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
-def seconds_told(seconds: int) -> str:
+def seconds_text(seconds: int) -> str:
     """`14 d`, `10 min`, `90 s`."""
     for size, unit in _NUMBERED:
         if seconds and seconds % size == 0:
@@ -201,22 +201,22 @@ _WORDS: Final = {
 }
 
 
-def who_told(words: Iterable[Who], tag_readers: Iterable[str] = ()) -> str:
+def who_text(words: Iterable[Who], tag_readers: Iterable[str] = ()) -> str:
     """`owners, agents`."""
     told = [_WORDS[word] for word in Who if word in set(words)]
     told += [f"the keys in its {name} tags" for name in tag_readers]
     return ", ".join(told)
 
 
-def writers_told(rule: WriteRule) -> str:
+def writers_text(rule: WriteRule) -> str:
     """The authors whom this rule accepts; empty when it does not restrict the author."""
-    return "" if rule.writers is None else who_told(rule.writers)
+    return "" if rule.writers is None else who_text(rule.writers)
 
 
-def readers_told(rule: ReadRule) -> str:
-    told = who_told(rule.readers - {Who.TARGET}, rule.tag_readers)
+def readers_text(rule: ReadRule) -> str:
+    told = who_text(rule.readers - {Who.TARGET}, rule.tag_readers)
     if rule.points is not None:
-        rows = kinds_told(KindSet.of(*rule.points.kinds))
+        rows = kinds_text(KindSet.of(*rule.points.kinds))
         at = "" if rule.points.d_prefix is None else f" under d {rule.points.d_prefix}…"
         others = f"readers of {rows}{at} with the same {rule.points.tag}"
         told = f"{told}, {others}" if told else others
@@ -225,12 +225,12 @@ def readers_told(rule: ReadRule) -> str:
     return f"{told}, when asked for by {' or '.join(sorted(rule.only_by))}"
 
 
-def where_told(place: Place) -> str:
+def where_text(place: Place) -> str:
     """`file:line`; empty for what stands in no file."""
     return f"{place.file}:{place.line}" if place.file else ""
 
 
-def asks_told(rule: WriteRule) -> str:
+def form_text(rule: WriteRule) -> str:
     """The form the rule requires of an event; empty when it requires none."""
     parts = [f"tags {', '.join(rule.require)}"] if rule.require else []
     if rule.schema is not None:
@@ -246,7 +246,7 @@ def asks_told(rule: WriteRule) -> str:
     return ", ".join(parts)
 
 
-def much_told(rule: WriteRule) -> str:
+def amounts_text(rule: WriteRule) -> str:
     """The rate and quota of the rule; empty when it has none."""
     meter, parts = rule.meter, []
     if meter is not None and meter.pace is not None:
@@ -270,22 +270,22 @@ _KEEPS: Final = {
 }
 
 
-def keep_told(keep: Keep) -> str:
+def keep_text(keep: Keep) -> str:
     return _KEEPS[keep]
 
 
-def held_told(forgetting: Forgetting) -> str:
+def held_text(forgetting: Forgetting) -> str:
     """Which rows a retention rule protects; empty when it protects none."""
     if forgetting.never is not None:
-        return f"{match_told(forgetting.never)}: always"
+        return f"{match_text(forgetting.never)}: always"
     if forgetting.waiting is None:
         return ""
     match, before = forgetting.waiting
-    rows = f"{kinds_told(before.kinds)} of the same {' and '.join(before.same)}"
-    return f"{match_told(match)}: while there are {rows}, no newer by {before.up_to.value}"
+    rows = f"{kinds_text(before.kinds)} of the same {' and '.join(before.same)}"
+    return f"{match_text(match)}: while there are {rows}, no newer by {before.up_to.value}"
 
 
-def plugin_told(plugin: Plugin) -> str:
+def plugin_text(plugin: Plugin) -> str:
     """`a process: filter.py --fast, within 500 ms`."""
     words = plugin.way.words
     if isinstance(words, str):

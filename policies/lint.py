@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from policies.describe import match_told
+from policies.describe import match_text
 from policies.load import INCLUDED, KNOWN_WRITE
 from policies.write_rule import Place
 from relay.errors import Fault
@@ -302,7 +302,7 @@ def _never(match: Question, excepts: Sequence[Question], found: PolicySet) -> st
         return f"no content has over {chars} characters, by [limits] max_content_length = {most}"
     for spared in excepts:
         if covers(spared, match):
-            return f"except excludes all of it ({match_told(spared)})"
+            return f"except excludes all of it ({match_text(spared)})"
     return None
 
 

@@ -1,4 +1,4 @@
-"""`rookery policy`: are the files right, what do they say, what would they decide, what have they.
+"""`rookery policy`: check, show, explain, test and compare policy files.
 
 `check`, `show` and `test` read files alone. `explain` and `diff` ask the folder's store as well,
 through the control socket while a relay runs there; `log` asks the relay that runs.

@@ -1,4 +1,4 @@
-"""`rookery policy check`: every fault of the files, and what in them was surely not meant."""
+"""`rookery policy check`: every fault of the policy files, and warnings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def check_command(folder: Path | None, data: Path | None, *, strict: bool, as_json: bool) -> int:
     """Read the policy files and name every fault, each with file and line.
 
-    Warnings are about what is allowed and has no effect, or another than it seems to have.
+    A warning names a rule that is valid but has no effect, or another effect than it seems to have.
     """
     home = policy_folder(folder or data)
     try:
@@ -68,7 +68,7 @@ def _listed(faults: Iterable[Fault]) -> list[dict[str, object]]:
 
 
 def rules_in(found: PolicySet) -> int:
-    """How many rules are in force, packaged ones included."""
+    """The number of rules in force, packaged ones included."""
     named = {rule.place.name for rule in found.write_rules}
     named |= {place.name for place in found.read_places}
     kept = {place.name for place in found.keep_places}
@@ -77,7 +77,7 @@ def rules_in(found: PolicySet) -> int:
 
 
 def left_open(found: PolicySet) -> list[str]:
-    """What nobody may do because no file names anybody for it."""
+    """Notes about what nobody may do because no file names a key for it."""
     people, notes = found.people, []
     if not (people.owners or people.households):
         notes.append("[actors] owners is empty: nobody may write configuration or govern groups")

@@ -125,7 +125,7 @@ def _told(compared: Comparison) -> Iterator[str]:
                 yield ""
             title = finding.effect
             yield _TITLES[title]
-        yield from _finding_told(finding)
+        yield from _finding_text(finding)
     if compared.findings:
         yield ""
     yield f"{counted(compared.events, 'event')} looked at" + (
@@ -138,7 +138,7 @@ def _told(compared: Comparison) -> Iterator[str]:
         )
 
 
-def _finding_told(finding: Finding) -> Iterator[str]:
+def _finding_text(finding: Finding) -> Iterator[str]:
     line = f":{finding.line}" if finding.line else ""
     where = f" ({finding.file}{line})" if finding.file else ""
     was = " no longer hides" if finding.effect is Effect.SHOWN else ""

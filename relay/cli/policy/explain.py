@@ -12,7 +12,7 @@ import orjson
 
 from policies import load
 from policies.cases import Given, facts_for
-from policies.describe import where_told
+from policies.describe import where_text
 from policies.engine import Stage
 from relay.access.read_rules import points_to
 from relay.access.visibility import Viewer
@@ -234,7 +234,7 @@ def _decided(asked: _Asked, verdict: _Verdict) -> _Decided:
     is_early = seen is not None and seen.facts is None
     if step is not None and (step.stage is Stage.SCREEN or not is_early):
         assert step.verdict is not None
-        where = where_told(step.place)
+        where = where_text(step.place)
         name = step.verdict.rule
         by = f"{name} ({where})" if where else name
         return _Decided(*ok_reply(step.verdict), name, step.place, by)
@@ -293,7 +293,7 @@ def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
         )
         return 0 if decided.ok else 1
     for step in steps:
-        click.echo(printable(_step_told(step)))
+        click.echo(printable(_step_text(step)))
     click.echo("")
     said = printable(decided.message) or '""'
     click.echo(f"OK {'true' if decided.ok else 'false'} {said}")
@@ -303,7 +303,7 @@ def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
     return 0 if decided.ok else 1
 
 
-def _step_told(step: Step) -> str:
+def _step_text(step: Step) -> str:
     if step.verdict is not None:
         says = f"refuses: {ok_reply(step.verdict)[1]}"
     elif not step.matched:
@@ -312,7 +312,7 @@ def _step_told(step: Step) -> str:
         says = "is asked when the event comes"
     else:
         says = "lets it through"
-    where = where_told(step.place)
+    where = where_text(step.place)
     return f"{step.stage.value}: {step.place.name}{f' ({where})' if where else ''} {says}"
 
 
@@ -421,7 +421,7 @@ def _print_reading(asked: _Asked, reading: _Reading, *, as_json: bool) -> int:
         says = "lets it be read" if step.allowed else "hides it"
         click.echo(
             printable(
-                f"{step.place.name} ({where_told(step.place)}): {says}; readers: {step.readers}"
+                f"{step.place.name} ({where_text(step.place)}): {says}; readers: {step.readers}"
             )
         )
     if steps:
@@ -436,7 +436,7 @@ def _print_reading(asked: _Asked, reading: _Reading, *, as_json: bool) -> int:
         click.echo("not readable: its author or this reader is banned")
     else:
         first = next(step for step in steps if not step.allowed)
-        click.echo(f"not readable, by {first.place.name} ({where_told(first.place)})")
+        click.echo(f"not readable, by {first.place.name} ({where_text(first.place)})")
     if not reading.has_store:
         click.echo(
             "note: no store here: groups, bans and what the event points to are not known; "

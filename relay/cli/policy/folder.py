@@ -1,4 +1,4 @@
-"""Which folder the commands of `rookery policy` are about, and what is read from it."""
+"""The folder that the commands of `rookery policy` read, and what they read from it."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ data_option = click.option(
 
 
 def policy_folder(given: Path | None) -> Path:
-    """The folder of policy files that the user means. Raises UserError."""
+    """The folder of policy files to read. Raises UserError."""
     home = given or Path("data")
     if (home / "policies").is_dir():
         return home / "policies"
     if not home.is_dir():
-        raise UserError(f"{home} is no folder; make one with `rookery init {home} --owner KEY`")
+        raise UserError(f"{home} is not a folder; make one with `rookery init {home} --owner KEY`")
     if (home / "rookery.toml").exists():
-        raise UserError(f"{home} has no folder policies; `rookery init` makes one")
+        raise UserError(f"{home} has no subfolder policies; `rookery init` makes one")
     return home
 
 
 def store_folder(given: Path | None) -> Path | None:
-    """The data folder whose policies are meant, when it has a store; None: there are files only.
+    """The data folder of these policies if it has a store; None: policy files only.
 
-    Policies that lie elsewhere are not those that the relay answers by.
+    Policies outside a data folder are not those of a relay.
     """
     home = policy_folder(given)
     folder = home.absolute().parent
@@ -59,7 +59,7 @@ def relay_key_of(folder: Path) -> str:
 
 
 async def groups_of(folder: Folder, relay_key: str) -> Groups:
-    """The groups as the log of the folder tells them."""
+    """The groups, folded from the log of the folder."""
     wanted = Filter(kinds=frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE}))
     groups = Groups()
     async for rows in folder.events(wanted):
@@ -68,7 +68,7 @@ async def groups_of(folder: Folder, relay_key: str) -> Groups:
 
 
 async def people_here(folder: DataFolder, people: People) -> People:
-    """The people of the policy files, and whom NIP-86 calls have allowed and banned."""
+    """The keys of the policy files, with those that NIP-86 calls allowed and banned."""
     standings = await folder.standings()
     allowed = frozenset(key for standing, key in standings if standing == ALLOWED)
     banned = frozenset(key for standing, key in standings if standing == BANNED)

@@ -1,4 +1,4 @@
-"""`rookery policy log`: the last events that a running relay refused, and why; no content."""
+"""`rookery policy log`: the last events that a running relay refused, and why; without content."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _EVERY_S: Final = 0.5
     type=click.IntRange(min=0),
     help="The last N refusals; the relay remembers 1000.",
 )
-@click.option("--connection", metavar="NUMBER", type=int, help="Only of this connection.")
-@click.option("--follow", is_flag=True, help="Go on with what is refused from now on.")
+@click.option("--connection", metavar="NUMBER", type=int, help="Only refusals of this connection.")
+@click.option("--follow", is_flag=True, help="Keep printing new refusals.")
 @json_option
 def log_command(
     folder: Path, number: int, connection: int | None, *, follow: bool, as_json: bool
 ) -> None:
-    """Print the last events that the running relay refused: who, which rule, from where.
+    """Print the last events that the running relay refused: author, rule and address.
 
-    With --json each is a line of JSON.
+    With --json, one JSON object per line.
     """
     if not (folder / "control.sock").exists():
         raise UserError(
@@ -77,11 +77,11 @@ def _print(refusal: Refusal, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(refusal))
     else:
-        click.echo(printable(refusal_told(refusal)))
+        click.echo(printable(refusal_text(refusal)))
 
 
-def refusal_told(refusal: Refusal) -> str:
-    """One line."""
+def refusal_text(refusal: Refusal) -> str:
+    """One refusal as a line of text."""
     clock = datetime.fromtimestamp(refusal.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     source = "an import" if refusal.connection is None else f"connection {refusal.connection}"
     address = f" from {refusal.address}" if refusal.address else ""

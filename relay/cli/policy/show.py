@@ -1,4 +1,4 @@
-"""`rookery policy show`: everything that is in force, as one page that a person reads."""
+"""`rookery policy show`: all policies in force, as one readable page."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import click
 
 from policies import load
 from policies.describe import (
-    asks_told,
-    held_told,
-    keep_told,
-    kinds_told,
-    match_told,
-    much_told,
-    plugin_told,
-    readers_told,
-    seconds_told,
-    where_told,
-    who_told,
-    writers_told,
+    amounts_text,
+    form_text,
+    held_text,
+    keep_text,
+    kinds_text,
+    match_text,
+    plugin_text,
+    readers_text,
+    seconds_text,
+    where_text,
+    who_text,
+    writers_text,
 )
 from policies.lint import warnings_of
 from policies.load import DEFAULTS
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from policies.write_rule import Place
 
     Line = tuple[str, str, str]
-    """What is said, the rule that says it, where that stands."""
+    """A line of text, the name of its rule, and its file and line."""
 
 
 @click.command("show", epilog="Example: rookery policy show --data ./data")
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @data_option
 @json_option
 def show_command(folder: Path | None, data: Path | None, *, as_json: bool) -> None:
-    """Print the policies in force, packaged ones included, in the order in which they are asked."""
+    """Print the policies in force, packaged ones included, in the order in which they apply."""
     home = policy_folder(folder or data)
     found = load(home)
     if as_json:
@@ -61,29 +61,31 @@ def _page(found: PolicySet, home: Path) -> Iterator[str]:
     yield f"packaged/ is {DEFAULTS}"
     yield from _section("People", _people(found))
     yield from _section(
-        "Who may write: every rule about an event must let its author through, the first that "
-        "does not decides",
+        "Who may write: every rule that matches an event must accept its author; the first that "
+        "refuses decides",
         _rules(_writers(found)),
     )
-    yield from _section("What an event must be like", _rules(_forms(found)))
-    yield from _section("How much", _rules(_amounts(found)))
+    yield from _section("Required form of events", _rules(_forms(found)))
+    yield from _section("Rates and quotas", _rules(_amounts(found)))
     yield from _section("Plug-ins, asked last, in this order", _rules(_plugins(found)))
     yield from _section(
-        "Who may read: every rule about an event must let its reader through; what no rule is "
-        "about is public",
+        "Who may read: every rule that matches an event must accept its reader; an event that no "
+        "rule matches is public",
         _rules(_readers(found)),
     )
     yield from _section(
-        "Which version is kept: of several rules about an event the last one counts; of all other "
-        "events what NIP-01 says",
+        "Which version is kept: of several rules that match an event the last one applies; all "
+        "other events follow NIP-01",
         _rules(_kept(found)),
     )
-    yield from _section("What goes in time: any of these rules is enough", _rules(_swept(found)))
-    yield from _section("What stays all the same, beside what is pinned", _rules(_held(found)))
+    yield from _section(
+        "What is removed over time: one matching rule is enough", _rules(_swept(found))
+    )
+    yield from _section("What is kept all the same, as is everything pinned", _rules(_held(found)))
     yield from _section("Groups", _groups(found))
     yield from _section("Limits and settings", _settings(found))
     notes = [str(warning) for warning in warnings_of(found)] + left_open(found)
-    yield from _section("To look at", notes)
+    yield from _section("Notes", notes)
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -107,7 +109,7 @@ def _people(found: PolicySet) -> Iterator[str]:
     for home in people.households:
         yield from _named(f"household {home.name}: owner", home.owners)
         yield from _named(f"household {home.name}: agents", home.agents)
-    yield f"agents too, in their group: who holds the role {people.agent_role!r} there"
+    yield f"agents within a group: members with the role {people.agent_role!r} there"
     if people.allowed:
         yield f"known by a file of [allow]: {len(people.allowed)} keys"
     if people.banned:
@@ -128,64 +130,64 @@ def _named(title: str, keys: Iterable[str]) -> Iterator[str]:
 def _writers(found: PolicySet) -> Iterator[Line]:
     for rule in found.write_rules:
         if rule.asks_who:
-            who = writers_told(rule) or "whose login may write here"
-            yield _line(f"{who}: {match_told(rule.match, rule.excepts)}", rule.place)
+            who = writers_text(rule) or "authors with a permitted login"
+            yield _line(f"{who}: {match_text(rule.match, rule.excepts)}", rule.place)
 
 
 def _forms(found: PolicySet) -> Iterator[Line]:
     for rule in found.write_rules:
-        asks = asks_told(rule)
+        asks = form_text(rule)
         if asks:
-            yield _line(f"{match_told(rule.match, rule.excepts)}: {asks}", rule.place)
+            yield _line(f"{match_text(rule.match, rule.excepts)}: {asks}", rule.place)
 
 
 def _amounts(found: PolicySet) -> Iterator[Line]:
     for rule in found.write_rules:
-        much = much_told(rule)
+        much = amounts_text(rule)
         if much:
-            yield _line(f"{match_told(rule.match, rule.excepts)}: {much}", rule.place)
+            yield _line(f"{match_text(rule.match, rule.excepts)}: {much}", rule.place)
 
 
 def _plugins(found: PolicySet) -> Iterator[Line]:
     for plugin in found.plugins:
-        yield _line(plugin_told(plugin), plugin.place)
+        yield _line(plugin_text(plugin), plugin.place)
 
 
 def _readers(found: PolicySet) -> Iterator[Line]:
     for rule, place in zip(found.read_rules, found.read_places, strict=True):
-        yield _line(f"{readers_told(rule)}: {match_told(rule.match, rule.excepts)}", place)
+        yield _line(f"{readers_text(rule)}: {match_text(rule.match, rule.excepts)}", place)
 
 
 def _kept(found: PolicySet) -> Iterator[Line]:
     for rule, place in zip(found.keep.rules, found.keep_places, strict=True):
-        yield _line(f"{match_told(rule.match)}: {keep_told(rule.keep)}", place)
+        yield _line(f"{match_text(rule.match)}: {keep_text(rule.keep)}", place)
 
 
 def _swept(found: PolicySet) -> Iterator[Line]:
     for rule in found.sweeps.rules:
-        yield f"{match_told(rule.match)}: {rule.cause}", rule.name, rule.place
+        yield f"{match_text(rule.match)}: {rule.cause}", rule.name, rule.place
 
 
 def _held(found: PolicySet) -> Iterator[Line]:
     for place, forgetting in found.forgetting:
-        told = held_told(forgetting)
+        told = held_text(forgetting)
         if told:
             yield _line(told, place)
 
 
 def _line(said: str, place: Place) -> Line:
-    return said, place.name, where_told(place)
+    return said, place.name, where_text(place)
 
 
 def _groups(found: PolicySet) -> Iterator[str]:
     groups = found.groups
-    yield f"made by: {who_told(groups.create)}"
-    yield f"a new one is: {_flags(groups.new)}"
+    yield f"created by: {who_text(groups.create)}"
+    yield f"a new group is: {_flags(groups.new)}"
     yield f"always: {_flags(groups.always)}"
-    yield f"requests to join: {groups.joins.value}; a code lets in {groups.invite_uses}"
+    yield f"requests to join: {groups.joins.value}; uses of an invite code: {groups.invite_uses}"
     yield (
-        f"messages may be late by {seconds_told(groups.late_s)}; "
-        f"references to earlier ones demanded: {groups.previous}"
+        f"messages may be late by {seconds_text(groups.late_s)}; "
+        f"references to earlier messages required: {groups.previous}"
     )
 
 
@@ -196,23 +198,23 @@ def _flags(flags: Iterable[object]) -> str:
 def _settings(found: PolicySet) -> Iterator[str]:
     limits = found.limits
     back = limits.created_at_lower
-    yield f"dated at most {seconds_told(limits.created_at_upper)} ahead, " + (
-        f"{seconds_told(back)} back" if back else "any time back"
+    yield f"created_at at most {seconds_text(limits.created_at_upper)} in the future, " + (
+        f"{seconds_text(back)} in the past" if back else "any time in the past"
     )
     yield f"at most {limits.max_content_length} characters and {limits.max_event_tags} tags"
     if limits.min_pow_difficulty:
         yield f"{limits.min_pow_difficulty} bits of work on every event"
     yield f"logins before writing: {found.auth_writes.value}"
-    yield f"what a banned key wrote before: {found.banned_rows.value}"
-    yield f"searched: {kinds_told(found.searched)}"
+    yield f"stored events of a banned key: {found.banned_rows.value}"
+    yield f"searched: {kinds_text(found.searched)}"
     for system, mode in found.memory.schemas.items():
-        yield f"records of {system.value} are checked: {mode.value}"
+        yield f"schema of {system.value}: {mode.value}"
     yield from _memory(found.memory)
 
 
 def _memory(memory: Memory) -> Iterator[str]:
     if memory.owner_annotations:
-        yield "owners annotate what agents remember of people and groups"
+        yield "owners may annotate what agents remember of people and groups"
     if memory.reject_patterns is not None and memory.reject_patterns.texts:
         patterns = counted(len(memory.reject_patterns.texts), "pattern")
         yield f"no unencrypted memory may match: {patterns}"
@@ -253,7 +255,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             "previous": found.groups.previous,
         },
         "bans": {"stored": found.banned_rows.value},
-        "search": kinds_told(found.searched),
+        "search": kinds_text(found.searched),
         "schemas": {system.value: mode.value for system, mode in found.memory.schemas.items()},
         "owner_annotations": found.memory.owner_annotations,
         "reject_patterns": []
@@ -274,10 +276,10 @@ def _as_json(found: PolicySet) -> dict[str, object]:
         "write_rules": [
             {
                 **_place(rule.place),
-                "about": match_told(rule.match, rule.excepts),
+                "about": match_text(rule.match, rule.excepts),
                 "write": sorted(word.value for word in rule.writers or ()),
-                "asks": asks_told(rule),
-                "much": much_told(rule),
+                "asks": form_text(rule),
+                "much": amounts_text(rule),
                 "reject": rule.reject,
             }
             for rule in found.write_rules
@@ -285,7 +287,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
         "read_rules": [
             {
                 **_place(place),
-                "about": match_told(rule.match, rule.excepts),
+                "about": match_text(rule.match, rule.excepts),
                 "read": _reading_words(
                     sorted(word.value for word in rule.readers), rule.tag_readers
                 ),
@@ -301,25 +303,25 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             for rule, place in zip(found.read_rules, found.read_places, strict=True)
         ],
         "retention": [
-            {**_place(place), "about": match_told(rule.match), "keep": rule.keep.value}
+            {**_place(place), "about": match_text(rule.match), "keep": rule.keep.value}
             for rule, place in zip(found.keep.rules, found.keep_places, strict=True)
         ],
         "sweeps": [
             {
                 "name": rule.name,
                 "place": rule.place,
-                "about": match_told(rule.match),
+                "about": match_text(rule.match),
                 "cause": str(rule.cause),
             }
             for rule in found.sweeps.rules
         ],
         "held": [
-            {**_place(place), "is": held_told(forgetting)}
+            {**_place(place), "is": held_text(forgetting)}
             for place, forgetting in found.forgetting
-            if held_told(forgetting)
+            if held_text(forgetting)
         ],
         "plugins": [
-            {**_place(plugin.place), "is": plugin_told(plugin)} for plugin in found.plugins
+            {**_place(plugin.place), "is": plugin_text(plugin)} for plugin in found.plugins
         ],
         "files": found.files,
         "notes": [*map(str, warnings_of(found)), *left_open(found)],

@@ -1,4 +1,4 @@
-"""`rookery policy sweep`: retention now, or only what it would take, and why."""
+"""`rookery policy sweep`: run retention now, or show what it would remove."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @click.command("sweep", epilog="Example: rookery policy sweep --dry-run --data ./data")
 @folder_option
-@click.option("--dry-run", is_flag=True, help="Only say what would go; nothing is removed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 def sweep_command(folder: Path, *, dry_run: bool, as_json: bool) -> None:
-    """Remove what has expired and what the retention rules let go; say what went and why.
+    """Remove expired events and those that the retention rules select; say which and why.
 
-    A running relay does the same by itself every minute. What is held waits: pinned, without a
-    summary, or older rows must go first (in a dry run these are still there).
+    A running relay does the same every minute. Protected rows stay: pinned, without a summary, or
+    rows that must outlive older ones (in a dry run those are still there).
     """
     lines = asyncio.run(_swept(folder, Purpose.TRIAL if dry_run else Purpose.SWEEP))
     gone = [line for line in lines if line.held is None]
@@ -44,7 +44,7 @@ def sweep_command(folder: Path, *, dry_run: bool, as_json: bool) -> None:
         return
     if lines:
         _print(lines)
-    verb = "would go" if dry_run else "went"
+    verb = "would be removed" if dry_run else "removed"
     click.echo(f"{events} event{'' if events == 1 else 's'}, {size} bytes {verb}")
 
 

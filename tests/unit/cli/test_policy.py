@@ -172,12 +172,12 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "author and hk, no newer by ts",
         "  kind 20: always",
         f"      dear · {tmp_path}/a.toml:31",
-        "  dated at most 15 min ahead, 14 d back",
+        "  created_at at most 15 min in the future, 14 d in the past",
         "  no unencrypted memory may match: 1 pattern",
         "  aman: of equal ts the highest id stays; ts and created_at: order; hashes are not "
         "verified; read without a login: encrypted",
         "  sealed envelopes without a login: 1 key",
-        "  made by: owners, agents",
+        "  created by: owners, agents",
     ):
         assert f"{line}\n" in page
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.describe import match_told
+from policies.describe import match_text
 from policies.lint import warnings_of
 from relay.access.read_rules import Match
 from relay.groups.group import Groups
@@ -108,7 +108,7 @@ def test_words_for_authors_are_the_keys_of_the_files(tmp_path: Path) -> None:
         found = loaded(folder, a=rule % words, b=PEOPLE)
         [match] = [rule.match for rule in found.sweeps.rules if rule.name == "n"]
         assert match.authors == keys
-        said = match_told(match)
+        said = match_text(match)
         assert said.startswith("notes (1) by ")
         assert ("agent" in said, "owner" in said) == ("agent" in words, "owner" in words)
         assert (bob.pubkey[:12] in said) is (bob.npub in words)

@@ -150,7 +150,8 @@ def test_an_entry_that_cannot_be_imported_is_a_fault_and_no_crash(tmp_path: Path
 def test_without_packages_that_have_rules_the_fault_says_so(tmp_path: Path) -> None:
     [fault] = faults_of(tmp_path, a='[[plugin]]\nname = "x"\nentry = "any"')
     assert fault == (
-        'a.toml:3: entry: there is no "any"; no installed package offers an entry point in rookery.rules'
+        'a.toml:3: entry: there is no "any"; no installed package offers an entry point '
+        "in rookery.rules"
     )
 
 
