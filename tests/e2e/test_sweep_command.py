@@ -67,7 +67,7 @@ async def test_an_admin_sees_what_would_go_and_lets_it_go(tmp_path: Path) -> Non
         code, text = await command("policy", "sweep", *data)
         assert code == 0
         assert "older than 10 days" in text
-        assert f"600 events, {size} bytes went" in text
+        assert f"600 events, {size} bytes removed" in text
         assert (await asked("stats", *data))["kind"] == [
             {"kind": 1, "events": 1, "bytes": len(young.raw)}
         ]
