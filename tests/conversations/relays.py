@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from tests import cast
+from tests.harness.patience import PROGRAM_S
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from tests.conversations.script import Script
 
 REPOSITORY = Path(__file__).parents[2]
-START_S = 20
-STOP_S = 15
 _LISTENING = re.compile(r"listening on (ws://\S+)")
 
 
@@ -55,11 +54,11 @@ class RunningRelay:
             return
         process.terminate()
         try:
-            code = process.wait(STOP_S)
+            code = process.wait(PROGRAM_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise self._died(f"did not end within {STOP_S} s of SIGTERM") from None
+            raise self._died(f"did not end within {PROGRAM_S} s of SIGTERM") from None
         if code != 0:
             raise self._died(f"ended with {code} after SIGTERM")
 
@@ -79,7 +78,7 @@ class RunningRelay:
         # A full pipe would stop the relay: somebody reads on as long as it runs.
         threading.Thread(target=self._read, args=(output, found), daemon=True).start()
         try:
-            url = found.get(timeout=START_S)
+            url = found.get(timeout=PROGRAM_S)
         except queue.Empty:
             url = None
         if url is None:
@@ -106,7 +105,7 @@ class RunningRelay:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=START_S,
+            timeout=PROGRAM_S,
             cwd=REPOSITORY,
         )
         if done.returncode:

@@ -17,6 +17,7 @@ from relay.nostr.event import id_bytes
 from tests import cast
 from tests.conversations import script as s
 from tests.conversations.values import MISSING, Names, Unknown, alike, made
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
@@ -51,7 +52,7 @@ class Manner:
 
     texts: str = "whole"
     """`prefix`: of OK, CLOSED and NOTICE texts only the word before the colon counts."""
-    patience_s: float = 8.0
+    patience_s: float = ANSWER_S
     salt: str = ""
     """Makes people and names of a script new again: another salt for each visit of a relay."""
 

@@ -40,7 +40,7 @@ async def fake() -> AsyncIterator[FakeRelay]:
 
 
 async def played(fake: FakeRelay, text: str, **manner: Any) -> None:
-    await play(read(HEAD + text, "a-script"), fake, Manner(patience_s=5, **manner))
+    await play(read(HEAD + text, "a-script"), fake, Manner(**manner))
 
 
 async def failure(fake: FakeRelay, text: str, **manner: Any) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from relay.hook import LOCK, SOCKET
 from tests.e2e.rookery import until
+from tests.harness.patience import PROGRAM_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,7 +71,7 @@ class Machine:
     ) -> tuple[int, bytes, str]:
         """One finished `rookery …`: its exit code, its stdout, its stderr."""
         process = await self.begin(*args, program=program)
-        out, err = await asyncio.wait_for(process.communicate(stdin), 60)
+        out, err = await asyncio.wait_for(process.communicate(stdin), PROGRAM_S)
         assert process.returncode is not None
         return process.returncode, out, err.decode()
 
@@ -90,14 +91,14 @@ class Machine:
 
     async def keeper_there(self) -> None:
         """Until the first hook's keeper answers."""
-        async with until(30, "the keeper listens") as tries:
+        async with until("the keeper listens") as tries:
             async for _ in tries:
                 if (self.home / SOCKET).exists():
                     return
 
     async def all_sent(self) -> None:
         """Until nothing waits for the relay."""
-        async with until(60, "all is at the relay") as tries:
+        async with until("all is at the relay") as tries:
             async for _ in tries:
                 if (await self.told("status"))["waiting"] == 0:
                     return
@@ -121,7 +122,7 @@ class Machine:
 
     async def keeper_ended(self) -> None:
         """By a signal, as at the end of the user's day; also one that is only being started."""
-        async with until(30, "no keeper is left") as tries:
+        async with until("no keeper is left") as tries:
             async for _ in tries:
                 if not self.is_kept():
                     break

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import websockets
 
+from tests.harness.patience import ANSWER_S, PROGRAM_S
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-
-START_S = 30
-STOP_S = 15
 
 
 class Rookery:
@@ -59,7 +58,7 @@ class Rookery:
         )
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(self._process, listening))
-        self.url = await asyncio.wait_for(listening, START_S)
+        self.url = await asyncio.wait_for(listening, PROGRAM_S)
 
     async def _read(
         self, process: asyncio.subprocess.Process, listening: asyncio.Future[str]
@@ -85,7 +84,7 @@ class Rookery:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
         try:
-            code = await asyncio.wait_for(process.wait(), STOP_S)
+            code = await asyncio.wait_for(process.wait(), PROGRAM_S)
         except TimeoutError:
             process.kill()
             code = await process.wait()
@@ -114,7 +113,7 @@ async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tu
         stderr=asyncio.subprocess.STDOUT,
         cwd=cwd,
     )
-    out, _ = await asyncio.wait_for(process.communicate(stdin), 60)
+    out, _ = await asyncio.wait_for(process.communicate(stdin), PROGRAM_S)
     assert process.returncode is not None
     return process.returncode, out.decode()
 
@@ -130,7 +129,7 @@ async def outputs(*args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(stdin), 60)
+    out, err = await asyncio.wait_for(process.communicate(stdin), PROGRAM_S)
     assert process.returncode is not None
     return process.returncode, out, err.decode()
 
@@ -153,7 +152,7 @@ class Wire:
         self._socket.transport.abort()
 
     async def receive(self) -> list[Any]:
-        frame = json.loads(await asyncio.wait_for(self._socket.recv(), 20))
+        frame = json.loads(await asyncio.wait_for(self._socket.recv(), ANSWER_S))
         assert isinstance(frame, list)
         return frame
 
@@ -193,10 +192,10 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def until(seconds: float, what: str) -> AsyncIterator[AsyncIterator[int]]:
-    """Tries, numbered, for what can only be asked again and again; fails when time is over.
+async def until(what: str, seconds: float = ANSWER_S) -> AsyncIterator[AsyncIterator[int]]:
+    """Tries, numbered, for what can only be asked again and again; fails after `seconds`.
 
-    `async with until(2, "the rule is in force") as tries: async for number in tries: … break`
+    `async with until("the rule is in force") as tries: async for number in tries: … break`
     """
 
     async def tries() -> AsyncIterator[int]:
@@ -211,7 +210,7 @@ async def until(seconds: float, what: str) -> AsyncIterator[AsyncIterator[int]]:
         async with asyncio.timeout(seconds):
             yield turns
     except TimeoutError:
-        raise AssertionError(f"not within {seconds} s: {what}") from None
+        raise AssertionError(f"not within {seconds:.1f} s: {what}") from None
     finally:
         await turns.aclose()
 

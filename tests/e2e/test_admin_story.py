@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 RECIPES = {recipe.slug: recipe.policy for recipe in readme.recipes()}
 NOTES = RECIPES["only_members_of_a_group_may_post_notes"]
@@ -31,7 +31,6 @@ TOOLS = RECIPES["keep_tool_history_for_14_days"]
 OUTSIDE = "restricted: notes belong into the group techteam"
 SWEPT_BY = "tool history for 14 days"
 NO_MEMBER = "restricted: only people known here may write; join a group first"
-RELOAD_S, SWEEP_S = 5, 30
 DAY_S = 86_400
 
 EXPECTED = """\
@@ -105,7 +104,7 @@ async def test_a_new_admin_gets_what_they_asked_for(tmp_path: Path) -> None:
 
         # Only members of techteam post notes; in force while the relay runs.
         async with connected(rookery.url) as wire:
-            async with until(RELOAD_S, "the new rules are in force") as tries:
+            async with until("the new rules are in force") as tries:
                 async for number in tries:
                     note = ada.sign(1, [], f"outside {number}", now())
                     verdict = await wire.publish(note)
@@ -146,7 +145,7 @@ async def test_a_new_admin_gets_what_they_asked_for(tmp_path: Path) -> None:
         await rookery.start()
         async with connected(rookery.url) as wire:
             await wire.log_in(robot, rookery.url, now())
-            async with until(SWEEP_S, "the old row is swept") as tries:
+            async with until("the old row is swept") as tries:
                 async for _ in tries:
                     left = [row["id"] for row in await wire.query({"kinds": [30095]})]
                     if old.id not in left:

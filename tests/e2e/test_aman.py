@@ -16,11 +16,12 @@ from relay.client.writer import Outcome
 from relay.nostr.keys import SecretKey
 from tests import cast
 from tests.e2e.rookery import Rookery, outputs, until
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "golden/memory/aman.json").read_text("utf-8")
@@ -68,7 +69,7 @@ async def test_two_programs_of_one_agent_write_through_the_death_of_the_relay(
             first = await anext(snapshots)
             assert first.preference is not None
             await rookery.stop(signal.SIGKILL)
-            async with until(10, "both know that it is away") as tries:
+            async with until("both know that it is away") as tries:
                 async for _ in tries:
                     if not (one.is_online or two.is_online):
                         break
@@ -85,7 +86,7 @@ async def test_two_programs_of_one_agent_write_through_the_death_of_the_relay(
             Aman(rookery.url, cast.robot, folder=tmp_path / "one") as one,
             Aman(rookery.url, cast.robot, folder=tmp_path / "two") as two,
         ):
-            async with until(20, "nothing waits any more") as tries:
+            async with until("nothing waits any more") as tries:
                 async for _ in tries:
                     if await one.waiting() + await two.waiting() == 0:
                         break
@@ -113,7 +114,7 @@ async def test_a_watcher_follows_through_a_restart_of_the_relay(tmp_path: Path) 
             await rookery.stop(signal.SIGKILL)
             await one.add_tool("u", "away", success=True, content="")
             await restart(rookery)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(ANSWER_S):
                 assert len((await anext(snapshots)).tools) == 2
             await snapshots.aclose()  # type: ignore[attr-defined]
 

@@ -18,7 +18,7 @@ from tests.e2e.rookery import Rookery, outputs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "golden/memory/anamnesis.json").read_text("utf-8")

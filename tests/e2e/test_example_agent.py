@@ -17,6 +17,7 @@ import pytest
 from relay.client import Client, Pace, Snowclaw
 from tests import cast
 from tests.e2e.rookery import Rookery, command, until
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parents[2] / "deploy/examples/agent/agent.py"
-START_S, ANSWER_S = 30, 30
 HERE_I_AM = "Here I am. Tell me `remember: …`, or ask: what do you know of me?"
 
 
@@ -70,7 +70,7 @@ class Program:
         await self.says("listening in tea")
 
     async def says(self, text: str) -> None:
-        async with until(START_S, f"{text!r} in {self.lines}") as tries:
+        async with until(f"{text!r} in {self.lines}") as tries:
             async for _ in tries:
                 if any(text in line for line in self.lines):
                     return
@@ -95,7 +95,7 @@ class Program:
         process, self._process = self._process, None
         assert process is not None
         assert self._reading is not None
-        code = await asyncio.wait_for(process.wait(), 15)
+        code = await asyncio.wait_for(process.wait(), ANSWER_S)
         await self._reading
         assert not any("Traceback" in line for line in self.lines), self.lines
         return code
@@ -137,7 +137,7 @@ class Phone:
     async def next_second(self) -> int:
         """By its clock: later than all that was said before."""
         before = self._client.now()
-        async with until(5, "the clock goes on") as tries:
+        async with until("the clock goes on") as tries:
             async for _ in tries:
                 if self._client.now() > before:
                     break

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 FLAGS = {
     "square": [],
@@ -171,7 +171,7 @@ async def reload(stage: Stage, name: str, text: str) -> None:
     number = sum("policies reloaded" in line for line in stage.rookery.lines)
     file.write_text(text)
     stage.rookery.send_signal(signal.SIGHUP)
-    async with until(5, "the policies are reloaded") as tries:
+    async with until("the policies are reloaded") as tries:
         async for _ in tries:
             if sum("policies reloaded" in line for line in stage.rookery.lines) > number:
                 return

@@ -13,6 +13,7 @@ import pytest
 from tests import cast
 from tests.e2e.machines import LAUNCH, machine
 from tests.e2e.rookery import Rookery, until
+from tests.harness.patience import here
 from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.machines import Machine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 GROUP = '[nmem]\ngroup = "den"\n'
 NOWHERE = "ws://127.0.0.1:1"
@@ -216,7 +217,7 @@ async def test_when_the_first_hook_is_killed_before_it_leaves_a_keeper_another_l
         assert first.stdin is not None
         first.stdin.write(b'{"session_id": "s-1"}')
         first.stdin.close()
-        async with until(30, "the first hook has the lock") as tries:
+        async with until("the first hook has the lock") as tries:
             async for _ in tries:
                 if agent.is_kept():
                     break
@@ -233,7 +234,7 @@ async def test_without_a_key_hooks_record_and_nothing_is_sent() -> None:
     async with machine(None, NOWHERE) as agent:
         await a_session(agent)
         assert (await agent.told("status"))["waiting"] == 7
-        async with until(20, "the keeper says what it lacks") as tries:
+        async with until("the keeper says what it lacks") as tries:
             async for _ in tries:
                 if "no key to sign with" in agent.log():
                     return
@@ -264,5 +265,5 @@ async def test_a_hook_waits_for_no_relay_that_says_nothing() -> None:
         begun = time.monotonic()
         await agent.hook("SessionStart", source="startup")
         await agent.hook("Stop")
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < here(10)
         assert (await agent.told("status"))["sessions"] == 1

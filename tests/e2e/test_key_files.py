@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-RELOAD_S = 3.0
 FILES = '[bans]\nfiles = ["bans.txt"]\nstored = "delete"\n[allow]\nfiles = ["friends.txt"]\n'
 BANNED = (False, "blocked: this key is banned here")
 UNKNOWN = (False, "restricted: only people known here may write; join a group first")
@@ -38,7 +37,7 @@ def note(who: SecretKey, text: str) -> Event:
 
 
 async def hears(wire: Wire, who: SecretKey, answer: tuple[bool, str]) -> None:
-    async with until(RELOAD_S, f"{answer} is the answer") as tries:
+    async with until(f"{answer} is the answer") as tries:
         async for number in tries:
             if await wire.publish(note(who, f"{answer} {number}")) == answer:
                 break
@@ -74,7 +73,7 @@ async def test_a_file_that_is_missing_keeps_the_old_set_until_it_is_there(rooker
     async with connected(rookery.url) as wire:
         (policies / "friends.txt").write_text(cast.alice.npub)
         (policies / "20-lists.toml").write_text(FILES)
-        async with until(RELOAD_S, "the log names the file") as tries:
+        async with until("the log names the file") as tries:
             async for _ in tries:
                 if any("bans.txt" in line for line in rookery.lines):
                     break

@@ -94,7 +94,6 @@ class Load:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_every_acknowledged_event_survives_ten_kills(tmp_path: Path) -> None:
     load = Load(seed=20)
     async with Rookery(tmp_path / "data") as rookery:
@@ -121,7 +120,6 @@ async def test_every_acknowledged_event_survives_ten_kills(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_group_state_after_a_kill_is_what_the_log_says(tmp_path: Path) -> None:
     owner, now = cast.owner, int(time.time())
     async with Rookery(tmp_path / "data") as rookery:
@@ -252,7 +250,6 @@ async def is_told_by_the_log(rookery: Rookery) -> Groups:
 
 @pytest.mark.proves("N29-55", "N29-56", "N29-139", "N29-172")
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_pins_members_and_the_tree_survive_kills_in_the_middle(tmp_path: Path) -> None:
     chance, said, groups = random.Random(29), [], ["tea", "food", "green", "black"]
     events, acknowledged = moderation(chance, groups, said), []

@@ -19,6 +19,7 @@ from aiohttp import ClientSession
 
 from tests import cast
 from tests.e2e.rookery import Rookery, connected
+from tests.harness.patience import PROGRAM_S
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
@@ -40,7 +41,7 @@ async def signature(url: str, body: str, who: SecretKey) -> str:
         env={**os.environ, "ROOKERY_KEY": who.nsec},
         stdout=asyncio.subprocess.PIPE,
     )
-    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    out, _ = await asyncio.wait_for(process.communicate(), PROGRAM_S)
     assert process.returncode == 0
     return out.decode().strip()
 
@@ -75,7 +76,6 @@ async def writes(url: str, who: SecretKey, kind: int = 1) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.proves("N86-01", "N86-02", "N86-11", "N86-14", "N86-25", "N98-01")
 async def test_what_calls_have_set_outlives_a_kill(tmp_path: Path) -> None:
     async with Rookery(tmp_path / "data") as rookery:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.harness.patience import ANSWER_S
+
 pytest.importorskip("mcp")
 
 import aiohttp
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     Way = Callable[..., AbstractAsyncContextManager["Agent"]]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 GROUP = "team"
 SESSION = "5e551011-0000-4000-8000-000000000001"
@@ -104,7 +106,7 @@ async def listening(place: Machine) -> AsyncIterator[tuple[str, str]]:
     assert process.stderr is not None
     said = b""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(ANSWER_S):
             while b"bearer token" not in said:
                 line = await process.stderr.readline()
                 assert line, said
@@ -117,7 +119,7 @@ async def listening(place: Machine) -> AsyncIterator[tuple[str, str]]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            out, error = await asyncio.wait_for(process.communicate(), 15)
+            out, error = await asyncio.wait_for(process.communicate(), ANSWER_S)
         except TimeoutError:
             process.kill()
             await process.wait()
@@ -403,7 +405,7 @@ async def test_while_the_relay_is_away_the_cache_answers_and_says_so(told: Rooke
     async with workplace(cast.rover, told.url) as place, over_stdio(place) as agent:
         assert len(await agent.answer("search", query="dedupe")) == 4
         await told.stop()
-        async with until(20, "its going is remarked on") as tries:
+        async with until("its going is remarked on") as tries:
             async for _ in tries:
                 found, remark = await agent.said("search", query="dedupe")
                 assert len(found) == 4
@@ -415,7 +417,7 @@ async def test_while_the_relay_is_away_the_cache_answers_and_says_so(told: Rooke
         assert marker["is_sent"] is False
         assert "this is what the local cache has" in remark
         await told.start("--port", told.url.rsplit(":", 1)[1].rstrip("/"))
-        async with until(60, "what waited is sent") as tries:
+        async with until("what waited is sent") as tries:
             async for _ in tries:
                 (found,), remark = await agent.said("search", query="away", obs_type="marker")
                 if found["event_id"] is not None:

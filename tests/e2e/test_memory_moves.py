@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 T = 1_770_000_000
 NEWER_IS_STORED = (False, "duplicate: a newer version is stored")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 TAKEN = (True, "")
 AGENTS_ONLY = (False, "restricted: only agents may write memory")
@@ -45,7 +45,7 @@ async def enforce(rookery: Rookery, text: str) -> None:
     before = sum("policies reloaded" in line for line in rookery.lines)
     (rookery.folder / "policies" / "50-own.toml").write_text(text)
     rookery.send_signal(signal.SIGHUP)
-    async with until(5, "the policies are reloaded") as tries:
+    async with until("the policies are reloaded") as tries:
         async for _ in tries:
             if sum("policies reloaded" in line for line in rookery.lines) > before:
                 return
@@ -346,7 +346,7 @@ async def test_a_faulty_setting_is_named_and_nothing_changes(rookery: Rookery, f
         good.write_text("[memory]\nowner_annotations = true\n")
         (rookery.folder / "policies" / "50-own.toml").write_text(text)
         rookery.send_signal(signal.SIGHUP)
-        async with until(5, "the log names the fault") as tries:
+        async with until("the log names the fault") as tries:
             async for _ in tries:
                 if any("50-own.toml:2" in line and named in line for line in rookery.lines):
                     break

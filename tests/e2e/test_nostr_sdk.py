@@ -36,6 +36,7 @@ from nostr_sdk import (
 
 from tests import cast
 from tests.e2e.rookery import Rookery, connected
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
 # Threads of nostr-sdk may ask for a login after `shutdown`, so their loop outlives the tests.
 LASTING_LOOP = pytest.mark.asyncio(loop_scope="session")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), LASTING_LOOP]
+pytestmark = [pytest.mark.slow, LASTING_LOOP]
 
-WAIT = timedelta(seconds=20)
+WAIT = timedelta(seconds=ANSWER_S)
 GROUP_KINDS = [9, 30078, 30093, 30095, 9000, 9002, 9007, 39001, 39002]
 HK = "tea"
 CONFIG = "snowclaw:config:global"
@@ -86,7 +87,7 @@ class Person:
             yield self
         finally:
             await self.client.shutdown()  # ends the notifications, so the task ends by itself
-            await asyncio.wait_for(listening, 20)
+            await asyncio.wait_for(listening, ANSWER_S)
 
     async def _listen(self, notifications: Any) -> None:
         while (notification := await notifications.next()) is not None:

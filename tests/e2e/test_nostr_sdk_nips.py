@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), LASTING_LOOP]
+pytestmark = [pytest.mark.slow, LASTING_LOOP]
 
 
 class Place:

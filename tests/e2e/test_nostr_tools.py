@@ -20,15 +20,15 @@ import pytest
 
 from tests import cast
 from tests.e2e.rookery import Rookery
+from tests.harness.patience import PROGRAM_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent / "node"
 INSTALL_S = 180
-CHAPTER_S = 60
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +113,7 @@ async def _node(script: Path, chapter: str, told: str) -> tuple[int, str]:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        out, _ = await asyncio.wait_for(process.communicate(told.encode()), CHAPTER_S)
+        out, _ = await asyncio.wait_for(process.communicate(told.encode()), PROGRAM_S)
     finally:
         if process.returncode is None:
             process.kill()

@@ -13,14 +13,13 @@ import pytest
 
 from tests.cast import alice, bob, owner, robot, stranger
 from tests.e2e.rookery import Rookery, command, connected, outputs, until
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-
-RELOAD_S = 5
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -96,13 +95,13 @@ async def test_the_log_follows_what_is_refused_from_now_on(rookery: Rookery) -> 
     assert following.stdout is not None
     assert following.stderr is not None
     try:
-        async with connected(rookery.url) as wire, asyncio.timeout(30):
+        async with connected(rookery.url) as wire, asyncio.timeout(ANSWER_S):
             for number in range(3):
                 event = stranger.sign(1, [], str(number), int(time.time()))
                 await wire.publish(event)
                 assert json.loads(await following.stdout.readline())["event_id"] == event.id
         following.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(following.wait(), 15) == 130
+        assert await asyncio.wait_for(following.wait(), ANSWER_S) == 130
         assert (await following.stderr.read()).strip() == b""  # no traceback
     finally:
         if following.returncode is None:
@@ -167,14 +166,14 @@ async def test_who_is_banned_is_known_to_explain(rookery: Rookery, tmp_path: Pat
     event = stranger.sign(1, [], "hi", int(time.time()))
     asked = tmp_path / "asked.json"
     asked.write_bytes(event.raw)
-    async with until(RELOAD_S, "the door is open") as tries:
+    async with until("the door is open") as tries:
         async for _ in tries:
             if (await told(rookery, "explain", str(asked)))[0] == 0:
                 break
     (rookery.folder / "policies" / "banned.txt").write_text(f"{stranger.npub}\n")
     (rookery.folder / "policies" / "30-bans.toml").write_text('[bans]\nfiles = ["banned.txt"]\n')
     rookery.send_signal(signal.SIGHUP)
-    async with until(RELOAD_S, "the key is banned") as tries:
+    async with until("the key is banned") as tries:
         async for _ in tries:
             code, [answer] = await told(rookery, "explain", str(asked))
             if code == 1:
@@ -188,7 +187,7 @@ async def test_a_reload_says_in_the_log_what_it_changed(rookery: Rookery) -> Non
         '[[rule]]\nname = "no reactions"\nmatch = { kinds = [7] }\nwrite = ["nobody"]\n'
         "[limits]\nmax_event_tags = 9\n"
     )
-    async with until(RELOAD_S, "the log names the rule") as tries:
+    async with until("the log names the rule") as tries:
         async for _ in tries:
             if any("policies reloaded" in line for line in rookery.lines):
                 break
@@ -200,12 +199,12 @@ async def test_the_log_says_that_a_packaged_rule_is_replaced(rookery: Rookery) -
     files = rookery.folder / "policies"
     mine = '[[rule]]\nname = "transcripts"\nmatch = { kinds = [1988] }\nread = ["author"]\n'
     (files / "20-mine.toml").write_text(mine)
-    async with until(RELOAD_S, "the log names the rule") as tries:
+    async with until("the log names the rule") as tries:
         async for _ in tries:
             if any("replaces" in line for line in rookery.lines):
                 break
     (files / "20-mine.toml").write_text(f"# moved\n{mine}[limits]\nmax_event_tags = 9\n")
-    async with until(RELOAD_S, "the files are read again") as tries:
+    async with until("the files are read again") as tries:
         async for _ in tries:
             if any("limits" in line for line in rookery.lines):
                 break
@@ -214,7 +213,7 @@ async def test_the_log_says_that_a_packaged_rule_is_replaced(rookery: Rookery) -
     assert said in line.replace("\\", "")
     await rookery.stop()
     await rookery.start()
-    async with until(RELOAD_S, "the log of the start names it too") as tries:
+    async with until("the log of the start names it too") as tries:
         async for _ in tries:
             if sum("replaces" in line for line in rookery.lines) == 2:
                 break

@@ -16,6 +16,7 @@ from relay.client import Client
 from tests import cast
 from tests.e2e.rookery import Rookery, outputs
 from tests.golden import HERE
+from tests.harness.patience import ANSWER_S
 from tests.unit.memory.transcripts.telling import SESSION, line
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.keys import SecretKey
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 GOLDEN = HERE / "memory" / "conversation"
 FILES = sorted(GOLDEN.glob("*.jsonl"))
@@ -153,11 +154,11 @@ async def followed(path: Path) -> AsyncIterator[asyncio.StreamReader]:
         yield process.stdout
     finally:
         process.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(process.wait(), 30) == 130
+        assert await asyncio.wait_for(process.wait(), ANSWER_S) == 130
 
 
 async def next_line(said: asyncio.StreamReader) -> str:
-    return (await asyncio.wait_for(said.readline(), 60)).decode().rstrip()
+    return (await asyncio.wait_for(said.readline(), ANSWER_S)).decode().rstrip()
 
 
 async def test_a_running_session_is_followed_through_restarts_and_a_relay_that_is_away(

@@ -16,13 +16,14 @@ import websockets
 
 from tests import cast
 from tests.e2e.rookery import Rookery, Wire, command, connected, until
+from tests.harness.patience import here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from relay.nostr.event import Event
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 ROWS = 50_000
 MIB = 1 << 20
@@ -112,7 +113,7 @@ async def test_a_client_that_stops_reading_is_closed_and_others_lose_nothing(
         for got in await asyncio.gather(*listening):
             assert got == [event.id for event in events]
 
-        async with until(15, "the relay let go of the slow ones") as tries:
+        async with until("the relay let go of the slow ones") as tries:
             async for _ in tries:
                 seen = await metrics(rookery)
                 if seen["rookery_connections"] == len(good) + 1:
@@ -189,7 +190,7 @@ async def test_a_long_answer_waits_for_its_reader(
             assert len(await other.query({"kinds": [1], "limit": 500})) == 500
             worst = max(worst, time.monotonic() - began)
         assert memory(library) - before < 32 * MIB
-        assert worst < 2
+        assert worst < here(2)
         for wanted in range(ROWS - 1, -1, -1):
             frame = await wire.receive()
             assert frame[:2] == ["EVENT", "all"]

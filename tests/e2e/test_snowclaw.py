@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Session = Callable[..., Coroutine[Any, Any, str]]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "golden/memory/snowclaw.json").read_text("utf-8")
@@ -154,12 +154,12 @@ async def test_an_owner_s_note_by_the_agent_s_key_and_by_the_owner_s_own(
 
             policy = rookery.folder / "policies/50-notes.toml"
             policy.write_text("[memory]\nowner_annotations = true\n")
-            async with until(10, "the owner may write") as tries:
+            async with until("the owner may write") as tries:
                 async for _ in tries:
                     code, _, _ = await outputs(*args, "by the owner")
                     if code == 0:
                         break
-            async with until(10, "the agent knows both") as tries:
+            async with until("the agent knows both") as tries:
                 async for _ in tries:
                     memory = claw.user(cast.alice.npub)
                     if memory is not None and len(memory.owner_notes) == 2:
@@ -199,7 +199,7 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
                 "respond_mode=all",
                 "context_history=1",
             )
-            async with until(10, "the configuration is there") as tries:
+            async with until("the configuration is there") as tries:
                 async for _ in tries:
                     if claw.respond_mode("tea") == "all":
                         break
@@ -213,7 +213,7 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
             claw.note_user(alice.npub, "asks a lot")
             await claw.flush()
             await rookery.stop(signal.SIGKILL)
-            async with until(10, "it knows that the relay is away") as tries:
+            async with until("it knows that the relay is away") as tries:
                 async for _ in tries:
                     if not claw.is_online:
                         break
@@ -221,7 +221,7 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
             (written,) = await claw.flush()
             assert written.outcome is Outcome.QUEUED
             await restart(rookery)
-            async with until(20, "what waited is stored") as tries:
+            async with until("what waited is stored") as tries:
                 async for _ in tries:
                     if await claw.waiting() == 0 and claw.is_online:
                         break

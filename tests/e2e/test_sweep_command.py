@@ -96,7 +96,7 @@ async def test_a_running_relay_sweeps_when_it_is_asked_and_by_itself(tmp_path: P
             assert npub(cast.robot.pubkey) in text
         await rookery.stop()
         await rookery.start()
-        async with connected(rookery.url) as wire, until(20, "the relay swept") as tries:
+        async with connected(rookery.url) as wire, until("the relay swept") as tries:
             async for _ in tries:
                 if not await wire.query({"kinds": [1]}):
                     break

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from tests.unit.client.fake_relay import Visitor
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 def notes(count: int) -> list[Event]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from tests.e2e.rookery import Wire
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 ROBOT, ROVER = cast.robot, cast.rover
 """An assistant that remembers by Aman; one that lives in groups, by Snowclaw."""
@@ -121,7 +121,7 @@ async def test_two_agents_remember_and_nobody_hears_what_is_not_theirs(
             async with agents(rookery.url, tmp_path) as (aman, claw):
                 await write_memory(aman, claw)
                 await talk(rookery.url)
-                async with until(20, "rover has heard both groups") as tries:
+                async with until("rover has heard both groups") as tries:
                     async for _ in tries:
                         if claw.history("tea") and claw.history("coffee"):
                             break
@@ -131,7 +131,7 @@ async def test_two_agents_remember_and_nobody_hears_what_is_not_theirs(
 
                 terminal.tells("kill -9 of the relay; the agents go on, and end without it.")
                 await rookery.stop(signal.SIGKILL)
-                async with until(20, "both know that it is away") as tries:
+                async with until("both know that it is away") as tries:
                     async for _ in tries:
                         if not (aman.is_online or claw.is_online):
                             break
@@ -148,7 +148,7 @@ async def test_two_agents_remember_and_nobody_hears_what_is_not_theirs(
         await rookery.start("--port", rookery.url.rsplit(":", 1)[1].rstrip("/"))
         terminal.tells("The relay is back, the agents too, with their caches deleted.")
         async with agents(rookery.url, tmp_path) as (aman, claw):
-            async with until(20, "nothing waits any more") as tries:
+            async with until("nothing waits any more") as tries:
                 async for _ in tries:
                     if await aman.waiting() + await claw.waiting() == 0:
                         break

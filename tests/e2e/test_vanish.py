@@ -49,7 +49,6 @@ async def life_of(wire: Wire, now: int) -> list[Event]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_who_vanished_is_not_back_after_a_kill(tmp_path: Path) -> None:
     """N62-01…08, contract §9."""
     owner, robot, now = cast.owner, cast.robot, int(time.time())

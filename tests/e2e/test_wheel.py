@@ -10,6 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from relay import __version__
+from tests.harness.patience import PROGRAM_S
 
 ROOT = Path(__file__).parents[2]
 COMMAND = "import sys; sys.path.insert(0, sys.argv.pop(1)); import rookery_launcher as r; r.main()"
@@ -18,7 +19,7 @@ COMMAND = "import sys; sys.path.insert(0, sys.argv.pop(1)); import rookery_launc
 @pytest.mark.slow
 def test_the_command_of_an_installed_package_starts_and_has_its_files(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PROGRAM_S)
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     with ZipFile(wheel) as archive:
@@ -31,7 +32,7 @@ def test_the_command_of_an_installed_package_starts_and_has_its_files(tmp_path: 
             capture_output=True,
             text=True,
             check=False,
-            timeout=50,
+            timeout=PROGRAM_S,
         )
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout

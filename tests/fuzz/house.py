@@ -21,6 +21,7 @@ from relay.server.connection import Connection
 from tests import cast
 from tests.fuzz.ledger import Ledger, Marker, message_of
 from tests.fuzz.thrown import Frame, Thrown, now, ok_reply, setting
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,6 @@ max_filters = 3
 [storage]
 synchronous = "NORMAL"
 """
-PATIENCE_S = 20
 """An answer that takes longer counts as a hang."""
 
 
@@ -161,7 +161,7 @@ class Visit:
     async def _until(self, is_enough: Any) -> list[list[Any]]:
         heard = self._memory.heard
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(ANSWER_S):
                 while not is_enough(heard):
                     assert not self._serving.done(), self._serving
                     self._memory.came.clear()

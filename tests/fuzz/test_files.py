@@ -23,8 +23,9 @@ from relay.errors import ConfigFaults
 from relay.server.control import ControlServer
 from relay.verdict import Origin
 from tests.fuzz.effort import share
-from tests.fuzz.house import PATIENCE_S, SETTINGS, House
+from tests.fuzz.house import SETTINGS, House
 from tests.fuzz.thrown import NOTES, bent_events, events, frames, json_values, now, weighed
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -330,7 +331,7 @@ def test_the_control_socket_answers_or_says_why_not(tally: Tally, tmp_path: Path
     async def ask(requests: list[bytes]) -> bytes:
         reader, writer = await asyncio.open_unix_connection(path)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(ANSWER_S):
                 writer.writelines(requests)
                 writer.write_eof()
                 return await reader.read()

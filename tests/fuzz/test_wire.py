@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from tests import cast
 from tests.e2e.rookery import Rookery
 from tests.fuzz.effort import share
-from tests.fuzz.house import PATIENCE_S
 from tests.fuzz.ledger import Ledger, Marker, message_of
 from tests.fuzz.thrown import (
     Frame,
@@ -31,6 +30,7 @@ from tests.fuzz.thrown import (
     thrown,
     weighed,
 )
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ class Caller:
         return None
 
     async def _hears(self) -> list[Any]:
-        text = await asyncio.wait_for(self._socket.recv(decode=False), PATIENCE_S)
+        text = await asyncio.wait_for(self._socket.recv(decode=False), ANSWER_S)
         return message_of(text)
 
     async def leave(self) -> None:
@@ -272,7 +272,7 @@ def test_every_http_request_gets_its_answer(tally: Tally, tmp_path: Path) -> Non
     async def ask(port: int, request: bytes, *, is_whole: bool) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(ANSWER_S):
                 writer.write(request)
                 await writer.drain()
                 return await reader.readline() if is_whole else b""

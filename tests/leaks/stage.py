@@ -126,7 +126,7 @@ class LeakStage:
     async def end(self) -> None:
         """What the table says of the end: one key is banned, and time passes."""
         await self.call("banpubkey", cast.person("banned").pubkey)
-        async with until(30, "what expires has expired") as tries:
+        async with until("what expires has expired") as tries:
             async for _ in tries:
                 if time.time() > self.expires:
                     return

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.leaks.roads import Question
     from tests.leaks.stage import Frames
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 VERBS: Final = ("REQ", "COUNT", "NEG-OPEN")
 NAMES: Final = sorted(VIEWERS)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.e2e.rookery import Wire
     from tests.leaks.roads import Filters
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 UNKNOWN_ID = "a" * 64
 

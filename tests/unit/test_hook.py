@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.hook import LOCK, SOCKET, Heard, tell_keeper, words
+from tests.harness.patience import ANSWER_S, PROGRAM_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,7 +75,7 @@ def keeper(home: Path, *answers: bytes) -> Iterator[list[bytes]]:
         for each in answers:
             hook, _ = listener.accept()
             with hook:
-                hook.settimeout(20)
+                hook.settimeout(ANSWER_S)
                 said = b""
                 while part := hook.recv(65_536):
                     said += part
@@ -82,7 +83,7 @@ def keeper(home: Path, *answers: bytes) -> Iterator[list[bytes]]:
                 hook.sendall(each)
 
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.settimeout(20)
+        listener.settimeout(ANSWER_S)
         listener.bind(str(home / SOCKET))
         listener.listen()
         thread = threading.Thread(target=answer)
@@ -94,7 +95,7 @@ def keeper(home: Path, *answers: bytes) -> Iterator[list[bytes]]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + ANSWER_S
     while not holds():
         assert time.monotonic() < ends
         time.sleep(0.01)
@@ -117,7 +118,7 @@ def test_a_keeper_is_told_all_and_what_it_answers_is_printed(
 def test_while_another_hook_starts_a_keeper_it_is_waited_for(
     home: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.hook.ANSWER_S", 20.0)
+    monkeypatch.setattr("relay.hook.ANSWER_S", ANSWER_S)
     with locked(home), keeper(home, b"", b"-", b"+done") as asked:
         assert tell_keeper(["Stop"])
     assert capsysbinary.readouterr().out == b"done"
@@ -161,7 +162,7 @@ def test_of_many_that_find_no_keeper_one_starts_it_and_hands_on_the_lock(home: P
         for _ in range(12)
     ]
     for hook in hooks:
-        hook.communicate(SAID, timeout=60)
+        hook.communicate(SAID, timeout=PROGRAM_S)
     assert [hook.returncode for hook in hooks] == [0] * 12
     assert is_locked(home)
     assert (home / SOCKET).with_name(LOCK).read_text() == ""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.harness.patience import ANSWER_S, PROGRAM_S
+
 pytest.importorskip("mcp")
 
 from mcp import Client as McpClient
@@ -392,7 +394,7 @@ async def test_a_relay_that_is_away_is_remarked_on_and_waited_for_once(
         assert await fresh.remark() == remark
         assert await fresh.remark() == remark
         look.may_end.clear()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(ANSWER_S):
             assert await fresh.after_a_write() == (
                 "ws://relay has not answered yet; this is what the local cache has"
             )
@@ -562,7 +564,7 @@ def test_without_the_extra_it_says_how_to_install_it(tmp_path: Path) -> None:
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PROGRAM_S,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -12,7 +12,7 @@ poolsUse(WebSocket)
 export const { urls, keys } = JSON.parse(readFileSync(0, 'utf8'))
 export const [url] = urls
 export const now = Math.floor(Date.now() / 1000)
-const PATIENCE = 20_000
+const PATIENCE = 90_000
 
 export class Person {
   constructor(name) {

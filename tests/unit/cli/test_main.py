@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import relay
+from tests.harness.patience import PROGRAM_S
 
 SOURCE = Path(relay.__file__).parent.parent
 START = """
@@ -55,7 +56,7 @@ def started(*path: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-I", "-c", START, str(SOURCE), *map(str, path)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PROGRAM_S,
         check=False,
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,7 @@ from relay.memory.anamnesis.checks import content_hash
 from relay.nostr.filters import Filter
 from relay.verdict import Origin
 from tests.cast import alice, bob, owner, robot, stranger
+from tests.harness.clock import now
 from tests.unit.memory.anamnesis.making import told as told_by
 from tests.unit.policies.folders import written
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-NOW = int(time.time())
-FOUNDED = owner.sign(9007, [["h", "tea"]], "", NOW - 90)
-INVITED = owner.sign(9000, [["h", "tea"], ["p", alice.pubkey]], "", NOW - 80)
-SAID = alice.sign(9, [["h", "tea"]], "hello", NOW - 70)
-NOTE = alice.sign(1, [], "a note", NOW - 60)
+LAST_YEAR = 1_750_000_000
+FOUNDED = owner.sign(9007, [["h", "tea"]], "", LAST_YEAR)
+INVITED = owner.sign(9000, [["h", "tea"], ["p", alice.pubkey]], "", LAST_YEAR + 10)
+SAID = alice.sign(9, [["h", "tea"]], "hello", LAST_YEAR + 20)
+NOTE = alice.sign(1, [], "a note", LAST_YEAR + 30)
 
 
 @pytest.fixture(scope="module")
@@ -188,10 +188,10 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_explain_knows_who_is_in_a_group(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = saved(tmp_path, as_values(alice.sign(9, [["h", "tea"]], "hi", NOW)))
+    mine = saved(tmp_path, as_values(alice.sign(9, [["h", "tea"]], "hi", now())))
     code, told = answer(capsys, "explain", mine, "--data", str(home))
     assert (code, told["ok"], told["message"], told["store"]) == (0, True, "", True)
-    theirs = saved(tmp_path, as_values(robot.sign(9, [["h", "tea"]], "hi", NOW)))
+    theirs = saved(tmp_path, as_values(robot.sign(9, [["h", "tea"]], "hi", now())))
     code, told = answer(capsys, "explain", theirs, "--data", str(home))
     assert (code, told["ok"]) == (1, False)
     assert told["message"].startswith("restricted: ")
@@ -210,7 +210,7 @@ def test_explain_gives_the_answer_to_what_is_stored_already(
 def test_explain_says_when_the_form_is_wrong_before_rules_are_asked(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = saved(tmp_path, as_values(alice.sign(9, [["h", "tea"], ["h", "den"]], "hi", NOW)))
+    path = saved(tmp_path, as_values(alice.sign(9, [["h", "tea"], ["h", "den"]], "hi", now())))
     code, told = answer(capsys, "explain", path, "--data", str(home))
     assert (code, told["ok"], told["message"]) == (1, False, "invalid: one h tag only")
     assert run(["policy", "explain", path, "--data", str(home)]) == 1
@@ -221,15 +221,15 @@ def test_explain_changes_nothing(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = asyncio.run(_held(home))
-    ending = saved(tmp_path, as_values(owner.sign(9008, [["h", "tea"]], "", NOW)))
+    ending = saved(tmp_path, as_values(owner.sign(9008, [["h", "tea"]], "", now())))
     for _ in range(2):
         code, _ = answer(capsys, "explain", ending, "--data", str(home))
         assert code == 0
-    vanishing = owner.sign(62, [["relay", "ALL_RELAYS"]], "", NOW)
+    vanishing = owner.sign(62, [["relay", "ALL_RELAYS"]], "", now())
     asked = saved(tmp_path, as_values(vanishing))
     assert answer(capsys, "explain", asked, "--data", str(home))[0] == 0
     assert asyncio.run(_held(home)) == before
-    mine = saved(tmp_path, as_values(alice.sign(9, [["h", "tea"]], "still", NOW)))
+    mine = saved(tmp_path, as_values(alice.sign(9, [["h", "tea"]], "still", now())))
     assert answer(capsys, "explain", mine, "--data", str(home))[0] == 0
 
 
@@ -257,7 +257,7 @@ def test_explain_says_when_there_is_no_store(
 ) -> None:
     files = tmp_path / "files"
     files.mkdir()
-    path = saved(tmp_path, as_values(alice.sign(1, [], "hi", NOW)))
+    path = saved(tmp_path, as_values(alice.sign(1, [], "hi", now())))
     assert run(["policy", "explain", path, "--data", str(files)]) == 1
     assert "note: no store here: groups, bans" in capsys.readouterr().out
     assert run(["policy", "explain", path, "--data", str(home)]) == 0
@@ -282,8 +282,8 @@ def test_explain_follows_an_event_to_what_it_points_to(
         path = saved(tmp_path, found)
         if number == 0:
             robots = [["h", "tea"], ["p", robot.pubkey]]
-            came, left = (owner.sign(kind, robots, "", NOW - 9) for kind in (9000, 9001))
-            entry = told_by(robot, text, at=NOW - 9, group="tea")
+            came, left = (owner.sign(kind, robots, "", now() - 9) for kind in (9000, 9001))
+            entry = told_by(robot, text, at=now() - 9, group="tea")
             asyncio.run(_stored(home, [came, entry, left]))
         for reader, readable in ((alice.npub, number == 0), (bob.npub, False), ("owner", True)):
             code, told = answer(capsys, "explain", "--read", reader, path, "--data", str(home))
@@ -307,7 +307,7 @@ def test_show_says_where_a_target_leads(home: Path, capsys: pytest.CaptureFixtur
 def test_policies_beside_those_in_use_are_judged_by_themselves(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = saved(tmp_path, as_values(stranger.sign(1, [], "hi", NOW)))
+    path = saved(tmp_path, as_values(stranger.sign(1, [], "hi", now())))
     other = home / "tried"
     other.mkdir()
     written(other, a='[[rule]]\nname = "known people write"\nenabled = false\n')
@@ -352,7 +352,7 @@ def test_a_draft_that_is_none_is_told_by_its_field(
 def test_explain_takes_logins_for_protected_events(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = saved(tmp_path, as_values(alice.sign(1, [["-"]], "hi", NOW)))
+    path = saved(tmp_path, as_values(alice.sign(1, [["-"]], "hi", now())))
     asked = ("explain", path, "--data", str(home))
     assert answer(capsys, *asked)[0] == 0
     code, told = answer(capsys, *asked, "--as", "nobody")

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,15 +17,17 @@ from relay.cli.policy.log import refusal_text
 from relay.observe import Refusal
 from relay.verdict import Origin
 from tests.cast import alice, bob, owner, robot
+from tests.harness.clock import now
 from tests.unit.policies import readme
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from relay.nostr.event import Event
+
 TOOLS = readme.section("Tools")
 _BLOCK = re.compile(r"^    \$ (rookery policy .+)\n((?:(?:    .*)?\n)*)", re.MULTILINE)
 EXAMPLES: list[tuple[str, str]] = _BLOCK.findall(TOOLS)
-NOW = int(time.time())
 DAY = 86_400
 
 FILES = {
@@ -55,35 +56,36 @@ NEW = (
     'read = ["owner", "agent", "member", "author"]\n\n'
     '[[retention]]\nname = "chats of a month"\nmatch = { kinds = [9] }\ndays = 30\n'
 )
-CHAT = alice.sign(9, [["h", "tea"]], "long ago", NOW - 40 * DAY)
-HISTORY = [
-    owner.sign(9007, [["h", "tea"]], "", NOW - 60 * DAY),
-    owner.sign(9000, [["h", "tea"], ["p", alice.pubkey]], "", NOW - 60 * DAY),
-    CHAT,
-    alice.sign(9, [["h", "tea"]], "longer ago", NOW - 41 * DAY),
-    alice.sign(1, [], "a note that is rather long", NOW),
-    alice.sign(0, [], "{}", NOW),
-]
 
 
 def prepared(folder: Path) -> None:
     data = folder / "data"
     assert run(["init", str(data), "--owner", owner.npub, "--agent", robot.npub]) == 0
-    asyncio.run(_stored(data))
+    at = now()
+    chat = alice.sign(9, [["h", "tea"]], "long ago", at - 40 * DAY)
+    history = [
+        owner.sign(9007, [["h", "tea"]], "", at - 60 * DAY),
+        owner.sign(9000, [["h", "tea"], ["p", alice.pubkey]], "", at - 60 * DAY),
+        chat,
+        alice.sign(9, [["h", "tea"]], "longer ago", at - 41 * DAY),
+        alice.sign(1, [], "a note that is rather long", at),
+        alice.sign(0, [], "{}", at),
+    ]
+    asyncio.run(_store(data, history))
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     shutil.copytree(data / "policies", folder / "new")
     (folder / "new" / "40-new.toml").write_text(NEW)
-    article = alice.sign(30023, [["d", "x"]], "by a member", NOW)
-    for name, event in (("article.json", article), ("chat.json", CHAT)):
+    article = alice.sign(30023, [["d", "x"]], "by a member", at)
+    for name, event in (("article.json", article), ("chat.json", chat)):
         (folder / name).write_bytes(event.raw)
 
 
-async def _stored(data: Path) -> None:
+async def _store(data: Path, history: list[Event]) -> None:
     async with open_folder(data) as opened:
-        answers = await opened.submit(HISTORY, Origin.TRUSTED_IMPORT)
-        assert answers == [(True, "")] * len(HISTORY)
+        answers = await opened.submit(history, Origin.TRUSTED_IMPORT)
+        assert answers == [(True, "")] * len(history)
 
 
 def pattern(text: str) -> str:

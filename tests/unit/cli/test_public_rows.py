@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 from relay.cli import run
@@ -13,13 +12,13 @@ from relay.nostr.filters import Filter
 from relay.server.control import Rows
 from relay.verdict import Origin
 from tests.cast import owner
+from tests.harness.clock import now
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
 
-NOW = int(time.time())
 RULE = (
     '[[rule]]\nname = "like their notes"\nmatch = { kinds = [1111] }\nread = ["target"]\n'
     'target = { kinds = [1], tag = "r" }\n'
@@ -30,11 +29,12 @@ def test_what_points_to_a_public_row_is_public(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     assert run(["init", str(folder), "--owner", owner.npub]) == 0
     (folder / "policies" / "20-own.toml").write_text(RULE)
+    at = now()
     events = [
-        owner.sign(9007, [["h", "tea"]], "", NOW - 50),
-        owner.sign(1, [["r", "open"]], "said to all", NOW - 40),
-        owner.sign(1, [["r", "shut"], ["h", "tea"]], "said in the group", NOW - 30),
-        *[owner.sign(1111, [["r", about]], about, NOW - 20) for about in ("open", "shut", "none")],
+        owner.sign(9007, [["h", "tea"]], "", at - 50),
+        owner.sign(1, [["r", "open"]], "said to all", at - 40),
+        owner.sign(1, [["r", "shut"], ["h", "tea"]], "said in the group", at - 30),
+        *[owner.sign(1111, [["r", about]], about, at - 20) for about in ("open", "shut", "none")],
     ]
     assert asyncio.run(_public(folder, events)) == ["said to all", "open"]
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.client import Pace
+from tests.harness.patience import ANSWER_S
 from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PACE = Pace(deadline_s=20, challenge_s=0.05, first_wait_s=0.01, longest_wait_s=0.02)
+PACE = Pace(deadline_s=ANSWER_S, challenge_s=0.05, first_wait_s=0.01, longest_wait_s=0.02)
 
 
 @pytest.fixture

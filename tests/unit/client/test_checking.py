@@ -14,6 +14,7 @@ from relay.client.checking import Checking
 from relay.nostr.event import Event
 from relay.nostr.keys import are_signed
 from tests.cast import alice, bob
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,7 +61,7 @@ async def checking_a_lot(*, pause_s: float = 60) -> AsyncIterator[Checking]:
 
 
 async def until_processes(checking: Checking) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(ANSWER_S):
         while not checking.pids:
             verdicts = await asyncio.gather(*(checking.begin(GOOD) for _ in range(BATCHES)))
             assert all(map(all, verdicts))
@@ -129,7 +130,7 @@ async def test_a_client_that_closes_gets_the_verdicts_it_asked_for() -> None:
 async def test_processes_end_when_nothing_came_for_a_while_and_start_again() -> None:
     async with checking_a_lot(pause_s=0.2) as checking:
         pids = checking.pids
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(ANSWER_S):
             while any(map(is_there, pids)):  # noqa: ASYNC110  processes ring no bell
                 await asyncio.sleep(0.01)
         assert checking.pids == []

@@ -24,6 +24,7 @@ from relay.client import (
 from relay.errors import Invalid, Unsupported, UserError
 from relay.nostr.filters import Filter
 from tests.cast import alice, bob
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -566,7 +567,7 @@ async def test_no_relay_at_the_url_is_told_at_once_and_in_words(
 
 async def test_a_patient_client_waits_for_its_relay_to_start(fake: FakeRelay) -> None:
     await fake.stop()
-    patient = Pace(patience_s=20, challenge_s=0.05, first_wait_s=0.01, longest_wait_s=0.02)
+    patient = Pace(patience_s=ANSWER_S, challenge_s=0.05, first_wait_s=0.01, longest_wait_s=0.02)
 
     async def connected() -> None:
         async with Client(fake.url, alice, pace=patient) as relay:

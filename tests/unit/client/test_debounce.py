@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from relay.client.debounce import Debounce
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ class Work:
         self.done.set()
 
     async def finished(self) -> None:
-        await asyncio.wait_for(self.done.wait(), 10)
+        await asyncio.wait_for(self.done.wait(), ANSWER_S)
         self.done.clear()
 
 
@@ -96,5 +97,5 @@ async def test_without_a_clock_it_is_that_of_the_loop() -> None:
     due = Debounce(work, 0.0)
     due.start()
     due.soon()
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), ANSWER_S)
     await due.stop()

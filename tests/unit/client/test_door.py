@@ -9,6 +9,7 @@ import pytest
 
 import relay.client
 import relay.client.nmem
+from tests.harness.patience import PROGRAM_S
 
 
 @pytest.mark.parametrize("door", [relay.client, relay.client.nmem], ids=lambda door: door.__name__)
@@ -24,6 +25,6 @@ def test_every_name_on_the_door_is_there_and_no_other(door: object) -> None:
 def test_what_records_a_hook_imports_nothing_of_the_network() -> None:
     asked = "import relay.client.nmem.recording, sys; print('aiohttp' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=PROGRAM_S
     )
     assert done.stdout == "False\n"

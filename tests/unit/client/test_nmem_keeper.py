@@ -21,6 +21,7 @@ from relay.client.settings import FILE
 from relay.errors import UserError
 from relay.hook import LOCK, SOCKET, words
 from tests.cast import robot
+from tests.harness.patience import ANSWER_S
 from tests.unit.client.nmem_cache import NOW
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ async def test_who_has_other_settings_is_told_so_and_it_ends(
     said[position] = word
     async with kept(home) as task:
         assert await asked(home, *said) == b"-"
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, ANSWER_S)
     assert not (home / SOCKET).exists()
 
 
@@ -140,7 +141,7 @@ async def test_a_cache_that_can_be_used_again_is_used_from_the_next_hook_on(home
 async def test_who_says_less_than_it_should_is_another_version(home: Path, number: int) -> None:
     async with kept(home) as task:
         assert await asked(home, *[*words("Stop", SOON), PROMPT][:number]) == b"-"
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, ANSWER_S)
 
 
 async def test_what_was_begun_before_it_ends_is_recorded(home: Path) -> None:
@@ -156,9 +157,9 @@ async def test_what_was_begun_before_it_ends_is_recorded(home: Path) -> None:
             await asyncio.sleep(0.01)
         assert not task.done()
         os.close(await asyncio.to_thread(os.open, transcript, os.O_WRONLY))
-        assert await asyncio.wait_for(reader.read(), 20) == b"+"
+        assert await asyncio.wait_for(reader.read(), ANSWER_S) == b"+"
         writer.close()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, ANSWER_S)
     assert prompts(home) == [SOON]
 
 
@@ -170,7 +171,7 @@ async def test_who_never_ends_what_it_says_is_not_waited_for(
         reader, writer = await asyncio.open_unix_connection(home / SOCKET)
         writer.write(b"half of")
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 20) == b""
+            assert await asyncio.wait_for(reader.read(), ANSWER_S) == b""
         writer.close()
         assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
 
@@ -180,12 +181,12 @@ async def test_it_ends_when_client_toml_changes(home: Path) -> None:
         (home / FILE).parent.mkdir(parents=True)
         (home / FILE).write_text("[nmem]\n")
         assert await asked(home, *words("Stop", SOON), PROMPT) == b"-"
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, ANSWER_S)
 
 
 async def test_there_is_only_one_and_its_socket_is_its_owners(home: Path) -> None:
     async with kept(home):
-        await asyncio.wait_for(keep(home), 20)
+        await asyncio.wait_for(keep(home), ANSWER_S)
         assert stat.S_IMODE((home / SOCKET).stat().st_mode) == 0o600
         assert (home / SOCKET).with_name(LOCK).read_text() == f"{os.getpid()}\n"
         assert await asked(home, *words("Stop", SOON), PROMPT) == b"+"
@@ -213,7 +214,7 @@ async def test_the_lock_of_the_hook_that_started_it_becomes_its_own(home: Path) 
 async def test_with_a_lock_that_is_not_ours_it_ends_at_once(home: Path) -> None:
     lock = locked(home)
     another = os.open((home / SOCKET).with_name(LOCK), os.O_RDWR)
-    await asyncio.wait_for(keep(home, lock=another), 20)
+    await asyncio.wait_for(keep(home, lock=another), ANSWER_S)
     os.close(lock)
 
 
@@ -245,7 +246,7 @@ async def test_what_a_hook_said_that_waits_no_longer_is_left_to_it(home: Path) -
 
 async def test_without_work_it_ends(home: Path) -> None:
     async with kept(home, idle_s=0.2) as task:
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, ANSWER_S)
     assert not (home / SOCKET).exists()
 
 

@@ -20,6 +20,7 @@ from relay.memory.snowclaw.users import UserMemory
 from relay.nostr.event import event_from
 from relay.nostr.nip44 import conversation_key
 from tests.cast import alice, bob, owner, robot, rover
+from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import PACE
 from tests.unit.client.test_debounce import Clock
 
@@ -80,7 +81,7 @@ def stored(fake: FakeRelay, d: str) -> list[dict[str, Any]]:
 
 async def until(condition: Callable[[], object]) -> None:
     """What a client does with a frame it does a moment after the relay sent it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(ANSWER_S):
         while not condition():  # noqa: ASYNC110  nothing rings when it is so
             await asyncio.sleep(0)
 
@@ -174,7 +175,7 @@ async def test_messages_come_to_their_reader_after_they_were_seen(fake: FakeRela
         reading = asyncio.ensure_future(anext(messages))
         await asyncio.sleep(0)
         await fake.publish(said("hello"))
-        message = await asyncio.wait_for(reading, 10)
+        message = await asyncio.wait_for(reading, ANSWER_S)
         assert message.content == "hello"
         (kept,) = claw.history("tea")
         assert (kept.sender, kept.content) == ("alice", "hello")
@@ -205,7 +206,7 @@ async def test_a_relay_that_will_not_have_it_is_an_error_for_the_reader(fake: Fa
         await visitor.say("CLOSED", chat, "restricted: not a member")
         assert claw.failure is None
         with pytest.raises(QueryClosed, match="not a member"):
-            await asyncio.wait_for(reading, 10)
+            await asyncio.wait_for(reading, ANSWER_S)
         assert isinstance(claw.failure, QueryClosed)
 
 
@@ -222,7 +223,7 @@ async def test_start_says_what_the_relay_says(fake: FakeRelay) -> None:
         await claw.start()
         messages = claw.messages()
         with pytest.raises(QueryClosed, match="not here"):
-            await asyncio.wait_for(anext(messages), 10)
+            await asyncio.wait_for(anext(messages), ANSWER_S)
     assert asked(fake)[-1]["#h"] == ["tea"]
 
 

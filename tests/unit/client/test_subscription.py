@@ -11,6 +11,7 @@ from relay.client import Client, ClientClosed, Pace, QueryClosed, Subscription, 
 from relay.client import subscription as subscription_module
 from relay.client.errors import AnswerTooLong
 from tests.cast import alice, bob
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
@@ -29,7 +30,7 @@ def client_of(fake: FakeRelay, pace: Pace) -> Client:
 
 
 async def texts(events: Subscription, count: int) -> list[str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(ANSWER_S):
         return [(await anext(events)).content for _ in range(count)]
 
 

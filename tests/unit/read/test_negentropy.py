@@ -21,6 +21,7 @@ from relay.read.outbox import Outbox, Turn
 from relay.state import RelayState
 from tests.cast import admin, alice, bob, owner
 from tests.contract.writing import unsigned, write
+from tests.harness.patience import ANSWER_S
 from tests.harness.reference_store import ReferenceStore
 from tests.unit.policies.folders import loaded
 
@@ -96,7 +97,7 @@ class Client:
         self.outbox.flush()
 
     async def hears(self) -> list[Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(ANSWER_S):
             while not self.said:
                 await asyncio.sleep(0)
                 self.outbox.flush()

@@ -32,6 +32,7 @@ from relay.server.app import Server
 from relay.state import RelayState
 from relay.write.ingest import Ingest
 from tests.cast import alice, owner, person, robot
+from tests.harness.patience import ANSWER_S
 from tests.harness.reference_store import ReferenceStore
 from tests.unit.policies.folders import loaded, written
 
@@ -127,7 +128,7 @@ class Visit:
 
     async def hears(self) -> list[Any]:
         """The next frame; `["closed", code]` at the end."""
-        message = await self.socket.receive(timeout=10)
+        message = await self.socket.receive(timeout=ANSWER_S)
         if message.type is not WSMsgType.TEXT:
             return ["closed", self.socket.close_code]
         return orjson.loads(message.data)
@@ -229,7 +230,10 @@ async def serving(
                 ingest,
                 Server(services, host, 0) as server,
             ):
-                yield Relay(server, disk, state, fanout, ingest, metrics, readiness, browser)
+                try:
+                    yield Relay(server, disk, state, fanout, ingest, metrics, readiness, browser)
+                finally:
+                    disk.may_commit.set()  # the relay commits what it has before it stops
 
 
 NOTE = alice.sign(1, [], "tea is ready", NOW)

@@ -26,6 +26,7 @@ from relay.server.control import (
 )
 from relay.verdict import Facts, Origin, RecordFacts, Who
 from tests.cast import alice, bob
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -434,7 +435,7 @@ async def test_a_command_that_leaves_ends_its_scan(folder: FakeFolder, path: Pat
         async with talking(path) as (reader, writer):
             writer.write(b'{"do":"events","filter":{}}\n')
             await line(reader)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(ANSWER_S):
             await folder.is_left.wait()
     assert folder.given < 50
 
@@ -514,7 +515,7 @@ async def test_a_batch_that_is_being_committed_is_answered_before_the_relay_stop
 async def test_a_command_without_a_request_does_not_hold_the_relay_up(
     folder: FakeFolder, path: Path
 ) -> None:
-    async with asyncio.timeout(2), contextlib.AsyncExitStack() as stack:
+    async with asyncio.timeout(ANSWER_S), contextlib.AsyncExitStack() as stack:
         async with ControlServer(path, folder):
             reader, writer = await stack.enter_async_context(talking(path))
             writer.write(b'{"do":"head"}\n')

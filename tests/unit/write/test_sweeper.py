@@ -11,6 +11,7 @@ import pytest
 from relay.observe import Metrics
 from relay.write.sweeper import Sweep
 from tests.cast import admin, alice, owner, robot
+from tests.harness.patience import ANSWER_S
 from tests.unit.home import DUPLICATE, NOON, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ async def test_it_sweeps_by_itself_soon_and_again(home: Home) -> None:
     first = await home.do(owner, 1, until(10))
     home.now = NOON + 10
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(ANSWER_S),
         Sweep(
             home.store,
             home.state,

@@ -27,13 +27,13 @@ ARRIVAL = Arrival(NOON, Origin.WIRE, frozenset(), ip_address("10.1.2.3"))
 SILENT = "error: a plug-in of this relay does not answer, try again later"
 
 
-def process(behaviour: str, deadline_ms: int = 500, name: str = "sifter") -> Plugin:
+def process(behaviour: str, deadline_ms: int = 60_000, name: str = "sifter") -> Plugin:
     """A process that behaves so; see sifter.py."""
     command = Command((sys.executable, str(SIFTER), behaviour), str(SIFTER.parent), ())
     return Plugin(Place(name, "a.toml", 1), name, command, deadline_ms)
 
 
-def function(rule: Rule, deadline_ms: int = 500, name: str = "rule") -> Plugin:
+def function(rule: Rule, deadline_ms: int = 60_000, name: str = "rule") -> Plugin:
     return Plugin(Place(name, "a.toml", 1), name, Entry("a:b", rule), deadline_ms)
 
 

@@ -13,6 +13,7 @@ import pytest
 from policies.plugins import Chain, objection
 from relay.errors import Prefix
 from relay.verdict import Arrival, Origin, Reject
+from tests.harness.patience import ANSWER_S
 from tests.unit.policies.plugins.stage import ARRIVAL, SILENT, function, note, said
 
 if TYPE_CHECKING:
@@ -146,9 +147,9 @@ async def test_an_async_function_that_is_late_is_given_up_and_the_others_are_not
             raise
         return None
 
-    async with Chain([function(rule, 50)]) as chain:
+    async with Chain([function(rule, 500)]) as chain:
         assert await said(chain, "a", "bad", "b") == ["", SILENT, ""]
-        await asyncio.wait_for(given_up.wait(), 1)
+        await asyncio.wait_for(given_up.wait(), ANSWER_S)
 
 
 async def test_calls_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,19 +180,19 @@ async def test_a_plain_function_that_is_late_is_not_asked_again_until_it_is_thro
         if event.content == "bad":
             may_end.wait()
 
-    async with Chain([function(rule, 50)]) as chain:
+    async with Chain([function(rule, 500)]) as chain:
         assert await said(chain, "a", "bad", "b") == ["", SILENT, SILENT]
         assert await said(chain, "c") == [SILENT]
         assert asked == ["a", "bad"]
         may_end.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(ANSWER_S):
             while await said(chain, "d") == [SILENT]:  # noqa: ASYNC110 — a thread is waited for
                 await asyncio.sleep(0)
     assert set(asked) == {"a", "bad", "d"}
 
 
 async def test_the_deadline_is_for_one_event_and_not_for_the_batch() -> None:
-    async with Chain([function(lambda *_: time.sleep(0.04), 150)]) as chain:
+    async with Chain([function(lambda *_: time.sleep(0.15), 700)]) as chain:
         assert await said(chain, *"abcdef") == [""] * 6
 
 
