@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
 FILE: Final = Path(".config/rookery/client.toml")
 """Below the home folder."""
-_KEYS: Final = ("relay", "key_file", "agent_key_file", "data")
+KEYS: Final = ("relay", "key_file", "agent_key_file", "data")
 _TABLES: Final = ("snowclaw", "nmem", "anamnesis")
 """Known here; those that are not checked here are read by those who use them."""
-_SNOWCLAW: Final = (
+SNOWCLAW_KEYS: Final = (
     "respond_mode",
     "context_history",
     "key_style",
@@ -238,9 +238,9 @@ def _fault_in(key: str, value: object) -> str:
     """What is wrong with one entry, or nothing. Values are not repeated: one may be a secret."""
     if key in _TABLES:
         return "" if isinstance(value, dict) else f"{key}: must be a table, [{key}]"
-    if key not in _KEYS:
+    if key not in KEYS:
         what = f"[{key}]" if isinstance(value, dict) else key
-        return f"unknown key {what}; {_nearest(key, (*_KEYS, *_TABLES))}"
+        return f"unknown key {what}; {_nearest(key, (*KEYS, *_TABLES))}"
     if not isinstance(value, str):
         return f"{key}: must be a string"
     if key == "relay" and not _is_relay_url(value):
@@ -256,8 +256,8 @@ def _nearest(key: str, known: tuple[str, ...]) -> str:
 def _snowclaw_faults(table: object) -> Iterator[tuple[str, str]]:
     """(key, what is wrong with it) of [snowclaw]."""
     for key, value in table.items() if isinstance(table, dict) else ():
-        if key not in _SNOWCLAW:
-            yield key, f"unknown key [snowclaw] {key}; {_nearest(key, _SNOWCLAW)}"
+        if key not in SNOWCLAW_KEYS:
+            yield key, f"unknown key [snowclaw] {key}; {_nearest(key, SNOWCLAW_KEYS)}"
         elif key in _CHOICES:
             if value not in _CHOICES[key]:
                 yield key, f"[snowclaw] {key}: must be {' or '.join(_CHOICES[key])}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientFile
 
 _TEXTS: Final = ("author_id", "author_name")
-_KNOWN: Final = (*_TEXTS, "reputation", "households")
+KEYS: Final = (*_TEXTS, "reputation", "households")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ def anamnesis_settings(file: ClientFile, home: Path) -> AnamnesisSettings:
 
 
 def _faults(table: Mapping[str, Any]) -> Iterator[str]:
-    for key in sorted(table.keys() - set(_KNOWN)):
-        near = get_close_matches(key, _KNOWN, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KNOWN)}"
+    for key in sorted(table.keys() - set(KEYS)):
+        near = get_close_matches(key, KEYS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
         yield f"unknown key {key}; {hint}"
     for name in _TEXTS:
         if not isinstance(table.get(name, ""), str):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientFile
 
 _TEXTS: Final = ("db", "key_file", "group", "summary_url", "summary_model", "summary_key_file")
-_KNOWN: Final = (*_TEXTS, "sensitivity", "patterns")
+KEYS: Final = (*_TEXTS, "sensitivity", "patterns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def _path(text: str, home: Path) -> Path:
 
 def _faults(table: Mapping[str, object]) -> Iterator[str]:
     for name, value in table.items():
-        if name not in _KNOWN:
-            near = get_close_matches(name, _KNOWN, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KNOWN)}"
+        if name not in KEYS:
+            near = get_close_matches(name, KEYS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
             yield f"{name}: unknown key; {hint}"
         elif name == "patterns":
             yield from _faulty_patterns(value)

@@ -1,0 +1,234 @@
+"""The documentation is complete and leads nowhere wrong: settings, commands, metrics, links.
+
+The words and keys of policy files: tests/unit/policies/test_readme_words.py.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from relay.cli import rookery
+from relay.access.management import METHODS, SUPPORTED_METHODS
+from relay.client.anamnesis.settings import KEYS as ANAMNESIS_KEYS
+from relay.client.nmem.settings import KEYS as NMEM_KEYS
+from relay.client.settings import KEYS, SNOWCLAW_KEYS
+from relay.config import SETTINGS, Config
+from relay.mcp.tools import TOOLS
+from relay.observe import Metrics
+from relay.server.http import SUPPORTED_NIPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "policies/*.md", "deploy/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+SOURCES = sorted(
+    path
+    for folder in ("relay", "policies")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".sql", ".toml")
+)
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next one of any level."""
+    _, _, rest = text.partition(f"\n{heading}\n")
+    assert rest, heading
+    return re.split(r"^#", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def first_cells(text: str) -> list[str]:
+    """The `code` of the first cell of each table row."""
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+# settings ----------------------------------------------------------------------------------------
+
+
+def test_every_setting_of_rookery_toml_has_a_row_with_its_default() -> None:
+    text = section(OPERATIONS, "## Settings")
+    rows = re.findall(r"^\| `\[(\w+)\] (\w+)` \| (?:`(.*?)`|none) \|", text, re.MULTILINE)
+    documented = {
+        (table, key): tomllib.loads(f"value = {default}")["value"] if default else None
+        for table, key, default in rows
+    }
+    config = Config()
+    assert documented == {
+        (table, key): as_toml(getattr(getattr(config, table), key))
+        for table, keys in SETTINGS.items()
+        for key in keys
+    }
+
+
+def as_toml(value: object) -> object:
+    """A default as tomllib would read it."""
+    match value:
+        case Enum():
+            return value.value
+        case frozenset():
+            return sorted(value)
+        case tuple():
+            return [str(item) for item in value]
+        case _:
+            return value
+
+
+def test_every_setting_of_client_toml_has_a_row() -> None:
+    tables = {
+        "": KEYS,
+        "[snowclaw] ": SNOWCLAW_KEYS,
+        "[nmem] ": NMEM_KEYS,
+        "[anamnesis] ": ANAMNESIS_KEYS,
+    }
+    text = section(OPERATIONS, "### `~/.config/rookery/client.toml`")
+    assert sorted(first_cells(text)) == sorted(
+        f"{table}{key}" for table, keys in tables.items() for key in keys
+    )
+
+
+def test_every_environment_variable_has_a_row() -> None:
+    named = {
+        name
+        for path in SOURCES
+        for name in re.findall(
+            r'environ(?:\.get\(|\[)"([A-Z_]+)"|^\w*VARIABLE: Final = "([A-Z_]+)"',
+            path.read_text("utf-8"),
+            re.MULTILINE,
+        )
+        for name in name
+        if name
+    }
+    assert sorted(first_cells(section(OPERATIONS, "### Environment"))) == sorted(named)
+
+
+# commands ----------------------------------------------------------------------------------------
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The full name of each command that is not hidden."""
+    if command.hidden:
+        return
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield " ".join(("rookery", *path))
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+
+
+def test_every_command_has_a_row() -> None:
+    rows = first_cells(section(OPERATIONS, "## Commands"))
+    documented = [" ".join(re.findall(r"^[a-z0-9 -]+", row)).strip() for row in rows]
+    assert sorted(documented) == sorted(set(commands(rookery)) - HOOK_ITSELF)
+
+
+HOOK_ITSELF = {"rookery hook"}
+"""Called by a coding agent, not by people; docs/memory.md has it."""
+
+
+# metrics, NIPs -----------------------------------------------------------------------------------
+
+
+def test_every_metric_has_a_row() -> None:
+    page = Metrics().page().decode()
+    exposed = {
+        name
+        for name in re.findall(r"^# TYPE (rookery_\w+) \w+$", page, re.MULTILINE)
+        if not name.endswith("_created")
+    }
+    watched = {
+        f"rookery_{name}"
+        for path in SOURCES
+        for name in re.findall(r'metrics\.watch\(\s*"(\w+)"', path.read_text("utf-8"))
+    }
+    assert watched
+    assert sorted(first_cells(section(OPERATIONS, "## Health and metrics"))) == sorted(
+        exposed | watched
+    )
+
+
+def test_the_nips_of_nip11_are_those_of_the_documentation() -> None:
+    nips = {*SUPPORTED_NIPS, 50}
+    interop = (ROOT / "docs" / "interop.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([0-9, ]+) \|", interop, re.MULTILINE)
+    assert nips <= {int(nip) for row in rows for nip in row.split(",")}
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (listed,) = re.findall(r"Supported: NIP-([0-9,\s]+)\.", readme)
+    assert {int(nip) for nip in listed.split(",")} == nips
+
+
+def test_every_method_of_nip86_has_a_row() -> None:
+    rows = re.findall(r"^\| (`[^|]+`) \|", section(OPERATIONS, "## Managing over NIP-86"), re.M)
+    documented = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(documented) == sorted([*METHODS, SUPPORTED_METHODS])
+
+
+def test_every_tool_of_the_mcp_server_has_a_row() -> None:
+    memory = (ROOT / "docs" / "memory.md").read_text("utf-8")
+    rows = first_cells(section(memory, "### MCP"))
+    assert sorted(rows) == sorted(tool.name for tool in TOOLS)
+
+
+# links -------------------------------------------------------------------------------------------
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """The fragments that a Markdown page offers, as repository hosts make them of headings."""
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w -]", "", plain.lower()).replace(" ", "-")
+        number = found.get(anchor, 0)
+        found[anchor] = number + 1
+        if number:
+            found[f"{anchor}-{number}"] = 1
+    return frozenset(found)
+
+
+def links(path: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [
+        link
+        for link in re.findall(r"\]\(([^)\s]+)\)", text)
+        if not link.startswith(("http://", "https://", "mailto:"))
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    dead = []
+    for link in links(page):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_every_page_of_the_documentation_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        waiting += [(page.parent / link.partition("#")[0]).resolve() for link in links(page)]
+    assert sorted(set((ROOT / "docs").glob("*.md")) - reached) == []
