@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from relay.cli import rookery
 from relay.access.management import METHODS, SUPPORTED_METHODS
+from relay.cli import rookery
 from relay.client.anamnesis.settings import KEYS as ANAMNESIS_KEYS
 from relay.client.nmem.settings import KEYS as NMEM_KEYS
 from relay.client.settings import KEYS, SNOWCLAW_KEYS
@@ -103,12 +103,12 @@ def test_every_environment_variable_has_a_row() -> None:
     named = {
         name
         for path in SOURCES
-        for name in re.findall(
+        for names in re.findall(
             r'environ(?:\.get\(|\[)"([A-Z_]+)"|^\w*VARIABLE: Final = "([A-Z_]+)"',
             path.read_text("utf-8"),
             re.MULTILINE,
         )
-        for name in name
+        for name in names
         if name
     }
     assert sorted(first_cells(section(OPERATIONS, "### Environment"))) == sorted(named)

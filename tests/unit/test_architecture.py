@@ -1,0 +1,116 @@
+"""docs/architecture.md holds: its layers, files, tests and words are those of the code.
+
+The other pages' files and tests too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for pattern in ("docs/*.md", "*.md", "policies/*.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md" and not path.name.startswith("conformance")
+}
+FILE = re.compile(r"\b((?:relay|policies|tests|docs|deploy)/[\w./-]*\w/?)(?:::(\w+))?")
+
+
+def section(heading: str) -> str:
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def drawing(heading: str) -> list[str]:
+    """The lines of the code blocks of a section."""
+    blocks = re.findall(r"^```\n(.*?)^```", section(heading), re.MULTILINE | re.DOTALL)
+    return "".join(blocks).splitlines()
+
+
+def test_the_layers_drawn_are_those_of_the_import_contract() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contract = next(
+        contract
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
+    )
+    drawn = [re.split(r" {2,}", line)[0] for line in drawing("Layers")]
+    assert drawn == contract["layers"]
+    assert len(drawn) <= 12
+
+
+def test_the_layers_are_all_packages_and_modules_of_relay() -> None:
+    names = {part.strip() for line in drawing("Layers") for part in line[:31].split("|")}
+    found = {
+        path.stem
+        for path in (ROOT / "relay").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert names == found - {"__init__", "__main__", "launcher", "hook"}
+
+
+@pytest.mark.parametrize("package", ["write", "read"])
+def test_every_module_of_a_pipeline_is_a_step_of_its_drawing(package: str) -> None:
+    steps = {line.split()[0] for line in drawing(f"The {package} pipeline") if line[:1].strip()}
+    modules = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "relay" / package).glob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert modules - steps == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_and_test_that_a_page_names_exists(page: str) -> None:
+    text = re.sub(r"\]\([^)]*\)", "]", PAGES[page])
+    text = text.replace("policies/*.toml", "").replace("DIR/policies/", "")
+    missing = []
+    for path, name in FILE.findall(text):
+        if path.startswith("policies/") and path.endswith(".toml") and "defaults/" not in path:
+            continue  # of a data folder
+        file = ROOT / path
+        if not file.exists() or (name and name not in functions(file)):
+            missing.append(f"{path}::{name}" if name else path)
+    assert missing == []
+
+
+@cache
+def functions(file: Path) -> frozenset[str]:
+    tree = ast.parse(file.read_text("utf-8"))
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def test_every_invariant_names_what_holds_it() -> None:
+    rows = re.findall(r"^\| (.+) \|$", section("Invariants"), re.MULTILINE)[2:]
+    assert len(rows) >= 10
+    assert [row for row in rows if "tests/" not in row and "make " not in row] == []
+
+
+def test_every_type_of_the_glossary_exists() -> None:
+    code = "\n".join(
+        path.read_text("utf-8")
+        for folder in ("relay", "policies")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    types = re.findall(r"\*\*([A-Z]\w+)\*\*", section("Glossary"))
+    assert len(types) > 20
+    unknown = [
+        name for name in types if not re.search(rf"^(?:class {name}\b|{name}(?::| =))", code, re.M)
+    ]
+    assert unknown == []
+
+
+def test_where_to_change_something_has_twenty_answers() -> None:
+    rows = re.findall(r"^\| .+ \|$", section("Where would I change …?"), re.MULTILINE)[2:]
+    assert len(rows) >= 20
