@@ -102,14 +102,14 @@ class LocalFolder:
             case Rows.PUBLIC:
                 state = self._services.state
                 pointing = [(row, {ANONYMOUS}) for row in page if state.points_to(row)]
-                linked = await self._services.linked_rows.pointed(pointing)
+                links = await self._services.linked_rows.links_of(pointing)
                 visibility = state.visibility(ANONYMOUS)
                 return [
                     row
                     for row in page
                     # Most rows match no read rule, and that is cheaper to find out.
                     if state.is_public(row)
-                    or visibility.may_read(row, filter_, linked.readable(row, visibility))
+                    or visibility.may_read(row, filter_, links.readable(row, visibility))
                 ]
             case _:
                 assert_never(rows)

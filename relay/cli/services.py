@@ -23,9 +23,9 @@ from relay.nostr.keys import read_key_file
 from relay.nostr.nip42 import OwnAddresses
 from relay.observe import Metrics, Readiness
 from relay.read.fanout import Fanout
-from relay.read.linked_rows import Targets
+from relay.read.linked_rows import LinkedRows
 from relay.read.negentropy import Negentropy
-from relay.read.outbox import Turn
+from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.read.search_indexer import SearchFollower
 from relay.state import RelayState, rebuilt_groups
@@ -64,7 +64,7 @@ class Services:
     readiness: Readiness
     store: SqliteStore
     state: RelayState
-    linked_rows: Targets
+    linked_rows: LinkedRows
     fanout: Fanout
     plugins: Chain
     """Started by the first event that needs them, or by `start`."""
@@ -73,7 +73,7 @@ class Services:
     """Not started: only `serve` needs it."""
     queries: QueryRunner
     negentropy: Negentropy
-    turn: Turn
+    flush_queue: FlushQueue
 
     @property
     def relay_pubkey(self) -> str:
@@ -111,7 +111,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         groups = await rebuilt_groups(store, relay_key.pubkey)
         groups = await taken_over(store, groups, relay_key, policy.keep, unix_now())
         state = RelayState(policy, groups, await store.management())
-        linked_rows = Targets(store, state, unix_now)
+        linked_rows = LinkedRows(store, state, unix_now)
         fanout = Fanout(state, matcher, linked_rows)
         plugins = _plugins(policy, metrics, readiness)
         ingest = Ingest(
@@ -133,7 +133,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         metrics.watch(
             "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held
         )
-        turn = Turn(asyncio.get_running_loop().call_soon, metrics.frames_out)
+        flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.frames_out)
         async with plugins, ingest:
             yield Services(
                 folder=folder,
@@ -155,7 +155,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 indexer=indexer,
                 queries=queries,
                 negentropy=negentropy,
-                turn=turn,
+                flush_queue=flush_queue,
             )
     finally:
         verifiers.shutdown()

@@ -1,4 +1,4 @@
-"""From a committed row to the outboxes of those who ask for it and may read it, at this moment."""
+"""Live delivery: committed rows to the outboxes of subscriptions that match and may read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from relay.memory.search_text import search_text
 from relay.nostr import messages
 from relay.nostr.nip50 import searchable
-from relay.read.linked_rows import NOTHING
+from relay.read.linked_rows import NO_LINKS
 from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
 
@@ -19,20 +19,14 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search, Searchable
-    from relay.read.linked_rows import Pointed, Targets
+    from relay.read.linked_rows import LinkedRows, Links
     from relay.read.outbox import Outbox
+    from relay.read.peer import Reader
     from relay.state import RelayState
 
 
-class Reader(Protocol):
-    """Who reads on a connection; the keys may change while a subscription is open (N42-13)."""
-
-    @property
-    def viewer(self) -> Viewer: ...
-
-
-class Words(Protocol):
-    """Reads a text as the index of texts does."""
+class TextMatcher(Protocol):
+    """Matches one text as the full-text index would."""
 
     def contains(self, text: Searchable, search: Search) -> bool: ...
 
@@ -40,21 +34,21 @@ class Words(Protocol):
 class Subscription:
     """One open REQ of one connection.
 
-    Catching up until `caught_up`: live rows wait in it, at most `max_waiting`. Rows up to `cursor`
-    belong to the stored answer, later ones to the live one: nothing is missed, nothing comes twice.
+    Rows up to seq `cursor` are sent as stored rows, later ones live: none is missed, none is sent
+    twice. Until `Fanout.release_backlog` live rows wait in `backlog`, at most `max_backlog`.
     """
 
     __slots__ = (
+        "backlog",
         "cursor",
         "filters",
+        "has_overflowed",
         "head",
-        "last",
-        "max_waiting",
-        "missed",
+        "last_row",
+        "max_backlog",
         "outbox",
         "reader",
         "sub",
-        "waiting",
     )
 
     def __init__(
@@ -65,7 +59,7 @@ class Subscription:
         outbox: Outbox,
         cursor: int,
         *,
-        max_waiting: int,
+        max_backlog: int,
     ) -> None:
         self.sub = sub
         self.filters = filters
@@ -73,29 +67,34 @@ class Subscription:
         self.outbox = outbox
         self.cursor = cursor
         self.head = messages.event_head(sub)
-        self.max_waiting = max_waiting
-        self.waiting: list[tuple[Stored, Filter, Pointed]] | None = []
-        self.missed = False
-        """More came than may wait: the subscription must be CLOSED, not go on with a gap."""
-        self.last: Stored | None = None
+        self.max_backlog = max_backlog
+        self.backlog: list[tuple[Stored, Filter, Links]] | None = []
+        """None: released, live rows are sent at once."""
+        self.has_overflowed = False
+        """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
+        self.last_row: Stored | None = None
+        """The last one delivered: a row that two filters match is sent once."""
 
-    def hold(self, row: Stored, filter_: Filter, pointed: Pointed) -> None:
-        if self.waiting is not None and len(self.waiting) < self.max_waiting:
-            self.waiting.append((row, filter_, pointed))
+    def add_to_backlog(self, row: Stored, filter_: Filter, links: Links) -> None:
+        if self.backlog is not None and len(self.backlog) < self.max_backlog:
+            self.backlog.append((row, filter_, links))
         else:
-            self.missed = True
+            self.has_overflowed = True
 
 
 class Fanout:
     """All open subscriptions of this process."""
 
     def __init__(
-        self, state: RelayState, words: Words | None = None, targets: Targets | None = None
+        self,
+        state: RelayState,
+        matcher: TextMatcher | None = None,
+        linked_rows: LinkedRows | None = None,
     ) -> None:
-        """`words`: None where search is not offered. `targets`: None where no row is followed."""
+        """`matcher`: None without search. `linked_rows`: None when read rules follow no links."""
         self._state = state
-        self._words = words
-        self._targets = targets
+        self._matcher = matcher
+        self._linked_rows = linked_rows
         self._live: Subscriptions[Subscription] = Subscriptions()
 
     def __len__(self) -> int:
@@ -107,61 +106,66 @@ class Fanout:
     def close(self, subscription: Subscription) -> None:
         self._live.remove(subscription)
 
-    async def look_again(self, subscription: Subscription) -> None:
-        """Before `caught_up`: what waiting rows point to may have gone. May raise StoreFault."""
-        waiting, viewer = subscription.waiting, subscription.reader.viewer
-        pointing = [(row, {viewer}) for row, _, _ in waiting or () if self._state.points_to(row)]
-        if waiting is None or not pointing or self._targets is None:
+    async def refresh_links(self, subscription: Subscription) -> None:
+        """Before `release_backlog`: linked rows may be deleted by now. Raises StoreFault."""
+        backlog, viewer = subscription.backlog, subscription.reader.viewer
+        pointing = [(row, {viewer}) for row, _, _ in backlog or () if self._state.points_to(row)]
+        if backlog is None or not pointing or self._linked_rows is None:
             return
-        looked_at = len(waiting)
-        again = await self._targets.pointed(pointing)
-        # What came meanwhile was looked up when it came.
-        waiting[:looked_at] = [(row, filter_, again) for row, filter_, _ in waiting[:looked_at]]
+        size = len(backlog)
+        links = await self._linked_rows.links_of(pointing)
+        # Rows that were appended during the lookup have fresh links.
+        backlog[:size] = [(row, filter_, links) for row, filter_, _ in backlog[:size]]
 
-    def caught_up(self, subscription: Subscription) -> None:
-        """Release what came while the stored rows were sent; from now on rows go straight out."""
-        waiting, subscription.waiting = subscription.waiting, None
-        for row, filter_, pointed in waiting or ():
-            # Asked again: a member may have been removed while the row waited (N29-94).
-            if self._state.is_public(row) or self._may_read(subscription, row, filter_, pointed):
+    def release_backlog(self, subscription: Subscription) -> None:
+        """Send the rows that waited; from now on live rows are sent at once."""
+        backlog, subscription.backlog = subscription.backlog, None
+        for row, filter_, links in backlog or ():
+            # Checked again: a member may have been removed while the row waited (N29-94).
+            if self._state.is_public(row) or self._may_read(subscription, row, filter_, links):
                 self._send(subscription, row)
 
     def _may_read(
-        self, subscription: Subscription, row: Stored, filter_: Filter, pointed: Pointed
+        self, subscription: Subscription, row: Stored, filter_: Filter, links: Links
     ) -> bool:
         visibility = self._state.visibility(subscription.reader.viewer)
-        return visibility.may_read(row, filter_, pointed.readable(row, visibility))
+        return visibility.may_read(row, filter_, links.readable(row, visibility))
 
     def _send(self, subscription: Subscription, row: Stored) -> None:
         subscription.outbox.put(messages.event_frame(subscription.head, row.event.raw))
 
     def _contains(self, text: Searchable | None, search: Search) -> bool:
-        return self._words is not None and text is not None and self._words.contains(text, search)
+        if self._matcher is None or text is None:
+            return False
+        return self._matcher.contains(text, search)
 
     def _text_of(self, event: Event) -> Searchable | None:
-        """What searches may find of it."""
         text = search_text(event) if event.kind in self._state.policy.searched else None
         return None if text is None else searchable(text)
 
-    async def pointed(self, rows: Sequence[Stored]) -> Pointed:
-        """What rows point to that somebody asks for who could not read them otherwise.
+    async def links_of(self, rows: Sequence[Stored]) -> Links:
+        """For `deliver`: the links of rows that some subscriber may read only through a link.
 
-        For `deliver`. May raise StoreFault.
+        Raises StoreFault.
         """
-        if self._targets is None or not len(self._live):
-            return NOTHING
+        if self._linked_rows is None or not len(self._live):
+            return NO_LINKS
         points_to = self._state.points_to
-        wanted = [(row, who) for row in rows if points_to(row) and (who := self._in_need(row))]
-        return await self._targets.pointed(wanted) if wanted else NOTHING
+        needed = [
+            (row, viewers)
+            for row in rows
+            if points_to(row) and (viewers := self._viewers_through_links(row))
+        ]
+        return await self._linked_rows.links_of(needed) if needed else NO_LINKS
 
-    def _in_need(self, row: Stored) -> set[Viewer]:
-        """Who gets the row only if they may read one of its targets."""
+    def _viewers_through_links(self, row: Stored) -> set[Viewer]:
+        """Subscribers who may read the row only if they may read a row that it links to."""
         state = self._state
         targets = frozenset([target for target, _ in state.points_to(row)])
         found = set()
         for entry in self._live.candidates(row.event):
             viewer = entry.subscription.reader.viewer
-            if viewer not in found and (entry.sure or entry.filter.matches(row.event)):
+            if viewer not in found and (entry.is_exact or entry.filter.matches(row.event)):
                 visibility = state.visibility(viewer)
                 if visibility.may_read(row, entry.filter, targets) and not visibility.may_read(
                     row, entry.filter
@@ -169,11 +173,9 @@ class Fanout:
                     found.add(viewer)
         return found
 
-    def deliver(self, rows: Sequence[Stored], pointed: Pointed = NOTHING) -> int:
-        """Rows of one commit, in order of seq (0: ephemeral). How many frames went to outboxes.
-
-        `pointed`: what was found of their targets.
-        """
+    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> int:
+        """Rows of one commit, in order of seq (0: ephemeral). Returns the number of frames put
+        into outboxes."""
         if not len(self._live):
             return 0
         state = self._state
@@ -184,23 +186,23 @@ class Fanout:
             public = state.is_public(row)
             frames: dict[bytes, bytes] = {}
             text: Searchable | None = None
-            was_read = False
+            is_text_built = False
             for entry in candidates(event):
                 subscription = entry.subscription
-                if subscription.last is row or 0 < seq <= subscription.cursor:
+                if subscription.last_row is row or 0 < seq <= subscription.cursor:
                     continue
-                if not entry.sure and not entry.filter.matches(event):
+                if not entry.is_exact and not entry.filter.matches(event):
                     continue
-                if not public and not self._may_read(subscription, row, entry.filter, pointed):
+                if not public and not self._may_read(subscription, row, entry.filter, links):
                     continue
                 if entry.search is not None:
-                    if not was_read:
-                        text, was_read = self._text_of(event), True
+                    if not is_text_built:
+                        text, is_text_built = self._text_of(event), True
                     if not self._contains(text, entry.search):
                         continue
-                subscription.last = row
-                if subscription.waiting is not None:
-                    subscription.hold(row, entry.filter, pointed)
+                subscription.last_row = row
+                if subscription.backlog is not None:
+                    subscription.add_to_backlog(row, entry.filter, links)
                     continue
                 head = subscription.head
                 frame = frames.get(head)

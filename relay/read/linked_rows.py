@@ -1,8 +1,8 @@
-"""What rows point to, by `target` of read rules: looked up where a row meets its readers live.
+"""Links of rows for live delivery: read rules with `target` open a row to the readers of another.
 
-Stored reads ask the store, which follows a row by itself. A row that is sent when it is committed
-has no query of its own, so what it points to is looked up beforehand, and only when somebody who
-asks for the row could not read it otherwise. Whatever was not looked up lets nobody in.
+For stored rows the store follows links in its query. A live row has no query, so its links are
+looked up before delivery, only when a subscriber may read the row through a link alone. Invariant:
+a link that was not looked up opens nothing.
 """
 
 from __future__ import annotations
@@ -23,93 +23,97 @@ if TYPE_CHECKING:
     from relay.state import RelayState
     from relay.storage import Store
 
-_AT_ONCE: Final = 1024
-"""Rows of a target that are held beside those that point to them; with more each reader is asked
-for."""
-_MOST: Final = 2**31
-_NOTHING_READABLE: Final[frozenset[Target]] = frozenset()
+_MAX_HELD: Final = 1024
+"""Linked rows of one target held in memory; with more, the store is asked per viewer."""
+_NO_LIMIT: Final = 2**31
+_NONE_READABLE: Final[frozenset[Target]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Pointed:
-    """What was found of the targets of some rows."""
+class Links:
+    """The linked rows that a lookup found."""
 
-    about: Set[str] = frozenset()
-    """Ids of these rows."""
+    ids: Set[str] = frozenset()
+    """Of the rows whose links were looked up."""
     rows: Mapping[Target, Sequence[Stored]] = field(default_factory=dict)
-    asked: Mapping[tuple[str, Viewer], tuple[Visibility, Set[Target]]] = field(default_factory=dict)
-    """(id of a row, viewer) → what they may read of its targets, by the rights that they had."""
+    by_viewer: Mapping[tuple[str, Viewer], tuple[Visibility, Set[Target]]] = field(
+        default_factory=dict
+    )
+    """(row id, viewer) → targets with a readable row, valid for this Visibility only."""
 
     def readable(self, row: Row, visibility: Visibility) -> frozenset[Target]:
-        """The targets of the row of which some row may be read: for `Visibility.may_read`."""
-        if row.event.id not in self.about:
-            return _NOTHING_READABLE
-        before, readable = self.asked.get((row.event.id, visibility.viewer), (None, ()))
+        """Targets of which the viewer may read a linked row: for `Visibility.may_read`."""
+        if row.event.id not in self.ids:
+            return _NONE_READABLE
+        seen_as, readable = self.by_viewer.get((row.event.id, visibility.viewer), (None, ()))
         return frozenset(
             [
                 target
                 for target, value in visibility.points_to(row)
-                if (before is visibility and target in readable)
+                if (seen_as is visibility and target in readable)
                 or visibility.reads_one_of(self.rows.get(target, ()), target, value)
             ]
         )
 
 
-NOTHING: Final = Pointed()
+NO_LINKS: Final = Links()
 
 
-class Targets:
-    """Asks the store. All methods may raise StoreFault."""
+class LinkedRows:
+    """Looks links up in the store. All methods may raise StoreFault."""
 
     def __init__(self, store: Store, state: RelayState, clock: Callable[[], int]) -> None:
         self._store = store
         self._state = state
         self._clock = clock
 
-    async def pointed(self, wanted: Iterable[tuple[Stored, Set[Viewer]]]) -> Pointed:
-        """What these rows point to, for these viewers: one query for each target."""
-        about: set[str] = set()
+    async def links_of(self, needed: Iterable[tuple[Stored, Set[Viewer]]]) -> Links:
+        """The links of these rows for these viewers; one query per target."""
+        ids: set[str] = set()
         values: dict[Target, set[str]] = defaultdict(set)
-        viewers: dict[Target, list[tuple[Stored, Set[Viewer]]]] = defaultdict(list)
-        for row, who in wanted:
-            about.add(row.event.id)
+        needed_for: dict[Target, list[tuple[Stored, Set[Viewer]]]] = defaultdict(list)
+        for row, viewers in needed:
+            ids.add(row.event.id)
             for target, value in self._state.points_to(row):
                 values[target].add(value)
-                viewers[target].append((row, who))
+                needed_for[target].append((row, viewers))
         rows: dict[Target, Sequence[Stored]] = {}
-        asked: dict[tuple[str, Viewer], tuple[Visibility, Set[Target]]] = {}
+        by_viewer: dict[tuple[str, Viewer], tuple[Visibility, Set[Target]]] = {}
         for target, shared in values.items():
             found = await self._rows(target, shared)
             if found is not None:
                 rows[target] = found
                 continue
-            for row, who in viewers[target]:
-                for viewer in who:
+            for row, viewers in needed_for[target]:
+                for viewer in viewers:
                     visibility = self._state.visibility(viewer)
-                    asked[row.event.id, viewer] = visibility, await self.readable(row, visibility)
-        return Pointed(about, rows, asked)
+                    by_viewer[row.event.id, viewer] = (
+                        visibility,
+                        await self.readable(row, visibility),
+                    )
+        return Links(ids, rows, by_viewer)
 
     async def readable(self, row: Row, visibility: Visibility) -> frozenset[Target]:
-        """The targets of the row of which some row may be read, however many there are."""
+        """Targets of which the viewer may read a linked row, however many rows there are."""
         return frozenset(
             [
                 target
                 for target, value in visibility.points_to(row)
-                if await self._gives(target, value, visibility)
+                if await self._has_readable(target, value, visibility)
             ]
         )
 
-    async def _gives(self, target: Target, value: str, visibility: Visibility) -> bool:
-        asked, upto, after = target.asked_for(value), self._store.committed(), None
+    async def _has_readable(self, target: Target, value: str, visibility: Visibility) -> bool:
+        filter_, upto, after = target.asked_for(value), self._store.committed(), None
         while True:
             page = await self._store.page(
-                asked,
+                filter_,
                 visibility,
-                limit=_MOST,
+                limit=_NO_LIMIT,
                 upto=upto,
                 now=self._clock(),
                 after=after,
-                size=_AT_ONCE,
+                size=_MAX_HELD,
             )
             if any(value in target.values_in(event_from_raw(raw)) for raw in page.raws):
                 return True
@@ -118,8 +122,8 @@ class Targets:
             after = page.next
 
     async def _rows(self, target: Target, values: Set[str]) -> Sequence[Stored] | None:
-        """The target's rows with one of the values; None: too many to hold."""
-        asked = target.asked_for(*values)
-        rows = await self._store.matching(asked, limit=_AT_ONCE, now=self._clock())
+        """Linked rows with one of the values; None: more than may be held."""
+        filter_ = target.asked_for(*values)
+        rows = await self._store.matching(filter_, limit=_MAX_HELD, now=self._clock())
         size = sum([len(row.event.raw) for row in rows])
-        return None if len(rows) == _AT_ONCE or size >= PAGE_BYTES else rows
+        return None if len(rows) == _MAX_HELD or size >= PAGE_BYTES else rows

@@ -1,8 +1,8 @@
-"""The road of NEG-OPEN: a snapshot of what the viewer may read, compared by messages. NIP-77.
+"""Negentropy sync (NIP-77): NEG-OPEN takes a snapshot of what the viewer may read.
 
 Only ids are compared; events travel by EVENT and REQ (N77-06). One message of a connection is
-worked on at a time, off the loop: to read a million records and add them up takes a second or two.
-A snapshot answers as long as its reader's rights are those it was taken with (N77-09).
+processed at a time, on a worker thread: fingerprints of a million records take a second or two. A
+snapshot is valid while its reader keeps all rights that it was taken with (N77-09).
 """
 
 from __future__ import annotations
@@ -24,58 +24,45 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.nostr.filters import Filter
     from relay.nostr.nip77 import Items
-    from relay.read.fanout import Reader
-    from relay.read.outbox import Outbox
+    from relay.read.peer import Peer, Reader
     from relay.state import RelayState
     from relay.storage import Store
 
 _log = logging.getLogger(__name__)
 
-SILENCE_S: Final = 120.0
-"""How long a snapshot waits for its client's next message (N77-08)."""
-_HELD_SETS: Final = 4
-"""Snapshots of the largest size that all connections together may hold."""
-_MAX_WAITING: Final = 64
-"""Messages of all connections that wait to be worked on."""
-_MAX_CHANGES: Final = 4
-"""Snapshots taken anew because the reader's rights changed meanwhile."""
-_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store cannot answer now, try again later")
-_OUR_FAULT: Final = Refused(Prefix.ERROR, "this message met a fault of ours")
-_IMPATIENT: Final = Refused(Prefix.RATE_LIMITED, "wait for the answer before the next message")
+IDLE_TIMEOUT_S: Final = 120.0
+"""A snapshot is dropped when its client sends nothing for so long (N77-08)."""
+_MAX_SNAPSHOTS: Final = 4
+"""Of `neg_records` each: the memory of all connections together."""
+_MAX_QUEUED: Final = 64
+"""Queued messages of all connections."""
+_MAX_RETRIES: Final = 4
+"""Snapshots that are taken again because read rights changed during the read."""
+_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
+_INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
+_TOO_EARLY: Final = Refused(Prefix.RATE_LIMITED, "wait for the reply before the next message")
 
 
 def _busy() -> Refused:
-    return Refused(Prefix.RATE_LIMITED, "too much is being reconciled now, try again later")
+    return Refused(Prefix.RATE_LIMITED, "too many negentropy sessions, try again later")
 
 
 def _rights_changed() -> Refused:
-    return Refused(Prefix.RESTRICTED, "what you may read has changed, open it anew")
+    return Refused(Prefix.RESTRICTED, "your read rights have changed, send NEG-OPEN again")
 
 
 class NegentropyLimits(Protocol):
     @property
     def neg_records(self) -> int:
-        """Of one set."""
+        """Records of one snapshot."""
 
     @property
     def neg_sessions(self) -> int:
-        """Open sets of one connection."""
-
-
-class Client(Protocol):
-    """The connection that asked."""
-
-    @property
-    def reader(self) -> Reader: ...
-    @property
-    def outbox(self) -> Outbox: ...
-
-    async def drained(self) -> None:
-        """Until the client has read most of what was sent."""
+        """Open ids of one connection."""
 
 
 class Snapshot:
-    """What one NEG-OPEN found, and what its reader might see then."""
+    """The records of one NEG-OPEN, and the rights they were read with."""
 
     __slots__ = ("items", "visibility")
 
@@ -84,22 +71,22 @@ class Snapshot:
         self.visibility = visibility
 
 
-class _Open:
+class _Exchange:
     """One open id of a connection."""
 
-    __slots__ = ("filter", "is_busy", "silence", "snapshot", "sub")
+    __slots__ = ("filter", "idle_timer", "is_busy", "snapshot", "sub")
 
     def __init__(self, sub: str, filter_: Filter) -> None:
         self.sub = sub
         self.filter = filter_
         self.snapshot: Snapshot | None = None
         self.is_busy = True
-        """A message of it is being worked on, or waits for that."""
-        self.silence: asyncio.TimerHandle | None = None
+        """A message of it is queued or processed."""
+        self.idle_timer: asyncio.TimerHandle | None = None
 
 
 class Negentropy:
-    """What all connections share on this road."""
+    """Snapshots and message processing for all connections."""
 
     def __init__(
         self,
@@ -109,37 +96,37 @@ class Negentropy:
         *,
         clock: Callable[[], int],
         workers: Executor,
-        silence_s: float = SILENCE_S,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
     ) -> None:
-        """`workers`: where messages are compared; one thread will do."""
+        """`workers`: one thread is enough."""
         self._store = store
         self._state = state
         self._clock = clock
         self._workers = workers
         self._held = 0
-        self._waiting = 0
+        self._queued = 0
         self.limits = limits
-        self.silence_s = silence_s
+        self.idle_timeout_s = idle_timeout_s
 
     @property
     def held(self) -> int:
-        """Records in all snapshots, and room kept for those that are being taken."""
+        """Records in all snapshots, including those reserved for snapshots that are being read."""
         return self._held
 
     @property
     def is_busy(self) -> bool:
-        return self._waiting >= _MAX_WAITING
+        return self._queued >= _MAX_QUEUED
 
     async def snapshot(self, reader: Reader, filter_: Filter) -> Snapshot:
-        """The records that the filter finds and `reader` may see, in memory until `release`.
+        """The records that match and that `reader` may read; held in memory until `release`.
 
-        Raises Refused (TooManyRecords for a set over the limit) and StoreFault.
+        Raises Refused (TooManyRecords when there are more than `neg_records`) and StoreFault.
         """
-        for _ in range(_MAX_CHANGES):
+        for _ in range(_MAX_RETRIES):
             visibility = self._state.visibility(reader.viewer)
-            objected = visibility.gate((filter_,))
-            if objected is not None:
-                raise objected.refused()
+            refusal = visibility.gate((filter_,))
+            if refusal is not None:
+                raise refusal.refused()
             items = await self._items(filter_, visibility)
             if self._state.visibility(reader.viewer).gives_all_of(visibility):
                 return Snapshot(items, visibility)
@@ -148,11 +135,11 @@ class Negentropy:
 
     async def _items(self, filter_: Filter, visibility: Visibility) -> Items:
         most = self.limits.neg_records
-        left = _HELD_SETS * most - self._held
+        left = _MAX_SNAPSHOTS * most - self._held
         at_most = min(most, left)
         if at_most <= 0:
             raise _busy()
-        # Held from before the first record is read: others may ask meanwhile.
+        # Reserved before the first record is read: other connections may ask during the read.
         self._held += at_most
         found = 0
         try:
@@ -174,152 +161,152 @@ class Negentropy:
     def release(self, snapshot: Snapshot) -> None:
         self._held -= len(snapshot.items)
 
-    def may_go_on(self, snapshot: Snapshot, reader: Reader) -> bool:
-        """Whether the reader may still see all that the snapshot was taken of."""
+    def is_valid(self, snapshot: Snapshot, reader: Reader) -> bool:
+        """Whether the reader still has all rights that the snapshot was taken with."""
         return self._state.visibility(reader.viewer).gives_all_of(snapshot.visibility)
 
     async def reply(self, message: bytes, items: Items) -> bytes:
-        """Raises Invalid naming what is malformed."""
+        """Raises Invalid for a malformed message."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._workers, reply_to, message, items)
 
-    def waits(self) -> None:
-        self._waiting += 1
+    def count_queued(self) -> None:
+        self._queued += 1
 
-    def waited(self) -> None:
-        self._waiting -= 1
+    def count_done(self) -> None:
+        self._queued -= 1
 
 
-class Reconciliations:
-    """The open ids of one connection; their messages are worked on in the order they came.
+class NegentropyQueue:
+    """The open ids of one connection; messages are processed in the order they arrived.
 
-    Bounded: `neg_sessions` ids, one message of each. An id that is closed, replaced or ended by the
-    relay gets no further answer.
+    Bounded: `neg_sessions` ids with one message each. An id that was closed, replaced or ended by
+    the relay gets no further reply.
     """
 
-    def __init__(self, negentropy: Negentropy, client: Client) -> None:
+    def __init__(self, negentropy: Negentropy, peer: Peer) -> None:
         self._negentropy = negentropy
-        self._client = client
-        self._open: dict[str, _Open] = {}
-        self._queue: deque[tuple[_Open, bytes]] = deque()
+        self._peer = peer
+        self._open: dict[str, _Exchange] = {}
+        self._queue: deque[tuple[_Exchange, bytes]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def take(self, message: NegOpen | NegMessage | NegClose) -> None:
         match message:
             case NegOpen(sub, filter_, payload):
-                self._begin(sub, filter_, payload)
+                self._start(sub, filter_, payload)
             case NegMessage(sub, payload):
-                self._go_on(sub, payload)
+                self._continue(sub, payload)
             case NegClose(sub):
-                self._forget(sub)
+                self._drop(sub)
             case _:
                 assert_never(message)
 
-    def _begin(self, sub: str, filter_: Filter, payload: bytes) -> None:
-        self._forget(sub)  # N77-05
+    def _start(self, sub: str, filter_: Filter, payload: bytes) -> None:
+        self._drop(sub)  # N77-05
         most = self._negentropy.limits.neg_sessions
         if len(self._open) >= most:
-            refused = Refused(Prefix.RATE_LIMITED, f"at most {most} sets are open at once")
-            self._client.outbox.put(messages.neg_error(sub, refused))
+            refused = Refused(Prefix.RATE_LIMITED, f"at most {most} open negentropy sessions")
+            self._peer.outbox.put(messages.neg_error(sub, refused))
             return
-        opened = self._open[sub] = _Open(sub, filter_)
-        self._enqueue(opened, payload)
+        exchange = self._open[sub] = _Exchange(sub, filter_)
+        self._enqueue(exchange, payload)
 
-    def _go_on(self, sub: str, payload: bytes) -> None:
-        opened = self._open.get(sub)
-        if opened is None:
+    def _continue(self, sub: str, payload: bytes) -> None:
+        exchange = self._open.get(sub)
+        if exchange is None:
             text = "unknown subscription handle"
-            self._client.outbox.put(messages.neg_ended(sub, text))
-        elif opened.is_busy:
-            self._refuse(opened, _IMPATIENT)
+            self._peer.outbox.put(messages.neg_ended(sub, text))
+        elif exchange.is_busy:
+            self._refuse(exchange, _TOO_EARLY)
         else:
-            opened.is_busy = True
-            self._stop_waiting(opened)
-            self._enqueue(opened, payload)
+            exchange.is_busy = True
+            self._stop_idle_timer(exchange)
+            self._enqueue(exchange, payload)
 
-    def _enqueue(self, opened: _Open, payload: bytes) -> None:
+    def _enqueue(self, exchange: _Exchange, payload: bytes) -> None:
         if self._negentropy.is_busy:
-            self._refuse(opened, _busy())
+            self._refuse(exchange, _busy())
             return
-        self._negentropy.waits()
-        self._queue.append((opened, payload))
+        self._negentropy.count_queued()
+        self._queue.append((exchange, payload))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="negentropy")
 
     async def _run(self) -> None:
         while self._queue:
-            opened, payload = self._queue.popleft()
+            exchange, payload = self._queue.popleft()
             try:
-                if self._is_open(opened):
-                    await self._answer(opened, payload)
+                if self._is_open(exchange):
+                    await self._reply(exchange, payload)
             except Refused as refused:
-                self._refuse(opened, refused)
+                self._refuse(exchange, refused)
             except StoreFault as fault:
-                _log.error("a negentropy message was not answered: %s", fault)
-                self._refuse(opened, _STORE_DOWN)
-            except Exception:  # the last frame of this task: the others wait behind it  # noqa: BLE001
-                _log.exception("a negentropy message was not answered")
-                self._refuse(opened, _OUR_FAULT)
+                _log.error("a negentropy message failed: %s", fault)
+                self._refuse(exchange, _STORE_DOWN)
+            except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
+                _log.exception("a negentropy message failed")
+                self._refuse(exchange, _INTERNAL)
             finally:
-                self._negentropy.waited()
+                self._negentropy.count_done()
 
-    async def _answer(self, opened: _Open, payload: bytes) -> None:
-        negentropy, reader = self._negentropy, self._client.reader
-        snapshot = opened.snapshot
+    async def _reply(self, exchange: _Exchange, payload: bytes) -> None:
+        negentropy, reader = self._negentropy, self._peer.reader
+        snapshot = exchange.snapshot
         if snapshot is None:
-            snapshot = await negentropy.snapshot(reader, opened.filter)
-            if not self._is_open(opened):
+            snapshot = await negentropy.snapshot(reader, exchange.filter)
+            if not self._is_open(exchange):
                 negentropy.release(snapshot)
                 return
-            opened.snapshot = snapshot
+            exchange.snapshot = snapshot
         reply = await negentropy.reply(payload, snapshot.items)
-        if not self._is_open(opened):
+        if not self._is_open(exchange):
             return
-        # Asked when it is sent, and not before: somebody may have been removed meanwhile (N29-94).
-        if not negentropy.may_go_on(snapshot, reader):
+        # Checked when it is sent: the reader may have been removed during the work (N29-94).
+        if not negentropy.is_valid(snapshot, reader):
             raise _rights_changed()
-        self._client.outbox.put(messages.neg_message(opened.sub, reply))
-        opened.is_busy = False
+        self._peer.outbox.put(messages.neg_message(exchange.sub, reply))
+        exchange.is_busy = False
         loop = asyncio.get_running_loop()
-        opened.silence = loop.call_later(negentropy.silence_s, self._fall_silent, opened)
-        await self._client.drained()
+        exchange.idle_timer = loop.call_later(negentropy.idle_timeout_s, self._time_out, exchange)
+        await self._peer.drained()
 
-    def _fall_silent(self, opened: _Open) -> None:
-        seconds = round(self._negentropy.silence_s)
-        self._end(opened, messages.neg_ended(opened.sub, f"nothing came for {seconds} s"))
+    def _time_out(self, exchange: _Exchange) -> None:
+        seconds = round(self._negentropy.idle_timeout_s)
+        self._end(exchange, messages.neg_ended(exchange.sub, f"no message for {seconds} s"))
 
-    def _refuse(self, opened: _Open, refused: Refused) -> None:
-        self._end(opened, messages.neg_error(opened.sub, refused))
+    def _refuse(self, exchange: _Exchange, refused: Refused) -> None:
+        self._end(exchange, messages.neg_error(exchange.sub, refused))
 
-    def _end(self, opened: _Open, frame: bytes) -> None:
-        if self._is_open(opened):
-            self._forget(opened.sub)
-            self._client.outbox.put(frame)
+    def _end(self, exchange: _Exchange, frame: bytes) -> None:
+        if self._is_open(exchange):
+            self._drop(exchange.sub)
+            self._peer.outbox.put(frame)
 
-    def _is_open(self, opened: _Open) -> bool:
-        return self._open.get(opened.sub) is opened
+    def _is_open(self, exchange: _Exchange) -> bool:
+        return self._open.get(exchange.sub) is exchange
 
-    def _forget(self, sub: str) -> None:
-        opened = self._open.pop(sub, None)
-        if opened is None:
+    def _drop(self, sub: str) -> None:
+        exchange = self._open.pop(sub, None)
+        if exchange is None:
             return
-        self._stop_waiting(opened)
-        if opened.snapshot is not None:
-            self._negentropy.release(opened.snapshot)
-        for waiting in [entry for entry in self._queue if entry[0] is opened]:
-            self._queue.remove(waiting)
-            self._negentropy.waited()
+        self._stop_idle_timer(exchange)
+        if exchange.snapshot is not None:
+            self._negentropy.release(exchange.snapshot)
+        for queued in [entry for entry in self._queue if entry[0] is exchange]:
+            self._queue.remove(queued)
+            self._negentropy.count_done()
 
     @staticmethod
-    def _stop_waiting(opened: _Open) -> None:
-        if opened.silence is not None:
-            opened.silence.cancel()
-            opened.silence = None
+    def _stop_idle_timer(exchange: _Exchange) -> None:
+        if exchange.idle_timer is not None:
+            exchange.idle_timer.cancel()
+            exchange.idle_timer = None
 
     async def aclose(self) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         for sub in list(self._open):
-            self._forget(sub)
+            self._drop(sub)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

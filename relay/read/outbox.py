@@ -1,8 +1,8 @@
-"""Outbox: what one connection still has to be sent. Bounded in bytes; one write a turn of the loop.
+"""Outbox: frames queued for one connection, bounded in bytes; one write per loop iteration.
 
-A websocket message costs its system call, not its bytes (DESIGN §7): payloads that gather within
-one turn are framed and written together. A client that reads too slowly is told so and closed;
-nothing is dropped silently from the middle, nothing is buffered without end.
+A websocket message costs its system call, not its bytes: payloads that are put within one iteration
+of the event loop are written together. Invariants: a client that reads too slowly is closed with a
+reason; no frame is dropped from the middle; no buffer grows without bound.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ def frame_head(size: int) -> bytes:
 
 
 class Sink(Protocol):
-    """What an outbox writes to: an asyncio transport will do."""
+    """The part of an asyncio transport that an outbox uses."""
 
     def write(self, data: bytes) -> None: ...
     def get_write_buffer_size(self) -> int: ...
     def is_closing(self) -> bool: ...
 
 
-class Turn:
-    """The outboxes that have something to write in this turn of the loop."""
+class FlushQueue:
+    """The outboxes to be flushed in this iteration of the event loop."""
 
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],
-        wrote: Callable[[int], None] = lambda _: None,
+        count_frames: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`wrote` is told once a turn how many frames went out."""
+        """`count_frames` gets the number of frames written, once per iteration."""
         self._call_soon = call_soon
-        self._wrote = wrote
+        self._count_frames = count_frames
         self._waiting: list[Outbox] = []
 
     def add(self, outbox: Outbox) -> None:
@@ -57,38 +57,39 @@ class Turn:
 
     def flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._wrote(sum([outbox.flush() for outbox in waiting]))
+        self._count_frames(sum([outbox.flush() for outbox in waiting]))
 
 
 def framed(payload: bytes) -> bytes:
-    """The whole text frame: made once, it can be put into many outboxes."""
+    """The whole text frame, to be put into many outboxes."""
     return frame_head(len(payload)) + payload
 
 
 class Outbox:
-    """Text frames on their way to one client.
+    """Queued text frames of one client.
 
-    Promises: in the order in which they were put; whole or not at all; what is over `max_bytes`
-    (queued here and in the transport together) calls `overflow` once and nothing more is taken.
+    Promises: order is kept; a frame is sent whole or not at all; when more than `max_bytes` are
+    queued here and in the transport together, `overflow` is called once and further frames are
+    ignored.
     """
 
     __slots__ = (
         "_bytes",
+        "_flush_queue",
         "_frames",
         "_full",
         "_max_bytes",
         "_overflow",
         "_pieces",
         "_sink",
-        "_turn",
         "closed",
     )
 
     def __init__(
-        self, sink: Sink, turn: Turn, *, max_bytes: int, overflow: Callable[[], object]
+        self, sink: Sink, flush_queue: FlushQueue, *, max_bytes: int, overflow: Callable[[], object]
     ) -> None:
         self._sink = sink
-        self._turn = turn
+        self._flush_queue = flush_queue
         self._max_bytes = max_bytes
         self._overflow = overflow
         self._pieces: list[bytes] = []
@@ -98,15 +99,15 @@ class Outbox:
         self.closed = False
 
     def put(self, payload: bytes) -> None:
-        """One message."""
+        """Queue one message."""
         self.put_frame(frame_head(len(payload)) + payload)
 
     def put_frame(self, frame: bytes) -> None:
-        """One message that is `framed` already."""
+        """Queue one message that is already `framed`."""
         if self.closed or self._full:
             return
         if not self._pieces:
-            self._turn.add(self)
+            self._flush_queue.add(self)
         self._pieces.append(frame)
         self._frames += 1
         self._bytes += len(frame)
@@ -114,11 +115,11 @@ class Outbox:
             self._check()
 
     def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
-        """A message `head` + body + `tail` for each body; joined with others only when written."""
+        """Queue a message `head` + body + `tail` for each body; concatenated only when written."""
         if self.closed or self._full or not bodies:
             return
         if not self._pieces:
-            self._turn.add(self)
+            self._flush_queue.add(self)
         sizes = list(map(len, bodies))
         around = len(head) + len(tail)
         heads = [frame_head(size + around) for size in sizes]
@@ -127,7 +128,7 @@ class Outbox:
         self._bytes += sum(sizes) + (around + 4) * len(bodies)
 
     def flush(self) -> int:
-        """Write what has gathered; how many frames that were."""
+        """Write what is queued; returns the number of frames."""
         pieces, frames = self._pieces, self._frames
         if not pieces or self.closed:
             return 0
@@ -141,17 +142,17 @@ class Outbox:
         return frames
 
     @property
-    def backlog(self) -> int:
-        """Bytes not yet taken by the client's socket."""
+    def buffered_bytes(self) -> int:
+        """Bytes queued here and in the transport."""
         return self._bytes + self._sink.get_write_buffer_size()
 
     def _check(self) -> None:
-        if not (self.closed or self._full) and self.backlog > self._max_bytes:
+        if not (self.closed or self._full) and self.buffered_bytes > self._max_bytes:
             self._full = True
             self._overflow()
 
     def close(self) -> None:
-        """Write what has gathered; take no more."""
+        """Write what is queued; further frames are ignored."""
         self.flush()
         self.closed = True
         self._pieces = []

@@ -1,8 +1,7 @@
-"""The road of REQ and COUNT: gate, cursor, stored rows in pages, EOSE, then what came meanwhile.
+"""REQ and COUNT: gate, cursor, stored rows in pages, EOSE, then the backlog of live rows.
 
-A query that one short read answers is answered on the spot. Any other waits its turn in the
-`QueryQueue`
-of its connection, one at a time, page by page, as fast as the client reads.
+A query that one short read answers is answered at once. Any other waits in the `QueryQueue` of its
+connection and is answered page by page, as fast as the client reads.
 """
 
 from __future__ import annotations
@@ -24,28 +23,27 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.nostr.filters import Filter
     from relay.observe import Metrics
-    from relay.read.fanout import Fanout, Reader
-    from relay.read.outbox import Outbox
+    from relay.read.fanout import Fanout
+    from relay.read.peer import Peer
     from relay.state import RelayState
     from relay.storage import Place, Store
 
 _log = logging.getLogger(__name__)
 
-_PAGE: Final = 500
-"""Rows of a page."""
-_MAX_WAITING: Final = 4096
+_PAGE_ROWS: Final = 500
+_MAX_BACKLOG: Final = 4096
 """Live rows that may wait while one subscription catches up."""
 _MAX_COUNTS: Final = 16
-"""COUNTs of one connection that may wait for their turn."""
+"""Queued COUNTs per connection."""
 _MAX_AUTHORS: Final = 20_000
-"""Of a count that gets registers; each takes 0.15 us on the loop."""
-_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store cannot answer now, try again later")
-_OUR_FAULT: Final = Refused(Prefix.ERROR, "this query met a fault of ours")
-_TOO_SLOW: Final = Refused(Prefix.ERROR, "more came meanwhile than can wait; ask again")
-_BEHIND: Final = "the search index is behind, try again in a moment"
-_MAX_CHANGES: Final = 16
-"""Pages of one answer that may be read again because somebody's rights changed meanwhile."""
-_RIGHTS_CHANGE: Final = "who may read what changed faster than pages could be read"
+"""A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
+_STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
+_INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
+_OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
+_NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
+_MAX_RETRIES: Final = 16
+"""Pages of one query that are read again because read rights changed during the read."""
+_RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 _MERGED_BYTES: Final = 1 << 20
 
 
@@ -57,100 +55,78 @@ class QueryLimits(Protocol):
 
 
 class SearchIndex(Protocol):
-    """What follows the log for searches."""
-
     async def reached(self, seq: int) -> bool:
-        """Wait until rows up to `seq` can be found; False: that takes too long."""
-
-
-class Client(Protocol):
-    """The connection that asked."""
-
-    @property
-    def reader(self) -> Reader: ...
-    @property
-    def outbox(self) -> Outbox: ...
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether it takes what it is sent without a queue."""
-
-    async def drained(self) -> None:
-        """Until the client has read most of what was sent."""
-
-    def closed_by_relay(self, sub: str) -> None:
-        """The relay ends a subscription: forget that it is open."""
+        """Wait until rows up to `seq` are indexed. False: it did not happen in time."""
 
 
 class QueryQueue:
-    """Queries of one connection that wait for their turn, REQs before COUNTs.
+    """Queued queries of one connection, REQs before COUNTs; one is answered at a time.
 
-    Bounded: as many REQs as may be open, `_MAX_COUNTS` COUNTs. A REQ that is closed or replaced
-    leaves the queue.
+    Bounded by `max_subscriptions` and `_MAX_COUNTS`. A REQ that is closed or replaced leaves the
+    queue.
     """
 
-    def __init__(self, queries: QueryRunner, client: Client) -> None:
+    def __init__(self, queries: QueryRunner, peer: Peer) -> None:
         self._queries = queries
-        self._client = client
+        self._peer = peer
         self._open: dict[str, Subscription] = {}
-        self._behind: dict[str, Subscription] = {}
+        self._catching_up: dict[str, Subscription] = {}
         self._counts: deque[tuple[str, tuple[Filter, ...]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def ask(self, sub: str, filters: tuple[Filter, ...]) -> None:
-        """Answer a REQ and leave it open."""
-        subscription = self._queries.start(self._client, sub, filters)
+    def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
+        subscription = self._queries.start(self._peer, sub, filters)
         if subscription is None:
-            self._client.closed_by_relay(sub)
+            self._peer.closed_by_relay(sub)
             return
         self._open[sub] = subscription
-        if subscription.waiting is not None:
-            self._behind[sub] = subscription
+        if subscription.backlog is not None:
+            self._catching_up[sub] = subscription
             self._start()
 
     def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
         if len(self._counts) >= _MAX_COUNTS:
-            busy = Refused(Prefix.RATE_LIMITED, f"at most {_MAX_COUNTS} counts may wait")
-            self._client.outbox.put(messages.closed(sub, busy))
+            busy = Refused(Prefix.RATE_LIMITED, f"at most {_MAX_COUNTS} COUNTs may be queued")
+            self._peer.outbox.put(messages.closed(sub, busy))
             return
         self._counts.append((sub, filters))
         self._start()
 
-    def drop(self, sub: str) -> None:
-        """CLOSE, or a REQ that replaces: nothing of the old one follows."""
+    def cancel(self, sub: str) -> None:
+        """CLOSE, or a REQ with the same id: nothing more is sent for the old one."""
         subscription = self._open.pop(sub, None)
-        self._behind.pop(sub, None)
+        self._catching_up.pop(sub, None)
         if subscription is not None:
             self._queries.stop(subscription)
 
     def _start(self) -> None:
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="scans")
+            self._task = asyncio.create_task(self._run(), name="queries")
 
     async def _run(self) -> None:
-        while self._behind or self._counts:
-            if self._behind:
-                work = self._behind.pop(next(iter(self._behind)))
-                if not await self._caught_up(work):
-                    self._close(work)
+        while self._catching_up or self._counts:
+            if self._catching_up:
+                subscription = self._catching_up.pop(next(iter(self._catching_up)))
+                if not await self._catch_up(subscription):
+                    self._close(subscription)
             else:
                 sub, filters = self._counts.popleft()
                 await self._count(sub, filters)
 
-    async def _caught_up(self, work: Subscription) -> bool:
+    async def _catch_up(self, subscription: Subscription) -> bool:
         try:
-            return await self._queries.catch_up(work, self._client, self._is_open)
-        except Exception:  # the last frame of this task: the others wait behind it  # noqa: BLE001
-            _log.exception("a query was not answered")
-            self._client.outbox.put(messages.closed(work.sub, _OUR_FAULT))
+            return await self._queries.catch_up(subscription, self._peer, self._is_open)
+        except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
+            _log.exception("a query failed")
+            self._peer.outbox.put(messages.closed(subscription.sub, _INTERNAL))
             return False
 
     async def _count(self, sub: str, filters: tuple[Filter, ...]) -> None:
         try:
-            await self._queries.count(self._client, sub, filters)
+            await self._queries.count(self._peer, sub, filters)
         except Exception:  # as above  # noqa: BLE001
-            _log.exception("a count was not answered")
-            self._client.outbox.put(messages.closed(sub, _OUR_FAULT))
+            _log.exception("a COUNT failed")
+            self._peer.outbox.put(messages.closed(sub, _INTERNAL))
 
     def _is_open(self, subscription: Subscription) -> bool:
         return self._open.get(subscription.sub) is subscription
@@ -158,15 +134,15 @@ class QueryQueue:
     def _close(self, subscription: Subscription) -> None:
         if self._is_open(subscription):
             del self._open[subscription.sub]
-            self._client.closed_by_relay(subscription.sub)
+            self._peer.closed_by_relay(subscription.sub)
         self._queries.stop(subscription)
 
     async def aclose(self) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         for subscription in self._open.values():
             self._queries.stop(subscription)
         self._open.clear()
-        self._behind.clear()
+        self._catching_up.clear()
         self._counts.clear()
         if self._task is not None:
             self._task.cancel()
@@ -174,7 +150,7 @@ class QueryQueue:
 
 
 class QueryRunner:
-    """What all connections share on this road."""
+    """Answers the queries of all connections."""
 
     def __init__(
         self,
@@ -187,7 +163,7 @@ class QueryRunner:
         metrics: Metrics,
         index: SearchIndex | None = None,
     ) -> None:
-        """`index`: None where search is not offered."""
+        """`index`: None when the store has no search."""
         self._store = store
         self._state = state
         self._fanout = fanout
@@ -200,27 +176,27 @@ class QueryRunner:
     def open_subscriptions(self) -> int:
         return len(self._fanout)
 
-    def start(self, client: Client, sub: str, filters: tuple[Filter, ...]) -> Subscription | None:
-        """Open a subscription, answered already when that was quick (`waiting` is None then).
+    def start(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> Subscription | None:
+        """Open a subscription. One short read is sent at once with EOSE; then `backlog` is None.
 
-        None: refused, and told so.
+        None: refused, CLOSED was sent.
         """
-        visibility = self._state.visibility(client.reader.viewer)
-        objected = visibility.gate(filters)
-        if objected is not None:
-            client.outbox.put(messages.closed(sub, objected.refused()))
+        visibility = self._state.visibility(peer.reader.viewer)
+        refusal = visibility.gate(filters)
+        if refusal is not None:
+            peer.outbox.put(messages.closed(sub, refusal.refused()))
             return None
-        # Cursor and registration before the first row is read: what commits from here on is live.
+        # Cursor and registration before the first read: what commits from here on is live.
         subscription = Subscription(
             sub,
             filters,
-            client.reader,
-            client.outbox,
+            peer.reader,
+            peer.outbox,
             self._store.committed(),
-            max_waiting=_MAX_WAITING,
+            max_backlog=_MAX_BACKLOG,
         )
         self._fanout.open(subscription)
-        if len(filters) == 1 and filters[0].search is None and client.is_reading:
+        if len(filters) == 1 and filters[0].search is None and peer.is_reading:
             began = perf_counter()
             try:
                 page = self._store.page_now(
@@ -230,15 +206,15 @@ class QueryRunner:
                     upto=subscription.cursor,
                     now=self._clock(),
                     after=None,
-                    size=_PAGE,
+                    size=_PAGE_ROWS,
                 )
             except StoreFault as fault:
-                self._fail(client, subscription, fault)
+                self._fail(peer, subscription, fault)
                 return None
             if page is not None and page.next is None:
-                client.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
+                peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
                 self._metrics.scanned(len(page.raws), perf_counter() - began)
-                self._finish(client, subscription)
+                self._finish(peer, subscription)
         return subscription
 
     def stop(self, subscription: Subscription) -> None:
@@ -247,181 +223,181 @@ class QueryRunner:
     async def catch_up(
         self,
         subscription: Subscription,
-        client: Client,
+        peer: Peer,
         is_open: Callable[[Subscription], bool],
     ) -> bool:
-        """Send the stored rows, EOSE, then what waited. False: CLOSED instead, and told so."""
+        """Send the stored rows, EOSE, then the backlog. False: CLOSED was sent instead."""
         began, rows = perf_counter(), 0
         try:
-            async for raws in self._pages(subscription, client):
+            async for raws in self._pages(subscription, peer):
                 if not is_open(subscription):
                     return True
                 rows += len(raws)
-                client.outbox.put_each(subscription.head, raws, messages.EVENT_END)
-                await client.drained()
-            await self._fanout.look_again(subscription)
+                peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
+                await peer.drained()
+            await self._fanout.refresh_links(subscription)
         except StoreFault as fault:
-            self._fail(client, subscription, fault)
+            self._fail(peer, subscription, fault)
             return False
         except Refused as refused:
-            client.outbox.put(messages.closed(subscription.sub, refused))
+            peer.outbox.put(messages.closed(subscription.sub, refused))
             return False
         self._metrics.scanned(rows, perf_counter() - began)
         if not is_open(subscription):
             return True
-        return self._finish(client, subscription)
+        return self._finish(peer, subscription)
 
-    def _finish(self, client: Client, subscription: Subscription) -> bool:
-        if subscription.missed:
-            client.outbox.put(messages.closed(subscription.sub, _TOO_SLOW))
+    def _finish(self, peer: Peer, subscription: Subscription) -> bool:
+        if subscription.has_overflowed:
+            peer.outbox.put(messages.closed(subscription.sub, _OVERFLOW))
             return False
-        client.outbox.put(messages.eose(subscription.sub))
-        self._fanout.caught_up(subscription)
+        peer.outbox.put(messages.eose(subscription.sub))
+        self._fanout.release_backlog(subscription)
         return True
 
-    def _fail(self, client: Client, subscription: Subscription, fault: StoreFault) -> None:
-        _log.error("a query was not answered: %s", fault)
+    def _fail(self, peer: Peer, subscription: Subscription, fault: StoreFault) -> None:
+        _log.error("a query failed: %s", fault)
         self._fanout.close(subscription)
-        client.outbox.put(messages.closed(subscription.sub, _STORE_DOWN))
+        peer.outbox.put(messages.closed(subscription.sub, _STORE_DOWN))
 
     def _limit_of(self, filter_: Filter) -> int:
         limit = self._limits.default_limit if filter_.limit is None else filter_.limit
         return min(limit, self._limits.max_limit)
 
     async def _pages(
-        self, subscription: Subscription, client: Client
+        self, subscription: Subscription, peer: Peer
     ) -> AsyncIterator[Sequence[bytes]]:
-        """Stored rows: of each search by rank, then of the other filters in one order (N01-76).
+        """Stored rows: of each search by rank, then of the other filters merged, newest first
+        (N01-76). No row twice (N01-63).
 
-        None twice (N01-63). Each page is of what may be seen when it is sent: who was removed while
-        it was read does not get it (N29-94).
+        A page is sent with the rights of that moment: when the reader lost some during the read, it
+        is read again (N29-94).
         """
-        found: set[int] = set()
+        sent: set[int] = set()
         for filter_ in subscription.filters:
             if filter_.search is not None:
-                async for raws in self._found(filter_, subscription.cursor, client, found):
+                async for raws in self._search_pages(filter_, subscription.cursor, peer, sent):
                     yield raws
-        walks = [
-            _Walk(self._store, filter_, self._limit_of(filter_), subscription.cursor)
+        scans = [
+            _FilterScan(self._store, filter_, self._limit_of(filter_), subscription.cursor)
             for filter_ in subscription.filters
             if filter_.search is None
         ]
-        changes = 0
-        while walks:
-            visibility = self._state.visibility(client.reader.viewer)
-            places = [walk.place for walk in walks]
-            raws = await self._page(walks, visibility, found)
-            if self._state.visibility(client.reader.viewer).gives_all_of(visibility):
+        retries = 0
+        while scans:
+            visibility = self._state.visibility(peer.reader.viewer)
+            positions = [scan.position for scan in scans]
+            raws = await self._page(scans, visibility, sent)
+            if self._state.visibility(peer.reader.viewer).gives_all_of(visibility):
                 yield raws
-                if all(walk.is_done for walk in walks):
+                if all(scan.is_done for scan in scans):
                     return
                 continue
-            changes += 1
-            if changes > _MAX_CHANGES:
-                raise StoreFault(_RIGHTS_CHANGE)
-            for walk, place in zip(walks, places, strict=True):
-                walk.go_back(place)
+            retries += 1
+            if retries > _MAX_RETRIES:
+                raise StoreFault(_RIGHTS_CHANGED)
+            for scan, position in zip(scans, positions, strict=True):
+                scan.rewind(position)
 
-    async def _found(
-        self, filter_: Filter, upto: int, client: Client, found: set[int]
+    async def _search_pages(
+        self, filter_: Filter, upto: int, peer: Peer, sent: set[int]
     ) -> AsyncIterator[Sequence[bytes]]:
-        """What one search finds that is not `found` already, best first (N50-03, N50-06).
+        """Rows of one search that were not `sent`, best first (N50-03, N50-06).
 
-        Raises Refused when it cannot be answered now.
+        Raises Refused when the index is not up to date.
         """
-        await self._is_indexed(upto)
+        await self._wait_for_index(upto)
         seqs = await self._store.search(
             filter_,
-            self._state.visibility(client.reader.viewer),
+            self._state.visibility(peer.reader.viewer),
             limit=self._limit_of(filter_),
             upto=upto,
             now=self._clock(),
         )
-        left = [seq for seq in seqs if seq not in found]
-        found.update(left)
-        changes = 0
+        left = [seq for seq in seqs if seq not in sent]
+        sent.update(left)
+        retries = 0
         while left:
-            visibility = self._state.visibility(client.reader.viewer)
-            raws, looked_at = await self._store.rows(
-                left[:_PAGE], filter_, visibility, now=self._clock()
+            visibility = self._state.visibility(peer.reader.viewer)
+            raws, examined = await self._store.rows(
+                left[:_PAGE_ROWS], filter_, visibility, now=self._clock()
             )
-            if self._state.visibility(client.reader.viewer).gives_all_of(visibility):
+            if self._state.visibility(peer.reader.viewer).gives_all_of(visibility):
                 yield raws
-                left = left[looked_at:]
+                left = left[examined:]
                 continue
-            changes += 1
-            if changes > _MAX_CHANGES:
-                raise StoreFault(_RIGHTS_CHANGE)
+            retries += 1
+            if retries > _MAX_RETRIES:
+                raise StoreFault(_RIGHTS_CHANGED)
 
-    async def _is_indexed(self, upto: int) -> None:
+    async def _wait_for_index(self, upto: int) -> None:
         if self._index is None or not await self._index.reached(upto):
-            raise Refused(Prefix.ERROR, _BEHIND)
+            raise Refused(Prefix.ERROR, _NOT_INDEXED)
 
     async def _page(
-        self, walks: Sequence[_Walk], visibility: Visibility, found: set[int]
+        self, scans: Sequence[_FilterScan], visibility: Visibility, sent: set[int]
     ) -> Sequence[bytes]:
-        """The next rows of the walks together, without those that searches have found."""
+        """The next rows of all scans, newest first, without those that were `sent`."""
         now = self._clock()
-        if len(walks) == 1 and not found:
-            return await walks[0].page(visibility, now)
+        if len(scans) == 1 and not sent:
+            return await scans[0].page(visibility, now)
         raws: list[bytes] = []
         size = 0
         heads: list[tuple[int, int, int, int]] = []
-        for number, walk in enumerate(walks):
-            await self._line_up(heads, number, walk, visibility, now)
-        while heads and len(raws) < _PAGE and size < _MERGED_BYTES:
+        for number, scan in enumerate(scans):
+            await self._push_head(heads, number, scan, visibility, now)
+        while heads and len(raws) < _PAGE_ROWS and size < _MERGED_BYTES:
             _, _, seq, _ = heads[0]
             raw = b""
             while heads and heads[0][2] == seq:  # found by several filters
                 number = heapq.heappop(heads)[3]
-                raw = walks[number].take()
-                await self._line_up(heads, number, walks[number], visibility, now)
-            if seq not in found:
+                raw = scans[number].take()
+                await self._push_head(heads, number, scans[number], visibility, now)
+            if seq not in sent:
                 raws.append(raw)
                 size += len(raw)
         return raws
 
-    async def _line_up(
+    async def _push_head(
         self,
         heads: list[tuple[int, int, int, int]],
         number: int,
-        walk: _Walk,
+        scan: _FilterScan,
         visibility: Visibility,
         now: int,
     ) -> None:
-        place = await walk.head(visibility, now)
+        place = await scan.head(visibility, now)
         if place is not None:
             heapq.heappush(heads, (-place.created_at, place.tie, place.seq, number))
 
-    async def count(self, client: Client, sub: str, filters: tuple[Filter, ...]) -> None:
-        """Answer a COUNT: exactly what a REQ could give this viewer, limits aside (N45-04).
-
-        Of what may be read when it is said: counted again when that changed meanwhile (N29-94).
+    async def count(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> None:
+        """Answer a COUNT: exactly the rows that a REQ would give this viewer, without limits
+        (N45-04); counted again when the viewer's rights changed during the count (N29-94).
         """
-        for _ in range(_MAX_CHANGES):
-            visibility = self._state.visibility(client.reader.viewer)
-            objected = visibility.gate(filters)
-            if objected is not None:
-                client.outbox.put(messages.closed(sub, objected.refused()))
+        for _ in range(_MAX_RETRIES):
+            visibility = self._state.visibility(peer.reader.viewer)
+            refusal = visibility.gate(filters)
+            if refusal is not None:
+                peer.outbox.put(messages.closed(sub, refusal.refused()))
                 return
             try:
                 if any(filter_.search is not None for filter_ in filters):
-                    await self._is_indexed(self._store.committed())
+                    await self._wait_for_index(self._store.committed())
                 number = await self._store.count(filters, visibility, now=self._clock())
                 registers = await self._registers(filters, visibility)
             except StoreFault as fault:
-                _log.error("a count was not answered: %s", fault)
+                _log.error("a COUNT failed: %s", fault)
                 break
             except Refused as refused:
-                client.outbox.put(messages.closed(sub, refused))
+                peer.outbox.put(messages.closed(sub, refused))
                 return
-            if self._state.visibility(client.reader.viewer).gives_all_of(visibility):
-                client.outbox.put(messages.count(sub, number, registers))
+            if self._state.visibility(peer.reader.viewer).gives_all_of(visibility):
+                peer.outbox.put(messages.count(sub, number, registers))
                 return
-        client.outbox.put(messages.closed(sub, _STORE_DOWN))
+        peer.outbox.put(messages.closed(sub, _STORE_DOWN))
 
     async def _registers(self, filters: Sequence[Filter], visibility: Visibility) -> str | None:
-        """HyperLogLog of who wrote what is counted, for one filter with one tag condition."""
+        """HyperLogLog of the authors, for one filter with a tag condition."""
         value = filters[0].first_tag_value if len(filters) == 1 else None
         if value is None or filters[0].search is not None:
             return None
@@ -431,8 +407,8 @@ class QueryRunner:
         return None if authors is None else nip45.registers(authors, nip45.offset_of(value))
 
 
-class _Walk:
-    """One filter's rows, from where the last page ended."""
+class _FilterScan:
+    """The stored rows of one filter, from a position on."""
 
     def __init__(self, store: Store, filter_: Filter, limit: int, upto: int) -> None:
         self._store = store
@@ -441,21 +417,21 @@ class _Walk:
         self._left = limit
         self._after: Place | None = None
         self._rows: Sequence[tuple[Place, bytes]] = ()
-        self._at = 0
-        self._seen_as: Visibility | None = None
+        self._index = 0
+        self._read_as: Visibility | None = None
         self.is_done = False
 
     @property
-    def place(self) -> tuple[Place | None, int]:
-        """Where it stands: behind which row, and how many it may still give."""
+    def position(self) -> tuple[Place | None, int]:
+        """The last row taken, and how many rows the limit leaves."""
         return self._after, self._left
 
-    def go_back(self, place: tuple[Place | None, int]) -> None:
-        self._after, self._left = place
-        self._rows, self._at, self._seen_as, self.is_done = (), 0, None, False
+    def rewind(self, position: tuple[Place | None, int]) -> None:
+        self._after, self._left = position
+        self._rows, self._index, self._read_as, self.is_done = (), 0, None, False
 
     async def page(self, visibility: Visibility, now: int) -> Sequence[bytes]:
-        """The next rows of the only filter."""
+        """The next page; for a query of one filter."""
         page = await self._store.page(
             self._filter,
             visibility,
@@ -463,7 +439,7 @@ class _Walk:
             upto=self._upto,
             now=now,
             after=self._after,
-            size=_PAGE,
+            size=_PAGE_ROWS,
         )
         self._left -= len(page.raws)
         self._after = page.next
@@ -471,8 +447,8 @@ class _Walk:
         return page.raws
 
     async def head(self, visibility: Visibility, now: int) -> Place | None:
-        """The next row's place; None at the end."""
-        if self._at == len(self._rows) or self._seen_as is not visibility:
+        """The place of the next row; None at the end."""
+        if self._index == len(self._rows) or self._read_as is not visibility:
             self._rows = await self._store.places(
                 self._filter,
                 visibility,
@@ -480,15 +456,15 @@ class _Walk:
                 upto=self._upto,
                 now=now,
                 after=self._after,
-                size=_PAGE,
+                size=_PAGE_ROWS,
             )
-            self._at, self._seen_as = 0, visibility
+            self._index, self._read_as = 0, visibility
             self.is_done = not self._rows
-        return self._rows[self._at][0] if self._rows else None
+        return self._rows[self._index][0] if self._rows else None
 
     def take(self) -> bytes:
-        """The row that `head` found."""
-        self._after, raw = self._rows[self._at]
-        self._at += 1
+        """The row whose place `head` gave; moves on behind it."""
+        self._after, raw = self._rows[self._index]
+        self._index += 1
         self._left -= 1
         return raw

@@ -1,8 +1,8 @@
-"""From an event's traits to the live filters that might match it.
+"""Index of live filters: from an event to the subscriptions that might match it.
 
-Each filter hangs under one kind of trait, the narrowest that it names; an event looks its own
-traits up. What comes back is confirmed by `Filter.matches`, except where the trait was the whole
-filter.
+Each filter is indexed under the values of its most selective condition (ids, a tag, authors,
+kinds); an event is looked up under each value it has. `Filter.matches` confirms a candidate unless
+the indexed condition is the whole filter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip50 import Search
 
 S = TypeVar("S")
-_EVERY: Final = ("*", "")
+_ANY_EVENT: Final = ("*", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,79 +30,80 @@ class Entry(Generic[S]):
 
     subscription: S
     filter: Filter
-    sure: bool
-    """Its trait is all that it asks: an event that has the trait matches."""
+    is_exact: bool
+    """The indexed condition is the whole filter, `search` aside."""
     search: Search | None = None
-    """What the event's text must contain besides (N50-08)."""
+    """The event's text must contain it too (N50-08)."""
 
 
 class Subscriptions(Generic[S]):
     """The live filters of all connections. `S` is compared by identity."""
 
     def __init__(self) -> None:
-        self._by_trait: dict[Hashable, dict[int, list[Entry[S]]]] = {}
-        self._traits: dict[int, set[Hashable]] = {}
+        self._by_key: dict[Hashable, dict[int, list[Entry[S]]]] = {}
+        self._keys: dict[int, set[Hashable]] = {}
 
     def __len__(self) -> int:
-        return len(self._traits)
+        return len(self._keys)
 
     def add(self, subscription: S, filters: Sequence[Filter]) -> None:
-        key = id(subscription)
-        mine = self._traits.setdefault(key, set())
+        owner = id(subscription)
+        keys = self._keys.setdefault(owner, set())
         for filter_ in filters:
             if filter_.impossible:
                 continue
-            traits, sure = _traits_of(filter_)
+            filter_keys, is_exact = _keys_of_filter(filter_)
             search = None if filter_.search is None else search_from(filter_.search)
-            entry = Entry(subscription, filter_, sure, search)
-            for trait in traits:
-                self._by_trait.setdefault(trait, {}).setdefault(key, []).append(entry)
-                mine.add(trait)
+            entry = Entry(subscription, filter_, is_exact, search)
+            for key in filter_keys:
+                self._by_key.setdefault(key, {}).setdefault(owner, []).append(entry)
+                keys.add(key)
 
     def remove(self, subscription: S) -> None:
-        key = id(subscription)
-        for trait in self._traits.pop(key, ()):
-            entries = self._by_trait[trait]
-            del entries[key]
+        owner = id(subscription)
+        for key in self._keys.pop(owner, ()):
+            entries = self._by_key[key]
+            del entries[owner]
             if not entries:
-                del self._by_trait[trait]
+                del self._by_key[key]
 
     def candidates(self, event: Event) -> Iterator[Entry[S]]:
-        """Entries that may match; one subscription may come several times."""
-        by_trait = self._by_trait
-        if not by_trait:
+        """Entries that may match; a subscription with several filters may come several times."""
+        by_key = self._by_key
+        if not by_key:
             return
-        for trait in _traits_of_event(event):
-            entries = by_trait.get(trait)
+        for key in _keys_of_event(event):
+            entries = by_key.get(key)
             if entries:
-                # A copy: a reader that is sent away meanwhile takes its subscriptions with it.
-                for several in list(entries.values()):
-                    yield from several
+                # A copy: delivery may close a connection, which removes its subscriptions.
+                for of_subscription in list(entries.values()):
+                    yield from of_subscription
 
 
-def _traits_of(filter_: Filter) -> tuple[list[Hashable], bool]:
-    """Where a filter hangs, and whether that alone decides."""
+def _keys_of_filter(filter_: Filter) -> tuple[list[Hashable], bool]:
+    """Index keys of a filter, and `Entry.is_exact`."""
     if filter_.ids is not None:
-        return [("i", value) for value in filter_.ids], _asks_only(filter_, ids=None)
+        return [("i", value) for value in filter_.ids], _is_whole(filter_, ids=None)
     narrow = [(n, v) for n, v in filter_.tags if n not in BROAD_TAGS]
     if filter_.d_prefixes:
-        narrow = [(n, v) for n, v in narrow if n != "d"]  # a prefix is no trait of an event
+        narrow = [(n, v) for n, v in narrow if n != "d"]  # an event cannot be looked up by prefix
     broad = (
         [] if filter_.authors is not None else [(n, v) for n, v in filter_.tags if n in BROAD_TAGS]
     )
     if narrow or broad:
         name, values = min(narrow or broad, key=lambda tag: len(tag[1]))
         left = tuple(tag for tag in filter_.tags if tag[0] != name)
-        return [("#", name, value) for value in values], _asks_only(filter_, tags=left)
+        return [("#", name, value) for value in values], _is_whole(filter_, tags=left)
     if filter_.authors is not None:
-        return [("a", value) for value in filter_.authors], _asks_only(filter_, authors=None)
+        return [("a", value) for value in filter_.authors], _is_whole(filter_, authors=None)
     if filter_.kinds is not None:
-        return [("k", value) for value in filter_.kinds], _asks_only(filter_, kinds=None)
-    return [_EVERY], _asks_only(filter_)
+        return [("k", value) for value in filter_.kinds], _is_whole(filter_, kinds=None)
+    return [_ANY_EVENT], _is_whole(filter_)
 
 
-def _asks_only(filter_: Filter, **trait: object) -> bool:
-    left = replace(filter_, limit=None, search=None, **trait)  # type: ignore[arg-type]
+def _is_whole(filter_: Filter, **indexed: object) -> bool:
+    """No condition is left without the `indexed` one."""
+    left = replace(filter_, limit=None, search=None, **indexed)  # type: ignore[arg-type]
     return (
         left.ids is None
         and left.authors is None
@@ -114,14 +115,14 @@ def _asks_only(filter_: Filter, **trait: object) -> bool:
     )
 
 
-def _traits_of_event(event: Event) -> set[Hashable]:
-    traits: set[Hashable] = {
+def _keys_of_event(event: Event) -> set[Hashable]:
+    keys: set[Hashable] = {
         ("i", event.id),
         ("a", event.pubkey),
         ("k", event.kind),
-        _EVERY,
+        _ANY_EVENT,
     }
     for tag in event.tags:
         if len(tag) > 1:
-            traits.add(("#", tag[0], tag[1]))
-    return traits
+            keys.add(("#", tag[0], tag[1]))
+    return keys

@@ -122,7 +122,7 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         for site in list(self._runner.sites):
             await site.stop()
-        goodbyes = [connection.say_goodbye() for connection in self._connections]
+        goodbyes = [connection.stop() for connection in self._connections]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await asyncio.gather(*goodbyes, return_exceptions=True)
@@ -283,9 +283,9 @@ class Server:
             address = http.client_address(request, proxies)
             connection.trust(trusted=self._is_trusted(address))
             if not self._may_connect(request, state.blocked):
-                connection.send_away()
+                connection.close_blocked()
             elif not connection.authenticated.isdisjoint(state.people.banned):
-                connection.shut_out()
+                connection.close_subscriptions()
 
     async def _metrics(self, request: web.Request) -> web.Response:
         address = http.client_address(request, self._config.server.trusted_proxies)

@@ -1,4 +1,4 @@
-"""One websocket: frames to the Session, its effects to the roads, the outbox to the socket."""
+"""One websocket: frames to the Session, its effects to the pipelines, the outbox to the socket."""
 
 from __future__ import annotations
 
@@ -14,21 +14,11 @@ from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr import messages
 from relay.nostr.keys import is_signed
-from relay.read.negentropy import Reconciliations
+from relay.nostr.messages import Close, Count, NegClose, NegMessage, NegOpen, Publish, Subscribe
+from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
-from relay.server.session import (
-    POLICY_VIOLATION,
-    Ask,
-    CountRows,
-    Drop,
-    Hangup,
-    Negotiate,
-    Reply,
-    Session,
-    Submit,
-    VerifyLogin,
-)
+from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.verdict import Origin, WriteOutcome, ok_reply
 from relay.write.ingest import BAD_SIGNATURE
 
@@ -42,22 +32,21 @@ if TYPE_CHECKING:
     from relay.verdict import Result
 
 _MAX_UNANSWERED: Final = 2048
-"""Events of one connection on their road; then its socket is not read for a while."""
-_BACKLOG_SHARE: Final = 4
-"""A client whose backlog is over this part of its outbox waits for the rest of its answers."""
+"""Events of one connection that wait for their OK; with more its socket is not read."""
+_IS_READING_SHARE: Final = 4
+"""A scan pauses while more than this fraction of the outbox (1/4) is unread."""
 _CLOSE_S: Final = 1.0
 _LINGER_S: Final = 5.0
-_SETTLE_S: Final = 2.5
-"""How long a stop waits for the answers to events that were taken."""
+_STOP_S: Final = 2.5
+"""How long a stop waits for the OKs of accepted events."""
 _HEARTBEAT_S: Final = 60.0
-"""A peer that does not answer a ping within half of this is gone."""
-_NUMBERS: Final = count(1)
-"""Of connections, in the order in which they came."""
+"""A ping this often; without a pong within half of it the connection is closed."""
+_CONNECTION_IDS: Final = count(1)
 _SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
 
 
 class RelaySocket(web.WebSocketResponse):
-    """aiohttp's websocket, saying NOTICE before it closes over a frame that is too large."""
+    """aiohttp's websocket, with a NOTICE before it closes because a frame is too large."""
 
     def __init__(self, *, max_message_length: int, compression: bool) -> None:
         super().__init__(
@@ -80,20 +69,20 @@ class RelaySocket(web.WebSocketResponse):
 
 
 class Connection:
-    """A client of `answer` and `reconciliation`, an author of `ingest`. Lives with its socket."""
+    """`Peer` of the read pipeline, `Author` of the write pipeline."""
 
     __slots__ = (
         "_address",
+        "_all_answered",
         "_hangup",
-        "_leaving",
+        "_is_stopping",
+        "_may_read_on",
+        "_negentropy",
         "_outbox_bytes",
-        "_reconciliations",
+        "_queries",
         "_request",
-        "_room",
-        "_scans",
         "_services",
         "_session",
-        "_settled",
         "_socket",
         "_unanswered",
         "connection",
@@ -117,7 +106,7 @@ class Connection:
         self._outbox_bytes = limits.outbox_bytes
         self._request = request
         self._address = address
-        self.connection = next(_NUMBERS)
+        self.connection = next(_CONNECTION_IDS)
         self._socket = socket
         self._session = Session(
             secrets.token_hex(16),
@@ -127,20 +116,20 @@ class Connection:
         )
         self.outbox = Outbox(
             transport,
-            services.turn,
+            services.flush_queue,
             max_bytes=limits.outbox_bytes,
-            # Soon and not at once: it may be found while the subscriptions are walked through.
+            # Not at once: it may be called while the fanout iterates over the subscriptions.
             overflow=lambda: loop.call_soon(self._too_slow),
         )
-        self._scans = QueryQueue(services.queries, self)
-        self._reconciliations = Reconciliations(services.negentropy, self)
+        self._queries = QueryQueue(services.queries, self)
+        self._negentropy = NegentropyQueue(services.negentropy, self)
         self._unanswered = 0
-        self._room: asyncio.Event | None = None
+        self._may_read_on: asyncio.Event | None = None
         self._hangup: asyncio.Task[None] | None = None
-        self._leaving = False
-        self._settled = asyncio.Event()
+        self._is_stopping = False
+        self._all_answered = asyncio.Event()
 
-    # -- what answer and ingest see --------------------------------------------------------------
+    # -- Peer and Author --------------------------------------------------------------------------
 
     @property
     def reader(self) -> Session:
@@ -156,7 +145,7 @@ class Connection:
 
     @property
     def is_reading(self) -> bool:
-        return self.outbox.backlog < self._outbox_bytes // _BACKLOG_SHARE
+        return self.outbox.buffered_bytes < self._outbox_bytes // _IS_READING_SHARE
 
     async def drained(self) -> None:
         self.outbox.flush()
@@ -164,7 +153,7 @@ class Connection:
             with contextlib.suppress(ConnectionError):
                 await self._request.writer.drain()
         else:
-            await asyncio.sleep(0)  # others have their turn between two pages
+            await asyncio.sleep(0)  # let other tasks run between two pages
 
     def closed_by_relay(self, sub: str) -> None:
         self._session.closed_by_relay(sub)
@@ -176,32 +165,32 @@ class Connection:
         else:
             accepted, text = ok_reply(result)
             self.outbox.put(messages.ok_text(event.id, text, accepted=accepted))
-        if self._leaving and not self._unanswered:
-            self._settled.set()
-        if self._room is not None and self._unanswered < _MAX_UNANSWERED // 2:
-            self._room.set()
+        if self._is_stopping and not self._unanswered:
+            self._all_answered.set()
+        if self._may_read_on is not None and self._unanswered < _MAX_UNANSWERED // 2:
+            self._may_read_on.set()
 
-    def shut_out(self) -> None:
-        """A key of it was banned: what is open ends, and nothing will open any more (N42-16)."""
+    def close_subscriptions(self) -> None:
+        """One of its keys was banned: close what is open; `gate` refuses what follows (N42-16)."""
         for sub in list(self._session.open):
-            self._scans.drop(sub)
+            self._queries.cancel(sub)
             self._session.closed_by_relay(sub)
             self.outbox.put(messages.closed(sub, BANNED.refused()))
 
-    def send_away(self) -> None:
+    def close_blocked(self) -> None:
         """Its address was blocked (N86-27)."""
         for sub in list(self._session.open):
-            self._scans.drop(sub)
+            self._queries.cancel(sub)
         self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
     def trust(self, *, trusted: bool) -> None:
-        """The policies changed: whether the client's address is a trusted reader's now."""
+        """After a reload: whether `trusted_readers` has the client's address."""
         self._session.trust(trusted=trusted)
 
     # -- the loop of one socket -------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Until the client goes, or is sent away."""
+        """Returns when the connection is closed, by either side."""
         socket, services = self._socket, self._services
         terms, max_filters = services.terms, services.config.limits.max_filters
         clock = services.clock
@@ -210,7 +199,7 @@ class Connection:
         self.outbox.put(self._session.greeting())
         try:
             async for frame in socket:
-                if self._leaving:
+                if self._is_stopping:
                     continue
                 count_frames(1)
                 if frame.type is WSMsgType.TEXT:
@@ -222,33 +211,33 @@ class Connection:
                 for effect in receive(message, clock(), len(frame.data)):
                     act(effect)
                 if self._unanswered >= _MAX_UNANSWERED:
-                    await self._answers_to_come()
+                    await self._wait_for_answers()
                 if self._hangup is not None:
                     break
         except ConnectionError:
-            pass  # gone while the socket answered its ping
+            pass  # closed while the socket sent a pong
         finally:
             self.outbox.close()
-            await self._scans.aclose()
-            await self._reconciliations.aclose()
+            await self._queries.aclose()
+            await self._negentropy.aclose()
             if self._hangup is not None:
                 await self._hangup
 
     def _act(self, effect: Effect) -> None:
         match effect:
-            case Submit(event):
+            case Publish(event):
                 self._unanswered += 1
                 self._services.ingest.submit(event, self, Origin.WIRE)
-            case Ask(sub, filters):
-                self._scans.ask(sub, filters)
-            case Drop(sub):
-                self._scans.drop(sub)
+            case Subscribe(sub, filters):
+                self._queries.subscribe(sub, filters)
+            case Close(sub):
+                self._queries.cancel(sub)
             case Reply(payload):
                 self.outbox.put(payload)
-            case CountRows(sub, filters):
-                self._scans.count(sub, filters)
-            case Negotiate(message):
-                self._reconciliations.take(message)
+            case Count(sub, filters):
+                self._queries.count(sub, filters)
+            case NegOpen() | NegMessage() | NegClose():
+                self._negentropy.take(effect)
             case VerifyLogin(event):
                 self._log_in(event)
             case Hangup(code, reason):
@@ -257,7 +246,7 @@ class Connection:
                 assert_never(effect)
 
     def _log_in(self, event: Event) -> None:
-        # On the loop, 25 µs: what the client sends next must already find its key.
+        # On the loop (25 µs): the next message of the client must already find the key.
         if not is_signed(event):
             reply = self._session.login_refused(event, BAD_SIGNATURE.refused())
         elif event.pubkey in self._services.state.people.banned:
@@ -266,17 +255,17 @@ class Connection:
             reply = self._session.logged_in(event)
         self.outbox.put(reply.payload)
 
-    async def _answers_to_come(self) -> None:
-        self._room = asyncio.Event()
-        await self._room.wait()
-        self._room = None
+    async def _wait_for_answers(self) -> None:
+        self._may_read_on = asyncio.Event()
+        await self._may_read_on.wait()
+        self._may_read_on = None
 
-    # -- sending somebody away --------------------------------------------------------------------
+    # -- closing ----------------------------------------------------------------------------------
 
     def _too_slow(self) -> None:
         self._services.metrics.too_slow()
         for sub in list(self._session.open):
-            self._scans.drop(sub)
+            self._queries.cancel(sub)
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")
 
     def _hang_up(self, code: int, reason: str) -> None:
@@ -290,20 +279,20 @@ class Connection:
             async with asyncio.timeout(2 * _CLOSE_S):
                 await self._socket.close(code=code, message=reason.encode(), drain=False)
         if transport is not None:
-            # What was sent may still arrive; who does not read would hold its buffer for ever.
+            # Leaves time for buffered data to arrive; a client that never reads is cut off then.
             asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
 
-    async def say_goodbye(self) -> None:
-        """The relay stops: CLOSED, the answers to what is still on its road, a close frame."""
-        self._leaving = True
+    async def stop(self) -> None:
+        """The relay stops: CLOSED for what is open, the OKs that are still due, a close frame."""
+        self._is_stopping = True
         stopping = Refused(Prefix.ERROR, "the relay is stopping")
         for sub in list(self._session.open):
-            self._scans.drop(sub)
+            self._queries.cancel(sub)
             self.outbox.put(messages.closed(sub, stopping))
         if self._unanswered:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SETTLE_S):
-                    await self._settled.wait()
+                async with asyncio.timeout(_STOP_S):
+                    await self._all_answered.wait()
         self._hang_up(WSCloseCode.GOING_AWAY, "the relay is stopping")
         assert self._hangup is not None
         await asyncio.shield(self._hangup)

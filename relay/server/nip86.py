@@ -51,7 +51,7 @@ _REPORTS: Final = 1000
 _MAX_REASON: Final = 200
 _LOGGED: Final = 500
 """Characters of the parameters of a call."""
-_STORE_DOWN: Final = "the store cannot answer now, try again later"
+_STORE_DOWN: Final = "the store is not available, try again later"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.observe import Metrics, Readiness
     from relay.read.negentropy import Negentropy
-    from relay.read.outbox import Turn
+    from relay.read.outbox import FlushQueue
     from relay.read.query import QueryRunner
     from relay.state import RelayState
     from relay.storage import Store
@@ -44,4 +44,4 @@ class ServerServices(Protocol):
     @property
     def negentropy(self) -> Negentropy: ...
     @property
-    def turn(self) -> Turn: ...
+    def flush_queue(self) -> FlushQueue: ...

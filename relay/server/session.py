@@ -1,11 +1,12 @@
-"""Session: the pure state of one client. A message goes in, effects come out; it acts on nothing.
+"""Session: the protocol state of one client. Pure: a message goes in, effects come out.
 
-greeted ── AUTH ok ──▶ logged in (several keys, N42-07)
-  REQ  → Ask        while fewer than `max_subscriptions` are open, else CLOSED rate-limited
-  CLOSE → Drop      when it is open, else nothing
-  NEG-* → Negotiate their ids and limits are those of `relay.read.negentropy`
-  EVENT → Submit    whoever sends it; the policies decide (of sign-in calls only so many)
-  bad frame → NOTICE; `MAX_BAD_FRAMES` in a row close the connection (1008)
+An effect is the message itself where the read or the write pipeline takes it from here:
+  EVENT → Publish      from anyone, the policies decide; kind 24133 is rate-limited here
+  REQ   → Subscribe    while fewer than `max_subscriptions` are open, else CLOSED rate-limited
+  CLOSE → Close        when the subscription is open, else nothing
+  COUNT → Count        NEG-* → NegOpen, NegMessage, NegClose
+  AUTH  → VerifyLogin  when challenge, relay and time are right; several keys may log in (N42-07)
+A bad frame gets a NOTICE; `MAX_BAD_FRAMES` in a row close the connection (1008).
 """
 
 from __future__ import annotations
@@ -37,22 +38,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
     from relay.nostr.event import Event
-    from relay.nostr.filters import Filter
     from relay.nostr.messages import ClientMessage
     from relay.nostr.nip42 import RelayAddress
 
 MAX_BAD_FRAMES: Final = 20
 MAX_OPEN_BYTES: Final = 1 << 20
-"""Of the frames of all open subscriptions together; an index of them takes some 20 times that."""
+"""Of the REQ frames of all open subscriptions; their index takes about 20 times as much memory."""
 MAX_KEYS: Final = 64
-"""Keys that may log in on one connection."""
+"""Per connection."""
 MAX_CALLS: Final = 120
-"""Sign-in calls (24133) that a connection may send at once: anybody may call a signer (N46-02)."""
+"""Burst of NIP-46 events (kind 24133) of one connection: anyone may send them (N46-02)."""
 CALLS_PER_S: Final = 2
 POLICY_VIOLATION: Final = 1008
 
 _TOO_MANY_CALLS: Final = Refused(
-    Prefix.RATE_LIMITED, f"at most {MAX_CALLS} sign-in calls at once, then {CALLS_PER_S} a second"
+    Prefix.RATE_LIMITED, f"at most {MAX_CALLS} NIP-46 events at once, then {CALLS_PER_S} per second"
 )
 
 
@@ -62,35 +62,8 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
-    event: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    sub: str
-    filters: tuple[Filter, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CountRows:
-    sub: str
-    filters: tuple[Filter, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    sub: str
-
-
-@dataclass(frozen=True, slots=True)
-class Negotiate:
-    message: NegOpen | NegMessage | NegClose
-
-
-@dataclass(frozen=True, slots=True)
 class VerifyLogin:
-    """Whether the signature holds is not for a pure room: answer with `logged_in` or `refuse`."""
+    """Check the signature, then call `logged_in` or `login_refused`."""
 
     event: Event
 
@@ -101,11 +74,22 @@ class Hangup:
     reason: str
 
 
-Effect = Reply | Submit | Ask | CountRows | Drop | Negotiate | VerifyLogin | Hangup
+Effect = (
+    Reply
+    | Publish
+    | Subscribe
+    | Count
+    | Close
+    | NegOpen
+    | NegMessage
+    | NegClose
+    | VerifyLogin
+    | Hangup
+)
 
 
 class Session:
-    """One client: its challenge, its keys, its open subscriptions, its patience."""
+    """Challenge, logged-in keys, open subscriptions and rate limit of one client."""
 
     __slots__ = (
         "_addresses",
@@ -132,7 +116,7 @@ class Session:
         self._max_subscriptions = max_subscriptions
         self._bad_frames = 0
         self._calls = MAX_CALLS
-        """Sign-in calls that may be sent, as of `_called_at`."""
+        """Left in the bucket of kind 24133 at `_called_at`."""
         self._called_at = 0
         self.viewer = Viewer(trusted=trusted)
         self._sizes: dict[str, int] = {}
@@ -149,26 +133,24 @@ class Session:
         return messages.auth_challenge(self._challenge)
 
     def receive(self, message: ClientMessage, now: int, size: int = 0) -> Sequence[Effect]:
-        """What is to be done about one message of `size` bytes. `now`: Unix seconds."""
+        """`size`: bytes of the frame. `now`: Unix seconds."""
         if isinstance(message, BadFrame):
             return self._bad(message.refused)
         self._bad_frames = 0
         match message:
-            case Publish(event):
-                return self._publish(event, now)
-            case Subscribe(sub, filters):
-                return self._subscribe(sub, filters, size)
-            case Count(sub, filters):
-                return (CountRows(sub, filters),)
+            case Publish():
+                return self._publish(message, now)
+            case Subscribe():
+                return self._subscribe(message, size)
             case Close(sub):
-                return (Drop(sub),) if self._forget(sub) else ()
+                return (message,) if self._remove(sub) else ()
             case Login(event):
                 return self._login(event, now)
-            case NegOpen() | NegMessage() | NegClose():
-                return (Negotiate(message),)
+            case Count() | NegOpen() | NegMessage() | NegClose():
+                return (message,)
             case BadNeg(sub, refused):
-                # NEG-ERR ends the id for the client: what was open under it must end too (N77-04).
-                return (Negotiate(NegClose(sub)), Reply(messages.neg_error(sub, refused)))
+                # NEG-ERR ends the id for the client, so it must end here too (N77-04).
+                return (NegClose(sub), Reply(messages.neg_error(sub, refused)))
             case BadEvent(event_id, refused):
                 return (Reply(messages.ok(event_id, refused)),)
             case BadCount(sub, refused):
@@ -185,7 +167,8 @@ class Session:
             return reply, Hangup(POLICY_VIOLATION, "too many invalid messages")
         return (reply,)
 
-    def _publish(self, event: Event, now: int) -> Sequence[Effect]:
+    def _publish(self, message: Publish, now: int) -> Sequence[Effect]:
+        event = message.event
         if event.kind == kinds.NOSTR_CONNECT:
             since = max(0, now - self._called_at)
             self._calls = min(MAX_CALLS, self._calls + since * CALLS_PER_S)
@@ -193,24 +176,25 @@ class Session:
             if self._calls == 0:
                 return (Reply(messages.ok(event.id, _TOO_MANY_CALLS)),)
             self._calls -= 1
-        return (Submit(event),)
+        return (message,)
 
-    def _subscribe(self, sub: str, filters: tuple[Filter, ...], size: int) -> Sequence[Effect]:
-        # Replaced at once, whatever becomes of the new one (N01-54).
-        replaced = (Drop(sub),) if self._forget(sub) else ()
+    def _subscribe(self, message: Subscribe, size: int) -> Sequence[Effect]:
+        sub = message.sub
+        # The old subscription ends even when the new one is refused (N01-54).
+        replaced = (Close(sub),) if self._remove(sub) else ()
         if len(self._sizes) >= self._max_subscriptions:
             text = f"at most {self._max_subscriptions} open subscriptions"
         elif self._open_bytes + size > MAX_OPEN_BYTES:
-            text = f"the filters of open subscriptions have at most {MAX_OPEN_BYTES} bytes"
+            text = f"at most {MAX_OPEN_BYTES} bytes of filters in open subscriptions"
         else:
             self._sizes[sub] = size
             self._open_bytes += size
-            return *replaced, Ask(sub, filters)
+            return *replaced, message
         refused = Refused(Prefix.RATE_LIMITED, text)
         return *replaced, Reply(messages.closed(sub, refused))
 
-    def _forget(self, sub: str) -> bool:
-        """Whether it was open."""
+    def _remove(self, sub: str) -> bool:
+        """True: it was open."""
         size = self._sizes.pop(sub, None)
         if size is None:
             return False
@@ -219,15 +203,15 @@ class Session:
 
     def _refuse_query(self, sub: str, refused: Refused) -> Sequence[Effect]:
         reply = Reply(messages.closed(sub, refused))
-        # CLOSED ends the id for the client: what was open under it must end here too (N01-93).
-        return (Drop(sub), reply) if self._forget(sub) else (reply,)
+        # CLOSED ends the id for the client, so it must end here too (N01-93).
+        return (Close(sub), reply) if self._remove(sub) else (reply,)
 
     def closed_by_relay(self, sub: str) -> None:
-        """The relay said CLOSED to this subscription."""
-        self._forget(sub)
+        """The relay sent CLOSED for this subscription."""
+        self._remove(sub)
 
     def trust(self, *, trusted: bool) -> None:
-        """Whether the connection's address is among the trusted readers, by the newest policies."""
+        """Whether the policies in force list the client's address in `trusted_readers`."""
         self.viewer = Viewer(self.viewer.keys, trusted)
 
     def _login(self, event: Event, now: int) -> Sequence[Effect]:
@@ -241,7 +225,7 @@ class Session:
         return (VerifyLogin(event),)
 
     def logged_in(self, event: Event) -> Reply:
-        """The signature holds: this key counts from now on, beside those before it."""
+        """The signature is valid: add the key."""
         self.viewer = Viewer(self.viewer.keys | {event.pubkey}, self.viewer.trusted)
         return Reply(messages.ok(event.id, None))
 

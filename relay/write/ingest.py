@@ -22,7 +22,7 @@ from relay.lifecycle.rows import WritePlan
 from relay.lifecycle.versions import wanted_for
 from relay.nostr import kinds
 from relay.nostr.keys import are_signed
-from relay.read.linked_rows import NOTHING
+from relay.read.linked_rows import NO_LINKS
 from relay.verdict import Arrival, Origin, Reject
 from relay.write.batch import ONLY_RELAY, Decision, acts_here
 from relay.write.commands import ExpireRows, ManagementChange, SweepRows, Work, WriteEvent
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
     from relay.read.fanout import Fanout
-    from relay.read.linked_rows import Pointed
+    from relay.read.linked_rows import Links
     from relay.state import RelayState
     from relay.storage import Store
     from relay.write.commands import Author, DryRun
@@ -302,18 +302,18 @@ class Ingest:
 
     async def _announce(self, rows: Sequence[Stored]) -> None:
         try:
-            pointed = await self._pointed(rows)
-            self._metrics.delivered(self._fanout.deliver(rows, pointed))
+            links = await self._links_of(rows)
+            self._metrics.delivered(self._fanout.deliver(rows, links))
         except Exception:  # the lane must live on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
 
-    async def _pointed(self, rows: Sequence[Stored]) -> Pointed:
+    async def _links_of(self, rows: Sequence[Stored]) -> Links:
         """What the rows point to; nothing, and so for nobody, when it cannot be looked up."""
         try:
-            return await self._fanout.pointed(rows)
+            return await self._fanout.links_of(rows)
         except StoreFault as fault:
             _log.error("what stored events point to was not found: %s", fault)
-            return NOTHING
+            return NO_LINKS
 
     async def _stored(self, batch: Sequence[Work]) -> tuple[Decision, int]:
         """Decide the batch and commit it: what was decided, and the new head."""

@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 
 from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms, as_json, filter_from
-from relay.nostr.messages import NegMessage, NegOpen, parse
+from relay.nostr.messages import Count, NegMessage, NegOpen, Publish, Subscribe, parse
 from relay.nostr.nip42 import relay_address
 from relay.server.session import (
-    Ask,
-    CountRows,
     Hangup,
-    Negotiate,
     Reply,
     Session,
-    Submit,
     VerifyLogin,
 )
 from tests.fuzz.effort import share
@@ -75,7 +71,7 @@ def test_every_frame_is_understood_or_refused(tally: Tally) -> None:
     understand()
     if tally.is_telling:
         counts = tally.counts
-        for effect, part in ((Submit, 4), (Ask, 30), (CountRows, 150), (Reply, 10)):
+        for effect, part in ((Publish, 4), (Subscribe, 30), (Count, 150), (Reply, 10)):
             assert counts[effect.__name__] > counts["examples"] / part, tally
 
 
@@ -85,16 +81,16 @@ def _answers(effects: Iterable[Effect]) -> Iterable[list[object]]:
         match effect:
             case Reply(payload):
                 yield message_of(payload)
-            case Submit(event) | VerifyLogin(event):
+            case Publish(event) | VerifyLogin(event):
                 _check_event(event)
                 yield ["OK", event.id, True, ""]
-            case Ask(sub, filters):
+            case Subscribe(sub, filters):
                 _check_filters(filters)
                 yield ["EOSE", sub]
-            case CountRows(sub, filters):
+            case Count(sub, filters):
                 _check_filters(filters)
                 yield ["COUNT", sub, {"count": 0}]
-            case Negotiate(NegOpen(sub) | NegMessage(sub)):
+            case NegOpen(sub) | NegMessage(sub):
                 yield ["NEG-MSG", sub, ""]
             case _:
                 pass

@@ -14,7 +14,7 @@ from relay.access.management import changes_of
 from relay.nostr.event import event_from_raw
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
-from relay.read.linked_rows import NOTHING, Targets
+from relay.read.linked_rows import NO_LINKS, LinkedRows
 from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Origin, ok_reply
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.read.linked_rows import Pointed
+    from relay.read.linked_rows import Links
     from relay.storage import Store
     from relay.verdict import Reject, Result
     from relay.write.ingest import Plugins
@@ -86,13 +86,13 @@ class Letter:
 class Loudspeaker(Fanout):
     """Remembers what was to be delivered."""
 
-    def __init__(self, state: RelayState, targets: Targets) -> None:
-        super().__init__(state, targets=targets)
+    def __init__(self, state: RelayState, linked_rows: LinkedRows) -> None:
+        super().__init__(state, linked_rows=linked_rows)
         self.said: list[Event] = []
 
-    def deliver(self, rows: Sequence[Stored], pointed: Pointed = NOTHING) -> int:
+    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> int:
         self.said += [row.event for row in rows]
-        return super().deliver(rows, pointed)
+        return super().deliver(rows, links)
 
 
 class Home:
@@ -113,7 +113,7 @@ class Home:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
         groups = await taken_over(self.store, groups, self.relay, self.policy.keep, self.now)
         self.state = RelayState(self.policy, groups, await self.store.management())
-        self.live = Loudspeaker(self.state, Targets(self.store, self.state, lambda: self.now))
+        self.live = Loudspeaker(self.state, LinkedRows(self.store, self.state, lambda: self.now))
         executor: Executor = AtOnce()  # type: ignore[assignment]
         self.ingest = Ingest(
             self.store,

@@ -16,7 +16,7 @@ from relay.groups.group import Flag, Group, Groups
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
 from relay.read.fanout import Fanout, Subscription
-from relay.read.outbox import Outbox, Turn
+from relay.read.outbox import FlushQueue, Outbox
 from relay.state import RelayState
 from tests.cast import admin, alice, bob, carol, owner, stranger
 from tests.contract.writing import asked, group_of, unsigned
@@ -44,7 +44,7 @@ class Client:
         self.written = b""
         self.too_slow: Callable[[], None] = lambda: pytest.fail("not that much")
         self.outbox = Outbox(
-            self, Turn(lambda _: None), max_bytes=max_bytes, overflow=lambda: self.too_slow()
+            self, FlushQueue(lambda _: None), max_bytes=max_bytes, overflow=lambda: self.too_slow()
         )
 
     def write(self, data: bytes) -> None:
@@ -87,7 +87,7 @@ class Scene:
         *filters: Filter,
         sub: str = "s",
         cursor: int | None = None,
-        max_waiting: int = 100,
+        max_backlog: int = 100,
     ) -> Subscription:
         """A REQ whose stored rows are still being read."""
         subscription = Subscription(
@@ -96,7 +96,7 @@ class Scene:
             client,
             client.outbox,
             self.head if cursor is None else cursor,
-            max_waiting=max_waiting,
+            max_backlog=max_backlog,
         )
         self.fanout.open(subscription)
         return subscription
@@ -104,7 +104,7 @@ class Scene:
     def follows(self, client: Client, *filters: Filter, sub: str = "s") -> Subscription:
         """A REQ that has had its EOSE."""
         subscription = self.opens(client, *filters, sub=sub)
-        self.fanout.caught_up(subscription)
+        self.fanout.release_backlog(subscription)
         return subscription
 
     def commits(self, *events: Event, quiet: bool = False) -> int:
@@ -285,7 +285,7 @@ def test_what_the_stored_answer_has_never_comes_live(scene: Scene) -> None:
     client = Client()
     subscription = scene.opens(client, cursor=2)
     scene.commits(note("one"), note("two"), note("three"))
-    scene.fanout.caught_up(subscription)
+    scene.fanout.release_backlog(subscription)
     assert client.reads() == ["three"]
 
 
@@ -296,9 +296,9 @@ def test_live_rows_wait_for_the_stored_ones_and_come_once(scene: Scene) -> None:
     scene.commits(note("one"), unsigned(admin, 20001, [], "two, ephemeral"))
     scene.commits(note("three"))
     assert client.reads() == []
-    scene.fanout.caught_up(subscription)
+    scene.fanout.release_backlog(subscription)
     assert client.reads() == ["one", "two, ephemeral", "three"]
-    scene.fanout.caught_up(subscription)
+    scene.fanout.release_backlog(subscription)
     scene.commits(note("four"))
     assert client.reads() == ["four"]
 
@@ -309,7 +309,7 @@ def test_who_was_removed_meanwhile_gets_nothing_of_what_waited(scene: Scene) -> 
     subscription = scene.opens(client)
     scene.commits(chat("for us"), note("for all"))
     scene.den_becomes(DEN.without_users({alice.pubkey}, removed_at=1))
-    scene.fanout.caught_up(subscription)
+    scene.fanout.release_backlog(subscription)
     assert client.reads() == ["for all"]
 
 
@@ -317,21 +317,21 @@ def test_who_was_removed_meanwhile_gets_nothing_of_what_waited(scene: Scene) -> 
 def test_only_so_much_may_wait_and_a_gap_is_noted(scene: Scene) -> None:
     """STYLE rule 14: the subscription must be CLOSED, not go on with a gap."""
     client = Client()
-    subscription = scene.opens(client, asked(kinds=[1]), max_waiting=2)
+    subscription = scene.opens(client, asked(kinds=[1]), max_backlog=2)
     scene.commits(note("one"), unsigned(admin, 7), note("two"))
-    assert not subscription.missed
+    assert not subscription.has_overflowed
     scene.commits(note("three"))
-    assert subscription.missed
+    assert subscription.has_overflowed
     assert client.reads() == []
 
 
 def test_what_a_client_may_not_read_takes_no_place_among_what_waits(scene: Scene) -> None:
     """What others say in private is nothing that it could notice by being closed."""
     client = Client(stranger)
-    subscription = scene.opens(client, max_waiting=1)
+    subscription = scene.opens(client, max_backlog=1)
     scene.commits(*(chat(str(number)) for number in range(5)), note("for all"))
-    assert not subscription.missed
-    scene.fanout.caught_up(subscription)
+    assert not subscription.has_overflowed
+    scene.fanout.release_backlog(subscription)
     assert client.reads() == ["for all"]
 
 

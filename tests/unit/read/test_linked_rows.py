@@ -14,7 +14,7 @@ from relay.access.visibility import ANONYMOUS, Viewer
 from relay.errors import StoreFault
 from relay.groups.group import Flag
 from relay.observe import Metrics
-from relay.read import linked_rows as targets
+from relay.read import linked_rows
 from relay.read.fanout import Subscription
 from relay.read.query import QueryQueue, QueryRunner
 from tests.cast import alice, bob, carol, dave, owner, robot
@@ -103,7 +103,7 @@ async def sent(home: Home, *events: Event) -> list[tuple[bool, str]]:
 def opens(home: Home, client: Client, *filters: Filter) -> Subscription:
     """A REQ whose stored rows are still being read."""
     subscription = Subscription(
-        "s", filters or (asked(),), client, client.outbox, home.store.committed(), max_waiting=100
+        "s", filters or (asked(),), client, client.outbox, home.store.committed(), max_backlog=100
     )
     home.live.open(subscription)
     return subscription
@@ -111,7 +111,7 @@ def opens(home: Home, client: Client, *filters: Filter) -> Subscription:
 
 def follows(home: Home, client: Client, *filters: Filter) -> Client:
     """A REQ that has had its EOSE."""
-    home.live.caught_up(opens(home, client, *filters))
+    home.live.release_backlog(opens(home, client, *filters))
     return client
 
 
@@ -232,8 +232,8 @@ async def test_what_waited_is_sent_if_its_target_is_still_there(
     await home.do(alice, 9, h="den")
     if not is_left:
         await home.do(robot, 5, ["e", about.id])
-    await home.live.look_again(subscription)
-    home.live.caught_up(subscription)
+    await home.live.refresh_links(subscription)
+    home.live.release_backlog(subscription)
     assert kinds_of(member) == ([30078, 9] if is_left else [9])
 
 
@@ -253,8 +253,8 @@ async def test_what_comes_while_targets_are_looked_up_again_waits_too(
         return await matching(*args, **more)
 
     store.matching = and_another  # type: ignore[method-assign]
-    await home.live.look_again(subscription)
-    home.live.caught_up(subscription)
+    await home.live.refresh_links(subscription)
+    home.live.release_backlog(subscription)
     assert kinds_of(member) == [30078, 30078]
 
 
@@ -295,7 +295,7 @@ async def test_a_query_that_is_answered_late_follows_what_waited_when_it_is_sent
             await home.do(robot, 5, ["e", about.id])
 
         store.before_page = meanwhile
-        scans.ask("s", (asked(kinds=[9, 30078]),))
+        scans.subscribe("s", (asked(kinds=[9, 30078]),))
         await settled()
         assert client.hears() == ["<EOSE>", "said"]
 
@@ -305,7 +305,7 @@ async def test_a_query_that_is_answered_late_follows_what_waited_when_it_is_sent
 
 async def test_of_many_targets_any_one_will_do(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reader is asked for then; nobody is let in or kept out by how many there are."""
-    monkeypatch.setattr(targets, "_AT_ONCE", 3)
+    monkeypatch.setattr(linked_rows, "_MAX_HELD", 3)
     await sent(home, entry(home))
     d = ["d", f"anamnesis:memory:{HASH}"]
     for _ in range(4):  # app records of others that carry the same hash
@@ -339,12 +339,12 @@ async def test_whoever_carries_the_hash_on_a_row_of_their_own_is_sent_nothing(ho
 async def test_what_was_found_for_other_rights_counts_no_more(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "_AT_ONCE", 1)
+    monkeypatch.setattr(linked_rows, "_MAX_HELD", 1)
     await sent(home, entry(home), vouch(home))
     (row,) = [row for row in await home.store.since(0, 99) if row.event.kind == 30078]
     viewer = Viewer(frozenset({alice.pubkey}))
-    looking = targets.Targets(home.store, home.state, lambda: home.now)
-    found = await looking.pointed([(row, {viewer})])
+    looking = linked_rows.LinkedRows(home.store, home.state, lambda: home.now)
+    found = await looking.links_of([(row, {viewer})])
     before = home.state.visibility(viewer)
     assert len(found.readable(row, before)) == 1
     await home.do(owner, 9001, ["p", alice.pubkey], h="den")

@@ -16,8 +16,8 @@ from relay.groups.group import Flag, Group, Groups
 from relay.nostr import messages
 from relay.nostr.filters import FilterTerms
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
-from relay.read.negentropy import Negentropy, Reconciliations
-from relay.read.outbox import Outbox, Turn
+from relay.read.negentropy import Negentropy, NegentropyQueue
+from relay.read.outbox import FlushQueue, Outbox
 from relay.state import RelayState
 from tests.cast import admin, alice, bob, owner
 from tests.contract.writing import unsigned, write
@@ -67,11 +67,14 @@ class Client:
     def __init__(self, negentropy: Negentropy, *people: SecretKey) -> None:
         self.viewer = Viewer(frozenset(key.pubkey for key in people))
         self.outbox = Outbox(
-            self, Turn(lambda _: None), max_bytes=1 << 30, overflow=lambda: pytest.fail("too slow")
+            self,
+            FlushQueue(lambda _: None),
+            max_bytes=1 << 30,
+            overflow=lambda: pytest.fail("too slow"),
         )
         self.reader = self
         self.said: list[list[Any]] = []
-        self.reconciliations = Reconciliations(negentropy, self)
+        self.queue = NegentropyQueue(negentropy, self)
 
     def write(self, data: bytes) -> None:
         while data:
@@ -93,7 +96,7 @@ class Client:
     def says(self, *frame: object) -> None:
         message = messages.parse(orjson.dumps(frame), FilterTerms(), 10)
         assert isinstance(message, NegOpen | NegMessage | NegClose)
-        self.reconciliations.take(message)
+        self.queue.take(message)
         self.outbox.flush()
 
     async def hears(self) -> list[Any]:
@@ -113,14 +116,14 @@ class House:
         self.negentropy = self.negentropy_that_waits(60)
         self.clients: list[Client] = []
 
-    def negentropy_that_waits(self, silence_s: float) -> Negentropy:
+    def negentropy_that_waits(self, idle_timeout_s: float) -> Negentropy:
         return Negentropy(
             self.shelf,
             self.state,
             self.limits,
             clock=lambda: 0,
             workers=self._workers,
-            silence_s=silence_s,
+            idle_timeout_s=idle_timeout_s,
         )
 
     def client(self, *people: SecretKey) -> Client:
@@ -144,7 +147,7 @@ async def house(policy: PolicySet) -> AsyncIterator[House]:
         house = House(policy, workers)
         yield house
         for client in house.clients:
-            await client.reconciliations.aclose()
+            await client.queue.aclose()
 
 
 def notes(count: int, **more: Any) -> list[Event]:
@@ -187,7 +190,11 @@ async def test_a_connection_has_so_many_sets_open(house: House) -> None:
         client.says("NEG-OPEN", sub, {}, "61")
         assert await client.hears() == ["NEG-MSG", sub, "61"]
     client.says("NEG-OPEN", "c", {}, "61")
-    assert await client.hears() == ["NEG-ERR", "c", "rate-limited: at most 2 sets are open at once"]
+    assert await client.hears() == [
+        "NEG-ERR",
+        "c",
+        "rate-limited: at most 2 open negentropy sessions",
+    ]
     client.says("NEG-CLOSE", "a")
     client.says("NEG-OPEN", "c", {}, "61")
     assert await client.hears() == ["NEG-MSG", "c", "61"]
@@ -202,10 +209,10 @@ async def test_all_connections_together_hold_so_many_records(house: House) -> No
         client.says("NEG-OPEN", "n", {}, "61")
         assert await client.hears() == ["NEG-MSG", "n", "61"]
     last = clients[4]
-    busy = ["NEG-ERR", "n", "rate-limited: too much is being reconciled now, try again later"]
+    busy = ["NEG-ERR", "n", "rate-limited: too many negentropy sessions, try again later"]
     last.says("NEG-OPEN", "n", {}, "61")
     assert await last.hears() == busy
-    await clients[0].reconciliations.aclose()  # its connection is gone
+    await clients[0].queue.aclose()  # its connection is gone
     last.says("NEG-OPEN", "n", {}, "61")
     assert await last.hears() == ["NEG-MSG", "n", "61"]
     clients[1].says("NEG-CLOSE", "n")
@@ -221,7 +228,7 @@ async def test_the_next_message_waits_for_the_answer(house: House) -> None:
     assert await client.hears() == [
         "NEG-ERR",
         "n",
-        "rate-limited: wait for the answer before the next message",
+        "rate-limited: wait for the reply before the next message",
     ]
     house.shelf.door.set()
     client.says("NEG-OPEN", "m", {}, "61")
@@ -248,7 +255,7 @@ async def test_who_is_silent_too_long_is_told_so(house: House) -> None:
     client = house.client()
     client.says("NEG-OPEN", "n", {}, "61")
     assert await client.hears() == ["NEG-MSG", "n", "61"]
-    assert await client.hears() == ["NEG-ERR", "n", "closed: nothing came for 0 s"]
+    assert await client.hears() == ["NEG-ERR", "n", "closed: no message for 0 s"]
     client.says("NEG-MSG", "n", "61")
     assert await client.hears() == ["NEG-ERR", "n", "closed: unknown subscription handle"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.read.outbox import Outbox, Turn, frame_head, framed
+from relay.read.outbox import FlushQueue, Outbox, frame_head, framed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class Loop:
         self.soon: list[Callable[[], None]] = []
         self.wrote: list[int] = []
         """Frames written in each turn."""
-        self.turn = Turn(self.soon.append, self.wrote.append)
+        self.flush_queue = FlushQueue(self.soon.append, self.wrote.append)
 
     def turns(self) -> None:
         soon = self.soon[:]
@@ -92,7 +92,7 @@ def outbox_to(
     max_bytes: int = 1 << 20,
     overflow: Callable[[], None] = lambda: pytest.fail("not that much"),
 ) -> Outbox:
-    return Outbox(sink, loop.turn, max_bytes=max_bytes, overflow=overflow)
+    return Outbox(sink, loop.flush_queue, max_bytes=max_bytes, overflow=overflow)
 
 
 # frames ------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_a_client_reads_what_was_put_in_whatever_way(sizes: list[int]) -> None:
         outbox.put(payload)
         outbox.put_frame(framed(payload))
     outbox.put_each(b"<", bodies, b">")
-    assert outbox.backlog >= 3 * sum(sizes)
+    assert outbox.buffered_bytes >= 3 * sum(sizes)
     loop.turns()
     assert sink.payloads == [payload for payload in payloads for _ in range(2)] + payloads
 
@@ -197,7 +197,7 @@ def test_the_bound_is_in_bytes_and_reaching_it_is_not_over_it(loop: Loop) -> Non
     outbox = outbox_to(Sink(), loop, max_bytes=99, overflow=lambda: told.append("slow"))
     for _ in range(33):
         outbox.put(b"x")
-    assert outbox.backlog == 99
+    assert outbox.buffered_bytes == 99
     assert told == []
     outbox.put(b"x")
     assert told == ["slow"]
@@ -209,7 +209,7 @@ def test_what_the_transport_still_holds_counts_too(loop: Loop) -> None:
     outbox = outbox_to(Sink(reads=False), loop, max_bytes=92, overflow=lambda: told.append("slow"))
     outbox.put(b"x" * 90)
     loop.turns()
-    assert outbox.backlog == 92
+    assert outbox.buffered_bytes == 92
     assert told == []
     outbox.put(b"x" * 20)
     loop.turns()
@@ -244,7 +244,7 @@ def test_nothing_is_taken_after_the_overflow(loop: Loop) -> None:
         outbox.put(b"x" * 60)
     outbox.put_each(b"<", [b"one more"], b">")
     assert told == ["slow"]
-    assert outbox.backlog == 124
+    assert outbox.buffered_bytes == 124
 
 
 # the end -----------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_to_a_client_that_is_gone_nothing_is_written(sink: Sink, loop: Loop) -> 
     assert outbox.closed
     outbox.put(b"two")
     loop.turns()
-    assert outbox.backlog == 0
+    assert outbox.buffered_bytes == 0
 
 
 def test_one_client_less_in_a_turn_costs_the_others_nothing(sink: Sink, loop: Loop) -> None:

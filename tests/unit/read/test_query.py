@@ -22,7 +22,7 @@ from relay.lifecycle.rows import Stored
 from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
-from relay.read.outbox import Outbox, Turn
+from relay.read.outbox import FlushQueue, Outbox
 from relay.read.query import QueryQueue, QueryRunner
 from relay.state import RelayState
 from tests.cast import admin, alice, bob, carol, owner, stranger
@@ -83,7 +83,10 @@ class Client:
     def __init__(self, *people: SecretKey) -> None:
         self.viewer = Viewer(frozenset(key.pubkey for key in people))
         self.outbox = Outbox(
-            self, Turn(lambda _: None), max_bytes=1 << 30, overflow=lambda: pytest.fail("too slow")
+            self,
+            FlushQueue(lambda _: None),
+            max_bytes=1 << 30,
+            overflow=lambda: pytest.fail("too slow"),
         )
         self.reader = self
         self.is_reading = True
@@ -156,7 +159,7 @@ class House:
     async def answered(self, client: Client, *filters: Filter, sub: str = "s") -> list[str]:
         """All that a client hears of a REQ until its stored rows are sent."""
         scans = QueryQueue(self.queries, client)
-        scans.ask(sub, filters or (asked(),))
+        scans.subscribe(sub, filters or (asked(),))
         await settled()
         return client.hears(sub)
 
@@ -169,7 +172,7 @@ class House:
 async def settled() -> None:
     """Until no scan has anything left to do."""
     me = asyncio.current_task()
-    while busy := [task for task in asyncio.all_tasks() - {me} if task.get_name() == "scans"]:
+    while busy := [task for task in asyncio.all_tasks() - {me} if task.get_name() == "queries"]:
         await asyncio.wait(busy)
 
 
@@ -177,7 +180,7 @@ async def scanning(house: House, client: Client, *filters: Filter) -> QueryQueue
     """A client that has had one page of an answer and does not read on."""
     client.reads_on.clear()
     scans = QueryQueue(house.queries, client)
-    scans.ask("s", filters or (asked(),))
+    scans.subscribe("s", filters or (asked(),))
     await client.has_a_page.wait()
     return scans
 
@@ -344,7 +347,7 @@ async def test_more_than_can_wait_closes_instead_of_leaving_a_gap(house: House) 
 
     await house.writes(note("stored"))
     house.shelf.before_page = a_burst
-    closed = "<CLOSED error: more came meanwhile than can wait; ask again>"
+    closed = "<CLOSED error: backlog overflow, subscribe again>"
     assert await house.answered(client) == ["stored", closed]
     assert client.closed == ["s"]
     await house.writes(note("live"))
@@ -366,7 +369,7 @@ async def test_who_is_removed_between_two_pages_gets_no_more(
     house: House, filters: tuple[Filter, ...], of_bob: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N29-94: running stored queries stop too."""
-    monkeypatch.setattr("relay.read.query._PAGE", PAGE)
+    monkeypatch.setattr("relay.read.query._PAGE_ROWS", PAGE)
     await house.writes(*(chat(f"bob {n}", at=100 - 2 * n, who=bob) for n in range(of_bob)))
     await house.writes(*(chat(f"admin {n}", at=99 - 2 * n) for n in range(4 * PAGE)))
     await scanning(house, client := Client(alice), *filters)
@@ -476,7 +479,7 @@ async def test_closing_stops_the_answer(house: House, rows: int, *, is_gone: boo
     scans = await scanning(house, client)
     if is_gone:
         await scans.aclose()
-    scans.drop("s")
+    scans.cancel("s")
     client.reads_on.set()
     await settled()
     await house.writes(note("live"))
@@ -491,8 +494,8 @@ async def test_of_a_query_that_was_replaced_nothing_follows(house: House) -> Non
     await house.writes(*(note(n) for n in range(9 * PAGE)), note("seven", kind=7))
     client = Client()
     scans = await scanning(house, client, asked(kinds=[1]))
-    scans.drop("s")
-    scans.ask("s", (asked(kinds=[7]), asked(kinds=[8])))
+    scans.cancel("s")
+    scans.subscribe("s", (asked(kinds=[7]), asked(kinds=[8])))
     client.reads_on.set()
     await settled()
     await house.writes(note("live one"), note("live seven", kind=7))
@@ -504,10 +507,10 @@ async def test_queries_that_were_replaced_cost_nothing(house: House) -> None:
     await house.writes(*(note(n) for n in range(2 * PAGE)))
     scans = await scanning(house, client := Client(), asked(kinds=[1]))
     for number in range(100):
-        scans.drop("s")
-        scans.ask("s", (asked(kinds=[7]), asked(kinds=[8])))
-        scans.ask(f"{number}", (asked(kinds=[7]), asked(kinds=[8])))
-        scans.drop(f"{number}")
+        scans.cancel("s")
+        scans.subscribe("s", (asked(kinds=[7]), asked(kinds=[8])))
+        scans.subscribe(f"{number}", (asked(kinds=[7]), asked(kinds=[8])))
+        scans.cancel(f"{number}")
     client.reads_on.set()
     await settled()
     assert client.hears()[-1] == "<EOSE>"
@@ -521,7 +524,7 @@ async def test_only_so_many_counts_wait_and_queries_go_first(house: House) -> No
     scans = QueryQueue(house.queries, client)
     for number in range(20):
         scans.count(f"c{number}", (asked(),))
-    scans.ask("s", (asked(),))
+    scans.subscribe("s", (asked(),))
     await settled()
     client.outbox.flush()
     refused, answered = client.said[:4], client.said[4:]
@@ -538,7 +541,7 @@ async def test_a_store_that_fails_is_told_and_the_query_closed(
     await house.shelf.close()
     client = Client()
     client.is_reading = is_reading
-    down = "error: the store cannot answer now, try again later"
+    down = "error: the store is not available, try again later"
     assert await house.answered(client) == [f"<CLOSED {down}>"]
     assert await house.counted(client, asked()) == down
     assert client.closed == ["s"]

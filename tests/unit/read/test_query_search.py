@@ -160,12 +160,12 @@ async def test_an_index_that_is_behind_is_told(house: SearchHouse) -> None:
     house.keeps_up = False
     client = Client()
     assert await house.answered(client, asked(search="tea")) == [
-        "<CLOSED error: the search index is behind, try again in a moment>"
+        "<CLOSED error: the search index is not up to date, try again in a moment>"
     ]
     assert client.closed == ["s"]
     await house.queries.count(client, "c", (asked(search="tea"),))
     assert client.hears("c") == [
-        "<CLOSED error: the search index is behind, try again in a moment>"
+        "<CLOSED error: the search index is not up to date, try again in a moment>"
     ]
 
 
@@ -173,7 +173,7 @@ async def test_an_index_that_is_behind_is_told(house: SearchHouse) -> None:
     ("fault", "text"),
     [
         (TooWide(), "error: this search has to look at too much: add words, kinds or authors"),
-        (StoreFault("disk"), "error: the store cannot answer now, try again later"),
+        (StoreFault("disk"), "error: the store is not available, try again later"),
     ],
 )
 @pytest.mark.proves("N50-10")
@@ -204,7 +204,7 @@ async def test_a_long_answer_comes_in_pages(house: SearchHouse) -> None:
 @pytest.mark.proves("N50-08")
 async def test_a_live_event_matches_by_its_words(house: SearchHouse) -> None:
     client = Client()
-    QueryQueue(house.queries, client).ask(
+    QueryQueue(house.queries, client).subscribe(
         "s", (asked(search='kettle -broken "green tea"', kinds=[1]),)
     )
     await settled()
@@ -222,7 +222,7 @@ async def test_a_live_event_matches_by_its_words(house: SearchHouse) -> None:
 async def test_live_search_finds_what_stored_search_would(house: SearchHouse) -> None:
     """By the same text: a tag that says encrypted hides an event live too."""
     client = Client()
-    QueryQueue(house.queries, client).ask("s", (asked(search="tea"),))
+    QueryQueue(house.queries, client).subscribe("s", (asked(search="tea"),))
     await settled()
     await house.writes(
         note("tea", tags=[["encrypted", "nip44"]]),
@@ -236,7 +236,7 @@ async def test_live_search_finds_what_stored_search_would(house: SearchHouse) ->
 async def test_live_search_shows_nothing_that_may_not_be_read(house: SearchHouse) -> None:
     member, outsider = Client(alice), Client(bob)
     for client in (member, outsider):
-        QueryQueue(house.queries, client).ask("s", (asked(search="tea"),))
+        QueryQueue(house.queries, client).subscribe("s", (asked(search="tea"),))
     await settled()
     await house.writes(chat("tea of the den"))
     assert member.hears() == ["<EOSE>", "tea of the den"]
@@ -248,7 +248,7 @@ async def test_nothing_is_missed_or_doubled_between_stored_and_live(house: Searc
     await house.writes(note("tea before"))
     house.between = [note("tea meanwhile"), note("coffee meanwhile")]
     client = Client()
-    QueryQueue(house.queries, client).ask("s", (asked(search="tea"),))
+    QueryQueue(house.queries, client).subscribe("s", (asked(search="tea"),))
     await settled()
     await house.writes(note("tea after"))
     assert client.hears() == ["tea before", "<EOSE>", "tea meanwhile", "tea after"]
@@ -257,7 +257,9 @@ async def test_nothing_is_missed_or_doubled_between_stored_and_live(house: Searc
 @pytest.mark.proves("N50-08")
 async def test_searches_and_other_filters_share_a_subscription(house: SearchHouse) -> None:
     client = Client()
-    QueryQueue(house.queries, client).ask("s", (asked(search="tea"), asked(authors=[alice.pubkey])))
+    QueryQueue(house.queries, client).subscribe(
+        "s", (asked(search="tea"), asked(authors=[alice.pubkey]))
+    )
     await settled()
     await house.writes(
         note("tea by bob"), note("by alice", who=alice), note("tea by alice", who=alice)
@@ -270,7 +272,7 @@ async def test_kinds_that_the_policy_leaves_out_are_not_found_live(
     house: SearchHouse, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     client = Client()
-    QueryQueue(house.queries, client).ask("s", (asked(search="tea"),))
+    QueryQueue(house.queries, client).subscribe("s", (asked(search="tea"),))
     await settled()
     folder = tmp_path_factory.mktemp("chat-only")
     house.state.enforce(loaded(folder, search='[search]\nkinds = ["9-12"]'))

@@ -51,7 +51,7 @@ def found(index: Subscriptions[Reader], event: Event) -> set[int]:
     return {
         id(entry.subscription)
         for entry in index.candidates(event)
-        if entry.sure or entry.filter.matches(event)
+        if entry.is_exact or entry.filter.matches(event)
     }
 
 
@@ -112,7 +112,7 @@ def test_the_index_finds_exactly_those_who_asked(some: list[Event], data: st.Dat
         assert found(index, event) == {id(one) for one in everybody if one.wants(event)}
         for entry in index.candidates(event):
             assert entry.filter in entry.subscription.filters
-            if entry.sure:
+            if entry.is_exact:
                 assert entry.filter.matches(event)
 
 
@@ -183,7 +183,7 @@ def test_an_entry_whose_trait_is_all_that_it_asks_is_sure(filter_: Filter, *, su
     index: Subscriptions[Reader] = Subscriptions()
     reader_of(index, filter_)
     (entry,) = index.candidates(event)
-    assert entry.sure is sure
+    assert entry.is_exact is sure
 
 
 def test_a_d_that_begins_is_looked_for_elsewhere_than_under_d() -> None:

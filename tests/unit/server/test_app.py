@@ -26,7 +26,7 @@ from relay.groups.group import Groups
 from relay.observe import Metrics, Readiness
 from relay.read.fanout import Fanout
 from relay.read.negentropy import Negentropy
-from relay.read.outbox import Turn
+from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.server.app import Server
 from relay.state import RelayState
@@ -178,7 +178,7 @@ class Services:
     ingest: Ingest
     queries: QueryRunner
     negentropy: Negentropy
-    turn: Turn
+    flush_queue: FlushQueue
 
 
 @asynccontextmanager
@@ -206,7 +206,7 @@ async def serving(
             disk, state, fanout, settings.limits, clock=lambda: NOW, metrics=metrics
         )
         negentropy = Negentropy(disk, state, settings.limits, clock=lambda: NOW, workers=verifiers)
-        turn = Turn(asyncio.get_running_loop().call_soon, metrics.frames_out)
+        flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.frames_out)
         services = Services(
             config=settings,
             relay_pubkey=RELAY.pubkey,
@@ -219,7 +219,7 @@ async def serving(
             ingest=ingest,
             queries=queries,
             negentropy=negentropy,
-            turn=turn,
+            flush_queue=flush_queue,
         )
         with blockbuster_ctx("relay") as blockbuster:
             # What /proc tells of this process is on no disk.

@@ -20,7 +20,7 @@ from relay.groups.group import Groups
 from relay.nostr.event import Event, event_from
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
-from relay.read.linked_rows import NOTHING
+from relay.read.linked_rows import NO_LINKS
 from relay.state import RelayState, rebuilt_groups
 from relay.verdict import Origin, Reject, Who, WriteOutcome, ok_reply
 from relay.write.ingest import Ingest
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from relay.lifecycle.rows import Found, Stored, Wanted, WritePlan
     from relay.nostr.keys import SecretKey
-    from relay.read.linked_rows import Pointed
+    from relay.read.linked_rows import Links
     from relay.verdict import Facts, Result
 
 NOW = 1_772_000_000
@@ -97,9 +97,9 @@ class Loudspeaker(Fanout):
         super().__init__(state)
         self.said: list[Event] = []
 
-    def deliver(self, rows: Sequence[Stored], pointed: Pointed = NOTHING) -> int:
+    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> int:
         self.said += [row.event for row in rows]
-        return super().deliver(rows, pointed)
+        return super().deliver(rows, links)
 
 
 class House:

@@ -1,0 +1,33 @@
+"""The connection that a read is answered to, as the read pipeline sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from relay.access.visibility import Viewer
+    from relay.read.outbox import Outbox
+
+
+class Reader(Protocol):
+    """Whose rights decide; keys may be added while a subscription is open (N42-13)."""
+
+    @property
+    def viewer(self) -> Viewer: ...
+
+
+class Peer(Protocol):
+    @property
+    def reader(self) -> Reader: ...
+    @property
+    def outbox(self) -> Outbox: ...
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the outbox is empty enough to answer without a queue."""
+
+    async def drained(self) -> None:
+        """Returns when the client has read most of what was sent."""
+
+    def closed_by_relay(self, sub: str) -> None:
+        """The relay ended this subscription with CLOSED."""
