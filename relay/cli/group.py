@@ -23,7 +23,7 @@ from relay.cli.options import (
 )
 from relay.cli.tables import Column, Holds, print_table, say_nothing_found
 from relay.client import ClientError
-from relay.client.information import document_at, lists_nip
+from relay.client.information import lists_nip
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.nostr import kinds
@@ -395,7 +395,7 @@ def _is_person(tag: Sequence[str]) -> bool:
 
 async def is_seen(client: Client, group_id: str) -> bool:
     """Whether this key may see the group; True at a relay that does not say it has groups."""
-    if not lists_nip(await document_at(client), _GROUPS):
+    if not lists_nip(await client.information_or_empty(), _GROUPS):
         return True
     return bool(await _cards(client, group_id))
 

@@ -95,7 +95,7 @@ def event(args: tuple[str, ...] = ()) -> None:
 @click.option("--lock", type=int, help="File descriptor of the lock that the hook hands on.")
 def keep(lock: int | None) -> None:
     """Stay behind and record the hooks to come; started by the first one."""
-    from relay.client.connection import unix_now
+    from relay.client.client import unix_now
     from relay.client.nmem import keeper
     from relay.client.nmem.recording import log
 

@@ -16,7 +16,7 @@ import click
 
 from relay.cli.nmem_cache import key_here, take_warning
 from relay.cli.options import client_options
-from relay.client.connection import unix_now
+from relay.client.client import unix_now
 from relay.client.nmem import Nmem
 from relay.client.nmem.hooks import is_root
 from relay.client.nmem.settings import find_nmem_settings

@@ -18,7 +18,7 @@ from relay.cli.owners import owner_option, owners_at
 from relay.cli.tables import say_nothing_found
 from relay.cli.user_keys import NOT_PUBLIC, user_in
 from relay.client import Client
-from relay.client.information import document_at, reads_prefixes
+from relay.client.information import reads_prefixes
 from relay.client.settings import Actor
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.errors import Invalid, UserError
@@ -324,7 +324,7 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
 
     async def work(client: Client) -> list[Event]:
         wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "#d": [AGENT, COLLECTIVE]}
-        if not reads_prefixes(await document_at(client), kinds.APP_DATA):
+        if not reads_prefixes(await client.information_or_empty(), kinds.APP_DATA):
             click.echo(
                 f"{client.url} has no prefix queries: only what this key wrote is shown", err=True
             )

@@ -19,7 +19,7 @@ from relay.cli.options import (
 )
 from relay.cli.tables import say_nothing_found
 from relay.client.anamnesis.reading import AnamnesisReader
-from relay.client.information import can_search, document_at
+from relay.client.information import can_search
 from relay.client.settings import Actor
 from relay.memory.fence import fenced
 from relay.memory.fields import object_in, whole
@@ -151,7 +151,7 @@ def search(
     """Find what agents remember, best first. What is encrypted has no words to be found by."""
 
     async def work(client: Client, settings: ClientSettings) -> Found:
-        is_searched = can_search(await document_at(client))
+        is_searched = can_search(await client.information_or_empty())
         if not is_searched:
             click.echo(
                 f"{client.url} has no search (NIP-50): the newest {_LOOKED_THROUGH:,} records of"

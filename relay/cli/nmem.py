@@ -28,7 +28,7 @@ from relay.cli.options import (
 )
 from relay.cli.progress import progress_bar
 from relay.cli.tables import say_nothing_found
-from relay.client.connection import unix_now
+from relay.client.client import unix_now
 from relay.client.errors import ClientError
 from relay.client.nmem import reading
 from relay.client.nmem.finding import NotFound

@@ -10,7 +10,7 @@ import click
 from relay.cli.nmem_cache import opened_here, take_warning
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.words import age_of, counted, size_of
-from relay.client.connection import unix_now
+from relay.client.client import unix_now
 from relay.client.nmem import reading
 from relay.memory.times import utc
 

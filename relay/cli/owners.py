@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.options import PublicKey
-from relay.client.information import document_at, owners_in
+from relay.client.information import owners_in
 
 if TYPE_CHECKING:
     from relay.client import Client
@@ -24,4 +24,4 @@ owner_option: Final = click.option(
 
 async def owners_at(client: Client, given: tuple[str, ...]) -> frozenset[str]:
     """Those given; else whom the relay names as its own (NIP-11 `pubkey`); empty: nobody says."""
-    return frozenset(given) if given else owners_in(await document_at(client))
+    return frozenset(given) if given else owners_in(await client.information_or_empty())

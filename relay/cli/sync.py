@@ -25,8 +25,8 @@ from relay.cli.importing import settled
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.progress import progress_bar
 from relay.cli.words import counted
-from relay.client import Client, ClientError, Pace, Unreachable
-from relay.client.connection import unix_now
+from relay.client import Client, ClientError, Timeouts, Unreachable
+from relay.client.client import unix_now
 from relay.client.settings import named_key, relay_url
 from relay.client.sync import (
     Direction,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 256
 """Events that are sent together."""
-_PACE: Final = Pace(deadline_s=60.0)
+_TIMEOUTS: Final = Timeouts(deadline_s=60.0)
 """To compare a million records takes a relay a while."""
 
 
@@ -268,7 +268,7 @@ async def _side(
 
 @asynccontextmanager
 async def _client(url: str, key: SecretKey | None) -> AsyncIterator[Client]:
-    async with Client(url, *(() if key is None else (key,)), pace=_PACE) as client:
+    async with Client(url, *(() if key is None else (key,)), timeouts=_TIMEOUTS) as client:
         if key is not None and client.login_refusal:
             raise UserError(
                 f"{url} refused the login of {key.npub}: {client.login_refusal}"

@@ -1,4 +1,4 @@
-"""The client: a signing Nostr client that knows no relay from within. The door of the package.
+"""A signing Nostr client and the clients of the memory systems. Imports nothing of the server.
 
     async with Client("ws://127.0.0.1:7777", key) as relay:
         await relay.send(9, "good morning", [["h", "tea"]])
@@ -6,8 +6,7 @@
             async for event in events:
                 ...
 
-A name is imported when it is asked for: who wants one client does not wait for five, nor a hook of
-a coding agent for the network.
+Names are imported lazily (PEP 562): a hook of a coding agent starts without loading aiohttp.
 """
 
 from importlib import import_module
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from relay.client.aman import Aman
     from relay.client.anamnesis import Anamnesis, content_hash, trust_score, validate
-    from relay.client.connection import Client, PublishReport
+    from relay.client.client import Client, PublishReport
+    from relay.client.connection import Timeouts
     from relay.client.errors import (
         AnswerTooLong,
         ClientClosed,
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
         Unanswered,
         Unreachable,
     )
-    from relay.client.link import Pace
+    from relay.client.negentropy import Difference
     from relay.client.nmem import Nmem
-    from relay.client.reconciling import Difference
     from relay.client.snowclaw import Leak, Recalled, Snowclaw
     from relay.client.subscription import Subscription
     from relay.client.transcripts import Transcripts
@@ -57,7 +56,6 @@ __all__ = [
     "Nmem",
     "NoKey",
     "NotARelay",
-    "Pace",
     "PublishRefused",
     "PublishReport",
     "QueryClosed",
@@ -66,6 +64,7 @@ __all__ = [
     "SecretFilter",
     "Snowclaw",
     "Subscription",
+    "Timeouts",
     "Transcripts",
     "Unanswered",
     "Unreachable",
@@ -77,15 +76,15 @@ __all__ = [
     "validate",
 ]
 
-_HOMES: Final = {
+_NAMES_BY_MODULE: Final = {
     "relay.client.errors": "AnswerTooLong ClientClosed ClientError Incomparable NoKey NotARelay"
     " PublishRefused QueryClosed Unanswered Unreachable",
     "relay.client.aman": "Aman",
     "relay.client.anamnesis": "Anamnesis content_hash trust_score validate",
-    "relay.client.connection": "Client PublishReport",
-    "relay.client.link": "Pace",
+    "relay.client.client": "Client PublishReport",
+    "relay.client.connection": "Timeouts",
     "relay.client.nmem": "Nmem",
-    "relay.client.reconciling": "Difference",
+    "relay.client.negentropy": "Difference",
     "relay.client.snowclaw": "Leak Recalled Snowclaw",
     "relay.client.subscription": "Subscription",
     "relay.client.transcripts": "Transcripts",
@@ -96,12 +95,14 @@ _HOMES: Final = {
     "relay.memory.snowclaw.history": "RingBuffer",
     "relay.memory.snowclaw.key_filter": "KeyFilter",
 }
-_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULE_OF: Final = {
+    name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()
+}
 
 
 def __getattr__(name: str) -> object:
-    home = _HOME_OF.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(home), name)
+    found = globals()[name] = getattr(import_module(module), name)
     return found

@@ -27,9 +27,9 @@ from relay.client.aman_tables import (
     replace_rows,
     rows_in,
 )
-from relay.client.bookmark import OVERLAP_S
 from relay.client.errors import ClientError
 from relay.client.memory import MemoryClient
+from relay.client.resume import OVERLAP_S
 from relay.client.shared_key import shared_key
 from relay.errors import Invalid, Prefix
 from relay.memory.aman import prompt, records
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from relay.client.connection import Client
+    from relay.client.client import Client
     from relay.client.writer import Written
     from relay.memory.aman.fold import Snapshot
     from relay.memory.aman.records import Record
@@ -213,7 +213,7 @@ class Aman(MemoryClient):
         author = self._whose(any_author=any_author)
         if self._cache is not None and not self.is_online:
             yield await self.snapshot(hk, any_author=any_author)
-            await self._until_online()
+            await self._wait_online()
         wanted = await self._filter(hk, any_author=any_author)
         deletions = Filter(
             kinds=frozenset({kinds.DELETION}),

@@ -1,7 +1,7 @@
-"""Cache: what the relay gave last, on disk, for the time when it is away.
+"""Cache: the relay's last answers, on disk, read while the relay is unreachable.
 
-Only ever a copy. A file that is damaged, half written, of another version or of another relay or
-key is thrown away and begun anew; everything comes back from the relay.
+Only a copy: a file that is damaged, incomplete, of another version, or of another relay or key is
+deleted and created again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CREATE INDEX by_kind ON events (kind, pubkey)
 
 
 class Cache:
-    """One file. Its methods block for a moment (call them in a thread), and may raise OSError."""
+    """One file. Its methods block briefly (call them in a thread) and may raise OSError."""
 
     def __init__(self, path: Path, copy_of: str) -> None:
-        """`copy_of`: which relay was asked by whom."""
+        """`copy_of`: identifies relay and key."""
         self._path = path
         self._copy_of = copy_of
         self._file = self._opened()
@@ -54,31 +54,31 @@ class Cache:
         def read(file: sqlite3.Connection) -> dict[str, Event]:
             found: dict[str, Event] = {}
             for filter_ in filters:
-                of_filter = [e for e in _narrowed(file, filter_) if filter_.matches(e)]
+                of_filter = [e for e in _candidates(file, filter_) if filter_.matches(e)]
                 of_filter.sort(key=newest_first)
                 found.update((event.id, event) for event in of_filter[: filter_.limit])
             return found
 
-        return sorted(self._done(read).values(), key=newest_first)
+        return sorted(self._run(read).values(), key=newest_first)
 
     def change(self, add: Iterable[Event], drop: Iterable[str]) -> None:
-        """Whole or not at all. `drop`: ids."""
-        gone = [(event_id,) for event_id in drop]
+        """Atomic. `drop`: ids."""
+        removed = [(event_id,) for event_id in drop]
         rows = [(event.id, event.pubkey, event.kind, event.raw) for event in add]
 
         def write(file: sqlite3.Connection) -> None:
-            file.executemany("DELETE FROM events WHERE id = ?", gone)
+            file.executemany("DELETE FROM events WHERE id = ?", removed)
             file.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)", rows)
 
-        self._done(write)
+        self._run(write)
 
-    def _done(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         try:
             with self._file.transaction() as file:
                 return work(file)
         except Damaged:
             self._file.close()
-            self._file = self._begun_anew()
+            self._file = self._recreated()
             with self._file.transaction() as file:
                 return work(file)
 
@@ -86,9 +86,9 @@ class Cache:
         try:
             return _opened(self._path, self._copy_of)
         except Damaged:
-            return self._begun_anew()
+            return self._recreated()
 
-    def _begun_anew(self) -> LocalFile:
+    def _recreated(self) -> LocalFile:
         for end in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
                 self._path.with_name(self._path.name + end).unlink()
@@ -96,21 +96,21 @@ class Cache:
 
 
 def newest_first(event: Event) -> tuple[int, str]:
-    """Sorts events as a relay does (NIP-01)."""
+    """Sort key of NIP-01: newest first, ties lowest id first."""
     return -event.created_at, event.id
 
 
-def _narrowed(file: sqlite3.Connection, filter_: Filter) -> Iterator[Event]:
+def _candidates(file: sqlite3.Connection, filter_: Filter) -> Iterator[Event]:
     rows = file.execute(
         "SELECT raw FROM events WHERE (?1 IS NULL OR kind IN (SELECT value FROM json_each(?1)))"
         " AND (?2 IS NULL OR pubkey IN (SELECT value FROM json_each(?2)))",
-        (_listed(filter_.kinds), _listed(filter_.authors)),
+        (_json_list(filter_.kinds), _json_list(filter_.authors)),
     )
     for (raw,) in rows:
         yield kept_event(raw)
 
 
-def _listed(values: frozenset[int] | frozenset[str] | None) -> str | None:
+def _json_list(values: frozenset[int] | frozenset[str] | None) -> str | None:
     return None if values is None else orjson.dumps(list(values)).decode()
 
 
@@ -122,7 +122,7 @@ def _opened(path: Path, copy_of: str) -> LocalFile:
             if not about:
                 connection.execute("INSERT INTO about VALUES (?)", (copy_of,))
             elif about != [(copy_of,)]:
-                raise Damaged("it is a copy of something else")
+                raise Damaged("it is a copy of another relay or key")
     except BaseException:
         file.close()
         raise

@@ -1,412 +1,382 @@
-"""Client: a signing Nostr client on one relay, for as long as its `async with` lasts.
+"""Connection: one WebSocket to a relay, from its handshake to its end, and NIP-42 on it.
 
-It logs in by itself, comes back by itself, and never waits without a deadline. Requests outlive a
-connection: what was under way is asked again on the next one, which is safe because publishing an
-event twice is publishing it once (`duplicate:`) and reading changes nothing.
+Invariants: the reader never sends, since it would deadlock with a relay that stops reading until
+its own data is read. Frames of unknown subscriptions are dropped. When the socket ends, every
+waiter is woken at once; the Client decides whether to send the request again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from contextlib import aclosing
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Final, Protocol
 
-from relay.client.answers import CountAnswer, StoredAnswer, filters_of
-from relay.client.checking import Checking
-from relay.client.dialer import Dialer
-from relay.client.errors import (
-    ConnectionLost,
-    Incomparable,
-    NoKey,
-    PublishRefused,
-    QueryClosed,
-    Unanswered,
-)
-from relay.client.information import document_at, lists_nip
-from relay.client.link import Pace, Reply
-from relay.client.paging import Paging
-from relay.client.publishing import Publishing, each
-from relay.client.reconciling import NEGENTROPY, Comparison
-from relay.client.subscription import Subscription
+import aiohttp
+import orjson
+
+from relay.client.errors import ConnectionLost, split_reason
 from relay.errors import Prefix
+from relay.nostr.filters import as_json
+from relay.nostr.kinds import CLIENT_AUTH
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterable,
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Collection,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
-    from types import TracebackType
-    from typing import Self
+    from collections import deque
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
-    from relay.client.link import Link
-    from relay.client.reconciling import Difference
-    from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.nostr.nip77 import Items
 
-    Asked = TypeVar("Asked")
-    Question = Filter | Mapping[str, object]
-    """A filter, or what NIP-01 writes for one: `{"kinds": [9], "#h": ["tea"]}`."""
-
-_DEFAULT_PACE: Final = Pace()
-
-
-def unix_now() -> int:
-    """Seconds since 1970 by this machine's clock."""
-    return int(time.time())  # noqa: TID251  a client has a clock of its own; tests pass another
+_MESSAGE_TOO_BIG: Final = 1009
+_EVENT_START: Final = '["EVENT","'
+"""Start of an EVENT frame that is encoded without spaces."""
+_CLOSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class PublishReport:
-    """What became of many events."""
+class Timeouts:
+    """Timeouts and retry intervals of a client, in seconds."""
 
-    stored: int
-    duplicates: int
-    """Stored already: published before, or by somebody else."""
-    refused: tuple[PublishRefused, ...]
-    """In the order of the answers; each names its event."""
+    deadline_s: float = 30.0
+    """Answer to a request, including reconnects."""
+    connect_s: float = 10.0
+    """One WebSocket handshake."""
+    patience_s: float = 0.0
+    """How long `async with` retries an unreachable relay; 0: one attempt."""
+    challenge_s: float = 2.0
+    """Wait for the challenge after a handshake, if there is a key. Relays send the challenge
+    immediately, and may silently return fewer events before authentication."""
+    login_s: float = 10.0
+    """OK for an AUTH event."""
+    first_wait_s: float = 0.25
+    """First reconnect delay; doubled on each failure, with jitter."""
+    longest_wait_s: float = 30.0
+    heartbeat_s: float = 30.0
+    """Between pings; a relay that does not answer within half of it counts as lost."""
 
 
-class Client:
-    """`async with Client("ws://127.0.0.1:7777", key) as relay: …`
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One OK message."""
 
-    Safe to use from many tasks of one loop at once. Every method raises Unanswered when its
-    deadline passes (`deadline_s`, or `pace.deadline_s`), and ClientClosed outside the `async with`.
+    accepted: bool
+    prefix: str
+    text: str
+
+    @property
+    def is_duplicate(self) -> bool:
+        return self.prefix == Prefix.DUPLICATE
+
+
+class Sink(Protocol):
+    """Receives what a relay sends for one subscription id, and every NOTICE (which names none).
+
+    Called by the reader: must not block.
     """
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the relay has ended the subscription, so that no CLOSE is sent."""
+
+    def take(self, verb: str, frame: list[object]) -> None: ...
+
+    def connection_lost(self) -> None:
+        """The connection ended."""
+
+
+class Notifier:
+    """Wakes all waiters on every change; each re-evaluates its own condition."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify_all(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._event.wait()
+
+
+class Connection:
+    """One connection. Created by Reconnector; `run()` is its lifetime."""
 
     def __init__(
         self,
+        socket: aiohttp.ClientWebSocketResponse,
         url: str,
-        *keys: SecretKey,
-        pace: Pace = _DEFAULT_PACE,
-        now: Callable[[], int] = unix_now,
-        may_be_away: bool = False,
+        keys: Sequence[SecretKey],
+        timeouts: Timeouts,
+        now: Callable[[], int],
+        notices: deque[str],
     ) -> None:
-        """The first key signs; all of them log in. `now`: seconds since 1970. Raises UserError.
-
-        `may_be_away`: the block begins whether the relay is there or not; it is tried all the time.
-        """
+        self.logged_in: frozenset[str] = frozenset()
+        """Authenticated public keys."""
+        self.login_refusal = ""
+        """Reason of the last refused AUTH."""
+        self.is_lost = False
+        self._socket = socket
+        self._url = url
         self._keys = keys
-        self._may_be_away = may_be_away
-        self._dialer = Dialer(url, keys, pace, now)
-        self._checking = Checking()
+        self._timeouts = timeouts
+        self._now = now
+        self._notices = notices
+        self._changed = Notifier()
+        self._challenge = ""
+        self._challenges = 0
+        self._answered = 0
+        self._replies: dict[str, list[asyncio.Future[Reply | None]]] = {}
+        self._sinks: dict[str, Sink] = {}
+        self._raw_sinks: dict[str, Callable[[str], None]] = {}
+        """Subscription id → receiver of its EVENT frames as text, unparsed."""
+        self._numbers = count(1)
+        self._largest = (0, "")
 
     @property
-    def url(self) -> str:
-        return self._dialer.url
+    def login_rounds(self) -> int:
+        """Number of challenges answered and decided. For `login_after`."""
+        return self._answered
 
-    @property
-    def pubkey(self) -> str:
-        """Who signs, 64 hex. Raises NoKey."""
-        return self._signer(None).pubkey
-
-    @property
-    def is_connected(self) -> bool:
-        return self._dialer.link is not None
-
-    async def connected(self, *, deadline_s: float | None = None) -> None:
-        """Until there is a connection. Raises Unanswered."""
-        async with self._dialer.deadline(deadline_s, "a connection"):
-            await self._dialer.link_up()
-
-    def now(self) -> int:
-        """Seconds since 1970, by the clock that this client was given."""
-        return self._dialer.now()
-
-    @property
-    def logged_in(self) -> frozenset[str]:
-        """The public keys that the relay took on this connection."""
-        link = self._dialer.link
-        return link.logged_in if link is not None else frozenset()
-
-    @property
-    def login_refusal(self) -> str:
-        """Why the relay did not take a key's AUTH on this connection; empty when it did."""
-        link = self._dialer.link
-        return link.login_refusal if link is not None else ""
-
-    @property
-    def notices(self) -> Collection[str]:
-        """The last NOTICE texts of the relay, at most 32."""
-        return self._dialer.notices
-
-    async def __aenter__(self) -> Self:
-        """Connect and log in. Raises Unreachable."""
-        if self._may_be_away:
-            self._dialer.open_anyway()
-        else:
-            await self._dialer.open()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._dialer.close()
-        await self._checking.close()
-
-    def sign(
-        self,
-        kind: int,
-        content: str = "",
-        tags: Iterable[Iterable[str]] = (),
-        *,
-        created_at: int | None = None,
-        key: SecretKey | None = None,
-    ) -> Event:
-        """An event of the first key, or of `key`, dated now. Raises NoKey."""
-        at = self._dialer.now() if created_at is None else created_at
-        return self._signer(key).sign(kind, [list(tag) for tag in tags], content, at)
-
-    async def send(self, kind: int, content: str = "", tags: Iterable[Iterable[str]] = ()) -> Event:
-        """Sign and publish; the event, once the relay has it. Raises NoKey, PublishRefused."""
-        event = self.sign(kind, content, tags)
-        await self.publish(event)
-        return event
-
-    async def publish(self, event: Event, *, deadline_s: float | None = None) -> Reply:
-        """Until the relay has the event. Raises PublishRefused.
-
-        On a lost connection it is sent again on the next one, until the deadline; `OK true
-        "duplicate: …"` is success.
-        """
-        return await self._accepted(event, deadline_s)
-
-    async def publish_many(
-        self,
-        events: Iterable[Event] | AsyncIterable[Event],
-        *,
-        window: int = 256,
-        deadline_s: float | None = None,
-        patience_s: float = 120.0,
-    ) -> PublishReport:
-        """Publish in order, at most `window` events on their way at a time; refusals stop nothing.
-
-        The deadline is that of each event. What is `rate-limited:` is sent again at the relay's
-        pace, and refused when for `patience_s` nothing was taken. Raises Unanswered; it is safe to
-        begin again.
-        """
-        most_s = self._dialer.pace.deadline_s if deadline_s is None else deadline_s
-        publishing = Publishing(
-            lambda: self._dialer.link,
-            lambda event: self._accepted(event, most_s),
-            window,
-            most_s,
-            patience_s,
-        )
-        done = await publishing.all_of(each(events))
-        return PublishReport(done.stored, done.duplicates, tuple(done.refused))
-
-    async def query(self, *filters: Question, deadline_s: float | None = None) -> list[Event]:
-        """The stored events that match any of the filters, in the relay's order, each once.
-
-        A relay may cut a long answer at its limits: see `query_all`. Raises QueryClosed,
-        AnswerTooLong.
-        """
-        wanted = filters_of(filters)
-        async with self._dialer.deadline(deadline_s, "EOSE"):
-            answer = await self._asked(lambda link: _stored(link, wanted, self._checking))
-            return await answer.events()
-
-    async def query_all(
-        self, *filters: Question, page: int = 5_000, deadline_s: float | None = None
-    ) -> AsyncIterator[Event]:
-        """Every stored event that matches, newest first, asked for page by page with `until`.
-
-        Filter by filter; an event that matches several comes with the first. `deadline_s` is that
-        of a page. A relay that serves less than `page` events at a time is asked more often; only
-        more events in one second than it serves at a time cannot be had. A `search` is one page.
-        """
-        async with aclosing(self.query_pages(*filters, page=page, deadline_s=deadline_s)) as pages:
-            async for events in pages:
-                for event in events:
-                    yield event
-
-    async def query_pages(
-        self,
-        *filters: Question,
-        page: int = 5_000,
-        served: int = 0,
-        deadline_s: float | None = None,
-    ) -> AsyncGenerator[list[Event], None]:
-        """`query_all`, page by page. `served`: events that the relay is known to send at a time if
-        it has them; an answer with less is then the last and is not asked after."""
-        wanted = filters_of(filters)
-        given: set[str] = set()
-        for position, filter_ in enumerate(wanted):
-            earlier = [other for other in wanted[:position] if _is_whole(other)]
-            async with aclosing(self._pages(filter_, page, served, deadline_s)) as pages:
-                async for events in pages:
-                    fresh = (
-                        events
-                        if position == 0
-                        else [
-                            event
-                            for event in events
-                            if event.id not in given
-                            and not any(other.matches(event) for other in earlier)
-                        ]
-                    )
-                    if len(wanted) > 1 and not _is_whole(filter_):
-                        # Bounded by the filter's limit, or by one answer to a search.
-                        given.update(event.id for event in fresh)
-                    yield fresh
-
-    async def count(self, *filters: Question, deadline_s: float | None = None) -> int:
-        """How many events match (NIP-45). Raises QueryClosed."""
-        wanted = filters_of(filters)
-        async with self._dialer.deadline(deadline_s, "the COUNT"):
-            return (await self._asked(lambda link: _counted(link, wanted))).number
-
-    async def reconcile(
-        self,
-        filter_: Question,
-        items: Items,
-        *,
-        deadline_s: float | None = None,
-        answered: Callable[[], None] = lambda: None,
-    ) -> Difference:
-        """How `items` differ from what the relay finds by the filter (NIP-77); no event travels.
-
-        The deadline is that of each of its messages, after which `answered` is called. Raises
-        QueryClosed (its prefix is `blocked` when the relay finds too many), Incomparable.
-        """
-        (wanted,) = filters_of((filter_,))
-        messages = 0
-
-        async def noticed(text: str) -> None:
-            if not await self._offers(NEGENTROPY):
-                raise Incomparable(f"the relay offers no negentropy (NIP-77); it said: {text}")
-
+    async def run(self, ready: Callable[[Connection], None]) -> None:
+        """Read until the socket ends; `ready` is called when requests may start."""
         try:
-            async with self._dialer.deadline(deadline_s, "NEG-MSG") as begin_anew:
-
-                def heard() -> None:
-                    nonlocal messages
-                    messages += 1
-                    begin_anew()
-                    answered()
-
-                comparison = Comparison(wanted, items, noticed=noticed, answered=heard)
-                return await self._asked(comparison.over)
-        except Unanswered as late:
-            if not messages and not await self._offers(NEGENTROPY):
-                raise Incomparable(f"the relay offers no negentropy (NIP-77): {late}") from None
-            raise
-
-    def subscribe(self, *filters: Question, queue: int = 10_000) -> Subscription:
-        """Stored events, then live ones, across reconnects: see Subscription.
-
-        `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
-        """
-        return Subscription(self._dialer, filters_of(filters), queue)
-
-    async def information(self, *, deadline_s: float | None = None) -> dict[str, object]:
-        """The relay's information document (NIP-11). Raises Unreachable, NotARelay."""
-        async with self._dialer.deadline(deadline_s, "the relay information document"):
-            return await self._dialer.information()
-
-    def _signer(self, key: SecretKey | None) -> SecretKey:
-        if key is not None:
-            return key
-        if not self._keys:
-            raise NoKey
-        return self._keys[0]
-
-    async def _accepted(self, event: Event, deadline_s: float | None) -> Reply:
-        async with self._dialer.deadline(deadline_s, f"the OK for event {event.id[:12]}…"):
-            frame, login_tried = b'["EVENT",' + event.raw + b"]", False
-            while True:
-                link = await self._dialer.link_up()
-                rounds = link.login_rounds
-                try:
-                    reply = await link.publish(event.id, frame)
-                    if reply.accepted:
-                        return reply
-                    if reply.prefix != Prefix.AUTH_REQUIRED:
-                        raise PublishRefused(reply.prefix, reply.text, event)
-                    if login_tried or not await link.login_after(rounds):
-                        raise PublishRefused(reply.prefix, reply.text, event, link.login_refusal)
-                    login_tried = True
-                except ConnectionLost:
-                    login_tried = False
-
-    async def _asked(self, ask: Callable[[Link], Awaitable[Asked]]) -> Asked:
-        """What `ask` gives, logged in when the relay wants that, on as many links as it takes."""
-        login_tried = False
-        while True:
-            link = await self._dialer.link_up()
-            rounds = link.login_rounds
-            try:
-                try:
-                    return await ask(link)
-                except QueryClosed as closed:
-                    if closed.prefix != Prefix.AUTH_REQUIRED:
-                        raise
-                    if login_tried or not await link.login_after(rounds):
-                        refusal = link.login_refusal
-                        raise QueryClosed(closed.prefix, closed.text, refusal) from None
-                    login_tried = True
-            except ConnectionLost:
-                login_tried = False
-
-    async def _offers(self, nip: int) -> bool:
-        return lists_nip(await document_at(self), nip)
-
-    async def _pages(
-        self, filter_: Filter, page: int, served: int, deadline_s: float | None
-    ) -> AsyncGenerator[list[Event], None]:
-        paging = Paging(filter_, page, served)
-        asked = self._asked_ahead(paging, deadline_s)
-        try:
-            while asked is not None:
-                fresh = paging.take(await asked)
-                # While who reads works on this page, the relay does on the next.
-                asked = self._asked_ahead(paging, deadline_s)
-                await asyncio.sleep(0)
-                yield fresh
+            async with asyncio.TaskGroup() as tasks:
+                work = (self._read(), self._answer_challenges(), self._authenticate_first(ready))
+                running = [tasks.create_task(part) for part in work]
+                await self._changed.wait_for(lambda: self.is_lost)
+                for task in running:
+                    task.cancel()
         finally:
-            if asked is not None:
-                asked.cancel()
-                await asyncio.wait([asked])
-                if not asked.cancelled():
-                    asked.exception()  # nobody waits for it any more
+            self._set_lost()
+            await self._socket.close()
 
-    def _asked_ahead(
-        self, paging: Paging, deadline_s: float | None
-    ) -> asyncio.Task[list[Event]] | None:
-        wanted = paging.wanted
-        if wanted is None:
-            return None
-        return asyncio.create_task(self.query(wanted, deadline_s=deadline_s))
+    async def publish(self, event_id: str, frame: bytes) -> Reply:
+        """Send a frame that is answered by OK for this id. Raises ConnectionLost."""
+        reply = await self.begin(event_id, frame)
+        try:
+            answer = await reply
+        finally:
+            self._drop_waiter(event_id, reply)
+        if answer is None:
+            raise ConnectionLost("the connection ended before the OK")
+        return answer
+
+    async def begin(self, event_id: str, frame: bytes) -> asyncio.Future[Reply | None]:
+        """`publish` without waiting for the reply; its result is None if the connection ended
+        first.
+
+        Raises ConnectionLost.
+        """
+        reply = self._add_waiter(event_id)
+        try:
+            await self.send(frame, event_id)
+        except BaseException:
+            self._drop_waiter(event_id, reply)
+            raise
+        return reply
+
+    @asynccontextmanager
+    async def request(
+        self,
+        verb: str,
+        filters: Iterable[Filter],
+        sink: Sink,
+        take_raw: Callable[[str], None] | None = None,
+    ) -> AsyncIterator[None]:
+        """A REQ or COUNT for the duration of the block; `sink` receives its frames. Raises
+        ConnectionLost.
+
+        `take_raw`, if given, receives EVENT frames encoded without spaces instead of `sink`.
+        """
+        sub = f"{verb[0].lower()}{next(self._numbers)}"
+        opening = orjson.dumps([verb, sub, *map(as_json, filters)])
+        if take_raw is not None:
+            self._raw_sinks[sub] = take_raw
+        try:
+            async with self._subscription(sub, sink, opening, orjson.dumps(["CLOSE", sub])):
+                yield
+        finally:
+            self._raw_sinks.pop(sub, None)
+
+    @asynccontextmanager
+    async def negentropy(
+        self, filter_: Filter, message: str, sink: Sink
+    ) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+        """A NEG-OPEN for the duration of the block; yields the function that sends NEG-MSG.
+
+        Messages are hex. Raises ConnectionLost.
+        """
+        sub = f"n{next(self._numbers)}"
+
+        async def send(further: str) -> None:
+            await self.send(orjson.dumps(["NEG-MSG", sub, further]), sub)
+
+        opening = orjson.dumps(["NEG-OPEN", sub, as_json(filter_), message])
+        async with self._subscription(sub, sink, opening, orjson.dumps(["NEG-CLOSE", sub])):
+            yield send
+
+    @asynccontextmanager
+    async def _subscription(
+        self, sub: str, sink: Sink, opening: bytes, closing: bytes
+    ) -> AsyncIterator[None]:
+        self._sinks[sub] = sink
+        try:
+            await self.send(opening, sub)
+            yield
+        finally:
+            del self._sinks[sub]
+            if not (sink.is_closed or self.is_lost):
+                with suppress(ConnectionLost, TimeoutError):
+                    # Also when a query is cancelled: the relay would keep the subscription open.
+                    async with asyncio.timeout(_CLOSE_S):
+                        await self.send(closing)
+
+    async def login_after(self, rounds: int) -> bool:
+        """Whether an AUTH after round `rounds` was accepted; waits for a challenge that may be
+        coming.
+
+        Raises ConnectionLost.
+        """
+        if not self._keys:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeouts.challenge_s):
+                await self._until(lambda: self._challenges > rounds)
+            async with asyncio.timeout(self._timeouts.login_s):
+                await self._until(lambda: self._answered >= self._challenges)
+        return self._answered > rounds and bool(self.logged_in)
+
+    async def send(self, frame: bytes, key: str = "") -> None:
+        """`key`: the event or subscription id to fail if the relay finds the frame too large."""
+        if self.is_lost:
+            raise ConnectionLost("the connection has ended")
+        if key and len(frame) > self._largest[0]:
+            self._largest = (len(frame), key)
+        try:
+            await self._socket.send_frame(frame, aiohttp.WSMsgType.TEXT)
+        except (aiohttp.ClientError, OSError) as error:
+            # The reader may notice a broken connection late, so waiters are woken here.
+            self._set_lost()
+            raise ConnectionLost(str(error)) from error
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            if message.type is aiohttp.WSMsgType.TEXT:
+                self._take(message.data)
+            elif message.type is aiohttp.WSMsgType.ERROR:
+                # A frame over max_msg_size, or no valid WebSocket frame: not caused by what was
+                # sent.
+                break
+        else:
+            if self._socket.close_code == _MESSAGE_TOO_BIG:
+                self._reject_largest()
+        self._set_lost()
+
+    def _take(self, text: str) -> None:
+        if text.startswith(_EVENT_START):
+            take_raw = self._raw_sinks.get(
+                text[len(_EVENT_START) : text.find('"', len(_EVENT_START))]
+            )
+            if take_raw is not None:
+                take_raw(text)
+                return
+        try:
+            frame = orjson.loads(text)
+        except (orjson.JSONDecodeError, RecursionError):
+            return
+        match frame:
+            case ["OK", str(event_id), bool(accepted), *rest]:
+                reason = rest[0] if rest and isinstance(rest[0], str) else ""
+                self._resolve(event_id, Reply(accepted, *split_reason(reason)))
+            case ["AUTH", str(challenge), *_]:
+                self._challenge = challenge
+                self._challenges += 1
+                self._changed.notify_all()
+            case ["NOTICE", str(text), *_]:
+                self._notices.append(text)
+                for sink in tuple(self._sinks.values()):
+                    sink.take("NOTICE", frame)
+            case [str(verb), str(sub), *_] if sub in self._sinks:
+                self._sinks[sub].take(verb, frame)
+            case _:
+                pass
+
+    async def _authenticate_first(self, ready: Callable[[Connection], None]) -> None:
+        """Authenticate before the first request, if the relay sends a challenge in time."""
+        with suppress(ConnectionLost):
+            await self.login_after(0)
+            ready(self)
+
+    async def _answer_challenges(self) -> None:
+        with suppress(ConnectionLost):
+            while self._keys:
+                await self._until(lambda: self._challenges > self._answered)
+                challenge_number = self._challenges
+                await self._log_in(self._challenge)
+                self._answered = challenge_number
+                self._changed.notify_all()
+
+    async def _log_in(self, challenge: str) -> None:
+        """One AUTH event for each key, sent together. Authenticated keys are united (N42-07)."""
+        tags = [["relay", self._url], ["challenge", challenge]]
+        logins = [(key, key.sign(CLIENT_AUTH, tags, "", self._now())) for key in self._keys]
+        replies = [self._add_waiter(login.id) for _, login in logins]
+        try:
+            for _, login in logins:
+                await self.send(b'["AUTH",' + login.raw + b"]", login.id)
+            await asyncio.wait(replies, timeout=self._timeouts.login_s)
+            for (key, _), reply in zip(logins, replies, strict=True):
+                answer = reply.result() if reply.done() else None
+                if answer is not None and answer.accepted:
+                    self.logged_in |= {key.pubkey}
+                else:
+                    self.login_refusal = _refusal_text(answer)
+        finally:
+            for (_, login), reply in zip(logins, replies, strict=True):
+                self._drop_waiter(login.id, reply)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        await self._changed.wait_for(lambda: self.is_lost or condition())
+        if self.is_lost:
+            raise ConnectionLost("the connection has ended")
+
+    def _add_waiter(self, event_id: str) -> asyncio.Future[Reply | None]:
+        reply: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        self._replies.setdefault(event_id, []).append(reply)
+        return reply
+
+    def _drop_waiter(self, event_id: str, reply: asyncio.Future[Reply | None]) -> None:
+        waiting = self._replies.get(event_id, [])
+        if reply in waiting:
+            waiting.remove(reply)
+        if not waiting:
+            self._replies.pop(event_id, None)
+
+    def _resolve(self, event_id: str, answer: Reply | None) -> None:
+        for reply in self._replies.pop(event_id, ()):
+            if not reply.done():
+                reply.set_result(answer)
+
+    def _reject_largest(self) -> None:
+        # Sent again, it would end the next connection too.
+        size, key = self._largest
+        text = f"the relay takes no message of {size} bytes"
+        self._resolve(key, Reply(accepted=False, prefix=Prefix.INVALID, text=text))
+        if key in self._sinks:
+            self._sinks[key].take("CLOSED", ["CLOSED", key, f"{Prefix.INVALID}: {text}"])
+
+    def _set_lost(self) -> None:
+        self.is_lost = True
+        for event_id in list(self._replies):
+            self._resolve(event_id, None)
+        for sink in list(self._sinks.values()):
+            sink.connection_lost()
+        self._changed.notify_all()
 
 
-async def _stored(link: Link, wanted: Sequence[Filter], checking: Checking) -> StoredAnswer:
-    answer = StoredAnswer(wanted, checking)
-    async with link.asking("REQ", wanted, answer, answer.take_text):
-        await answer.wait()
-    return answer
-
-
-async def _counted(link: Link, wanted: Sequence[Filter]) -> CountAnswer:
-    answer = CountAnswer()
-    async with link.asking("COUNT", wanted, answer):
-        await answer.wait()
-    return answer
-
-
-def _is_whole(filter_: Filter) -> bool:
-    """Whether `query_all` gives everything that the filter matches."""
-    return filter_.limit is None and filter_.search is None
+def _refusal_text(answer: Reply | None) -> str:
+    if answer is None:
+        return "no answer"
+    return f"{answer.prefix}: {answer.text}" if answer.prefix else answer.text

@@ -1,4 +1,4 @@
-"""Debounce: work that is done some time after it was first asked for, once for all who asked."""
+"""Debounce: runs work some time after the first of several requests for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Timer(Protocol):
 
 
 class Debounce:
-    """Runs `work` in a task of its own, never twice at a time. `work` raises nothing."""
+    """Runs `work` in its own task, never twice at a time. `work` must not raise."""
 
     def __init__(
         self, work: Callable[[], Awaitable[object]], delay_s: float, later: Later | None = None
     ) -> None:
-        """`later`: a clock for tests; None: that of the loop."""
+        """`later`: replaces the loop's `call_later` in tests."""
         self._work = work
         self._delay_s = delay_s
         self._later = later
@@ -34,14 +34,14 @@ class Debounce:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """What is due is not done any more."""
-        self.settle()
+        """Cancels pending work."""
+        self.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def soon(self) -> None:
-        """`delay_s` from the first of these calls on."""
+        """Run `work` `delay_s` after the first of these calls."""
         if self._timer is None:
             later = asyncio.get_running_loop().call_later if self._later is None else self._later
             self._timer = later(self._delay_s, self.now)
@@ -49,8 +49,8 @@ class Debounce:
     def now(self) -> None:
         self._due.set()
 
-    def settle(self) -> None:
-        """It is being done, or there is nothing to do: the next `soon` begins anew."""
+    def clear(self) -> None:
+        """Clear the request: the next `soon` starts a new delay."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -59,5 +59,5 @@ class Debounce:
     async def _run(self) -> None:
         while True:
             await self._due.wait()
-            self.settle()
+            self.clear()
             await self._work()

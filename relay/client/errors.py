@@ -1,17 +1,17 @@
-"""What can go wrong between a client and a relay.
+"""Errors of the client.
 
 RookeryError
 └── ClientError
-    ├── Unreachable       no connection could be made; says why the last try failed
-    ├── Unanswered        the deadline of a request passed; says what was waited for
+    ├── Unreachable       no connection could be made; names the reason of the last failure
+    ├── Unanswered        the deadline of a request passed; names the expected answer
     ├── ClientClosed      used outside its `async with`
-    ├── NoKey             something must be signed and the client has no key
-    ├── PublishRefused    OK false: the relay does not take the event
-    ├── QueryClosed       CLOSED or NEG-ERR: the relay does not answer, or has ended it
+    ├── NoKey             an event must be signed and the client has no key
+    ├── PublishRefused    OK false
+    ├── QueryClosed       CLOSED or NEG-ERR
     ├── AnswerTooLong     more events than one answer may hold
-    ├── NotARelay         the URL answers, but with no relay information document
-    ├── Incomparable      no comparison: no NIP-77 there, or what it says cannot be followed
-    └── ConnectionLost    inside this package only: requests survive it and are sent again
+    ├── NotARelay         the URL answers, but without a relay information document (NIP-11)
+    ├── Incomparable      no NIP-77 reconciliation possible with this relay
+    └── ConnectionLost    internal to this package: the request is sent again after a reconnect
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from relay.errors import RookeryError
 if TYPE_CHECKING:
     from relay.nostr.event import Event
 
-_WORD: Final = re.compile(r"([a-z][a-z0-9-]*): ?(.*)", re.DOTALL).fullmatch
+_PREFIX: Final = re.compile(r"([a-z][a-z0-9-]*): ?(.*)", re.DOTALL).fullmatch
 
 
 def split_reason(reason: str) -> tuple[str, str]:
-    """The machine-readable word of an OK or CLOSED, empty when it has none, and the text.
+    """The machine-readable prefix of an OK or CLOSED reason (empty if it has none), and the text.
 
-    The word compares with `relay.errors.Prefix`; other relays may say words that are not in it.
+    The prefix compares with `relay.errors.Prefix`; other relays may send prefixes not listed there.
     """
-    found = _WORD(reason)
+    found = _PREFIX(reason)
     return (found[1], found[2]) if found else ("", reason)
 
 
 class ClientError(RookeryError):
-    """Anything that a client of a relay may meet."""
+    """Base class of the client's errors."""
 
 
 class Unreachable(ClientError):
@@ -54,55 +54,55 @@ class Unanswered(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The client is not inside its `async with`, or has failed."""
+    """The client is not inside its `async with`, or its task has failed."""
 
 
 class NoKey(ClientError):
-    """The client was made without a key."""
+    """The client was created without a key."""
 
     def __init__(self) -> None:
-        super().__init__("this client has no key to sign with; make it with Client(url, key)")
+        super().__init__("this client has no key to sign with; create it with Client(url, key)")
 
 
 class PublishRefused(ClientError):
     """The relay answered OK false."""
 
     def __init__(self, prefix: str, text: str, event: Event, login: str = "") -> None:
-        """`login`: why the relay took no login, when it took none."""
-        super().__init__(_said(prefix, text, login))
+        """`login`: why the relay refused the AUTH event; empty if it did not."""
+        super().__init__(_reason_text(prefix, text, login))
         self.prefix = prefix
         self.text = text
         self.event = event
 
 
 class QueryClosed(ClientError):
-    """The relay answered a query with CLOSED, or ended a subscription with it."""
+    """The relay ended a query or subscription with CLOSED."""
 
     def __init__(self, prefix: str, text: str, login: str = "") -> None:
-        super().__init__(_said(prefix, text, login))
+        super().__init__(_reason_text(prefix, text, login))
         self.prefix = prefix
         self.text = text
 
 
 class AnswerTooLong(ClientError):
-    """One query brought more events than may be held at once."""
+    """One query returned more events than the client holds at once."""
 
     def __init__(self, most: int, of: str = "events") -> None:
         super().__init__(f"the answer has more than {most} {of}; read it in pages with query_all()")
 
 
 class NotARelay(ClientError):
-    """The HTTP side of the URL gives no relay information document (NIP-11)."""
+    """The HTTP side of the URL returns no relay information document (NIP-11)."""
 
 
 class Incomparable(ClientError):
-    """Sets cannot be compared with this relay."""
+    """Event sets cannot be compared with this relay."""
 
 
 class ConnectionLost(ClientError):
-    """The connection ended under a request."""
+    """The connection ended during a request."""
 
 
-def _said(prefix: str, text: str, login: str) -> str:
+def _reason_text(prefix: str, text: str, login: str) -> str:
     reason = f"{prefix}: {text}" if prefix else text or "refused without a reason"
     return f"{reason} (login refused: {login})" if login else reason

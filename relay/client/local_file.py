@@ -1,4 +1,4 @@
-"""LocalFile: an SQLite file of a client, private to its owner, at which threads take turns."""
+"""LocalFile: a client's SQLite file, readable by its owner only, shared by threads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _BUSY_S: Final = 10.0
-"""How long another program that writes is waited for."""
-_OUTSIDE: Final = frozenset(
+"""SQLite busy timeout: how long to wait for another writing program."""
+_NOT_DAMAGE: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -30,33 +30,33 @@ _OUTSIDE: Final = frozenset(
         sqlite3.SQLITE_NOMEM,
     }
 )
-"""Errors that say nothing about what is in the file."""
+"""Errors that do not mean that the content is damaged."""
 
 
 class Damaged(Exception):
-    """What is in the file is no database, not a whole one, or one of another version."""
+    """The file is no database, is corrupt, or has another schema version."""
 
 
 class LocalFile:
-    """Every use of it is a transaction; it blocks for a moment, so call it in a thread."""
+    """All access is by transaction; calls block briefly, so make them in a thread."""
 
     def __init__(self, path: Path, schema: str, version: int, *, may_lag: bool = False) -> None:
-        """Made with this schema when it is new; mode 0600. Raises Damaged, OSError: also for a
-        link, since what is behind it is somebody else's.
+        """Created with this schema and mode 0600 if missing. Raises Damaged, OSError (also for a
+        symbolic link, whose target may belong to somebody else).
 
-        `may_lag`: the last transactions may be lost when the machine loses its power.
+        `may_lag`: the last transactions may be lost on power failure.
         """
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Before SQLite, which would make it readable for all.
-        made = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        # Before SQLite, which would create it readable for everyone.
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            if os.fstat(made).st_mode & 0o077:
-                os.fchmod(made, 0o600)
+            if os.fstat(fd).st_mode & 0o077:
+                os.fchmod(fd, 0o600)
         finally:
-            os.close(made)
+            os.close(fd)
         self._path = path
-        self._turn = Lock()
-        with self._said_plainly():
+        self._lock = Lock()
+        with self._translated_errors():
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
@@ -67,26 +67,26 @@ class LocalFile:
             raise
 
     def close(self) -> None:
-        """Waits for the transaction that is under way in another thread."""
-        with self._turn:
+        """Waits for a running transaction of another thread."""
+        with self._lock:
             self._connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Whole or not at all. Raises Damaged, OSError."""
-        with self._turn, self._said_plainly():
+        """Atomic. Raises Damaged, OSError."""
+        with self._lock, self._translated_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             with self._connection:  # commits, or rolls back
                 yield self._connection
 
     def _prepare(self, schema: str, version: int, *, may_lag: bool) -> None:
-        with self._said_plainly():
+        with self._translated_errors():
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute(f"PRAGMA synchronous = {'NORMAL' if may_lag else 'FULL'}")
         with self.transaction() as connection:
             found = connection.execute("PRAGMA user_version").fetchone()[0]
             if found not in (0, version):
-                raise Damaged(f"it is of version {found}, and this program reads {version}")
+                raise Damaged(f"its schema version is {found}, expected {version}")
             if found == 0:
                 for statement in schema.split(";"):
                     connection.execute(statement)
@@ -96,21 +96,21 @@ class LocalFile:
                 raise Damaged(fault)
 
     @contextmanager
-    def _said_plainly(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.ProgrammingError:
             raise  # used after `close`
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", 0)
-            if code & 0xFF in _OUTSIDE:
+            if code & 0xFF in _NOT_DAMAGE:
                 raise OSError(code, str(error), str(self._path)) from error
             raise Damaged(str(error)) from error
 
 
 def kept_event(raw: bytes) -> Event:
-    """An event as this client wrote it. Raises Damaged."""
+    """An event as written by this client. Raises Damaged."""
     try:
         return event_from_raw(raw)
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged("one of its events is unreadable") from error
+        raise Damaged("an event in it is unreadable") from error

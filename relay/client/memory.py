@@ -1,10 +1,9 @@
-"""MemoryClient: what all memory systems but nmem share: a relay, a signer, a folder.
+"""MemoryClient: base of the memory systems' clients except nmem: relay, signer, optional folder.
 
     async with Aman("ws://127.0.0.1:7777", key, folder=Path("~/agent").expanduser()) as aman: …
 
-With a folder it works while the relay is away: writes wait there and are sent when it is back, and
-what was read before can be read again. The cache in it is only a cache: delete it, and everything
-comes back from the relay. Without one nothing is on disk, and a relay that is away is an error.
+With a folder it works offline: writes wait in a spool until the relay is reachable, and reads come
+from a cache. Without one nothing is stored locally, and an unreachable relay is an error.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from relay.client.answers import filters_of
-from relay.client.at_relay import AtRelay
+from relay.client.base import BaseClient
 from relay.client.cache import Cache, newest_first
 from relay.client.errors import ClientError, NotARelay, Unanswered, Unreachable
 from relay.client.information import can_search, limit_in, offers_memory
+from relay.client.responses import filters_of
 from relay.client.spool import Spool
 from relay.client.writer import Writer
 from relay.memory.draft import Draft
@@ -31,30 +30,30 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
-    from relay.client.connection import Client, Question
+    from relay.client.client import Client, FilterLike
     from relay.client.spool import Refused
     from relay.client.writer import Make, Written
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
-_FIRST_S: Final = 3.0
-"""With a folder: how long `async with` waits for the relay before it goes on without."""
-_AWAY_S: Final = 1.0
-"""With a folder: how long a question waits for a connection that ended under it to come back."""
+_CONNECT_S: Final = 3.0
+"""With a folder: how long `async with` waits for the relay before it continues offline."""
+_RECONNECT_S: Final = 1.0
+"""With a folder: how long a query waits for a lost connection before the cache is used."""
 
 
-class MemoryClient(AtRelay):
+class MemoryClient(BaseClient):
     """Base of `Aman`, `Snowclaw`, …"""
 
     NAME: ClassVar[str]
-    """Of the system: begins the names of its files."""
+    """Name of the memory system: prefix of its file names."""
 
     def __init__(
         self, relay: Client | str, signer: SecretKey, *, folder: Path | None = None
     ) -> None:
-        """`relay`: a URL, or a client that is open for at least as long. `folder`: for the cache
-        and the writes that wait; one for each relay and key, or shared by several."""
-        super().__init__(relay, signer, may_be_away=folder is not None)
+        """`relay`: a URL, or an open client that outlives this object. `folder`: for cache and
+        spool; may be shared by several clients."""
+        super().__init__(relay, signer, start_offline=folder is not None)
         self._folder = folder
         self._cache: Cache | None = None
         self._spool: Spool | None = None
@@ -68,46 +67,46 @@ class MemoryClient(AtRelay):
             await self._open_files(self._folder, opening)
             if self._owns_client:
                 with suppress(Unanswered):
-                    await self._client.connected(deadline_s=_FIRST_S)
+                    await self._client.wait_connected(deadline_s=_CONNECT_S)
         self._writer = Writer(self._client, self._signer, self._spool)
         opening.push_async_callback(self._writer.stop)
         await self._writer.start()
 
     async def waiting(self) -> int:
-        """Writes that the relay has not taken yet."""
+        """Number of writes that wait for the relay."""
         return 0 if self._spool is None else await asyncio.to_thread(self._spool.__len__)
 
     async def refused(self) -> list[Refused]:
-        """Writes of an earlier time that the relay refused when it was back; see `drop_refused`."""
+        """Queued writes that the relay later refused; see `drop_refused`."""
         return [] if self._spool is None else await asyncio.to_thread(self._spool.refused)
 
     async def drop_refused(self) -> None:
-        """Forget them: they were seen."""
+        """Discard the refused writes."""
         if self._spool is not None:
             ids = [refused.event.id for refused in await self.refused()]
             await asyncio.to_thread(self._spool.done, ids)
 
-    async def read(self, *filters: Question) -> list[Event]:
-        """What the relay has, newest first; while it is away (and there is a folder), what it gave
-        when it was last asked, with one's own writes that wait. Raises QueryClosed, Unanswered."""
+    async def read(self, *filters: FilterLike) -> list[Event]:
+        """Matching events, newest first; offline (with a folder) from the cache, merged with the
+        writes that wait. Raises QueryClosed, Unanswered."""
         wanted = filters_of(filters)
         if self._cache is None or self._spool is None:
-            return await self._asked(wanted)
-        # Asked first: what is sent meanwhile is in one of the two.
+            return await self._query(wanted)
+        # Read first: a write sent during the query is then in one of the two.
         waiting = await asyncio.to_thread(self._spool.waiting)
         if self._client.is_connected:
             try:
-                found = await self._asked_while_there(wanted)
+                found = await self._query_while_connected(wanted)
             except (Unanswered, Unreachable):
                 pass
             else:
-                await asyncio.to_thread(_keep, self._cache, wanted, found)
+                await asyncio.to_thread(_update_cache, self._cache, wanted, found)
                 return _with_waiting(found, waiting, wanted)
         found = await asyncio.to_thread(self._cache.matching, *wanted)
         return _with_waiting(found, waiting, wanted)
 
-    async def queued(self, *filters: Question) -> list[Event]:
-        """Those of the writes that wait which match, in the order of their writing."""
+    async def queued(self, *filters: FilterLike) -> list[Event]:
+        """The waiting writes that match, in the order of writing."""
         if self._spool is None:
             return []
         wanted = filters_of(filters)
@@ -115,28 +114,26 @@ class MemoryClient(AtRelay):
         return [event for event in waiting if any(filter_.matches(event) for filter_ in wanted)]
 
     async def offers(self, extra: str, value: object) -> bool:
-        """Whether the relay says that it does what NIP-01 does not ask: `"index_tags", "hk"`.
-
-        G-25, G-30. False while it is away.
-        """
+        """Whether the relay lists an extension: `"index_tags", "hk"` (G-25, G-30). False while
+        offline."""
         return offers_memory(await self._information(), extra, value)
 
     async def searches(self) -> bool:
-        """Whether the relay offers NIP-50 (G-30). False while it is away."""
+        """Whether the relay supports search (NIP-50, G-30). False while offline."""
         return can_search(await self._information())
 
-    async def all_of(self, *filters: Question) -> AsyncIterator[list[Event]]:
-        """What the relay has, page by page; not from the cache. Raises as Client.query does."""
+    async def all_of(self, *filters: FilterLike) -> AsyncIterator[list[Event]]:
+        """The relay's matches page by page, never from the cache. Raises as Client.query does."""
         served = limit_in(await self._information(), "max_limit") or 0
         async with aclosing(self._client.query_pages(*filters, served=served)) as pages:
             async for events in pages:
                 yield events
 
     async def _information(self) -> Mapping[str, object]:
-        """The relay's information document, asked for until it was told; empty without one."""
+        """The relay information document, fetched once; empty if there is none."""
         if self._document is None:
             if self._folder is not None and not self.is_online:
-                return {}  # not waited for: there is the copy
+                return {}  # the caller falls back to the cache
             try:
                 self._document = await self._client.information()
             except NotARelay:
@@ -146,43 +143,44 @@ class MemoryClient(AtRelay):
         return self._document
 
     async def write(self, kind: int, d: str, make: Make) -> Written:
-        """One record, as the newest version of its address.
+        """Write one record as the newest version of its address.
 
         Raises PublishRefused; Unanswered (without a folder); SpoolFull, SpoolDamaged, OSError.
         """
         if self._cache is not None and not (self.is_online or self._writer.knows(kind, d)):
-            # With a clock that stands still or goes back it would be older than what is stored.
+            # The clock may stand still or go back: the version must still be newer than the stored
+            # one.
             address = Filter(
                 kinds=frozenset({kind}),
                 authors=frozenset({self.pubkey}),
                 tags=(("d", frozenset({d})),),
             )
             for event in await asyncio.to_thread(self._cache.matching, address):
-                self._writer.saw(event)
+                self._writer.note_stored(event)
         return await self._writer.write(kind, d, make)
 
     async def publish(self, draft: Draft) -> Written:
-        """What has no versions: an append-only record. Raises as `write` does."""
+        """Publish an append-only record. Raises as `write` does."""
         return await self._writer.publish(draft)
 
     def signed(self, draft: Draft) -> Event:
-        """An event of this key, which is not sent."""
+        """A signed event, not sent."""
         return self._writer.signed(draft)
 
     async def delete(self, events: Iterable[Event]) -> Written:
-        """Ask for their removal by id (NIP-09). Raises as `write` does."""
+        """Request deletion by id (NIP-09). Raises as `write` does."""
         named = list(events)
         tags = [["e", event.id] for event in named]
         tags += [["k", str(kind)] for kind in sorted({event.kind for event in named})]
         for event in named:
-            self._writer.saw(event)  # what is written next must be newer than what was deleted
+            self._writer.note_stored(event)  # the next version must be newer than the deleted one
         return await self.publish(Draft(kinds.DELETION, tags, "", self._client.now()))
 
-    async def _until_online(self) -> None:
-        """Waits as long as it takes."""
+    async def _wait_online(self) -> None:
+        """Waits without a deadline."""
         while not self._client.is_connected:
             with suppress(Unanswered):
-                await self._client.connected()
+                await self._client.wait_connected()
 
     async def _open_files(self, folder: Path, opening: AsyncExitStack) -> None:
         whose = f"{_address_of(self._client.url)} {self.pubkey}"
@@ -192,47 +190,47 @@ class MemoryClient(AtRelay):
         self._cache = await asyncio.to_thread(Cache, folder / f"{stem}.cache", whose)
         opening.callback(self._cache.close)
 
-    async def _asked(self, wanted: Sequence[Filter]) -> list[Event]:
+    async def _query(self, wanted: Sequence[Filter]) -> list[Event]:
         if self._client.login_refusal:
             raise ClientError(f"{self._client.url} refused the login: {self._client.login_refusal}")
         found = [event async for events in self.all_of(*wanted) for event in events]
         for event in found:
-            self._writer.saw(event)
+            self._writer.note_stored(event)
         return found if len(wanted) == 1 else sorted(found, key=newest_first)
 
-    async def _asked_while_there(self, wanted: Sequence[Filter]) -> list[Event]:
-        """… and a relay that went away is not waited for: there is the copy. Raises Unanswered."""
-        asking = asyncio.create_task(self._asked(wanted))
+    async def _query_while_connected(self, wanted: Sequence[Filter]) -> list[Event]:
+        """`_query`, aborted when the connection is lost. Raises Unanswered."""
+        query = asyncio.create_task(self._query(wanted))
         try:
-            while not (await asyncio.wait([asking], timeout=_AWAY_S))[0]:
+            while not (await asyncio.wait([query], timeout=_RECONNECT_S))[0]:
                 if not self._client.is_connected:
-                    raise Unanswered("the relay went away")
-            return asking.result()
+                    raise Unanswered("the connection was lost")
+            return query.result()
         finally:
-            asking.cancel()
+            query.cancel()
 
 
 def _address_of(url: str) -> str:
-    """The same for all spellings of one URL."""
+    """Equal for all spellings of one URL."""
     address = relay_address(url)
-    assert address is not None  # or there would be no client
+    assert address is not None  # the Client checked it
     return f"{address.host}:{address.port}{address.path}"
 
 
-def _keep(cache: Cache, wanted: Sequence[Filter], found: Sequence[Event]) -> None:
-    """The copy becomes what the relay said, as far as was asked."""
+def _update_cache(cache: Cache, wanted: Sequence[Filter], found: Sequence[Event]) -> None:
+    """Update the cache with the relay's answer to these filters."""
     if any(filter_.search is not None for filter_ in wanted):
         return
-    still = {event.id for event in found}
+    current = {event.id for event in found}
     whole = [filter_ for filter_ in wanted if filter_.limit is None]
-    gone = [event.id for event in cache.matching(*whole) if event.id not in still]
-    cache.change(found, gone)
+    removed = [event.id for event in cache.matching(*whole) if event.id not in current]
+    cache.change(found, removed)
 
 
 def _with_waiting(
     found: list[Event], waiting: Sequence[Event], wanted: Sequence[Filter]
 ) -> list[Event]:
-    """… and without what a deletion that waits will take."""
+    """Merge the waiting writes, and apply waiting deletions."""
     if not waiting:
         return found
     events = {event.id: event for event in found}

@@ -1,8 +1,7 @@
-"""Where a command finds its relay and its key, and what `~/.config/rookery/client.toml` may say.
+"""Relay URL and key of a command, and the file `~/.config/rookery/client.toml`.
 
-First what the command line says, then the environment, then the file, then what `rookery serve
---data ./data` makes in the current folder (contract §2; keys: DESIGN §10, rows C and E). A key
-never appears in a message: texts name the place that it was read from.
+Precedence: command-line options, environment, file, then the key files that `rookery serve` creates
+in `./data`. Error texts name where a key was read from, never the key.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 
 DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
 FILE: Final = Path(".config/rookery/client.toml")
-"""Below the home folder."""
+"""Relative to the home folder."""
 KEYS: Final = ("relay", "key_file", "agent_key_file", "data")
 _TABLES: Final = ("snowclaw", "nmem", "anamnesis")
-"""Known here; those that are not checked here are read by those who use them."""
+"""Known tables; tables not checked here are checked by their readers."""
 SNOWCLAW_KEYS: Final = (
     "respond_mode",
     "context_history",
@@ -46,20 +45,19 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Actor(Enum):
-    """Whose key a command signs with when it was not given one itself (contract §2)."""
+    """Whose key a command signs with if it was given none."""
 
     OWNER = "owner"
-    """`key_file`, else the owner's key that `serve` made."""
+    """`key_file`, else the owner's key created by `serve`."""
     AGENT = "agent"
-    """`agent_key_file`, else `key_file`, else the agent's key that `serve` made: an owner who has
-    both files set is no agent."""
+    """`agent_key_file`, else `key_file`, else the agent's key created by `serve`."""
     USER = "user"
-    """`key_file`, else as an agent: who looks after memory may be its owner (S-23)."""
+    """`key_file`, else as AGENT (S-23)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnowclawSettings:
-    """[snowclaw]: the file level of the configuration (S-17), and how an agent writes."""
+    """[snowclaw]: the file level of the configuration (S-17), and encoding choices."""
 
     config: GroupConfig = field(default_factory=GroupConfig)
     key_style: KeyStyle = KeyStyle.HEX
@@ -69,7 +67,7 @@ class SnowclawSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientFile:
-    """What client.toml says; None where it says nothing."""
+    """Content of client.toml; None for what it does not set."""
 
     relay: str | None = None
     key_file: Path | None = None
@@ -77,22 +75,22 @@ class ClientFile:
     data: Path | None = None
     snowclaw: SnowclawSettings = field(default_factory=SnowclawSettings)
     tables: tuple[tuple[str, Mapping[str, object]], ...] = ()
-    """(name, content) of the tables that are here, as they stand."""
+    """(name, content) of the tables present, unchecked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """One command's relay and key."""
+    """Relay and key of one command."""
 
     relay: str
     key: SecretKey
     data: Path
-    """Caches, outboxes and spool of the client; not the relay's data folder."""
+    """Caches and spools of the client; not the relay's data folder."""
     agent_key_file: Path | None
     file: ClientFile
 
     def agent_key(self) -> SecretKey | None:
-        """The agent's key when one is configured beside `key` (MEMORY S-23). Raises UserError."""
+        """The agent's key if one is configured beside `key` (S-23). Raises UserError."""
         return None if self.agent_key_file is None else _key_in(self.agent_key_file)
 
 
@@ -105,10 +103,10 @@ def find_settings(
     home: Path,
     here: Path | None,
 ) -> ClientSettings:
-    """`relay`, `key_file`: the options of the command. `here`: the current folder; None where it is
-    nobody's choice, as for what a coding agent starts in a project: a key lies in no project.
+    """`relay`, `key_file`: options of the command. `here`: the current folder; None if the user did
+    not choose it, as for hooks started by a coding agent: keys are not read from project folders.
 
-    Raises UserError saying what to do next, ConfigFaults for a client.toml that cannot be used.
+    Raises UserError with the next step to take, ConfigFaults for an invalid client.toml.
     """
     file = read_client_file(home)
     if relay is not None:
@@ -127,7 +125,7 @@ def find_settings(
 
 
 def read_client_file(home: Path) -> ClientFile:
-    """client.toml, all None when there is none. Raises ConfigFaults with every fault at once."""
+    """client.toml; all None if it is missing. Raises ConfigFaults with all faults."""
     path = home / FILE
     try:
         text = path.read_text("utf-8")
@@ -162,7 +160,7 @@ def read_client_file(home: Path) -> ClientFile:
 
 
 def named_key(key_file: Path | None, environ: Mapping[str, str]) -> SecretKey | None:
-    """The key that this very command was given, if any. Raises UserError."""
+    """The key given to this command by option or environment, if any. Raises UserError."""
     if key_file is not None:
         return _key_in(key_file)
     if environ.get("ROOKERY_KEY"):
@@ -223,7 +221,7 @@ def _key_in(path: Path) -> SecretKey:
 
 
 def relay_url(url: str, where: str) -> str:
-    """The URL as it is used. `where` it was given. Raises UserError."""
+    """The normalised URL. `where`: the option or variable, for the error text. Raises UserError."""
     url = url.strip()
     if not _is_relay_url(url):
         raise UserError(f"{where}: {url!r} is no relay URL; it begins with ws:// or wss://", code=2)
@@ -235,12 +233,12 @@ def _is_relay_url(url: str) -> bool:
 
 
 def _fault_in(key: str, value: object) -> str:
-    """What is wrong with one entry, or nothing. Values are not repeated: one may be a secret."""
+    """The fault of one entry, or empty. Values are not quoted: one may be a secret."""
     if key in _TABLES:
         return "" if isinstance(value, dict) else f"{key}: must be a table, [{key}]"
     if key not in KEYS:
         what = f"[{key}]" if isinstance(value, dict) else key
-        return f"unknown key {what}; {_nearest(key, (*KEYS, *_TABLES))}"
+        return f"unknown key {what}; {_suggestion(key, (*KEYS, *_TABLES))}"
     if not isinstance(value, str):
         return f"{key}: must be a string"
     if key == "relay" and not _is_relay_url(value):
@@ -248,16 +246,16 @@ def _fault_in(key: str, value: object) -> str:
     return ""
 
 
-def _nearest(key: str, known: tuple[str, ...]) -> str:
+def _suggestion(key: str, known: tuple[str, ...]) -> str:
     near = get_close_matches(key, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
 
 
 def _snowclaw_faults(table: object) -> Iterator[tuple[str, str]]:
-    """(key, what is wrong with it) of [snowclaw]."""
+    """(key, fault) for each invalid key of [snowclaw]."""
     for key, value in table.items() if isinstance(table, dict) else ():
         if key not in SNOWCLAW_KEYS:
-            yield key, f"unknown key [snowclaw] {key}; {_nearest(key, SNOWCLAW_KEYS)}"
+            yield key, f"unknown key [snowclaw] {key}; {_suggestion(key, SNOWCLAW_KEYS)}"
         elif key in _CHOICES:
             if value not in _CHOICES[key]:
                 yield key, f"[snowclaw] {key}: must be {' or '.join(_CHOICES[key])}"
@@ -278,7 +276,7 @@ def _snowclaw_in(table: Mapping[str, str]) -> SnowclawSettings:
 
 
 def _path_in(content: Mapping[str, str], key: str, home: Path) -> Path | None:
-    """`~` is the home folder; a relative path begins at the file's own folder."""
+    """`~` is the home folder; relative paths start at the folder of client.toml."""
     if key not in content:
         return None
     text = content[key]
@@ -288,7 +286,7 @@ def _path_in(content: Mapping[str, str], key: str, home: Path) -> Path | None:
 
 
 def _line_of(key: str, text: str) -> int:
-    """Where a top-level key or table of this name stands; tomllib does not tell."""
+    """Line number of a top-level key or table, which tomllib does not report."""
     name = re.escape(key)
     entry = re.compile(rf"""\s*(\[+\s*)?["']?{name}["']?\s*[=.\]]""").match
     return next((n for n, line in enumerate(text.splitlines(), 1) if entry(line)), 0)

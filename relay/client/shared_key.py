@@ -1,4 +1,4 @@
-"""The secretbox key that a family of agents shares: an argument, or in the environment (A-24)."""
+"""The secretbox key shared by a family of agents: an argument, or in the environment (A-24)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ KEY_VARIABLE: Final = "NOSTR_SECRETBOX_KEY"
 
 
 def shared_key(given: str | bytes | None) -> SharedKey | None:
-    """`given`: 32 bytes or a spelling of them; None: what the environment says, if anything.
+    """`given`: 32 bytes or an encoding of them; None: read the environment.
 
-    Raises UserError, which names the place of a bad key and never tells it.
+    Raises UserError, which names the source of an invalid key but not the key.
     """
     source = "the argument secretbox_key"
     if given is None:

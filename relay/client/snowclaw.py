@@ -19,9 +19,9 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from relay.client.bookmark import OVERLAP_S
-from relay.client.connection import Client
+from relay.client.client import Client
 from relay.client.errors import ClientError
+from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.memory.search_text import search_text
 from relay.memory.snowclaw.agent_memory import AgentMemory
@@ -148,7 +148,7 @@ class Snowclaw(SnowclawRecords):
 
     async def _follow(self, begun: asyncio.Event) -> None:
         """Records as they change, also while the relay comes and goes."""
-        await self._until_online()
+        await self._wait_online()
         deletions = {
             "kinds": [kinds.DELETION],
             "authors": sorted(self._notebook.authors),
@@ -162,7 +162,7 @@ class Snowclaw(SnowclawRecords):
                 self._take(event)
 
     async def _listen(self, begun: asyncio.Event) -> None:
-        await self._until_online()
+        await self._wait_online()
         wanted: dict[str, object] = {"kinds": list(KINDS), "since": self._client.now()}
         if self._groups is not None:
             wanted["#h"] = self._groups

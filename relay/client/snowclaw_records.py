@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from relay.client.connection import Client
+    from relay.client.client import Client
     from relay.client.debounce import Later
     from relay.client.writer import Written
     from relay.memory.draft import Draft
@@ -262,7 +262,7 @@ class SnowclawRecords(MemoryClient):
         PublishRefused; Unanswered (without a folder); SpoolFull, SpoolDamaged, OSError.
         """
         async with self._one_at_a_time:
-            self._saving.settle()
+            self._saving.clear()
             if self._spool is None and not self.is_online:
                 raise Unanswered(f"{self.url} is away; {self.unsaved} changes are not saved")
             if not self._is_loaded:

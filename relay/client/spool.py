@@ -1,7 +1,7 @@
-"""Spool: signed events that the relay has not taken yet, on disk, in the order of their writing.
+"""Spool: signed events not yet accepted by the relay, on disk, in the order of writing.
 
-It is the only copy of what was written offline, so each `put` is on disk when it returns. Sending
-twice is safe, since a relay knows an event by its id: whoever dies between OK and `done` sends it
+It is the only copy of what was written offline, so `put` is durable when it returns. Sending twice
+is safe, since events are identified by id: after a crash between OK and `done` an event is sent
 again. Several programs of one user may share the file.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 MOST: Final = 100_000
-"""Events; an agent that is offline for so long is told so."""
+"""Events; then SpoolFull is raised."""
 _VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE waiting (
@@ -35,58 +35,58 @@ CREATE INDEX to_send ON waiting (position) WHERE refusal IS NULL
 
 
 class SpoolFull(ClientError):
-    """So much waits for the relay that no more is taken."""
+    """The spool accepts no more events."""
 
 
 class SpoolDamaged(ClientError):
-    """The file cannot be read. It is left as it is: nothing else has what is in it."""
+    """The file cannot be read. It is left unchanged: it is the only copy."""
 
 
 class Refused(NamedTuple):
-    """What the relay will not take, and why."""
+    """An event that the relay refused, and the reason."""
 
     event: Event
     reason: str
-    """In the words of OK."""
+    """Text of the OK message."""
 
 
 class Spool:
-    """One file. Its methods block for a moment (call them in a thread), and may raise SpoolDamaged
-    and, for a disk that is full or gone, OSError."""
+    """One file. Its methods block briefly (call them in a thread) and may raise SpoolDamaged, and
+    OSError for a full or missing disk."""
 
     def __init__(self, path: Path, *, most: int = MOST) -> None:
         self._path = path
         self._most = most
-        with self._damage_named():
+        with self._translated_damage():
             self._file = LocalFile(path, _SCHEMA, _VERSION)
 
     def close(self) -> None:
         self._file.close()
 
     def put(self, event: Event) -> None:
-        """On disk when it returns; an event that waits already is not taken twice.
+        """Durable when it returns; an event already waiting is not added twice.
 
         Raises SpoolFull.
         """
         with self._transaction() as file:
-            if _number_waiting(file) >= self._most:
+            if _count_waiting(file) >= self._most:
                 raise SpoolFull(
-                    f"{self._most:,} writes wait for the relay in {self._path}; no more are taken"
+                    f"{self._most:,} writes wait for the relay in {self._path}; the spool is full"
                 )
             file.execute(
-                # One that was refused before is to be tried again.
+                # An event refused before is tried again.
                 "INSERT INTO waiting (id, raw) VALUES (?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET refusal = NULL",
                 (event.id, event.raw),
             )
 
     def __len__(self) -> int:
-        """Events that wait to be sent."""
+        """Number of events to be sent."""
         with self._transaction() as file:
-            return _number_waiting(file)
+            return _count_waiting(file)
 
     def waiting(self, number: int = MOST) -> list[Event]:
-        """The first `number` of those to be sent."""
+        """The first `number` of the events to be sent."""
         with self._transaction() as file:
             rows = file.execute(
                 "SELECT raw FROM waiting WHERE refusal IS NULL ORDER BY position LIMIT ?",
@@ -95,12 +95,12 @@ class Spool:
             return [kept_event(raw) for (raw,) in rows]
 
     def done(self, ids: Iterable[str]) -> None:
-        """The relay has them, or they are given up."""
+        """Remove events: accepted by the relay, or given up."""
         with self._transaction() as file:
             file.executemany("DELETE FROM waiting WHERE id = ?", [(id_,) for id_ in ids])
 
     def refuse(self, event_id: str, reason: str) -> None:
-        """The relay will not take it: kept with the reason, and sent no more."""
+        """Mark an event as refused: kept with the reason, and not sent again."""
         with self._transaction() as file:
             file.execute("UPDATE waiting SET refusal = ? WHERE id = ?", (reason, event_id))
 
@@ -113,20 +113,20 @@ class Spool:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._damage_named(), self._file.transaction() as connection:
+        with self._translated_damage(), self._file.transaction() as connection:
             yield connection
 
     @contextmanager
-    def _damage_named(self) -> Iterator[None]:
+    def _translated_damage(self) -> Iterator[None]:
         try:
             yield
         except Damaged as damaged:
             raise SpoolDamaged(
-                f"{self._path} holds writes that the relay has not taken, and cannot be read:"
-                f" {damaged}; move it away to go on without them"
+                f"{self._path} holds writes not yet sent to the relay, and cannot be read:"
+                f" {damaged}; move the file away to continue without them"
             ) from damaged
 
 
-def _number_waiting(file: sqlite3.Connection) -> int:
+def _count_waiting(file: sqlite3.Connection) -> int:
     number: int = file.execute("SELECT count(*) FROM waiting WHERE refusal IS NULL").fetchone()[0]
     return number

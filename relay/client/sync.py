@@ -1,8 +1,8 @@
-"""Two sets of events become alike: what differs is found by negentropy (NIP-77), then moved.
+"""Synchronise two sets of events: find the difference by negentropy (NIP-77), then transfer it.
 
-"Ours" is a Side: a relay over the wire (`RelaySide`), or a folder of events. "Theirs" is a relay.
-Beginning again is always safe, and moves only what is missing still. Never are all events in
-memory, only the ids of what differs; while one batch is taken the next is fetched.
+"Ours" is a Side: a relay (`RelaySide`) or a data folder. "Theirs" is a relay. Restarting is safe
+and transfers only what is still missing. Only the differing ids are held in memory, not the events;
+the next batch is fetched while one is stored.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from relay.nostr.nip77 import Bound, Items
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
-    from relay.client.connection import Client
-    from relay.client.reconciling import Difference
+    from relay.client.client import Client
+    from relay.client.negentropy import Difference
     from relay.nostr.event import Event
 
-_FETCHED_AT_ONCE: Final = 250
-"""Ids of one REQ; relays take some hundred."""
-_MOST_REASONS: Final = 32
-"""Of refusals, told apart; some relays put an id into each."""
+_FETCH_BATCH: Final = 250
+"""Ids per REQ; relays accept a few hundred."""
+_MAX_REASONS: Final = 32
+"""Distinct refusal reasons; some relays put an id into each."""
 _MAX_DEPTH: Final = 64
-"""Of halving: a million items are one after 20, and the time since 1970 is a second after 31."""
-_PAUSES_S: Final = (0.5, 2.0, 8.0)
-"""Before what is only for now refused is sent again."""
-_FOR_NOW: Final = frozenset({Prefix.RATE_LIMITED, Prefix.ERROR})
+"""Of bisection: 20 levels cut a million items to one, 31 the time since 1970 to a second."""
+_RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
+"""Delays before retrying temporary refusals."""
+_TEMPORARY: Final = frozenset({Prefix.RATE_LIMITED, Prefix.ERROR})
 _NOTHING: Final = Items(array("Q"), b"")
 
 
@@ -49,38 +49,39 @@ class Direction(Enum):
 
 @dataclass(slots=True)
 class Taken:
-    """What became of events that were given to a side."""
+    """What a side did with events."""
 
     stored: int = 0
     duplicates: int = 0
-    """It had them already."""
+    """It already had them."""
     refused: list[tuple[Event, str]] = field(default_factory=list)
-    """With the reason in the words of OK."""
+    """With the text of the OK message."""
 
 
 class Side(Protocol):
     """A set of events that can be read by filter and by id, and added to."""
 
     async def items(self, filter_: Filter) -> Items:
-        """What it would give away of what the filter finds; nothing of GROUP_STATE."""
+        """Items of the filter's matches that may be exported; never kinds in GROUP_STATE."""
 
     def events(
         self, filter_: Filter, ids: Sequence[bytes]
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """Those of the ids that are still there, in batches, older ones and causes first.
+        """The events of those ids that still exist, in batches, older events and dependencies
+        first.
 
-        `filter_` is the one that the ids were found by.
+        `filter_` is the filter that found the ids.
         """
 
     async def take(self, events: Sequence[Event]) -> Taken:
-        """Add them in this order; returns when they are stored."""
+        """Store them in this order."""
 
 
 class RelaySide:
-    """A relay over the wire. A Side."""
+    """A relay. A Side."""
 
     def __init__(self, reader: Client, writer: Client) -> None:
-        """`reader` may be logged in as somebody who sees less than the author of what is sent."""
+        """`reader` may be authenticated as a key that may read less than the publishing one."""
         self._reader = reader
         self._writer = writer
 
@@ -95,46 +96,46 @@ class RelaySide:
     async def events(
         self, filter_: Filter, ids: Sequence[bytes]
     ) -> AsyncGenerator[Sequence[Event], None]:
-        for start in range(0, len(ids), _FETCHED_AT_ONCE):
-            wanted = {id_.hex() for id_ in ids[start : start + _FETCHED_AT_ONCE]}
-            # Asked again while it brings something: a relay may serve fewer at a time.
+        for start in range(0, len(ids), _FETCH_BATCH):
+            wanted = {id_.hex() for id_ in ids[start : start + _FETCH_BATCH]}
+            # Repeated while it returns events: a relay may return fewer at a time.
             while wanted and (found := await self._reader.query(Filter(ids=frozenset(wanted)))):
                 wanted.difference_update(event.id for event in found)
                 yield sorted(found, key=lambda event: (event.created_at, event.id))
 
     async def take(self, events: Sequence[Event]) -> Taken:
-        """Raises PublishRefused when all of many are refused for now, and for so long."""
+        """Raises PublishRefused if several events are all still refused after the last retry."""
         taken, waiting = Taken(), events
-        for pause in (*_PAUSES_S, None):
+        for pause in (*_RETRY_DELAYS_S, None):
             report = await self._writer.publish_many(waiting, patience_s=0)
             taken.stored += report.stored
             taken.duplicates += report.duplicates
-            for_now = {
+            temporary = {
                 refusal.event.id: refusal
                 for refusal in report.refused
-                if pause is not None and refusal.prefix in _FOR_NOW
+                if pause is not None and refusal.prefix in _TEMPORARY
             }
             taken.refused += [
                 (refusal.event, str(refusal))
                 for refusal in report.refused
-                if refusal.event.id not in for_now
+                if refusal.event.id not in temporary
             ]
-            if pause is None or not for_now:
+            if pause is None or not temporary:
                 break
             await asyncio.sleep(pause)
-            waiting = [event for event in waiting if event.id in for_now]
-        if 1 < len(events) == sum(_is_for_now(refusal) for refusal in report.refused):
-            # Not for the sake of these events: going on would mean to refuse the rest as well.
+            waiting = [event for event in waiting if event.id in temporary]
+        if 1 < len(events) == sum(_is_temporary(refusal) for refusal in report.refused):
+            # Not because of these events: continuing would refuse the rest as well.
             raise report.refused[0]
         return taken
 
 
-def _is_for_now(refusal: PublishRefused) -> bool:
-    return refusal.prefix in _FOR_NOW
+def _is_temporary(refusal: PublishRefused) -> bool:
+    return refusal.prefix in _TEMPORARY
 
 
 def items_of(timestamps: array[int], ids: bytes | bytearray) -> Items:
-    """Items of what stands in any order: 64-bit timestamps, and 32 bytes of id for each."""
+    """Items from unsorted input: 64-bit timestamps, and 32 bytes of id for each."""
     order = sorted(range(len(timestamps)), key=timestamps.__getitem__)
     return Items(
         array("Q", (timestamps[at] for at in order)),
@@ -144,14 +145,14 @@ def items_of(timestamps: array[int], ids: bytes | bytearray) -> Items:
 
 @dataclass(slots=True)
 class Tally:
-    """How far it is. Bytes are those of the comparison, not of the events that move."""
+    """Progress. Byte counts are of the reconciliation messages, not of events."""
 
     compared: int = 0
-    """Events of ours."""
+    """Number of our events."""
     need: int = 0
-    """To be fetched."""
+    """To fetch."""
     have: int = 0
-    """To be sent."""
+    """To send."""
     rounds: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -161,22 +162,22 @@ class Tally:
     """Stored there."""
     known_here: int = 0
     known_there: int = 0
-    """It came, and was there already."""
+    """Transferred, but already present."""
     refused_here: Counter[str] = field(default_factory=Counter)
-    """Reason → events."""
+    """Reason → number of events."""
     refused_there: Counter[str] = field(default_factory=Counter)
     not_given: int = 0
-    """Needed, and when they were asked for the relay had them no more."""
+    """Needed, but no longer at the relay when fetched."""
     relay_signed: int = 0
-    """Theirs under 39000 to 39005: each relay signs its own."""
+    """Their events of kinds 39000 to 39005: each relay signs its own."""
     protected: int = 0
-    """Ours that only their author may publish (N70-01)."""
+    """Our events that only their author may publish (N70-01)."""
 
 
 class Sync:
-    """One run: `await sync.compare()`, and, if they shall be made alike, `await sync.move(…)`.
+    """One run: `await sync.compare()`, then `await sync.move(…)` to transfer.
 
-    Both raise ClientError, and what `ours` raises; what was moved stays moved.
+    Both raise ClientError and whatever `ours` raises; transferred events stay transferred.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Sync:
         now: int,
         note: Callable[[Tally], None],
     ) -> None:
-        """`now`: seconds since 1970. `note` hears the tally whenever it has grown.
+        """`now`: seconds since 1970. `note` is called with the tally after each change.
 
         ValueError for a filter that is not `comparable`.
         """
@@ -202,7 +203,7 @@ class Sync:
         self._need: Sequence[bytes] = ()
 
     async def compare(self) -> None:
-        """Find what differs. Raises QueryClosed, Incomparable, Unanswered."""
+        """Find the differing ids. Raises QueryClosed, Incomparable, Unanswered."""
         items = await self._ours.items(self._filter)
         self.tally.compared = len(items)
         self._note(self.tally)
@@ -210,7 +211,8 @@ class Sync:
         have = frozenset().union(*(difference.have for difference in differences))
         need = frozenset().union(*(difference.need for difference in differences))
         if need and self._filter.kinds is None:
-            # A filter cannot leave kinds out; so what is left out is found by one of its own.
+            # A filter cannot exclude kinds, so the ids of excluded kinds are found by a filter of
+            # their own.
             state = replace(self._filter, kinds=frozenset(GROUP_STATE))
             for difference in await self._differences(state, _NOTHING):
                 self.tally.relay_signed += len(need & difference.need)
@@ -221,7 +223,7 @@ class Sync:
         self._note(self.tally)
 
     async def move(self, direction: Direction) -> None:
-        """Fetch what we lack, send what they lack; what is refused is counted by its reason."""
+        """Transfer missing events; refusals are counted by reason."""
         if direction is not Direction.UP:
             await self._receive()
         if direction is not Direction.DOWN:
@@ -230,14 +232,14 @@ class Sync:
     async def _receive(self) -> None:
         source = RelaySide(self._theirs, self._theirs)
         tally = self.tally
-        early: list[tuple[int, bytes]] = []
-        """(created_at, id) of what was refused for who wrote it."""
-        why_early: Counter[str] = Counter()
-        given = 0
+        retry: list[tuple[int, bytes]] = []
+        """(created_at, id) of events refused because of their author."""
+        retry_reasons: Counter[str] = Counter()
+        fetched = 0
 
         async def take(events: Sequence[Event]) -> None:
-            nonlocal given
-            given += len(events)
+            nonlocal fetched
+            fetched += len(events)
             ours = [event for event in events if event.kind not in GROUP_STATE]
             tally.relay_signed += len(events) - len(ours)
             taken = await self._ours.take(ours)
@@ -246,45 +248,47 @@ class Sync:
             for event, reason in taken.refused:
                 counted = _count(tally.refused_here, reason)
                 if reason.startswith(f"{Prefix.RESTRICTED}:"):
-                    early.append((event.created_at, bytes.fromhex(event.id)))
-                    why_early[counted] += 1
+                    retry.append((event.created_at, bytes.fromhex(event.id)))
+                    retry_reasons[counted] += 1
             self._note(tally)
 
-        await _flow(source.events(self._filter, self._need), take)
-        tally.not_given = len(self._need) - given
-        if early and tally.received:
-            # Ids come in no order: what makes somebody a member may have come after what they said.
-            # So these are offered once more, in the order of time.
-            again = [id_ for _, id_ in sorted(early)]
-            tally.refused_here -= why_early
-            await _flow(source.events(self._filter, again), take)
+        await _pipelined(source.events(self._filter, self._need), take)
+        tally.not_given = len(self._need) - fetched
+        if retry and tally.received:
+            # Ids are in no order: the event that makes an author a member may have come after the
+            # author's events. So refused events are tried once more, ordered by time.
+            retry_ids = [id_ for _, id_ in sorted(retry)]
+            tally.refused_here -= retry_reasons
+            await _pipelined(source.events(self._filter, retry_ids), take)
 
     async def _send(self) -> None:
         target = RelaySide(self._theirs, self._theirs)
         tally = self.tally
 
         async def take(events: Sequence[Event]) -> None:
-            open_ = [event for event in events if not event.has_tag("-")]
-            tally.protected += len(events) - len(open_)
-            taken = await target.take(open_)
+            publishable = [event for event in events if not event.has_tag("-")]
+            tally.protected += len(events) - len(publishable)
+            taken = await target.take(publishable)
             tally.sent += taken.stored
             tally.known_there += taken.duplicates
             for _, reason in taken.refused:
                 _count(tally.refused_there, reason)
             self._note(tally)
 
-        await _flow(self._ours.events(self._filter, self._have), take)
+        await _pipelined(self._ours.events(self._filter, self._have), take)
 
     async def _differences(self, filter_: Filter, items: Items) -> list[Difference]:
-        """Of the whole, or of parts of it where the relay finds too many to compare at once."""
+        """For the whole set, or for parts of it if the relay refuses to compare so many at once."""
         found: list[Difference] = []
         parts = [(filter_, items, 0)]
         while parts:
-            part, some, depth = parts.pop()
+            part, part_items, depth = parts.pop()
             try:
-                difference = await self._theirs.reconcile(part, some, answered=self._answered)
+                difference = await self._theirs.reconcile(
+                    part, part_items, answered=self._on_message
+                )
             except QueryClosed as closed:
-                pieces = halves(part, some, self._now)
+                pieces = halves(part, part_items, self._now)
                 if closed.prefix != Prefix.BLOCKED or pieces is None or depth == _MAX_DEPTH:
                     raise
                 parts += [(*piece, depth + 1) for piece in pieces]
@@ -294,15 +298,15 @@ class Sync:
             self.tally.received_bytes += difference.received_bytes
         return found
 
-    def _answered(self) -> None:
+    def _on_message(self) -> None:
         self.tally.rounds += 1
         self._note(self.tally)
 
 
 def comparable(filter_: Filter) -> Filter:
-    """The filter without the kinds that each relay signs for itself.
+    """The filter without the kinds that each relay signs itself.
 
-    ValueError when nothing is left to find, and for one that chooses among what it finds.
+    ValueError if it then matches nothing, and for filters with `limit` or `search`.
     """
     if filter_.limit is not None or filter_.search is not None:
         raise ValueError("limit and search choose among matches; all of them are compared")
@@ -316,9 +320,9 @@ def comparable(filter_: Filter) -> Filter:
 def halves(
     filter_: Filter, items: Items, now: int
 ) -> tuple[tuple[Filter, Items], tuple[Filter, Items]] | None:
-    """The filter and our items in two parts of time: half of the items each, or half of the time.
+    """Bisects filter and items by time: half of the items each, or half of the time.
 
-    None when one second is left.
+    None for a range of one second.
     """
     low = max(filter_.since or 0, 0)
     latest = items.bound_at(len(items) - 1).timestamp if len(items) else 0
@@ -345,28 +349,28 @@ def _ids(items: Items) -> Iterable[bytes]:
 
 
 def _count(reasons: Counter[str], reason: str) -> str:
-    """The name that it is counted under."""
-    if reason not in reasons and len(reasons) >= _MOST_REASONS:
+    """Count a reason; returns the name it is counted under."""
+    if reason not in reasons and len(reasons) >= _MAX_REASONS:
         reason = "other reasons"
     reasons[reason] += 1
     return reason
 
 
-async def _flow(
+async def _pipelined(
     batches: AsyncGenerator[Sequence[Event], None],
     take: Callable[[Sequence[Event]], Awaitable[None]],
 ) -> None:
-    """Each batch is taken while the next is fetched; one at a time, in order."""
+    """Process batches one at a time, in order, each while the next is fetched."""
 
     async def take_one(batch: Sequence[Event]) -> None:
         await take(batch)
 
     try:
         async with aclosing(batches), asyncio.TaskGroup() as tasks:
-            taking: asyncio.Task[None] | None = None
+            storing: asyncio.Task[None] | None = None
             async for batch in batches:
-                if taking is not None:
-                    await taking
-                taking = tasks.create_task(take_one(batch))
+                if storing is not None:
+                    await storing
+                storing = tasks.create_task(take_one(batch))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.client import Client, Pace, Snowclaw
+from relay.client import Client, Snowclaw, Timeouts
 from tests import cast
 from tests.e2e.rookery import Rookery, command, until
 from tests.harness.patience import ANSWER_S
@@ -147,9 +147,11 @@ class Phone:
 @contextlib.asynccontextmanager
 async def phone(url: str, ahead_s: int = 0) -> AsyncIterator[Phone]:
     wanted = {"kinds": [9], "authors": [cast.robot.pubkey], "#h": ["tea"]}
-    pace = Pace(first_wait_s=0.05, longest_wait_s=0.2)
+    timeouts = Timeouts(first_wait_s=0.05, longest_wait_s=0.2)
     async with (
-        Client(url, cast.alice, pace=pace, now=lambda: int(time.time()) + ahead_s) as client,
+        Client(
+            url, cast.alice, timeouts=timeouts, now=lambda: int(time.time()) + ahead_s
+        ) as client,
         client.subscribe(wanted) as answers,
     ):
         await answers.eose

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from relay.client import Client, Pace, PublishRefused, Snowclaw
+from relay.client import Client, PublishRefused, Snowclaw, Timeouts
 from relay.client.settings import Actor, find_settings
 from relay.errors import RookeryError
 from relay.nostr.keys import public_key
@@ -30,7 +30,7 @@ SYSTEM = "You are a helpful member of this group. Answer the current message in 
 BUDGET = 4_000  # tokens of a context
 NOTE = re.compile(r"\bremember:\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 A_DAY_S = 86_400
-PATIENT = Pace(deadline_s=A_DAY_S)  # what is asked or said waits for a relay that restarts
+PATIENT = Timeouts(deadline_s=A_DAY_S)  # what is asked or said waits for a relay that restarts
 
 log = logging.getLogger("agent")
 
@@ -158,7 +158,7 @@ async def run(asked: argparse.Namespace) -> None:
         here=Path(),
     )
     async with (
-        Client(found.relay, found.key, pace=PATIENT) as client,
+        Client(found.relay, found.key, timeouts=PATIENT) as client,
         Snowclaw(
             client,
             found.key,

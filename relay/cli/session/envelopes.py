@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import orjson
 
-from relay.client.connection import unix_now
+from relay.client.client import unix_now
 from relay.client.settings import Actor, find_settings
 from relay.errors import Invalid, UserError
 from relay.nostr import pns as envelopes

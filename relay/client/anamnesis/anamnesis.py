@@ -49,7 +49,7 @@ from relay.nostr.filters import Filter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from relay.client.connection import Client
+    from relay.client.client import Client
     from relay.memory.anamnesis.trust import Reputations
     from relay.memory.draft import Draft
     from relay.nostr.event import Event

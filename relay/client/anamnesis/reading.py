@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from relay.client.connection import Client
+    from relay.client.client import Client
     from relay.memory.anamnesis.correction import Resolution
     from relay.memory.anamnesis.provenance import Credit, Trace
     from relay.memory.anamnesis.recall import Hit

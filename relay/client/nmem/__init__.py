@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "FoundPrompt", "Nmem", "NotFound", "Order"]
 
-_HOME_OF: Final = {
+_MODULE_OF: Final = {
     "Found": "reading",
     "FoundPrompt": "reading",
     "Nmem": "memory",
@@ -24,8 +24,8 @@ _HOME_OF: Final = {
 
 
 def __getattr__(name: str) -> object:
-    home = _HOME_OF.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return found

@@ -38,7 +38,7 @@ from relay.memory.nmem.summary import summary_from
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relay.client.connection import Client
+    from relay.client.client import Client
     from relay.client.nmem.cipher import CacheKey
     from relay.memory.nmem.summary import Summary
     from relay.nostr.keys import SecretKey

@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from relay.client.at_relay import AtRelay
+from relay.client.base import BaseClient
 from relay.client.errors import ClientError
 from relay.client.nmem import reading
 from relay.client.nmem.cipher import CacheKey
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from enum import StrEnum
 
-    from relay.client.connection import Client
+    from relay.client.client import Client
     from relay.client.nmem.reading import Counts, Found, FoundPrompt
     from relay.memory.nmem.records import Session
     from relay.nostr.keys import SecretKey
@@ -36,7 +36,7 @@ class NotFound(ClientError):
     """The cache has no such row."""
 
 
-class Finding(AtRelay):
+class Finding(BaseClient):
     """The cache is open inside `async with`. Every method may raise CacheUnusable and OSError."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Finding(AtRelay):
         key: CacheKey | str | None = None,
     ) -> None:
         """`relay`: as of AtRelay. `key`: encrypts the cache."""
-        super().__init__(relay, signer, may_be_away=True)
+        super().__init__(relay, signer, start_offline=True)
         self._path = Path(db_path)
         self._key = key_of(key)
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from relay.client.connection import Client, unix_now
+from relay.client.client import Client, unix_now
 from relay.client.nmem import sync
 from relay.client.nmem.forgetting import sweep
 from relay.client.nmem.reading import counts

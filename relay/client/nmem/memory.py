@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.errors import Unanswered
-from relay.client.information import document_at, owners_in
+from relay.client.information import owners_in
 from relay.client.nmem import forgetting, rebuilding, sync
 from relay.client.nmem.capturing import Capturing
 from relay.client.nmem.finding import key_of
@@ -55,7 +55,7 @@ class Nmem(Capturing):
         the relay is away."""
         await self._relay_there()
         await sync.send(self._client, self._signer, self.database)
-        said = await document_at(self._client)
+        said = await self._client.information_or_empty()
         events = await sync.everything(self._client, self._signer, said, progress)
         return await asyncio.to_thread(
             rebuilding.rebuild, self.database, self._key, events, self.pubkey, owners_in(said)
@@ -120,7 +120,7 @@ class Nmem(Capturing):
 
     async def _relay_there(self, wait_s: float | None = None) -> None:
         try:
-            await self._client.connected(deadline_s=_RELAY_S if wait_s is None else wait_s)
+            await self._client.wait_connected(deadline_s=_RELAY_S if wait_s is None else wait_s)
         except Unanswered:
             raise UserError(
                 f"{self._client.url} does not answer; what is recorded waits for it in {self._path}"

@@ -17,7 +17,7 @@ from relay.client.errors import (
     Unanswered,
     Unreachable,
 )
-from relay.client.information import document_at, owners_in, reads_prefixes
+from relay.client.information import owners_in, reads_prefixes
 from relay.client.nmem.taking import drop_deleted, note_event, put_all
 from relay.client.sync import items_of
 from relay.errors import Prefix
@@ -28,7 +28,7 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from relay.client.connection import Client
+    from relay.client.client import Client
     from relay.client.nmem.database import Database
     from relay.client.nmem.taking import Progress
     from relay.nostr.event import Event
@@ -148,7 +148,7 @@ async def fetch(
     Raises QueryClosed, Unanswered, CacheUnusable, OSError.
     """
     records, pins, authors = await asyncio.to_thread(_known, database)
-    said = await document_at(client)
+    said = await client.information_or_empty()
     owners = owners_in(said)  # who pins what others wrote (M-07)
     events, gone = await _missing(client, records)
     people = {signer.pubkey, *authors, *owners, *(event.pubkey for event in events)}

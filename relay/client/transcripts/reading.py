@@ -7,8 +7,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from relay.client.answers import filters_of
 from relay.client.memory import MemoryClient
+from relay.client.responses import filters_of
 from relay.client.transcripts.envelopes import Envelopes
 from relay.client.transcripts.results import (
     Incomplete,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from pathlib import Path
 
-    from relay.client.connection import Client
+    from relay.client.client import Client
     from relay.memory.transcripts.assembly import Assembly
     from relay.memory.transcripts.showing import Note
     from relay.memory.transcripts.tokens_used import Usage

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from relay.client.bulk_publish import async_iter
 from relay.client.errors import Incomparable, PublishRefused, QueryClosed, Unanswered
 from relay.client.information import limit_in
-from relay.client.publishing import each
 from relay.client.transcripts.envelopes import MAX_INNER, room_inside
 from relay.client.transcripts.files import session_file
 from relay.client.transcripts.reading import Reading
@@ -255,7 +255,7 @@ class Transcripts(Reading):
     async def _all_sealed(
         self, events: Sequence[Event] | AsyncIterable[Event]
     ) -> AsyncIterator[Event]:
-        async for event in each(events):
+        async for event in async_iter(events):
             yield self._as_sent(event)
             if self._there is not None:
                 self._there.add(event)
@@ -312,7 +312,7 @@ class Transcripts(Reading):
                 self._there.add(event)
         else:
             if last is not None:
-                self._writer.saw(last)
+                self._writer.note_stored(last)
             await self.write(kinds.SESSION_STATE, state.session, said)
 
     async def _most_bytes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""A fake relay, and clients that lose no time."""
+"""A fake relay, and client timeouts that keep tests fast."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.client import Pace
+from relay.client import Timeouts
 from tests.harness.patience import ANSWER_S
 from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PACE = Pace(deadline_s=ANSWER_S, challenge_s=0.05, first_wait_s=0.01, longest_wait_s=0.02)
+TIMEOUTS = Timeouts(deadline_s=ANSWER_S, challenge_s=0.05, first_wait_s=0.01, longest_wait_s=0.02)
 
 
 @pytest.fixture
@@ -23,6 +23,6 @@ async def fake() -> AsyncIterator[FakeRelay]:
 
 
 @pytest.fixture
-def pace() -> Pace:
+def timeouts() -> Timeouts:
     """Quick to come back, and with a deadline far beyond what a test needs."""
-    return PACE
+    return TIMEOUTS

@@ -1,7 +1,7 @@
-"""A small relay in this process that does what a test tells it: no rules, no disk, no signatures.
+"""A minimal in-process relay for client tests: no rules, no disk, no signature checks.
 
-What it does with a verb is an entry of `on`, which a test replaces; `until` waits for what the
-client makes it see, so that no test sleeps.
+Tests replace the reaction to a verb by an entry of `on`; `until` waits for what the client makes it
+see, so that no test sleeps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from relay.client.link import Bell
+from relay.client.connection import Notifier
 from relay.client.sync import items_of
 from relay.nostr import messages
 from relay.nostr.event import event_from
@@ -64,7 +64,7 @@ class Visitor:
     async def hang_up(self, code: int = aiohttp.WSCloseCode.GOING_AWAY) -> None:
         await self._socket.close(code=code)
 
-    def vanish(self) -> None:
+    def drop_connection(self) -> None:
         """The connection ends without a word, as when a cable is pulled."""
         if self._request.transport is not None:
             self._request.transport.abort()
@@ -97,7 +97,7 @@ class FakeRelay:
             "NEG-CLOSE": self.end_negotiation,
         }
         self.port = 0
-        self._bell = Bell()
+        self._changed = Notifier()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -121,19 +121,19 @@ class FakeRelay:
 
     async def stop(self) -> None:
         for visitor in list(self.visitors):
-            visitor.vanish()
+            visitor.drop_connection()
         await self._runner.cleanup()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Asks again with each frame, connection and departure."""
-        await self._bell.until(condition)
+        await self._changed.wait_for(condition)
 
     def verbs(self, verb: str) -> list[list[Any]]:
         return [frame for frame in self.seen if frame[0] == verb]
 
-    def vanish(self) -> None:
+    def drop_connection(self) -> None:
         for visitor in list(self.visitors):
-            visitor.vanish()
+            visitor.drop_connection()
 
     async def publish(self, event: Event) -> None:
         """Store an event and deliver it, as if somebody else had sent it."""
@@ -210,7 +210,7 @@ class FakeRelay:
         visitor = Visitor(socket, request)
         self.visitors.append(visitor)
         self.visits += 1
-        self._bell.ring()
+        self._changed.notify_all()
         try:
             if self.challenges_at_once:
                 await visitor.say("AUTH", visitor.challenge)
@@ -219,10 +219,10 @@ class FakeRelay:
                     frame = orjson.loads(message.data)
                     self.seen.append(frame)
                     await self.on[frame[0]](visitor, frame)
-                    self._bell.ring()
+                    self._changed.notify_all()
         except ConnectionError:
             pass  # the client went while we spoke
         finally:
             self.visitors.remove(visitor)
-            self._bell.ring()
+            self._changed.notify_all()
         return socket

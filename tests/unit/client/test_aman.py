@@ -19,7 +19,7 @@ from relay.errors import Invalid, UserError
 from relay.memory.aman.records import Preference, Subscriptions, Summary, ToolCall, draft_of
 from relay.nostr.event import event_from
 from tests.cast import robot, rover
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,7 +55,9 @@ async def aman(
     key: str | bytes | None = None,
     folder: Path | None = None,
 ) -> AsyncIterator[Aman]:
-    client = Client(fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
+    client = Client(
+        fake.url, signer, timeouts=TIMEOUTS, now=lambda: NOW, start_offline=folder is not None
+    )
     async with client, Aman(client, signer, key, folder=folder) as memory:
         yield memory
 
@@ -376,7 +378,7 @@ async def test_a_watcher_sees_each_change_and_lives_through_reconnects(fake: Fak
         await writer.add_tool("other", "not u", success=True, content="")
         await writer.add_tool("u", "two", success=True, content="")
         assert len((await anext(snapshots)).tools) == 2
-        fake.vanish()
+        fake.drop_connection()
         await writer.clear("u")
         assert (await anext(snapshots)).tools == ()
         await snapshots.aclose()  # type: ignore[attr-defined]
@@ -494,7 +496,7 @@ async def test_what_waits_for_the_relay_is_in_the_tables_too(
 
     fake.on["EVENT"] = put_off
     async with aman(fake, folder=tmp_path) as memory:
-        await memory._client.connected()
+        await memory._client.wait_connected()
         written = await memory.add_tool("u", "waits", success=True, content="")
         assert written.outcome is Outcome.QUEUED
         done = await memory.rehydrate(tmp_path / "aman.db")

@@ -23,7 +23,7 @@ from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
 from tests.cast import alice, bob, owner, robot, rover
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.memory.anamnesis.making import superseded, told, vouched
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def memory_of(
     fake: FakeRelay, signer: SecretKey = robot, now: int = NOW, **more: Any
 ) -> AsyncIterator[Anamnesis]:
     away = "folder" in more
-    client = Client(fake.url, signer, pace=PACE, now=lambda: now, may_be_away=away)
+    client = Client(fake.url, signer, timeouts=TIMEOUTS, now=lambda: now, start_offline=away)
     async with client, Anamnesis(client, signer, **more) as memory:
         yield memory
 

@@ -1,4 +1,4 @@
-"""A copy of what the relay gave: there when the relay is away, and never worth more than that."""
+"""Cache: a disposable copy of the relay's answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def texts(cache: Cache, *filters: Filter) -> list[str]:
     return [found.content for found in cache.matching(*filters)]
 
 
-def test_it_gives_back_what_matches_newest_first(path: Path) -> None:
+def test_matches_are_returned_newest_first(path: Path) -> None:
     cache = Cache(path, "a relay")
     cache.change([event("old", 1), event("new", 3), event("other", 2, kind=7)], [])
     assert texts(cache, KIND_1) == ["new", "old"]
@@ -54,7 +54,7 @@ def test_events_of_one_second_come_lowest_id_first(path: Path) -> None:
     cache.close()
 
 
-def test_it_is_the_same_for_the_next_program(path: Path) -> None:
+def test_the_cache_survives_a_restart(path: Path) -> None:
     cache = Cache(path, "a relay")
     cache.change([event("kept"), event("dropped")], [])
     cache.change([event("kept"), event("added")], [event("dropped").id])
@@ -64,7 +64,7 @@ def test_it_is_the_same_for_the_next_program(path: Path) -> None:
     later.close()
 
 
-def test_of_another_relay_or_key_it_is_begun_anew(path: Path) -> None:
+def test_a_cache_of_another_relay_or_key_is_recreated(path: Path) -> None:
     cache = Cache(path, "a relay")
     cache.change([event("one")], [])
     cache.close()
@@ -73,7 +73,7 @@ def test_of_another_relay_or_key_it_is_begun_anew(path: Path) -> None:
     other.close()
 
 
-def test_of_another_version_it_is_begun_anew(path: Path) -> None:
+def test_a_cache_of_another_version_is_recreated(path: Path) -> None:
     cache = Cache(path, "a relay")
     cache.change([event("one")], [])
     cache.close()
@@ -88,7 +88,7 @@ def test_of_another_version_it_is_begun_anew(path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9])
-def test_a_half_written_file_is_begun_anew(path: Path, part: float) -> None:
+def test_a_truncated_cache_is_recreated(path: Path, part: float) -> None:
     cache = Cache(path, "a relay")
     cache.change([event(f"{number}" * 50) for number in range(300)], [])
     cache.close()
@@ -101,7 +101,7 @@ def test_a_half_written_file_is_begun_anew(path: Path, part: float) -> None:
     later.close()
 
 
-def test_a_row_that_is_no_event_lets_it_begin_anew(path: Path) -> None:
+def test_a_row_that_is_no_event_recreates_the_cache(path: Path) -> None:
     cache = Cache(path, "a relay")
     cache.change([event("one"), event("two")], [])
     with sqlite3.connect(path) as file:
@@ -113,7 +113,7 @@ def test_a_row_that_is_no_event_lets_it_begin_anew(path: Path) -> None:
     cache.close()
 
 
-def test_it_is_for_the_user_alone(path: Path) -> None:
+def test_the_cache_file_is_private(path: Path) -> None:
     cache = Cache(path, "a relay")
     cache.change([event("one")], [])
     modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}

@@ -1,4 +1,4 @@
-"""relay/client/debounce.py: once, some time after the first who asked."""
+"""relay/client/debounce.py: work runs once, a delay after the first request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Work:
         self.done.clear()
 
 
-async def test_it_is_done_once_for_all_who_asked_in_that_time() -> None:
+async def test_requests_within_the_delay_run_the_work_once() -> None:
     work = Work()
     for _ in range(3):
         work.due.soon()
@@ -68,7 +68,7 @@ async def test_it_is_done_once_for_all_who_asked_in_that_time() -> None:
     assert (work.times, work.clock.timers) == (1, [])
 
 
-async def test_now_does_not_wait_and_the_time_begins_anew() -> None:
+async def test_now_runs_the_work_at_once_and_restarts_the_delay() -> None:
     work = Work()
     work.due.soon()
     work.due.now()
@@ -77,10 +77,10 @@ async def test_now_does_not_wait_and_the_time_begins_anew() -> None:
     await work.due.stop()
 
 
-async def test_what_was_settled_meanwhile_is_not_done() -> None:
+async def test_cleared_work_does_not_run() -> None:
     work = Work()
     work.due.soon()
-    work.due.settle()
+    work.due.clear()
     assert work.clock.timers == []
     work.due.now()
     await work.finished()
@@ -88,7 +88,7 @@ async def test_what_was_settled_meanwhile_is_not_done() -> None:
     await work.due.stop()
 
 
-async def test_without_a_clock_it_is_that_of_the_loop() -> None:
+async def test_the_default_clock_is_the_loops() -> None:
     done = asyncio.Event()
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""relay/client/local_file.py: a file of a client is its owner's alone."""
+"""relay/client/local_file.py: client files are private to their owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCHEMA = "CREATE TABLE kept (text TEXT)"
 
 
-def test_a_file_that_others_could_read_is_shut(tmp_path: Path) -> None:
+def test_a_file_readable_by_others_is_made_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "kept"
     for _ in range(2):
         LocalFile(path, SCHEMA, 1).close()
@@ -26,7 +26,7 @@ def test_a_file_that_others_could_read_is_shut(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_link_is_not_followed_to_what_is_anothers(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     others, nothing = tmp_path / "others.db", tmp_path / "nothing"
     with closing(sqlite3.connect(others)) as file, file:
         file.execute("CREATE TABLE theirs (text TEXT)")

@@ -1,4 +1,4 @@
-"""What the memory classes share: reading while the relay is away, and a cache that is only one."""
+"""MemoryClient: offline reads, the cache, and queued writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relay.client.memory import MemoryClient
 from relay.client.writer import Outcome
 from relay.memory.draft import Draft
 from tests.cast import robot, rover
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,7 +38,9 @@ async def notes(
     fake: FakeRelay, folder: Path | None, signer: SecretKey = robot
 ) -> AsyncIterator[Notes]:
     """One run of a program."""
-    client = Client(fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
+    client = Client(
+        fake.url, signer, timeouts=TIMEOUTS, now=lambda: NOW, start_offline=folder is not None
+    )
     async with client, Notes(client, signer, folder=folder) as memory:
         yield memory
 
@@ -46,7 +48,7 @@ async def notes(
 @asynccontextmanager
 async def online(fake: FakeRelay, folder: Path) -> AsyncIterator[Notes]:
     async with notes(fake, folder) as memory:
-        await memory._client.connected()
+        await memory._client.wait_connected()
         yield memory
 
 
@@ -76,7 +78,7 @@ def cut_short(folder: Path, pattern: str) -> None:
         file.write_bytes(file.read_bytes()[:5000])
 
 
-async def test_without_a_folder_it_asks_the_relay_each_time(fake: FakeRelay) -> None:
+async def test_without_a_folder_every_read_queries_the_relay(fake: FakeRelay) -> None:
     async with notes(fake, None) as memory:
         assert await texts(memory) == []
         await fake.publish(note("one", "a"))
@@ -84,7 +86,7 @@ async def test_without_a_folder_it_asks_the_relay_each_time(fake: FakeRelay) -> 
         assert (await memory.waiting(), await memory.refused()) == (0, [])
 
 
-async def test_without_a_folder_a_relay_that_is_away_is_an_error(fake: FakeRelay) -> None:
+async def test_without_a_folder_an_unreachable_relay_raises(fake: FakeRelay) -> None:
     await fake.stop()
     with pytest.raises(Unreachable):
         async with Notes(fake.url, robot):
@@ -92,9 +94,7 @@ async def test_without_a_folder_a_relay_that_is_away_is_an_error(fake: FakeRelay
     await fake.start()
 
 
-async def test_what_was_read_can_be_read_while_the_relay_is_away(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_cached_events_can_be_read_offline(fake: FakeRelay, tmp_path: Path) -> None:
     for text in ("one", "two"):
         await fake.publish(note(text, text, NOW + len(fake.events)))
     async with online(fake, tmp_path) as memory:
@@ -108,7 +108,7 @@ async def test_what_was_read_can_be_read_while_the_relay_is_away(
     await fake.start()
 
 
-async def test_a_relay_that_goes_away_under_a_question_is_not_waited_for(
+async def test_a_connection_lost_during_a_query_falls_back_to_the_cache(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     await fake.publish(note("one", "a"))
@@ -120,27 +120,27 @@ async def test_a_relay_that_goes_away_under_a_question_is_not_waited_for(
             stopping.append(asyncio.create_task(fake.stop()))
 
         fake.on["REQ"] = go
-        async with asyncio.timeout(PACE.deadline_s / 2):
+        async with asyncio.timeout(TIMEOUTS.deadline_s / 2):
             assert await texts(memory) == ["one"]
         await asyncio.gather(*stopping)
     await fake.start()
 
 
-async def test_a_relay_that_does_not_answer_is_not_asked_what_it_offers(tmp_path: Path) -> None:
+async def test_the_information_document_is_not_requested_offline(tmp_path: Path) -> None:
     async def heard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
 
     silent = await asyncio.start_server(heard, "127.0.0.1", 0)
     url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-    client = Client(url, robot, pace=PACE, may_be_away=True)
+    client = Client(url, robot, timeouts=TIMEOUTS, start_offline=True)
     async with silent, client, Notes(client, robot, folder=tmp_path) as memory:
-        async with asyncio.timeout(PACE.deadline_s / 2):
+        async with asyncio.timeout(TIMEOUTS.deadline_s / 2):
             assert not await memory.searches()
             assert not await memory.offers("index_tags", "hk")
 
 
-async def test_what_waits_is_read_with_the_copy(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_waiting_writes_are_merged_into_cached_reads(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.publish(note("stored", "b"))
     async with online(fake, tmp_path) as memory:
         await memory.read(ALL)
@@ -154,9 +154,7 @@ async def test_what_waits_is_read_with_the_copy(fake: FakeRelay, tmp_path: Path)
     await fake.start()
 
 
-async def test_what_is_deleted_while_the_relay_is_away_is_read_no_more(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_an_offline_deletion_hides_its_events(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.publish(note("stored", "b"))
     await fake.publish(note("stays", "c"))
     async with online(fake, tmp_path) as memory:
@@ -172,7 +170,9 @@ async def test_what_is_deleted_while_the_relay_is_away_is_read_no_more(
     await fake.start()
 
 
-async def test_the_copy_forgets_what_the_relay_has_no_more(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_the_cache_drops_events_the_relay_no_longer_has(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
     await fake.publish(note("old", "a", NOW - 5))
     await fake.publish(note("other", "b"))
     async with online(fake, tmp_path) as memory:
@@ -186,7 +186,7 @@ async def test_the_copy_forgets_what_the_relay_has_no_more(fake: FakeRelay, tmp_
     await fake.start()
 
 
-async def test_a_limited_question_takes_nothing_out_of_the_copy(
+async def test_a_query_with_limit_removes_nothing_from_the_cache(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     await fake.publish(note("one", "a"))
@@ -200,9 +200,7 @@ async def test_a_limited_question_takes_nothing_out_of_the_copy(
     await fake.start()
 
 
-async def test_a_cache_that_is_deleted_comes_back_from_the_relay(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_a_deleted_cache_is_refilled_from_the_relay(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.publish(note("one", "a"))
     for _ in range(2):
         async with online(fake, tmp_path) as memory:
@@ -210,7 +208,7 @@ async def test_a_cache_that_is_deleted_comes_back_from_the_relay(
         delete(tmp_path, "*.cache*")
 
 
-async def test_a_broken_cache_costs_no_write_that_waits(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_a_damaged_cache_loses_no_waiting_write(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.publish(note("stored", "b"))
     async with online(fake, tmp_path) as memory:
         await memory.read(ALL)
@@ -226,9 +224,7 @@ async def test_a_broken_cache_costs_no_write_that_waits(fake: FakeRelay, tmp_pat
         assert sorted(await texts(memory)) == ["stored", "waits"]
 
 
-async def test_programs_of_two_keys_share_a_folder_and_nothing_in_it(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_two_keys_in_one_folder_have_separate_files(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.publish(note("one", "a"))
     async with online(fake, tmp_path) as memory:
         await memory.read(ALL)
@@ -242,14 +238,14 @@ async def test_programs_of_two_keys_share_a_folder_and_nothing_in_it(
 async def test_all_spellings_of_a_url_are_one_relay(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.stop()
     for url in (fake.url, f"{fake.url}/", fake.url.replace("ws://", "WS://")):
-        client = Client(url, robot, pace=PACE, may_be_away=True)
+        client = Client(url, robot, timeouts=TIMEOUTS, start_offline=True)
         async with client, Notes(client, robot, folder=tmp_path) as memory:
             await memory.write(KIND, "a", version("one"))
     assert number_of(tmp_path, "*.spool") == 1
     await fake.start()
 
 
-async def test_a_version_written_while_away_is_newer_than_the_one_in_the_copy(
+async def test_an_offline_version_is_newer_than_the_cached_one(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     await fake.publish(note("stored", "a", NOW + 30))
@@ -262,9 +258,7 @@ async def test_a_version_written_while_away_is_newer_than_the_one_in_the_copy(
     await fake.start()
 
 
-async def test_a_refusal_of_an_earlier_time_is_there_until_it_was_seen(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_queued_refusals_are_kept_until_dropped(fake: FakeRelay, tmp_path: Path) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
 
@@ -284,7 +278,7 @@ async def test_a_refusal_of_an_earlier_time_is_there_until_it_was_seen(
         assert (await memory.refused(), await memory.waiting()) == ([], 0)
 
 
-async def test_what_the_relay_will_not_answer_is_no_reason_to_read_the_copy(
+async def test_a_closed_query_does_not_fall_back_to_the_cache(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     async def close(visitor: Visitor, frame: list[Any]) -> None:
@@ -298,7 +292,9 @@ async def test_what_the_relay_will_not_answer_is_no_reason_to_read_the_copy(
             await memory.read(ALL)
 
 
-async def test_a_login_that_was_refused_is_no_empty_answer(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_a_refused_login_raises_instead_of_returning_nothing(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], "invalid: another relay")
 
@@ -309,7 +305,7 @@ async def test_a_login_that_was_refused_is_no_empty_answer(fake: FakeRelay, tmp_
             await memory.read(ALL)
 
 
-async def test_several_filters_give_one_answer_newest_first(fake: FakeRelay) -> None:
+async def test_results_of_several_filters_are_merged_newest_first(fake: FakeRelay) -> None:
     await fake.publish(note("one", "a"))
     await fake.publish(note("two", "b", NOW + 2))
     await fake.publish(note("three", "c", NOW + 1, rover))

@@ -26,7 +26,7 @@ from relay.memory.nmem.summary import Summary
 from relay.nostr.filters import FilterTerms
 from tests.cast import owner, robot, rover
 from tests.unit.client import fake_relay
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.fake_relay import FakeRelay
 from tests.unit.client.nmem_cache import NOW, a_session, cache, everything, query, rows
 
@@ -47,7 +47,7 @@ async def nmem(
     **options: Any,
 ) -> AsyncIterator[Nmem]:
     url = fake if isinstance(fake, str) else fake.url
-    client = Client(url, signer, pace=PACE, now=lambda: now, may_be_away=True)
+    client = Client(url, signer, timeouts=TIMEOUTS, now=lambda: now, start_offline=True)
     async with client, Nmem(client, signer, path / f"{signer.pubkey[:8]}.db", **options) as memory:
         yield memory
 
@@ -349,9 +349,9 @@ async def test_a_pin_that_is_deleted_at_the_relay_pins_no_more(
 
 async def test_a_cache_is_that_of_one_key(fake: FakeRelay, tmp_path: Path) -> None:
     path = tmp_path / "nmem.db"
-    async with Client(fake.url, robot, pace=PACE) as client, Nmem(client, robot, path):
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client, Nmem(client, robot, path):
         pass
-    async with Client(fake.url, rover, pace=PACE) as client:
+    async with Client(fake.url, rover, timeouts=TIMEOUTS) as client:
         with pytest.raises(CacheUnusable, match=r"name another file as \[nmem\] db"):
             async with Nmem(client, rover, path):
                 pass

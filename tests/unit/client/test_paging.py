@@ -1,4 +1,4 @@
-"""relay/client/paging.py: everything that a filter matches, once, newest first."""
+"""relay/client/paging.py: all matches of a filter, once, newest first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(paging: Paging, events: list[Event], most: int) -> list[list[Event]]:
     most=st.integers(4, 30),
     limit=st.none() | st.integers(0, 30),
 )
-def test_pages_are_all_that_there_is_whatever_a_page_holds(
+def test_the_pages_contain_all_matches_for_every_page_size(
     events: list[Event], page: int, most: int, limit: int | None
 ) -> None:
     """As long as a relay serves more at a time than any second has."""
@@ -59,16 +59,14 @@ def test_pages_are_all_that_there_is_whatever_a_page_holds(
     events=st.lists(st.sampled_from(NOTES), unique_by=lambda event: event.id),
     most=st.integers(4, 30),
 )
-def test_an_answer_shorter_than_what_is_served_is_not_asked_after(
-    events: list[Event], most: int
-) -> None:
+def test_an_answer_below_the_served_limit_is_the_last_page(events: list[Event], most: int) -> None:
     pages = read(Paging(Filter(), 5_000, most), events, most)
     assert sum(map(len, pages)) == len(events)
     assert len(pages) <= len(events) // (most - 3) + 1
     assert Counter(map(len, pages))[0] <= 1
 
 
-def test_a_relay_that_has_always_one_more_is_not_asked_for_ever() -> None:
+def test_the_number_of_pages_within_one_second_is_bounded() -> None:
     paging, given = Paging(Filter(), 1, 0), 0
     while (wanted := paging.wanted) is not None and given < 1000:
         at = 5 if wanted.until is None else wanted.until

@@ -1,4 +1,4 @@
-"""Client: what happens when the connection goes, and comes again."""
+"""Client: lost connections and reconnects."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, Pace, PublishRefused, QueryClosed, Unanswered
-from relay.client.dialer import Dialer
+from relay.client import Client, PublishRefused, QueryClosed, Timeouts, Unanswered
+from relay.client.reconnect import Reconnector
 from tests.cast import alice
 
 if TYPE_CHECKING:
@@ -22,70 +22,68 @@ def chat(text: str, at: int = 1_700_000_000) -> Event:
     return alice.sign(9, [["h", "tea"]], text, at)
 
 
-async def test_an_event_without_an_answer_is_published_again_on_the_next_connection(
-    fake: FakeRelay, pace: Pace
+async def test_an_unanswered_event_is_published_again_after_a_reconnect(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     async def store_and_go(visitor: Visitor, frame: list[Any]) -> None:
         fake.on["EVENT"] = fake.take
         await fake.publish(event)
-        visitor.vanish()
+        visitor.drop_connection()
 
     fake.on["EVENT"] = store_and_go
     event = chat("did you hear me?")
-    async with Client(fake.url, alice, pace=pace) as relay:
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
         await relay.publish(event)
     assert len(fake.verbs("EVENT")) == 2
     assert fake.events == [event]
 
 
-async def test_many_events_survive_a_connection_that_is_lost_in_the_middle(
-    fake: FakeRelay, pace: Pace
-) -> None:
+async def test_publish_many_survives_a_lost_connection(fake: FakeRelay, timeouts: Timeouts) -> None:
     events = [chat(f"{n}") for n in range(100)]
 
     async def go_at_half(visitor: Visitor, frame: list[Any]) -> None:
         if frame[1]["id"] == events[50].id and fake.visits == 1:
-            visitor.vanish()
+            visitor.drop_connection()
         else:
             await fake.take(visitor, frame)
 
     fake.on["EVENT"] = go_at_half
-    async with Client(fake.url, alice, pace=pace) as relay:
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
         report = await relay.publish_many(events, window=16)
     assert report.stored + report.duplicates == 100
     assert {event.id for event in fake.events} == {event.id for event in events}
     assert len(fake.events) == 100
 
 
-async def test_a_query_without_an_end_is_asked_again_from_the_start(
-    fake: FakeRelay, pace: Pace
+async def test_a_query_interrupted_before_eose_is_repeated(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.events = [chat("b", 2), chat("a", 1)]
 
     async def half_an_answer(visitor: Visitor, frame: list[Any]) -> None:
         fake.on["REQ"] = fake.answer
         await visitor.show(frame[1], fake.events[0])
-        visitor.vanish()
+        visitor.drop_connection()
 
     fake.on["REQ"] = half_an_answer
-    async with Client(fake.url, alice, pace=pace) as relay:
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
         assert await relay.query(CHAT) == fake.events
 
 
-async def test_each_connection_is_logged_in_anew_before_anything_else(
-    fake: FakeRelay, pace: Pace
+async def test_each_connection_is_authenticated_before_other_requests(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.challenges_at_once = True
-    async with Client(fake.url, alice, pace=pace) as relay:
-        fake.vanish()
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        fake.drop_connection()
         await fake.until(lambda: fake.visits == 2)
         await relay.query(CHAT)
         assert relay.logged_in == {alice.pubkey}
     assert [frame[0] for frame in fake.seen[:3]] == ["AUTH", "AUTH", "REQ"]
 
 
-async def test_a_relay_that_restarts_is_found_again(fake: FakeRelay, pace: Pace) -> None:
-    async with Client(fake.url, alice, pace=pace) as relay:
+async def test_a_relay_that_restarts_is_found_again(fake: FakeRelay, timeouts: Timeouts) -> None:
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
         await fake.stop()
         publishing = asyncio.ensure_future(relay.send(9, "after the restart"))
         await fake.start()
@@ -94,38 +92,38 @@ async def test_a_relay_that_restarts_is_found_again(fake: FakeRelay, pace: Pace)
 
 
 @pytest.mark.slow
-async def test_a_relay_that_stays_away_is_named_in_the_deadline(
-    fake: FakeRelay, pace: Pace
+async def test_the_deadline_error_names_an_unreachable_relay(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async with Client(fake.url, alice, pace=pace) as relay:
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
         await fake.stop()
         with pytest.raises(Unanswered, match=r"no connection: (connection refused|the connection)"):
             await relay.publish(chat("anybody?"), deadline_s=0.5)
     await fake.start()
 
 
-async def test_an_event_too_big_for_the_relay_is_refused_and_not_sent_for_ever(
-    fake: FakeRelay, pace: Pace
+async def test_an_event_too_large_for_the_relay_is_refused_and_not_resent(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     big = chat("x" * 2**21)
-    async with Client(fake.url, alice, pace=pace) as relay:
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(PublishRefused, match=r"invalid: the relay takes no message of \d+"):
             await relay.publish(big)
         await relay.publish(chat("small"))
     assert fake.visits == 2
 
 
-async def test_a_filter_too_big_for_the_relay_is_closed_and_not_sent_for_ever(
-    fake: FakeRelay, pace: Pace
+async def test_a_filter_too_large_for_the_relay_is_closed_and_not_resent(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async with Client(fake.url, alice, pace=pace) as relay:
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(QueryClosed, match=r"invalid: the relay takes no message of \d+"):
             await relay.query({"#t": ["x" * 2**21]})
 
 
-def test_the_wait_before_a_reconnect_doubles_up_to_a_bound_and_is_jittered() -> None:
-    dialer = Dialer("ws://x", (), Pace(first_wait_s=1, longest_wait_s=60), lambda: 0)
+def test_the_reconnect_backoff_is_exponential_bounded_and_jittered() -> None:
+    reconnector = Reconnector("ws://x", (), Timeouts(first_wait_s=1, longest_wait_s=60), lambda: 0)
     for attempt, whole in [(0, 1), (1, 2), (2, 4), (5, 32), (6, 60), (5000, 60)]:
-        waits = {dialer.wait_before(attempt) for _ in range(50)}
+        waits = {reconnector.backoff_s(attempt) for _ in range(50)}
         assert len(waits) > 1
         assert all(whole / 2 <= wait <= whole for wait in waits)

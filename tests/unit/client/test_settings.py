@@ -59,7 +59,7 @@ def keys_of_serve(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("keys_of_serve")
-def test_with_nothing_said_it_is_the_relay_that_serve_starts(tmp_path: Path) -> None:
+def test_the_defaults_are_the_relay_and_keys_of_serve(tmp_path: Path) -> None:
     settings = found(tmp_path)
     assert settings.relay == "ws://127.0.0.1:7777"
     assert settings.key.pubkey == owner.pubkey
@@ -69,13 +69,13 @@ def test_with_nothing_said_it_is_the_relay_that_serve_starts(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("keys_of_serve")
-def test_what_an_agent_starts_in_a_project_takes_no_key_that_lies_there(tmp_path: Path) -> None:
+def test_without_a_chosen_folder_no_key_is_read_from_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="name agent_key_file in"):
         find_settings(Actor.AGENT, relay=None, key_file=None, environ={}, home=tmp_path, here=None)
 
 
 @pytest.mark.usefixtures("keys_of_serve")
-def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_options_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     write_key(tmp_path / "alice.nsec", alice)
     write_file(tmp_path, f'relay = "wss://file.example"\nkey_file = "{tmp_path}/alice.nsec"\n')
     settings = found(tmp_path)
@@ -95,12 +95,12 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("keys_of_serve")
-def test_an_empty_variable_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_variable_is_ignored(tmp_path: Path) -> None:
     settings = found(tmp_path, ROOKERY_RELAY="", ROOKERY_KEY="")
     assert (settings.relay, settings.key.pubkey) == ("ws://127.0.0.1:7777", owner.pubkey)
 
 
-def test_paths_in_the_file_begin_at_home_or_beside_the_file(tmp_path: Path) -> None:
+def test_paths_in_the_file_are_relative_to_home_or_the_file(tmp_path: Path) -> None:
     write_key(tmp_path / "keys/dave", dave)
     write_key(tmp_path / ".config/rookery/bot", robot)
     write_file(
@@ -114,7 +114,7 @@ def test_paths_in_the_file_begin_at_home_or_beside_the_file(tmp_path: Path) -> N
     assert agent.pubkey == robot.pubkey
 
 
-def test_an_agent_s_command_takes_the_agent_s_key_file_when_there_is_no_other(
+def test_an_agent_command_falls_back_to_the_agents_key_file(
     tmp_path: Path,
 ) -> None:
     write_key(tmp_path / "bot", robot)
@@ -122,7 +122,7 @@ def test_an_agent_s_command_takes_the_agent_s_key_file_when_there_is_no_other(
     assert found(tmp_path, Actor.AGENT).key.pubkey == robot.pubkey
 
 
-def test_with_both_files_agents_sign_as_the_agent_and_who_looks_after_memory_as_the_owner(
+def test_with_both_key_files_agent_commands_use_the_agents_and_user_commands_the_owners(
     tmp_path: Path,
 ) -> None:
     write_key(tmp_path / "me", owner)
@@ -132,7 +132,7 @@ def test_with_both_files_agents_sign_as_the_agent_and_who_looks_after_memory_as_
     assert signs == {Actor.OWNER: owner.pubkey, Actor.AGENT: robot.pubkey, Actor.USER: owner.pubkey}
 
 
-def test_tables_of_the_memory_systems_are_kept_for_who_reads_them(tmp_path: Path) -> None:
+def test_tables_of_the_memory_systems_are_kept_unparsed(tmp_path: Path) -> None:
     write_file(tmp_path, '[snowclaw]\nrespond_mode = "all"\n[nmem]\n[anamnesis]\n')
     assert dict(read_client_file(tmp_path).tables) == {
         "snowclaw": {"respond_mode": "all"},
@@ -158,7 +158,7 @@ def test_an_agent_s_own_settings_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_every_fault_of_an_agent_s_settings_is_told(tmp_path: Path) -> None:
+def test_every_fault_of_the_snowclaw_table_is_reported(tmp_path: Path) -> None:
     path = write_file(
         tmp_path,
         '[snowclaw]\nrespond_mode = "loud"\ncontext_history = 1001\nkey_style = 5\n'
@@ -176,7 +176,7 @@ def test_every_fault_of_an_agent_s_settings_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_every_fault_of_the_file_is_told_at_once_with_line_and_nearest_word(
+def test_every_fault_of_the_file_is_reported_with_line_and_suggestion(
     tmp_path: Path,
 ) -> None:
     path = write_file(
@@ -195,24 +195,24 @@ def test_every_fault_of_the_file_is_told_at_once_with_line_and_nearest_word(
     ]
 
 
-def test_a_file_that_is_no_toml_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_toml_syntax_error_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write_file(tmp_path, 'relay = "ws://x"\nkey_file =\n')
     with pytest.raises(ConfigFaults) as faults:
         read_client_file(tmp_path)
     assert str(faults.value).startswith(f"{path}:2: ")
 
 
-def test_without_a_key_the_message_says_how_to_give_one(tmp_path: Path) -> None:
+def test_without_a_key_the_error_says_how_to_provide_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--key-file FILE or set ROOKERY_KEY"):
         found(tmp_path)
 
 
-def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no key file .*nowhere"):
         found(tmp_path, key_file=tmp_path / "nowhere")
 
 
-def test_a_secret_that_cannot_be_read_is_never_repeated(tmp_path: Path) -> None:
+def test_an_invalid_secret_is_never_quoted(tmp_path: Path) -> None:
     secret = alice.nsec[:-1] + "1"
     with pytest.raises(UserError) as from_environment:
         found(tmp_path, ROOKERY_KEY=secret)
@@ -233,7 +233,7 @@ def test_a_secret_that_cannot_be_read_is_never_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://relay.example", "relay.example", "ws://u:p@x"])
-def test_a_relay_that_is_no_websocket_url_is_bad_usage(tmp_path: Path, url: str) -> None:
+def test_a_relay_url_that_is_no_websocket_url_is_a_usage_error(tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match=r"--relay: .* is no relay URL") as error:
         found(tmp_path, relay=url, ROOKERY_KEY=alice.hex)
     assert error.value.code == 2

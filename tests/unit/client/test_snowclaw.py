@@ -21,7 +21,7 @@ from relay.nostr.event import event_from
 from relay.nostr.nip44 import conversation_key
 from tests.cast import alice, bob, owner, robot, rover
 from tests.harness.patience import ANSWER_S
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_debounce import Clock
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def as_rookery(fake: FakeRelay) -> None:
 async def agent(
     fake: FakeRelay, folder: Path | None = None, signer: SecretKey = robot, **more: Any
 ) -> AsyncIterator[Snowclaw]:
-    client = Client(fake.url, signer, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
+    client = Client(
+        fake.url, signer, timeouts=TIMEOUTS, now=lambda: NOW, start_offline=folder is not None
+    )
     given: dict[str, Any] = {"names": ["robot"], "later": Clock().later} | more
     async with client, Snowclaw(client, signer, owner.npub, folder=folder, **given) as claw:
         yield claw
@@ -58,7 +60,7 @@ async def agent(
 @asynccontextmanager
 async def started(fake: FakeRelay, **more: Any) -> AsyncIterator[Snowclaw]:
     async with agent(fake, **more) as claw:
-        await claw._client.connected()
+        await claw._client.wait_connected()
         await claw.start()
         yield claw
 
@@ -219,7 +221,7 @@ async def test_start_says_what_the_relay_says(fake: FakeRelay) -> None:
 
     fake.on["REQ"] = closed
     async with agent(fake, groups=["tea"]) as claw:
-        await claw._client.connected()
+        await claw._client.wait_connected()
         await claw.start()
         messages = claw.messages()
         with pytest.raises(QueryClosed, match="not here"):
@@ -323,7 +325,7 @@ async def test_while_the_relay_is_away_the_change_stays(fake: FakeRelay) -> None
             await claw.flush()
         assert claw.unsaved == 1
         await fake.start()
-        await claw._client.connected()
+        await claw._client.wait_connected()
         await claw.flush()
         assert [fields["notes"] for fields in stored(fake, ALICE)] == [["x"]]
 

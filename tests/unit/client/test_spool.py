@@ -1,4 +1,4 @@
-"""What waits for the relay: on disk, in order, private, and never thrown away."""
+"""Spool: durable, ordered, private, never discarded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def texts(spool: Spool) -> list[str]:
     return [waiting.content for waiting in spool.waiting()]
 
 
-def test_events_wait_in_the_order_of_their_writing_also_for_the_next_program(path: Path) -> None:
+def test_events_keep_their_order_across_programs(path: Path) -> None:
     spool = Spool(path)
     for text in ("one", "two", "three"):
         spool.put(event(text))
@@ -55,7 +55,7 @@ def test_an_event_put_twice_waits_once(path: Path) -> None:
     spool.close()
 
 
-def test_what_is_done_waits_no_more(path: Path) -> None:
+def test_done_removes_an_event(path: Path) -> None:
     spool = Spool(path)
     for text in ("one", "two", "three"):
         spool.put(event(text))
@@ -64,7 +64,7 @@ def test_what_is_done_waits_no_more(path: Path) -> None:
     spool.close()
 
 
-def test_what_is_refused_is_kept_with_the_reason_and_sent_no_more(path: Path) -> None:
+def test_a_refused_event_is_kept_with_its_reason_and_not_resent(path: Path) -> None:
     spool = Spool(path)
     spool.put(event("one"))
     spool.put(event("two"))
@@ -75,7 +75,7 @@ def test_what_is_refused_is_kept_with_the_reason_and_sent_no_more(path: Path) ->
     spool.close()
 
 
-def test_what_was_refused_and_is_written_again_is_tried_again(path: Path) -> None:
+def test_a_refused_event_written_again_is_retried(path: Path) -> None:
     spool = Spool(path)
     spool.put(event("one"))
     spool.refuse(event("one").id, "restricted: only agents may write memory")
@@ -85,7 +85,7 @@ def test_what_was_refused_and_is_written_again_is_tried_again(path: Path) -> Non
     spool.close()
 
 
-def test_a_full_spool_takes_no_more_and_says_how_much_waits(path: Path) -> None:
+def test_a_full_spool_refuses_and_names_the_number_of_writes(path: Path) -> None:
     spool = Spool(path, most=2)
     spool.put(event("one"))
     spool.put(event("two"))
@@ -97,7 +97,7 @@ def test_a_full_spool_takes_no_more_and_says_how_much_waits(path: Path) -> None:
     spool.close()
 
 
-def test_its_files_are_for_the_user_alone(path: Path) -> None:
+def test_its_files_are_private(path: Path) -> None:
     spool = Spool(path)
     spool.put(event("one"))
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -107,15 +107,15 @@ def test_its_files_are_for_the_user_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but text" * 300, b"SQLite format 3\0"])
-def test_a_damaged_file_is_named_with_what_to_do_and_left_alone(path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_reported_and_left_unchanged(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(SpoolDamaged, match=r"aman\.spool holds writes .* move it away"):
+    with pytest.raises(SpoolDamaged, match=r"aman\.spool holds writes .* move the file away"):
         Spool(path)
     assert path.read_bytes() == content
 
 
-def test_a_file_that_lost_its_end_is_named_and_left_alone(path: Path) -> None:
+def test_a_truncated_file_is_reported_and_left_unchanged(path: Path) -> None:
     spool = Spool(path)
     for number in range(200):
         spool.put(event(f"{number}" * 50))
@@ -127,22 +127,22 @@ def test_a_file_that_lost_its_end_is_named_and_left_alone(path: Path) -> None:
     assert path.read_bytes() == half
 
 
-def test_a_file_of_a_later_version_is_left_alone(path: Path) -> None:
+def test_a_file_of_a_later_version_is_left_unchanged(path: Path) -> None:
     Spool(path).close()
     with sqlite3.connect(path) as file:
         file.execute("PRAGMA user_version = 9")
     file.close()
-    with pytest.raises(SpoolDamaged, match="version 9, and this program reads 1"):
+    with pytest.raises(SpoolDamaged, match="version is 9, expected 1"):
         Spool(path)
 
 
-def test_a_folder_that_cannot_be_written_is_no_damage(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_not_reported_as_damage(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         Spool(tmp_path / "file" / "aman.spool")
 
 
-async def test_threads_take_turns(path: Path) -> None:
+async def test_threads_share_one_spool(path: Path) -> None:
     spool = Spool(path)
     events = [event(f"{number}") for number in range(60)]
 
@@ -164,7 +164,7 @@ def _put_fifty(path: Path, name: str) -> None:
     spool.close()
 
 
-def test_programs_share_one_file_from_its_first_moment(path: Path) -> None:
+def test_programs_share_one_file_from_its_creation(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     programs = [context.Process(target=_put_fifty, args=(path, name)) for name in "abc"]
     for program in programs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, ClientClosed, Pace, QueryClosed, Subscription, Unanswered
+from relay.client import Client, ClientClosed, QueryClosed, Subscription, Timeouts, Unanswered
 from relay.client import subscription as subscription_module
 from relay.client.errors import AnswerTooLong
 from tests.cast import alice, bob
@@ -25,8 +25,8 @@ def chat(text: str, at: int = NOW) -> Event:
     return bob.sign(9, [["h", "tea"]], text, at)
 
 
-def client_of(fake: FakeRelay, pace: Pace) -> Client:
-    return Client(fake.url, alice, pace=pace, now=lambda: NOW)
+def client_of(fake: FakeRelay, timeouts: Timeouts) -> Client:
+    return Client(fake.url, alice, timeouts=timeouts, now=lambda: NOW)
 
 
 async def texts(events: Subscription, count: int) -> list[str]:
@@ -34,18 +34,18 @@ async def texts(events: Subscription, count: int) -> list[str]:
         return [(await anext(events)).content for _ in range(count)]
 
 
-async def test_stored_events_come_first_then_live_ones(fake: FakeRelay, pace: Pace) -> None:
+async def test_stored_events_come_first_then_live_ones(fake: FakeRelay, timeouts: Timeouts) -> None:
     fake.events = [chat("old", NOW - 2), chat("new", NOW - 1)]
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         assert [event.content async for event in events.stored()] == ["new", "old"]
         assert events.is_live
         await fake.publish(chat("live"))
         assert await texts(events, 1) == ["live"]
 
 
-async def test_eose_can_be_awaited(fake: FakeRelay, pace: Pace) -> None:
+async def test_eose_can_be_awaited(fake: FakeRelay, timeouts: Timeouts) -> None:
     fake.events = [chat("old")]
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await events.eose
         await events.eose
         assert not events.is_live, "nothing was read yet"
@@ -53,29 +53,31 @@ async def test_eose_can_be_awaited(fake: FakeRelay, pace: Pace) -> None:
 
 
 @pytest.mark.slow
-async def test_eose_that_does_not_come_is_a_deadline(fake: FakeRelay) -> None:
+async def test_a_missing_eose_raises_at_the_deadline(fake: FakeRelay) -> None:
     async def ignore(visitor: Visitor, frame: list[Any]) -> None:
         pass
 
     fake.on["REQ"] = ignore
-    hasty = Pace(deadline_s=0.2)
-    async with Client(fake.url, pace=hasty) as relay, relay.subscribe(CHAT) as events:
+    hasty = Timeouts(deadline_s=0.2)
+    async with Client(fake.url, timeouts=hasty) as relay, relay.subscribe(CHAT) as events:
         with pytest.raises(Unanswered, match="EOSE"):
             await events.eose
         with pytest.raises(Unanswered, match="stored events"):
             await anext(events.stored())
 
 
-async def test_what_this_client_publishes_comes_back_to_it(fake: FakeRelay, pace: Pace) -> None:
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+async def test_a_subscription_receives_events_of_its_own_client(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await relay.send(9, "echo")
         assert await texts(events, 1) == ["echo"]
 
 
-async def test_an_event_sent_twice_or_not_asked_for_or_forged_is_given_once_or_never(
-    fake: FakeRelay, pace: Pace
+async def test_duplicate_unrequested_and_forged_events_are_dropped(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await events.eose
         once, note = chat("once"), bob.sign(1, [], "note", NOW)
         forged = chat("forged")
@@ -101,10 +103,10 @@ async def test_an_event_sent_twice_or_not_asked_for_or_forged_is_given_once_or_n
         assert await texts(events, 2) == ["once", "end"]
 
 
-async def test_leaving_the_block_closes_the_subscription_at_the_relay(
-    fake: FakeRelay, pace: Pace
+async def test_leaving_the_async_with_closes_the_subscription(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async with client_of(fake, pace) as relay:
+    async with client_of(fake, timeouts) as relay:
         async with relay.subscribe(CHAT) as events:
             await events.eose
         await fake.until(lambda: not fake.visitors[0].subs)
@@ -113,9 +115,9 @@ async def test_leaving_the_block_closes_the_subscription_at_the_relay(
 
 
 async def test_closing_the_client_ends_a_subscription_that_is_still_read(
-    fake: FakeRelay, pace: Pace
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    events = client_of(fake, pace)
+    events = client_of(fake, timeouts)
     async with events as relay:
         subscription = await relay.subscribe(CHAT).__aenter__()
     with pytest.raises(ClientClosed):
@@ -123,8 +125,8 @@ async def test_closing_the_client_ends_a_subscription_that_is_still_read(
     await subscription.__aexit__(None, None, None)
 
 
-async def test_a_reader_may_give_up_waiting_and_lose_nothing(fake: FakeRelay, pace: Pace) -> None:
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+async def test_a_cancelled_read_loses_no_event(fake: FakeRelay, timeouts: Timeouts) -> None:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await events.eose
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -136,11 +138,11 @@ async def test_a_reader_may_give_up_waiting_and_lose_nothing(fake: FakeRelay, pa
 # Reconnecting
 
 
-async def test_after_a_reconnect_nothing_is_missing_and_nothing_comes_twice(
-    fake: FakeRelay, pace: Pace
+async def test_after_a_reconnect_no_event_is_missing_or_repeated(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.events = [chat("stored", NOW - 5)]
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         assert await texts(events, 1) == ["stored"]
         await events.eose
         await fake.publish(chat("live", NOW - 4))
@@ -156,10 +158,8 @@ async def test_after_a_reconnect_nothing_is_missing_and_nothing_comes_twice(
     assert since == NOW - 4 - 900
 
 
-async def test_what_was_missed_comes_in_the_order_in_which_it_was_said(
-    fake: FakeRelay, pace: Pace
-) -> None:
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+async def test_missed_events_are_yielded_oldest_first(fake: FakeRelay, timeouts: Timeouts) -> None:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await events.eose
         await fake.stop()
         fake.events += [chat("third", NOW - 1), chat("first", NOW - 3), chat("second", NOW - 2)]
@@ -169,10 +169,10 @@ async def test_what_was_missed_comes_in_the_order_in_which_it_was_said(
         assert await texts(events, 1) == ["live again"]
 
 
-async def test_what_was_missed_is_not_lost_when_the_connection_ends_among_it(
-    fake: FakeRelay, pace: Pace
+async def test_a_second_loss_while_catching_up_loses_no_event(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await events.eose
         await fake.stop()
         fake.events = [chat(f"{n}", NOW + n) for n in range(10)]
@@ -188,8 +188,8 @@ async def test_what_was_missed_is_not_lost_when_the_connection_ends_among_it(
         assert await texts(events, 10) == [f"{n}" for n in range(10)]
 
 
-async def test_a_connection_lost_among_the_stored_events_repeats_none_of_them(
-    fake: FakeRelay, pace: Pace
+async def test_a_connection_lost_before_eose_repeats_no_stored_event(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.events = [chat(f"{n}", NOW - n) for n in range(10)]
 
@@ -200,15 +200,15 @@ async def test_a_connection_lost_among_the_stored_events_repeats_none_of_them(
         await visitor.hang_up()
 
     fake.on["REQ"] = half_an_answer
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         assert [event.content async for event in events.stored()] == [f"{n}" for n in range(10)]
 
 
 async def test_a_live_only_subscription_stays_one_after_a_reconnect(
-    fake: FakeRelay, pace: Pace
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.events = [chat("history", NOW - 5)]
-    async with client_of(fake, pace) as relay, relay.subscribe({**CHAT, "limit": 0}) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe({**CHAT, "limit": 0}) as events:
         await events.eose
         await fake.stop()
         fake.events.append(chat("meanwhile", NOW + 1))
@@ -219,12 +219,14 @@ async def test_a_live_only_subscription_stays_one_after_a_reconnect(
 # CLOSED
 
 
-async def test_a_subscription_that_the_relay_refuses_raises(fake: FakeRelay, pace: Pace) -> None:
+async def test_a_subscription_that_the_relay_refuses_raises(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say("CLOSED", frame[1], "restricted: not a member")
 
     fake.on["REQ"] = refuse
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         for _ in range(2):
             with pytest.raises(QueryClosed, match="restricted: not a member"):
                 await anext(events)
@@ -232,10 +234,10 @@ async def test_a_subscription_that_the_relay_refuses_raises(fake: FakeRelay, pac
             await events.eose
 
 
-async def test_what_came_before_closed_is_read_before_it_raises(
-    fake: FakeRelay, pace: Pace
+async def test_events_received_before_closed_are_read_before_it_raises(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await events.eose
         (visitor,) = fake.visitors
         (sub,) = visitor.subs
@@ -247,7 +249,7 @@ async def test_what_came_before_closed_is_read_before_it_raises(
 
 
 async def test_auth_required_is_answered_and_the_subscription_asked_again(
-    fake: FakeRelay, pace: Pace
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     async def ask_who(visitor: Visitor, frame: list[Any]) -> None:
         if visitor.keys:
@@ -258,17 +260,17 @@ async def test_auth_required_is_answered_and_the_subscription_asked_again(
 
     fake.on["REQ"] = ask_who
     fake.events = [chat("secret")]
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         assert await texts(events, 1) == ["secret"]
-    async with Client(fake.url, pace=pace) as relay, relay.subscribe(CHAT) as events:
+    async with Client(fake.url, timeouts=timeouts) as relay, relay.subscribe(CHAT) as events:
         with pytest.raises(QueryClosed, match="auth-required"):
             await anext(events)
 
 
-async def test_a_live_subscription_that_a_busy_relay_ends_is_asked_for_again(
-    fake: FakeRelay, pace: Pace
+async def test_a_live_subscription_closed_by_a_busy_relay_is_opened_again(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await events.eose
         await fake.publish(chat("before"))
         (visitor,) = fake.visitors
@@ -283,8 +285,8 @@ async def test_a_live_subscription_that_a_busy_relay_ends_is_asked_for_again(
 # A slow reader
 
 
-async def test_a_slow_reader_is_late_and_misses_nothing(fake: FakeRelay, pace: Pace) -> None:
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT, queue=10) as events:
+async def test_a_slow_reader_misses_no_event(fake: FakeRelay, timeouts: Timeouts) -> None:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT, queue=10) as events:
         await events.eose
         for n in range(100):
             await fake.publish(chat(f"{n}", NOW + n))
@@ -295,12 +297,12 @@ async def test_a_slow_reader_is_late_and_misses_nothing(fake: FakeRelay, pace: P
     assert got[:10] == [f"{n}" for n in range(10)]
 
 
-async def test_more_stored_events_than_can_be_held_raise(
-    fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+async def test_too_many_stored_events_raise(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription_module, "MAX_ANSWER", 3)
     fake.events = [chat(f"{n}", NOW - n) for n in range(9)]
-    async with client_of(fake, pace) as relay, relay.subscribe(CHAT) as events:
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         await fake.until(lambda: bool(fake.verbs("CLOSE")))
         assert await texts(events, 3) == ["0", "1", "2"]
         with pytest.raises(AnswerTooLong):

@@ -1,4 +1,4 @@
-"""relay/client/sync.py: two relays become alike."""
+"""relay/client/sync.py: synchronising two relays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.client.fake_relay import FakeRelay, items
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from relay.client import Pace
+    from relay.client import Timeouts
     from relay.nostr.event import Event
     from tests.unit.client.fake_relay import Visitor
 
@@ -36,12 +36,15 @@ EVERYTHING = Filter()
 async def synced(
     ours: FakeRelay,
     theirs: FakeRelay,
-    pace: Pace,
+    timeouts: Timeouts,
     *,
     filter_: Filter = EVERYTHING,
     direction: Direction | None = Direction.BOTH,
 ) -> Tally:
-    async with Client(ours.url, pace=pace) as here, Client(theirs.url, pace=pace) as there:
+    async with (
+        Client(ours.url, timeouts=timeouts) as here,
+        Client(theirs.url, timeouts=timeouts) as there,
+    ):
         side = RelaySide(here, here)
         sync = Sync(side, there, filter_, now=NOW + 1000, note=lambda _: None)
         await sync.compare()
@@ -61,10 +64,12 @@ def all_ids(events: Sequence[Event]) -> set[str]:
 # What moves
 
 
-async def test_both_sides_get_what_they_lack(ours: FakeRelay, fake: FakeRelay, pace: Pace) -> None:
+async def test_both_sides_receive_missing_events(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
     ours.events += NOTES[:400]
     fake.events += NOTES[300:]
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert ids(ours) == ids(fake) == all_ids(NOTES)
     assert (tally.compared, tally.need, tally.have) == (400, 200, 300)
     assert (tally.received, tally.sent) == (200, 300)
@@ -73,13 +78,15 @@ async def test_both_sides_get_what_they_lack(ours: FakeRelay, fake: FakeRelay, p
     assert sum(len(frame[2]["ids"]) for frame in fake.verbs("REQ")) == 200
 
 
-async def test_a_second_run_moves_nothing(ours: FakeRelay, fake: FakeRelay, pace: Pace) -> None:
+async def test_a_second_run_transfers_nothing(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
     ours.events += NOTES[:40]
     fake.events += NOTES[10:50]
-    await synced(ours, fake, pace)
+    await synced(ours, fake, timeouts)
     ours.seen.clear()
     fake.seen.clear()
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert (tally.need, tally.have, tally.rounds) == (0, 0, 1)
     assert not ours.verbs("EVENT")
     assert not fake.verbs("EVENT")
@@ -87,33 +94,33 @@ async def test_a_second_run_moves_nothing(ours: FakeRelay, fake: FakeRelay, pace
 
 
 @pytest.mark.parametrize("direction", [Direction.DOWN, Direction.UP, None])
-async def test_one_way_moves_nothing_the_other_way(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace, direction: Direction | None
+async def test_one_direction_transfers_nothing_in_the_other(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, direction: Direction | None
 ) -> None:
     ours.events += NOTES[:40]
     fake.events += NOTES[10:50]
-    tally = await synced(ours, fake, pace, direction=direction)
+    tally = await synced(ours, fake, timeouts, direction=direction)
     assert (tally.need, tally.have) == (10, 10)
     assert len(ours.events) == (50 if direction is Direction.DOWN else 40)
     assert len(fake.events) == (50 if direction is Direction.UP else 40)
 
 
-async def test_what_the_filter_does_not_find_stays_where_it_is(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_events_outside_the_filter_are_not_transferred(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     reaction = bob.sign(7, [], "+", NOW)
     ours.events += [*NOTES[:5], reaction]
-    await synced(ours, fake, pace, filter_=Filter(kinds=frozenset({7})))
+    await synced(ours, fake, timeouts, filter_=Filter(kinds=frozenset({7})))
     assert fake.events == [reaction]
 
 
-async def test_what_each_relay_signs_for_itself_is_moved_by_nobody(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_relay_signed_events_are_not_transferred(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     ours.events += [alice.sign(39000, [["d", "tea"]], "", NOW), NOTES[0]]
     fake.events += [bob.sign(kind, [["d", "tea"]], "", NOW) for kind in range(39000, 39006)]
     fake.events += [NOTES[1]]
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert (tally.received, tally.sent, tally.relay_signed) == (1, 1, 6)
     assert len(ours.events) == 3
     assert len(fake.events) == 8
@@ -122,27 +129,27 @@ async def test_what_each_relay_signs_for_itself_is_moved_by_nobody(
 
 
 async def test_protected_events_are_not_sent_and_not_fetched_twice(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     here, both = alice.sign(1, [["-"]], "mine", NOW), alice.sign(1, [["-"]], "everywhere", NOW)
     ours.events += [here, both]
     fake.events += [both]
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert (tally.need, tally.have, tally.protected, tally.sent) == (0, 1, 1, 0)
     assert fake.events == [both]
 
 
-async def test_a_relay_that_serves_few_at_a_time_is_asked_again(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_a_relay_with_a_low_limit_is_queried_repeatedly(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.events += NOTES
     fake.most_rows = 90
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert (tally.received, tally.not_given) == (600, 0)
 
 
-async def test_what_is_named_and_not_given_is_counted(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_ids_that_the_relay_does_not_return_are_counted(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     async def give_less(visitor: Visitor, frame: list[Any]) -> None:
         fake.events = fake.events[5:]  # deleted, since they were compared
@@ -150,7 +157,7 @@ async def test_what_is_named_and_not_given_is_counted(
 
     fake.on["REQ"] = give_less
     fake.events += NOTES[:50]
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert tally.received < 50
     assert tally.received + tally.not_given == 50
 
@@ -158,8 +165,8 @@ async def test_what_is_named_and_not_given_is_counted(
 # What is refused
 
 
-async def test_refusals_are_counted_by_their_reason_and_stop_nothing(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_refusals_are_counted_by_reason_and_do_not_stop_the_run(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     async def be_strict(visitor: Visitor, frame: list[Any]) -> None:
         if frame[1]["content"] in ("note 3", "note 4"):
@@ -171,27 +178,27 @@ async def test_refusals_are_counted_by_their_reason_and_stop_nothing(
 
     fake.on["EVENT"] = be_strict
     ours.events += NOTES[:10]
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert tally.sent == len(fake.events) == 7
     assert tally.refused_there == {"blocked: not this": 2, "invalid: too long": 1}
 
 
-async def test_reasons_without_end_are_counted_together(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_the_number_of_distinct_reasons_is_bounded(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     async def be_chatty(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], f"blocked: not {frame[1]['id']}")
 
     fake.on["EVENT"] = be_chatty
     ours.events += NOTES[:100]
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert tally.refused_there.total() == 100
     assert len(tally.refused_there) == 33
     assert tally.refused_there["other reasons"] == 68
 
 
-async def test_what_came_before_its_cause_is_offered_again(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_an_event_refused_before_its_author_became_a_member_is_retried(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     """A member speaks after they were added; ids, by which events are fetched, know no time."""
     notes = sorted(NOTES[:300], key=lambda note: note.id)
@@ -209,16 +216,16 @@ async def test_what_came_before_its_cause_is_offered_again(
 
     ours.on["EVENT"] = only_members
     fake.events += [*notes, added]
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert len(ours.verbs("EVENT")) > 301, "it was to come after others"
     assert (tally.received, tally.refused_here.total()) == (301, 0)
     assert ids(ours) == ids(fake)
 
 
-async def test_what_is_refused_for_now_is_sent_again(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+async def test_temporary_refusals_are_retried(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syncing, "_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0, 0.0))
     tries: dict[str, int] = {}
 
     async def third_time_lucky(visitor: Visitor, frame: list[Any]) -> None:
@@ -231,22 +238,22 @@ async def test_what_is_refused_for_now_is_sent_again(
 
     fake.on["EVENT"] = third_time_lucky
     ours.events += NOTES[:10]
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert (tally.sent, tally.refused_there.total()) == (10, 0)
     assert tries[NOTES[0].id] == 1
 
 
-async def test_a_relay_that_takes_nothing_for_now_ends_the_run(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+async def test_lasting_temporary_refusals_end_the_run(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], "error: disk full")
 
     fake.on["EVENT"] = refuse
-    monkeypatch.setattr(syncing, "_PAUSES_S", (0.0,))
+    monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0,))
     ours.events += NOTES
     with pytest.raises(PublishRefused, match="disk full"):
-        await synced(ours, fake, pace)
+        await synced(ours, fake, timeouts)
     # The first batch, twice; the rest was not refused one by one.
     assert len(fake.verbs("EVENT")) == 500
 
@@ -254,36 +261,36 @@ async def test_a_relay_that_takes_nothing_for_now_ends_the_run(
 # A relay that finds too many
 
 
-async def test_a_set_that_is_too_large_is_compared_in_parts(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_a_set_too_large_for_the_relay_is_bisected(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     ours.events += NOTES[:400]
     fake.events += NOTES[100:]
     fake.most_records = 60
-    tally = await synced(ours, fake, pace)
+    tally = await synced(ours, fake, timeouts)
     assert ids(ours) == ids(fake) == all_ids(NOTES)
     assert (tally.received, tally.sent) == (200, 100)
 
 
-async def test_it_is_compared_in_parts_also_when_we_have_nothing(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_an_empty_local_set_is_bisected_too(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.events += NOTES[:100]
     fake.most_records = 20
-    await synced(ours, fake, pace)
+    await synced(ours, fake, timeouts)
     assert ids(ours) == ids(fake)
 
 
-async def test_more_in_one_second_than_a_relay_compares_is_told(
-    ours: FakeRelay, fake: FakeRelay, pace: Pace
+async def test_too_many_events_in_one_second_raise(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.events += [alice.sign(1, [], f"{number}", NOW) for number in range(5)]
     fake.most_records = 4
     with pytest.raises(QueryClosed, match="too many records"):
-        await synced(ours, fake, pace)
+        await synced(ours, fake, timeouts)
 
 
-def test_halves_have_all_that_the_whole_has() -> None:
+def test_halves_cover_the_whole() -> None:
     whole = Filter(kinds=frozenset({1}))
     for some in (NOTES[:9], NOTES[:1], [], [alice.sign(1, [], f"{n}", NOW) for n in range(3)]):
         waiting, seconds, parts = [(whole, items(some))], 0, 0
@@ -316,7 +323,7 @@ def test_halves_have_all_that_the_whole_has() -> None:
     ],
 )
 async def test_a_filter_that_cannot_be_compared_is_refused(
-    fake: FakeRelay, pace: Pace, filter_: Filter
+    fake: FakeRelay, timeouts: Timeouts, filter_: Filter
 ) -> None:
     with pytest.raises(ValueError, match="match"):
-        await synced(fake, fake, pace, filter_=filter_)
+        await synced(fake, fake, timeouts, filter_=filter_)

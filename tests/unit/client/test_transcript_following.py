@@ -13,7 +13,7 @@ from relay.client.transcripts.following import Follower
 from relay.client.transcripts.tailing import Tail, Turn
 from relay.memory.transcripts.plan import Plan
 from tests.cast import robot
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.memory.transcripts.telling import SESSION, line, told
 
 if TYPE_CHECKING:
@@ -225,7 +225,9 @@ async def follower(
     fake: FakeRelay, path: Path, steps: list[Step], folder: Path | None = None
 ) -> AsyncIterator[Follower]:
     """One run of a program."""
-    client = Client(fake.url, robot, pace=PACE, now=lambda: NOW, may_be_away=folder is not None)
+    client = Client(
+        fake.url, robot, timeouts=TIMEOUTS, now=lambda: NOW, start_offline=folder is not None
+    )
     places = path.parent.parent / "places" if path.suffix else path.parent / "places"
     async with client, Transcripts(client, robot, folder=folder) as memory:
         yield Follower(memory, path, Plan(), places, steps.append)

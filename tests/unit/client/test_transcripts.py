@@ -17,7 +17,7 @@ from relay.memory.transcripts.records import Status
 from relay.memory.transcripts.stripping import Part, Stripping
 from relay.nostr import pns
 from tests.cast import alice, robot, rover
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.memory.transcripts.telling import (
     HOME,
     SESSION,
@@ -59,7 +59,7 @@ def put(path: Path, data: bytes) -> None:
 async def transcripts(
     fake: FakeRelay, signer: SecretKey = robot, channel: Channel | None = None
 ) -> AsyncIterator[Transcripts]:
-    client = Client(fake.url, signer, pace=PACE, now=lambda: NOW)
+    client = Client(fake.url, signer, timeouts=TIMEOUTS, now=lambda: NOW)
     async with client, Transcripts(client, signer, channel) as opened:
         yield opened
 
@@ -477,12 +477,12 @@ async def test_with_a_folder_sessions_are_listed_while_the_relay_is_away(
 ) -> None:
     @asynccontextmanager
     async def kept() -> AsyncIterator[Transcripts]:
-        client = Client(fake.url, robot, pace=PACE, now=lambda: NOW, may_be_away=True)
+        client = Client(fake.url, robot, timeouts=TIMEOUTS, now=lambda: NOW, start_offline=True)
         async with client, Transcripts(client, robot, folder=tmp_path / "data") as opened:
             yield opened
 
     async with kept() as memory:
-        await memory._client.connected()
+        await memory._client.wait_connected()
         await memory.import_file(file)
         there = await memory.sessions()
         assert [row.session for row in there] == [SESSION]

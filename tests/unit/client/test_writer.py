@@ -1,4 +1,4 @@
-"""Writes of a memory client: dated apart, on disk while the relay is away, sent in order, once."""
+"""Writer: distinct times, spooling, order and retries of a memory client's writes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, ClientClosed, ClientError, Pace, PublishRefused, Unanswered
+from relay.client import Client, ClientClosed, ClientError, PublishRefused, Timeouts, Unanswered
 from relay.client import writer as writer_room
 from relay.client.spool import Spool, SpoolDamaged
 from relay.client.writer import Outcome, Writer
 from relay.memory.draft import Draft
 from relay.nostr.event import event_from
 from tests.cast import robot
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,8 +33,10 @@ OLDER = "duplicate: a newer version is stored"
 class Program:
     """One run of a program that writes: `async with Program(relay, path) as program`."""
 
-    def __init__(self, fake: FakeRelay, path: Path | None, pace: Pace = PACE) -> None:
-        self.client = Client(fake.url, robot, pace=pace, now=lambda: NOW, may_be_away=True)
+    def __init__(self, fake: FakeRelay, path: Path | None, timeouts: Timeouts = TIMEOUTS) -> None:
+        self.client = Client(
+            fake.url, robot, timeouts=timeouts, now=lambda: NOW, start_offline=True
+        )
         self.path = path
         self._open = AsyncExitStack()
 
@@ -104,11 +106,11 @@ def maybe_path(request: pytest.FixtureRequest, path: Path) -> Path | None:
     return path if request.param == "with a spool" else None
 
 
-async def test_a_write_is_at_the_relay_when_it_returns(
+async def test_a_write_is_stored_at_the_relay_when_it_returns(
     fake: FakeRelay, maybe_path: Path | None
 ) -> None:
     async with Program(fake, maybe_path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         assert await program.write("one") is Outcome.STORED
         assert contents(fake) == ["one"]
         assert not program.spool
@@ -116,11 +118,11 @@ async def test_a_write_is_at_the_relay_when_it_returns(
 
 
 @pytest.mark.proves("A-10", "S-24")
-async def test_two_writes_in_one_second_get_two_times(
+async def test_two_writes_in_one_second_get_different_times(
     fake: FakeRelay, maybe_path: Path | None
 ) -> None:
     async with Program(fake, maybe_path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         await asyncio.gather(program.write("one"), program.write("two"), program.write("b", "b"))
     assert {(e.content, e.created_at) for e in fake.events} == {
         ("one", NOW),
@@ -131,17 +133,19 @@ async def test_two_writes_in_one_second_get_two_times(
 
 async def test_a_version_is_newer_than_the_ts_of_the_last_one(fake: FakeRelay) -> None:
     async with Program(fake, None) as program:
-        await program.client.connected()
-        program.writer.saw(robot.sign(KIND, [["d", "a"], ["ts", str(NOW + 50)]], "", NOW - 5))
+        await program.client.wait_connected()
+        program.writer.note_stored(
+            robot.sign(KIND, [["d", "a"], ["ts", str(NOW + 50)]], "", NOW - 5)
+        )
         await program.write("one")
     assert fake.events[0].created_at == NOW + 51
 
 
-async def test_what_the_relay_has_already_is_a_duplicate(
+async def test_an_event_the_relay_already_has_is_a_duplicate(
     fake: FakeRelay, maybe_path: Path | None
 ) -> None:
     async with Program(fake, maybe_path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         assert await program.publish("one") is Outcome.STORED
         assert await program.publish("one") is Outcome.DUPLICATE
         assert not program.spool
@@ -151,19 +155,19 @@ async def test_one_event_written_twice_at_once_is_answered_twice(
     fake: FakeRelay, maybe_path: Path | None
 ) -> None:
     async with Program(fake, maybe_path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         outcomes = await asyncio.gather(program.publish("one"), program.publish("one"))
         assert Outcome.QUEUED not in outcomes
         assert not program.spool
     assert contents(fake) == ["one"]
 
 
-async def test_a_refusal_is_raised_and_nothing_is_kept(
+async def test_a_refusal_raises_and_leaves_nothing_in_the_spool(
     fake: FakeRelay, maybe_path: Path | None
 ) -> None:
     fake.on["EVENT"] = refuse(RESTRICTED)
     async with Program(fake, maybe_path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         with pytest.raises(PublishRefused, match=RESTRICTED):
             await program.write("one")
         if program.spool is not None:
@@ -171,23 +175,23 @@ async def test_a_refusal_is_raised_and_nothing_is_kept(
 
 
 @pytest.mark.proves("S-24")
-async def test_a_version_that_loses_is_written_again_a_second_after_the_stored_one(
+async def test_a_superseded_version_is_rewritten_one_second_after_the_stored_one(
     fake: FakeRelay, maybe_path: Path | None
 ) -> None:
     latest(fake)
     fake.events.append(robot.sign(KIND, [["d", "a"]], "of another program", NOW + 60))
     async with Program(fake, maybe_path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         assert await program.write("mine") is Outcome.STORED
     assert [(e.content, e.created_at) for e in fake.events] == [("mine", NOW + 61)]
 
 
-async def test_a_version_that_loses_again_and_again_is_refused(
+async def test_a_repeatedly_superseded_version_is_refused(
     fake: FakeRelay, maybe_path: Path | None
 ) -> None:
     fake.on["EVENT"] = refuse(OLDER)
     async with Program(fake, maybe_path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         with pytest.raises(PublishRefused, match="a newer version is stored"):
             await program.write("mine")
         assert not program.spool
@@ -199,15 +203,15 @@ async def test_a_version_that_loses_again_and_again_is_refused(
     ]
 
 
-async def test_without_a_spool_a_relay_that_is_away_is_an_error(fake: FakeRelay) -> None:
+async def test_without_a_spool_an_unreachable_relay_raises(fake: FakeRelay) -> None:
     await fake.stop()
-    async with Program(fake, None, Pace(deadline_s=0.1)) as program:
+    async with Program(fake, None, Timeouts(deadline_s=0.1)) as program:
         with pytest.raises(Unanswered):
             await program.write("one")
     await fake.start()
 
 
-async def test_what_is_written_while_the_relay_is_away_is_sent_in_order_when_it_is_back(
+async def test_offline_writes_are_sent_in_order_after_the_reconnect(
     fake: FakeRelay, path: Path
 ) -> None:
     await fake.stop()
@@ -224,7 +228,7 @@ async def test_what_is_written_while_the_relay_is_away_is_sent_in_order_when_it_
     assert contents(fake) == [*written, "last"]
 
 
-async def test_what_waited_is_sent_by_the_next_program(fake: FakeRelay, path: Path) -> None:
+async def test_spooled_writes_are_sent_by_the_next_program(fake: FakeRelay, path: Path) -> None:
     await fake.stop()
     async with Program(fake, path) as program:
         await program.write("one")
@@ -235,7 +239,9 @@ async def test_what_waited_is_sent_by_the_next_program(fake: FakeRelay, path: Pa
     assert [(e.content, e.created_at) for e in fake.events] == [("one", NOW), ("two", NOW + 1)]
 
 
-async def test_the_next_program_dates_after_what_waits(fake: FakeRelay, path: Path) -> None:
+async def test_the_next_program_dates_versions_after_spooled_ones(
+    fake: FakeRelay, path: Path
+) -> None:
     await fake.stop()
     async with Program(fake, path) as program:
         await program.write("one")
@@ -254,27 +260,27 @@ async def test_two_programs_may_share_one_spool(fake: FakeRelay, path: Path) -> 
             assert await two.write("two", d=f"two {number}") is Outcome.QUEUED
         await fake.start()
         await fake.until(lambda: len(fake.events) == 40)
-        await _caught_up(one)
+        await wait_until_sent(one)
     assert contents(fake).count("one") == contents(fake).count("two") == 20
 
 
-async def test_an_event_whose_answer_was_lost_is_sent_again_and_counts_once(
+async def test_an_event_whose_ok_was_lost_is_resent_and_stored_once(
     fake: FakeRelay, path: Path
 ) -> None:
     async def store_and_go(visitor: Visitor, frame: list[Any]) -> None:
         fake.on["EVENT"] = fake.take
         await fake.publish(event_from(frame[1]))
-        visitor.vanish()
+        visitor.drop_connection()
 
     fake.on["EVENT"] = store_and_go
     async with Program(fake, path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         assert await program.write("one") is Outcome.STORED
         assert not program.spool
     assert contents(fake) == ["one"]
 
 
-async def test_a_relay_that_does_not_answer_holds_up_a_write_only_for_a_while(
+async def test_a_write_without_an_answer_is_queued_after_a_while(
     fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def say_nothing(visitor: Visitor, frame: list[Any]) -> None:
@@ -283,15 +289,13 @@ async def test_a_relay_that_does_not_answer_holds_up_a_write_only_for_a_while(
     monkeypatch.setattr(writer_room, "_ANSWER_S", 0.05)
     fake.on["EVENT"] = say_nothing
     async with Program(fake, path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         assert await program.write("one") is Outcome.QUEUED
         assert program.spool is not None
         assert len(program.spool) == 1
 
 
-async def test_what_waited_and_is_refused_is_kept_with_the_reason(
-    fake: FakeRelay, path: Path
-) -> None:
+async def test_a_refused_spooled_write_is_kept_with_its_reason(fake: FakeRelay, path: Path) -> None:
     await fake.stop()
     async with Program(fake, path) as program:
         await program.write("one")
@@ -307,7 +311,7 @@ async def test_what_waited_and_is_refused_is_kept_with_the_reason(
         assert len(program.spool) == 0
 
 
-async def test_a_version_that_waited_and_is_older_than_the_stored_one_is_let_go(
+async def test_a_spooled_version_older_than_the_stored_one_is_dropped(
     fake: FakeRelay, path: Path
 ) -> None:
     latest(fake)
@@ -316,12 +320,12 @@ async def test_a_version_that_waited_and_is_older_than_the_stored_one_is_let_go(
         await program.write("of this morning")
         fake.events.append(robot.sign(KIND, [["d", "a"]], "newer", NOW + 60))
         await fake.start()
-        await _caught_up(program)
+        await wait_until_sent(program)
     assert contents(fake) == ["newer", "last"]
 
 
 @pytest.mark.parametrize("passing", ["rate-limited: slow down", "error: the store is busy"])
-async def test_what_the_relay_puts_off_is_sent_again_and_holds_up_nothing_else(
+async def test_a_temporarily_refused_write_is_retried_without_blocking_others(
     fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch, passing: str
 ) -> None:
     monkeypatch.setattr(writer_room, "_PAUSE_S", 0.01)
@@ -335,7 +339,7 @@ async def test_what_the_relay_puts_off_is_sent_again_and_holds_up_nothing_else(
 
     fake.on["EVENT"] = put_off
     async with Program(fake, path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         assert await program.write("one") is Outcome.QUEUED
         assert await program.write("two", d="b") is Outcome.STORED
         let_in.set()
@@ -343,7 +347,7 @@ async def test_what_the_relay_puts_off_is_sent_again_and_holds_up_nothing_else(
     assert contents(fake) == ["two", "one"]
 
 
-async def test_what_is_on_its_way_is_not_sent_with_the_backlog_as_well(
+async def test_a_write_in_progress_is_not_sent_with_the_backlog(
     fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_room, "_PAUSE_S", 0.01)
@@ -362,13 +366,13 @@ async def test_what_is_on_its_way_is_not_sent_with_the_backlog_as_well(
 
     fake.on["EVENT"] = answer
     async with Program(fake, path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         assert await program.publish("one") is Outcome.QUEUED
         assert await program.publish("two") is Outcome.STORED
     assert len(two) == 1
 
 
-async def test_what_waits_for_a_login_is_kept_and_what_is_written_meanwhile_is_told(
+async def test_a_write_waiting_for_login_is_kept_and_later_writes_report_it(
     fake: FakeRelay, path: Path
 ) -> None:
     await fake.stop()
@@ -383,28 +387,26 @@ async def test_what_waits_for_a_login_is_kept_and_what_is_written_meanwhile_is_t
         assert [event.content for event in program.spool.waiting()] == ["one"]
 
 
-async def test_a_spool_that_breaks_stops_the_writes_with_what_to_do(
-    fake: FakeRelay, path: Path
-) -> None:
+async def test_a_damaged_spool_stops_writes_with_instructions(fake: FakeRelay, path: Path) -> None:
     async with Program(fake, path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         await program.write("one")
         for file in path.parent.iterdir():
             file.write_bytes(b"\xa5" * file.stat().st_size)
-        with pytest.raises(SpoolDamaged, match="move it away"):
+        with pytest.raises(SpoolDamaged, match="move the file away"):
             await program.write("two")
-        with pytest.raises(ClientError, match="move it away"):
+        with pytest.raises(ClientError, match="move the file away"):
             await program.write("three")
 
 
-async def test_outside_its_block_nothing_is_written(fake: FakeRelay, path: Path) -> None:
+async def test_writing_outside_the_async_with_raises(fake: FakeRelay, path: Path) -> None:
     async with Program(fake, path) as program:
         pass
     with pytest.raises(ClientClosed):
         await program.write("one")
 
 
-async def test_a_write_that_is_given_up_is_sent_all_the_same(fake: FakeRelay, path: Path) -> None:
+async def test_a_cancelled_write_is_still_sent(fake: FakeRelay, path: Path) -> None:
     asked = asyncio.Event()
 
     async def think(visitor: Visitor, frame: list[Any]) -> None:
@@ -412,20 +414,20 @@ async def test_a_write_that_is_given_up_is_sent_all_the_same(fake: FakeRelay, pa
 
     fake.on["EVENT"] = think
     async with Program(fake, path) as program:
-        await program.client.connected()
+        await program.client.wait_connected()
         task = asyncio.create_task(program.write("one"))
         await asked.wait()
         task.cancel()
         await asyncio.wait([task])
         fake.on["EVENT"] = fake.take
         await fake.until(lambda: bool(fake.events))
-        await _caught_up(program)
+        await wait_until_sent(program)
     assert contents(fake) == ["one", "last"]
 
 
-async def _caught_up(program: Program) -> None:
+async def wait_until_sent(program: Program) -> None:
     """Until nothing waits any more: a write comes after what was written before it."""
-    await program.client.connected()
+    await program.client.wait_connected()
     assert await program.write("last", d="last") is Outcome.STORED
     assert program.spool is not None
     assert (len(program.spool), program.spool.refused()) == (0, [])

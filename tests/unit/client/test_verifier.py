@@ -1,4 +1,4 @@
-"""relay/client/checking.py: which signatures are good, wherever they are checked."""
+"""relay/client/verifier.py: signature verification in threads and processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.client.checking import Checking
+from relay.client.verifier import SignatureVerifier
 from relay.nostr.event import Event
 from relay.nostr.keys import are_signed
 from tests.cast import alice, bob
@@ -51,32 +51,32 @@ MIXED = [
 
 
 @asynccontextmanager
-async def checking_a_lot(*, pause_s: float = 60) -> AsyncIterator[Checking]:
-    checking = Checking(pause_s)
+async def enough_for_processes(*, pause_s: float = 60) -> AsyncIterator[SignatureVerifier]:
+    verifier = SignatureVerifier(pause_s)
     try:
-        await until_processes(checking)
-        yield checking
+        await until_processes(verifier)
+        yield verifier
     finally:
-        await checking.close()
+        await verifier.close()
 
 
-async def until_processes(checking: Checking) -> None:
+async def until_processes(verifier: SignatureVerifier) -> None:
     async with asyncio.timeout(ANSWER_S):
-        while not checking.pids:
-            verdicts = await asyncio.gather(*(checking.begin(GOOD) for _ in range(BATCHES)))
+        while not verifier.pids:
+            verdicts = await asyncio.gather(*(verifier.begin(GOOD) for _ in range(BATCHES)))
             assert all(map(all, verdicts))
 
 
-async def verdicts_of(checking: Checking, rounds: int = 4) -> list[list[bool]]:
+async def verdicts_of(verifier: SignatureVerifier, rounds: int = 4) -> list[list[bool]]:
     """Several, so that each process has its turn."""
-    return await asyncio.gather(*(checking.begin(MIXED) for _ in range(rounds)))
+    return await asyncio.gather(*(verifier.begin(MIXED) for _ in range(rounds)))
 
 
 async def test_a_few_events_start_no_process() -> None:
-    checking = Checking()
-    assert await checking.begin(MIXED) == are_signed(MIXED)
-    assert checking.pids == []
-    await checking.close()
+    verifier = SignatureVerifier()
+    assert await verifier.begin(MIXED) == are_signed(MIXED)
+    assert verifier.pids == []
+    await verifier.close()
 
 
 async def test_many_events_over_a_long_time_start_no_process(
@@ -88,54 +88,54 @@ async def test_many_events_over_a_long_time_start_no_process(
         started.append(args)
         raise OSError
 
-    monkeypatch.setattr("relay.client.checking.subprocess.Popen", start)
-    checking = Checking(pause_s=0.01)
+    monkeypatch.setattr("relay.client.verifier.subprocess.Popen", start)
+    verifier = SignatureVerifier(pause_s=0.01)
     for _ in range(BATCHES):
-        assert all(await checking.begin(GOOD))
+        assert all(await verifier.begin(GOOD))
         await asyncio.sleep(0.02)  # the loop's own clock: the pause is over before
     assert started == []
-    await checking.close()
+    await verifier.close()
 
 
-async def test_processes_say_what_threads_would() -> None:
+async def test_processes_and_threads_give_the_same_results() -> None:
     expected = are_signed(MIXED)
     assert 0 < sum(expected) < len(expected)
-    async with checking_a_lot() as checking:
-        assert await verdicts_of(checking) == [expected] * 4
-        assert checking.pids
+    async with enough_for_processes() as verifier:
+        assert await verdicts_of(verifier) == [expected] * 4
+        assert verifier.pids
 
 
-async def test_a_process_that_is_killed_is_done_without() -> None:
-    async with checking_a_lot() as checking:
-        killed = checking.pids
+async def test_a_killed_process_is_replaced_by_a_thread() -> None:
+    async with enough_for_processes() as verifier:
+        killed = verifier.pids
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        assert await verdicts_of(checking) == [are_signed(MIXED)] * 4
-        assert not set(killed) & set(checking.pids)
+        assert await verdicts_of(verifier) == [are_signed(MIXED)] * 4
+        assert not set(killed) & set(verifier.pids)
 
 
 async def test_processes_end_with_the_client() -> None:
-    async with checking_a_lot() as checking:
-        pids = checking.pids
+    async with enough_for_processes() as verifier:
+        pids = verifier.pids
     assert not any(map(is_there, pids))
 
 
-async def test_a_client_that_closes_gets_the_verdicts_it_asked_for() -> None:
-    async with checking_a_lot() as checking:
-        asked = [checking.begin(MIXED) for _ in range(20)]
-        await checking.close()
+async def test_closing_completes_pending_verifications() -> None:
+    async with enough_for_processes() as verifier:
+        asked = [verifier.begin(MIXED) for _ in range(20)]
+        await verifier.close()
         assert await asyncio.gather(*asked) == [are_signed(MIXED)] * 20
 
 
-async def test_processes_end_when_nothing_came_for_a_while_and_start_again() -> None:
-    async with checking_a_lot(pause_s=0.2) as checking:
-        pids = checking.pids
+async def test_idle_processes_end_and_start_again() -> None:
+    async with enough_for_processes(pause_s=1) as verifier:
+        pids = verifier.pids
         async with asyncio.timeout(ANSWER_S):
             while any(map(is_there, pids)):  # noqa: ASYNC110  processes ring no bell
                 await asyncio.sleep(0.01)
-        assert checking.pids == []
-        await until_processes(checking)
-        assert not set(pids) & set(checking.pids)
+        assert verifier.pids == []
+        await until_processes(verifier)
+        assert not set(pids) & set(verifier.pids)
 
 
 def is_there(pid: int) -> bool:

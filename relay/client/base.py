@@ -1,12 +1,12 @@
-"""AtRelay: a signer at a relay, which is what every client of a memory system begins with."""
+"""BaseClient: a relay connection and a signing key; base class of every memory system's client."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from relay.client.connection import Client
-from relay.client.link import Pace
+from relay.client.client import Client
+from relay.client.connection import Timeouts
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 
-class AtRelay:
-    """Used as `async with`. What a system needs beside the relay it opens in `_open`."""
+class BaseClient:
+    """Used as `async with`. Subclasses open their other resources in `_open`."""
 
-    def __init__(self, relay: Client | str, signer: SecretKey, *, may_be_away: bool) -> None:
-        """`relay`: a URL, or a client that is open for at least as long. `may_be_away`: a relay
-        behind a URL need not be there to begin with."""
+    def __init__(self, relay: Client | str, signer: SecretKey, *, start_offline: bool) -> None:
+        """`relay`: a URL, or an open client that outlives this object. `start_offline`: do not fail
+        if the relay behind a URL is unreachable at the start."""
         self._signer = signer
         if isinstance(relay, Client):
             self._client, self._owns_client = relay, False
         else:
-            self._client = Client(relay, signer, pace=Pace(), may_be_away=may_be_away)
+            self._client = Client(relay, signer, timeouts=Timeouts(), start_offline=start_offline)
             self._owns_client = True
         self._closing = AsyncExitStack()
 
     @property
     def url(self) -> str:
-        """Of the relay."""
+        """URL of the relay."""
         return self._client.url
 
     @property
     def pubkey(self) -> str:
-        """Who signs, 64 hex."""
+        """Public key of the signer, 64 hex."""
         return self._signer.pubkey
 
     @property
@@ -58,6 +58,6 @@ class AtRelay:
         await self._closing.aclose()
 
     async def _open(self, opening: AsyncExitStack) -> None:
-        """The relay. What is put on `opening` is closed again, the last first."""
+        """Connects. Whatever is pushed on `opening` is closed in reverse order."""
         if self._owns_client:
             await opening.enter_async_context(self._client)

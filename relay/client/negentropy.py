@@ -1,7 +1,7 @@
-"""What differs between a set of ours and what a relay finds, told by a few messages. NIP-77.
+"""Negentropy set reconciliation with a relay (NIP-77), initiator side.
 
-The relay is believed in nothing but what it says it has: the ids that we need are asked for
-and checked like all others. It may not end (a relay that never agrees): rounds and ids are bounded.
+The relay's claims are not trusted: ids we need are fetched and verified like any other event. A
+relay might never finish, so rounds and ids are bounded.
 """
 
 from __future__ import annotations
@@ -12,55 +12,56 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from relay.client.answers import closed_by
+from relay.client.connection import Notifier
 from relay.client.errors import ClientError, ConnectionLost, Incomparable
-from relay.client.link import Bell
+from relay.client.responses import closed_by
 from relay.errors import Invalid
 from relay.nostr.nip77 import Initiator
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from relay.client.link import Link
+    from relay.client.connection import Connection
     from relay.nostr.filters import Filter
     from relay.nostr.nip77 import Items
 
 NEGENTROPY: Final = 77
-"""What NIP-11 lists when a relay offers this."""
+"""Listed in NIP-11 `supported_nips` by a relay with negentropy."""
 _FRAME_BYTES: Final = 60_000
-"""Of our messages. In hex they are twice as long, and many relays take no frame over 128 KiB."""
+"""Of our messages. Hex doubles it, and many relays accept no frame over 128 KiB."""
 _MAX_ROUNDS: Final = 20_000
 _MAX_NEED: Final = 5_000_000
-"""Ids; 0.5 GB."""
+"""Ids, about 0.5 GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What came of a comparison. Ids are 32 bytes each."""
+    """Result of a reconciliation. Ids are 32 bytes each."""
 
     have: frozenset[bytes]
-    """Ours, and the relay lacks them."""
+    """Present here, missing at the relay."""
     need: frozenset[bytes]
-    """The relay's, and we lack them."""
+    """Present at the relay, missing here."""
     rounds: int
-    """Messages that were sent, those of a connection that was lost included."""
+    """Messages sent, including those on lost connections."""
     sent_bytes: int
-    """Of the messages as they are sent: in hex."""
+    """Hex characters sent."""
     received_bytes: int
 
 
-class NegotiationReplies:
-    """What a relay says to one NEG-OPEN. A Sink."""
+class NegentropyReplies:
+    """The replies to one NEG-OPEN. A Sink."""
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.is_closed = False
         self.was_answered = False
-        """By a NEG-MSG."""
+        """A NEG-MSG was received."""
         self.notice: str | None = None
-        """The last NOTICE. Who knows no NEG-OPEN answers with one, which names no subscription."""
+        """The last NOTICE. A relay without NIP-77 answers NEG-OPEN with one, which names no
+        subscription."""
         self._messages: deque[str] = deque()
         self._failure: ClientError | None = None
-        self._bell = Bell()
+        self._changed = Notifier()
 
     def take(self, verb: str, frame: list[object]) -> None:
         match verb, frame[2:]:
@@ -68,65 +69,66 @@ class NegotiationReplies:
                 self.was_answered = True
                 self._messages.append(text)
             case "NEG-ERR" | "CLOSED", _:
-                self.is_over = True
-                self._fail(closed_by(frame))
+                self.is_closed = True
+                self._set_failure(closed_by(frame))
             case "NOTICE", _:
                 self.notice = str(frame[1])
             case _:
                 return
-        self._bell.ring()
+        self._changed.notify_all()
 
-    def lose(self) -> None:
-        self._fail(ConnectionLost("the connection ended before the answer"))
+    def connection_lost(self) -> None:
+        self._set_failure(ConnectionLost("the connection ended before the answer"))
 
-    async def noticed(self) -> bool:
-        """Whether a NOTICE came before anything that is surely an answer; waits for either."""
-        await self._bell.until(lambda: self._has_come() or self.notice is not None)
-        return not self._has_come()
+    async def on_notice(self) -> bool:
+        """Whether a NOTICE came before any definite reply; waits for either."""
+        await self._changed.wait_for(lambda: self._has_reply() or self.notice is not None)
+        return not self._has_reply()
 
     async def next(self) -> str:
         """The next message, in hex. Raises QueryClosed, ConnectionLost."""
-        await self._bell.until(self._has_come)
+        await self._changed.wait_for(self._has_reply)
         if self._messages:
             return self._messages.popleft()
         assert self._failure is not None
         raise self._failure
 
-    def _has_come(self) -> bool:
+    def _has_reply(self) -> bool:
         return bool(self._messages) or self._failure is not None
 
-    def _fail(self, failure: ClientError) -> None:
+    def _set_failure(self, failure: ClientError) -> None:
         self._failure = self._failure or failure
-        self._bell.ring()
+        self._changed.notify_all()
 
 
-class Comparison:
-    """One set and one filter, over as many connections as it takes."""
+class Reconciliation:
+    """One set and one filter, across reconnects."""
 
     def __init__(
         self,
         filter_: Filter,
         items: Items,
         *,
-        noticed: Callable[[str], Awaitable[None]],
-        answered: Callable[[], None],
+        on_notice: Callable[[str], Awaitable[None]],
+        on_message: Callable[[], None],
     ) -> None:
-        """`noticed` hears the NOTICE that came instead of an answer, and raises when that is what
-        it was. `answered`: after each message of the relay."""
+        """`on_notice` is called with a NOTICE that came before any reply, and raises if the relay
+        does not support NIP-77. `on_message` is called after each message of the relay."""
         self._filter = filter_
         self._items = items
-        self._noticed = noticed
-        self._answered = answered
+        self._on_notice = on_notice
+        self._on_message = on_message
         self._rounds = self._sent_bytes = self._received_bytes = 0
 
-    async def over(self, link: Link) -> Difference:
-        """From the beginning on this link. Raises Incomparable, QueryClosed, ConnectionLost."""
+    async def run(self, connection: Connection) -> Difference:
+        """Run from the start on this connection. Raises Incomparable, QueryClosed and
+        ConnectionLost."""
         initiator = Initiator(self._items, _FRAME_BYTES)
-        replies = NegotiationReplies()
+        replies = NegentropyReplies()
         message = self._outgoing(initiator.first())
-        async with link.negotiating(self._filter, message, replies) as send:
-            if await replies.noticed():
-                await self._noticed(replies.notice or "")
+        async with connection.negentropy(self._filter, message, replies) as send:
+            if await replies.on_notice():
+                await self._on_notice(replies.notice or "")
             while (reply := await self._reply(initiator, await replies.next())) is not None:
                 await send(self._outgoing(reply))
         return Difference(
@@ -139,16 +141,18 @@ class Comparison:
 
     async def _reply(self, initiator: Initiator, text: str) -> bytes | None:
         self._received_bytes += len(text)
-        self._answered()
+        self._on_message()
         try:
-            # A million items are added up in a second; the socket is read on meanwhile.
+            # A million items take a second; the socket is read meanwhile.
             reply = await asyncio.to_thread(initiator.reply, binascii.unhexlify(text))
         except ValueError:
-            raise Incomparable("the relay answered NEG-OPEN with what is not hex") from None
+            raise Incomparable("the relay's reply to NEG-OPEN is not hex") from None
         except Invalid as invalid:
             raise Incomparable(invalid.text) from None
         if len(initiator.need) > _MAX_NEED:
-            raise Incomparable(f"the relay has more than {_MAX_NEED:,} others; narrow the filter")
+            raise Incomparable(
+                f"more than {_MAX_NEED:,} events are missing here; use a narrower filter"
+            )
         return reply
 
     def _outgoing(self, message: bytes) -> str:

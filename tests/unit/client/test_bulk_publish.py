@@ -1,4 +1,4 @@
-"""Many events at once: what needs more than one try gets it, and nothing is left behind."""
+"""publish_many: retries, bounds and cancellation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from relay.client import Client, Unanswered
 from tests.cast import robot
-from tests.unit.client.conftest import PACE
+from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
     from tests.unit.client.fake_relay import FakeRelay, Visitor
@@ -26,25 +26,25 @@ async def test_events_wait_for_a_login_that_the_relay_asks_for(fake: FakeRelay) 
         await visitor.say("AUTH", visitor.challenge)
 
     fake.on["EVENT"] = known_alone
-    async with Client(fake.url, robot, pace=PACE) as client:
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         report = await client.publish_many(EVENTS, window=4)
     assert (report.stored, report.duplicates, report.refused) == (20, 0, ())
     assert {event.id for event in fake.events} == {event.id for event in EVENTS}
 
 
-async def test_a_connection_that_is_lost_on_the_way_loses_none(fake: FakeRelay) -> None:
+async def test_a_lost_connection_loses_no_event(fake: FakeRelay) -> None:
     async def vanish_once(visitor: Visitor, frame: list[Any]) -> None:
         fake.on["EVENT"] = fake.take
-        visitor.vanish()
+        visitor.drop_connection()
 
     fake.on["EVENT"] = vanish_once
-    async with Client(fake.url, robot, pace=PACE) as client:
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         report = await client.publish_many(EVENTS, window=7)
     assert report.stored + report.duplicates == 20
     assert {event.id for event in fake.events} == {event.id for event in EVENTS}
 
 
-async def test_no_more_are_on_their_way_than_the_window_has(fake: FakeRelay) -> None:
+async def test_at_most_window_events_are_in_flight(fake: FakeRelay) -> None:
     held: list[str] = []
 
     async def hold(visitor: Visitor, frame: list[Any]) -> None:
@@ -55,29 +55,29 @@ async def test_no_more_are_on_their_way_than_the_window_has(fake: FakeRelay) -> 
             held.clear()
 
     fake.on["EVENT"] = hold
-    async with Client(fake.url, robot, pace=PACE) as client:
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         report = await client.publish_many(EVENTS[:18], window=3)
     assert report.stored == 18
 
 
-async def test_an_answer_that_does_not_come_ends_it(fake: FakeRelay) -> None:
+async def test_a_missing_ok_raises_unanswered(fake: FakeRelay) -> None:
     async def silent(visitor: Visitor, frame: list[Any]) -> None:
         if frame[1]["id"] != EVENTS[1].id:
             await fake.take(visitor, frame)
 
     fake.on["EVENT"] = silent
-    async with Client(fake.url, robot, pace=PACE) as client:
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         with pytest.raises(Unanswered, match=r"no answer within 0\.05 s"):
             await client.publish_many(EVENTS, deadline_s=0.05)
         await client.publish(EVENTS[0])
 
 
-async def test_who_gives_up_waiting_leaves_nothing_behind(fake: FakeRelay) -> None:
+async def test_cancellation_leaves_no_task_behind(fake: FakeRelay) -> None:
     async def silent(visitor: Visitor, frame: list[Any]) -> None:
         pass
 
     fake.on["EVENT"] = silent
-    async with Client(fake.url, robot, pace=PACE) as client:
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         running = asyncio.all_tasks()
         publishing = asyncio.create_task(client.publish_many(EVENTS))
         await fake.until(lambda: len(fake.verbs("EVENT")) == 20)
@@ -86,11 +86,11 @@ async def test_who_gives_up_waiting_leaves_nothing_behind(fake: FakeRelay) -> No
             await publishing
         assert asyncio.all_tasks() <= running
         fake.on["EVENT"] = fake.take
-        fake.vanish()
+        fake.drop_connection()
         assert (await client.publish_many(EVENTS)).stored == 20
 
 
-async def test_what_comes_too_fast_is_sent_again_at_the_relays_pace(fake: FakeRelay) -> None:
+async def test_rate_limited_events_are_retried_at_the_relays_rate(fake: FakeRelay) -> None:
     bucket = 5
 
     async def at_a_pace(visitor: Visitor, frame: list[Any]) -> None:
@@ -103,17 +103,17 @@ async def test_what_comes_too_fast_is_sent_again_at_the_relays_pace(fake: FakeRe
             await fake.take(visitor, frame)
 
     fake.on["EVENT"] = at_a_pace
-    async with Client(fake.url, robot, pace=PACE) as client:
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         report = await client.publish_many(EVENTS, window=8)
     assert (report.stored, report.refused) == (len(EVENTS), ())
 
 
-async def test_a_relay_that_takes_nothing_more_is_not_waited_for_for_ever(fake: FakeRelay) -> None:
+async def test_rate_limited_events_are_refused_after_patience_s(fake: FakeRelay) -> None:
     async def full(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], "rate-limited: no more today; try again in 9999 s")
 
     fake.on["EVENT"] = full
-    async with Client(fake.url, robot, pace=PACE) as client:
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         report = await client.publish_many(EVENTS, patience_s=0.05)
     assert len(report.refused) == len(EVENTS)
     assert {refusal.text for refusal in report.refused} == {"no more today; try again in 9999 s"}

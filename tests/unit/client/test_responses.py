@@ -1,4 +1,4 @@
-"""What of a relay's answer is believed, however the relay spells its frames."""
+"""Responses to REQ: which events are accepted, for every JSON spacing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relay.client import Client
 from tests.cast import alice
 
 if TYPE_CHECKING:
-    from relay.client import Pace
+    from relay.client import Timeouts
     from relay.nostr.event import Event
     from tests.unit.client.fake_relay import FakeRelay, Visitor
 
@@ -28,8 +28,8 @@ def spelling(request: pytest.FixtureRequest) -> tuple[str, str]:
     return found
 
 
-async def test_only_what_was_asked_for_and_is_signed_is_believed_and_once(
-    fake: FakeRelay, pace: Pace, spelling: tuple[str, str]
+async def test_only_requested_and_signed_events_are_returned_once(
+    fake: FakeRelay, timeouts: Timeouts, spelling: tuple[str, str]
 ) -> None:
     good = [chat(f"{number}") for number in range(12)]
     fields: list[Any] = [json.loads(event.raw) for event in good]
@@ -48,17 +48,17 @@ async def test_only_what_was_asked_for_and_is_signed_is_believed_and_once(
         await visitor.say("EOSE", frame[1])
 
     fake.on["REQ"] = answer
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         assert await relay.query(WANTED) == good
         assert [event.raw for event in await relay.query(WANTED)] == [e.raw for e in good]
 
 
 async def test_a_relay_that_says_how_much_it_sends_is_not_asked_for_more_than_that(
-    fake: FakeRelay, pace: Pace
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     for number in range(5):
         await fake.publish(chat(f"{number}"))
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         pages = [page async for page in relay.query_pages(WANTED, served=500)]
         assert sum(map(len, pages)) == 5
         assert len(fake.verbs("REQ")) == 1

@@ -1,7 +1,7 @@
-"""What a relay answers to one query, gathered while it comes; and what of it may be believed.
+"""Collectors for the response to one REQ or COUNT.
 
-An event counts when its shape and id are right, it matches what was asked and its signature is
-good. The rest is dropped without a word: a relay cannot make a client see what nobody signed.
+An event is kept if its shape, id and signature are valid and it matches a filter. Others are
+dropped silently: a relay cannot inject events that nobody signed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from relay.nostr.keys import are_signed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from relay.client.checking import Checking
+    from relay.client.verifier import SignatureVerifier
 
 MAX_ANSWER: Final = 250_000
-"""Events in one answer: five times what Rookery sends for one filter."""
+"""Events in one response: five times Rookery's limit for one filter."""
 MAX_ANSWER_BYTES: Final = 2**28
-"""… and what they take as JSON: whoever asks holds all of it."""
-_CHECKED_AT_ONCE: Final = 128
-_WORTH_A_THREAD: Final = 8
-"""Signatures: 25 µs each; a trip to a thread costs 65 µs and lets the loop go on (DESIGN §7)."""
+"""Their JSON in bytes, all held in memory."""
+_VERIFY_BATCH: Final = 128
+_THREAD_MIN: Final = 8
+"""A signature takes 25 µs; a thread switch costs 65 µs and keeps the loop free."""
 
 
 def filters_of(given: Sequence[Filter | Mapping[str, object]]) -> tuple[Filter, ...]:
-    """Filters as an author writes them: Filter, or NIP-01's JSON. Raises Invalid, Unsupported."""
+    """Filters given as Filter or as NIP-01 JSON. Raises Invalid, Unsupported."""
     if not given:
         raise Invalid("a query needs at least one filter")
     return tuple(value if isinstance(value, Filter) else _filter_of(value) for value in given)
@@ -48,7 +48,7 @@ def _filter_of(value: Mapping[str, object]) -> Filter:
         for key, given in value.items()
     }
     kinds = fields.get("kinds")
-    # Whether it searches, indexes a tag, reads a `#d` ending in `:` as a prefix is the relay's say.
+    # Whether search, tag indexes and `#d` prefixes are supported is for the relay to decide.
     terms = FilterTerms(
         search=True,
         index_tags=frozenset(key[1:] for key in fields if key.startswith("#") and len(key) > 1),
@@ -60,7 +60,7 @@ def _filter_of(value: Mapping[str, object]) -> Filter:
 
 
 def event_in(frame: list[object], filters: Sequence[Filter]) -> Event | None:
-    """The event of an EVENT frame, signature unchecked; None when it is not what was asked."""
+    """The event of an EVENT frame, signature not verified; None if malformed or not matching."""
     try:
         event = event_from(frame[2] if len(frame) > 2 else None)
     except Invalid:
@@ -73,39 +73,39 @@ def _is_wanted(event: Event, filters: Sequence[Filter]) -> bool:
 
 
 async def signed_among(events: list[Event]) -> list[Event]:
-    """Those with a good signature, in order; many are checked in a thread."""
-    if len(events) <= _WORTH_A_THREAD:
+    """Those with a valid signature, in order; verified in a thread if there are many."""
+    if len(events) <= _THREAD_MIN:
         verdicts = are_signed(events)
     else:
         verdicts = await asyncio.to_thread(are_signed, events)
-    return [event for event, is_good in zip(events, verdicts, strict=True) if is_good]
+    return [event for event, is_valid in zip(events, verdicts, strict=True) if is_valid]
 
 
-class _Ending:
-    """How an answer ends: whole, closed by the relay, or with the connection."""
+class _Response:
+    """How a response ends: complete, CLOSED, or by losing the connection."""
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.is_closed = False
         self._done = asyncio.Event()
         self._failure: ClientError | None = None
 
     async def wait(self) -> None:
-        """Until the answer is whole. Raises QueryClosed, ConnectionLost, AnswerTooLong."""
+        """Wait until it is complete. Raises QueryClosed, ConnectionLost, AnswerTooLong."""
         await self._done.wait()
         if self._failure is not None:
             raise self._failure
 
-    def lose(self) -> None:
-        self._fail(ConnectionLost("the connection ended before the answer"))
+    def connection_lost(self) -> None:
+        self._set_failure(ConnectionLost("the connection ended before the answer"))
 
-    def _fail(self, failure: ClientError) -> None:
+    def _set_failure(self, failure: ClientError) -> None:
         if not self._done.is_set():
             self._failure = failure
             self._done.set()
 
     def _take_closed(self, frame: list[object]) -> None:
-        self.is_over = True
-        self._fail(closed_by(frame))
+        self.is_closed = True
+        self._set_failure(closed_by(frame))
 
 
 def closed_by(frame: list[object]) -> QueryClosed:
@@ -113,20 +113,20 @@ def closed_by(frame: list[object]) -> QueryClosed:
     return QueryClosed(*split_reason(reason))
 
 
-class StoredAnswer(_Ending):
-    """The events that answer one REQ, until EOSE, each once. A Sink."""
+class StoredAnswer(_Response):
+    """The events that answer one REQ, until EOSE, without duplicates. A Sink."""
 
     def __init__(
-        self, filters: Sequence[Filter], checking: Checking, most: int = MAX_ANSWER
+        self, filters: Sequence[Filter], verifier: SignatureVerifier, most: int = MAX_ANSWER
     ) -> None:
         super().__init__()
         self._filters = filters
-        self._checking = checking
+        self._verifier = verifier
         self._most = most
         self._ids: set[str] = set()
         self._bytes = 0
         self._unchecked: list[Event] = []
-        self._checks: list[asyncio.Future[list[bool]]] = []
+        self._verifications: list[asyncio.Future[list[bool]]] = []
         self._chunks: list[list[Event]] = []
 
     def take(self, verb: str, frame: list[object]) -> None:
@@ -137,8 +137,8 @@ class StoredAnswer(_Ending):
         elif verb == "CLOSED":
             self._take_closed(frame)
 
-    def take_text(self, text: str) -> None:
-        """An EVENT frame in the usual spelling."""
+    def take_raw(self, text: str) -> None:
+        """An EVENT frame encoded without spaces."""
         try:
             event = event_in_frame(text)
         except Invalid:
@@ -146,40 +146,40 @@ class StoredAnswer(_Ending):
         self._add(event if _is_wanted(event, self._filters) else None)
 
     async def events(self) -> list[Event]:
-        """In the order of the relay, once `wait` has returned."""
-        if len(self._unchecked) > _WORTH_A_THREAD:
-            self._begin_check()
+        """In the relay's order; call after `wait`."""
+        if len(self._unchecked) > _THREAD_MIN:
+            self._start_verification()
         signed = [
             event
-            for chunk, check in zip(self._chunks, self._checks, strict=True)
-            for event, is_good in zip(chunk, await check, strict=True)
-            if is_good
+            for chunk, check in zip(self._chunks, self._verifications, strict=True)
+            for event, is_valid in zip(chunk, await check, strict=True)
+            if is_valid
         ]
         return signed + await signed_among(self._unchecked)
 
-    def _begin_check(self) -> None:
+    def _start_verification(self) -> None:
         self._chunks.append(self._unchecked)
-        self._checks.append(self._checking.begin(self._unchecked))
+        self._verifications.append(self._verifier.begin(self._unchecked))
         self._unchecked = []
 
     def _add(self, event: Event | None) -> None:
         if event is None or event.id in self._ids:
             return
         if len(self._ids) >= self._most:
-            self._fail(AnswerTooLong(self._most))
+            self._set_failure(AnswerTooLong(self._most))
             return
         self._bytes += len(event.raw)
         if self._bytes > MAX_ANSWER_BYTES:
-            self._fail(AnswerTooLong(MAX_ANSWER_BYTES, "bytes"))
+            self._set_failure(AnswerTooLong(MAX_ANSWER_BYTES, "bytes"))
             return
         self._ids.add(event.id)
         self._unchecked.append(event)
-        if len(self._unchecked) == _CHECKED_AT_ONCE:
-            # While the rest comes in: the signatures of 50,000 events take more than a second.
-            self._begin_check()
+        if len(self._unchecked) == _VERIFY_BATCH:
+            # Verified while more events arrive: 50,000 signatures take more than a second.
+            self._start_verification()
 
 
-class CountAnswer(_Ending):
+class CountAnswer(_Response):
     """The number that answers one COUNT (NIP-45). A Sink."""
 
     number = 0
@@ -189,7 +189,7 @@ class CountAnswer(_Ending):
             match frame[2:]:
                 case [{"count": int(number)}, *_]:
                     self.number = number
-                    self.is_over = True
+                    self.is_closed = True
                     self._done.set()
         elif verb == "CLOSED":
             self._take_closed(frame)

@@ -1,4 +1,4 @@
-"""Client.reconcile: what differs, whatever the relay and the connection do meanwhile. NIP-77."""
+"""Client.reconcile (NIP-77) under refusals, lost connections and misbehaving relays."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, Incomparable, QueryClosed, Unanswered, reconciling
+from relay.client import Client, Incomparable, QueryClosed, Unanswered, negentropy
 from tests.cast import alice
 from tests.unit.client.fake_relay import items
 
 if TYPE_CHECKING:
-    from relay.client import Pace
+    from relay.client import Timeouts
     from relay.nostr.event import Event
     from tests.unit.client.fake_relay import FakeRelay, Visitor
 
@@ -26,11 +26,11 @@ def ids(events: list[Event]) -> frozenset[bytes]:
 
 
 @pytest.mark.proves("N77-01", "N77-02", "N77-03", "N77-06")
-async def test_what_each_side_lacks_is_found_and_no_event_travels(
-    fake: FakeRelay, pace: Pace
+async def test_missing_events_of_both_sides_are_found_without_transferring_any(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.events += [*EVENTS[:300], alice.sign(7, [], "+", 1_700_000_000)]
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         difference = await relay.reconcile(NOTES, items(EVENTS[20:]))
         await fake.until(lambda: bool(fake.verbs("NEG-CLOSE")))
     assert difference.have == ids(EVENTS[300:])
@@ -47,9 +47,9 @@ async def test_what_each_side_lacks_is_found_and_no_event_travels(
     assert not fake.verbs("REQ")
 
 
-async def test_equal_sets_are_found_equal_in_one_round(fake: FakeRelay, pace: Pace) -> None:
+async def test_equal_sets_are_found_equal_in_one_round(fake: FakeRelay, timeouts: Timeouts) -> None:
     fake.events += EVENTS
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         difference = await relay.reconcile(NOTES, items(EVENTS))
     assert (difference.have, difference.need) == (frozenset(), frozenset())
     assert difference.rounds == 1
@@ -57,11 +57,13 @@ async def test_equal_sets_are_found_equal_in_one_round(fake: FakeRelay, pace: Pa
 
 
 @pytest.mark.proves("N77-32")
-async def test_a_relay_of_small_frames_is_followed_to_the_end(fake: FakeRelay, pace: Pace) -> None:
+async def test_a_relay_with_small_frames_needs_more_rounds(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
     fake.events += MANY[:500]
     fake.frame_bytes = 4096
     rounds: list[None] = []
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         difference = await relay.reconcile(
             NOTES, items(MANY[500:]), answered=lambda: rounds.append(None)
         )
@@ -71,7 +73,7 @@ async def test_a_relay_of_small_frames_is_followed_to_the_end(fake: FakeRelay, p
 
 
 async def test_the_deadline_is_that_of_each_message(
-    fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
     real, late = loop.time, 0.0
@@ -84,14 +86,16 @@ async def test_the_deadline_is_that_of_each_message(
     fake.on["NEG-OPEN"] = fake.on["NEG-MSG"] = take_six_seconds
     fake.events += MANY[:500]
     fake.frame_bytes = 4096
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         monkeypatch.setattr(loop, "time", lambda: real() + late)
         difference = await relay.reconcile(NOTES, items(MANY[400:]), deadline_s=10)
     assert difference.need == ids(MANY[:400])
     assert late > 20
 
 
-async def test_a_relay_that_wants_a_login_first_gets_it(fake: FakeRelay, pace: Pace) -> None:
+async def test_a_relay_that_wants_a_login_first_gets_it(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
     async def ask_who(visitor: Visitor, frame: list[Any]) -> None:
         if visitor.keys:
             await fake.negotiate(visitor, frame)
@@ -101,36 +105,38 @@ async def test_a_relay_that_wants_a_login_first_gets_it(fake: FakeRelay, pace: P
 
     fake.on["NEG-OPEN"] = ask_who
     fake.events += EVENTS[:3]
-    async with Client(fake.url, alice, pace=pace) as relay:
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
         assert (await relay.reconcile(NOTES, items([]))).need == ids(EVENTS[:3])
-    async with Client(fake.url, pace=pace) as nobody:
+    async with Client(fake.url, timeouts=timeouts) as nobody:
         with pytest.raises(QueryClosed, match="auth-required: who is there"):
             await nobody.reconcile(NOTES, items([]))
 
 
-async def test_a_lost_connection_begins_the_comparison_anew(fake: FakeRelay, pace: Pace) -> None:
+async def test_a_lost_connection_restarts_the_reconciliation(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
     fake.events += MANY[:500]
     fake.frame_bytes = 4096
 
     async def vanish_once(visitor: Visitor, frame: list[Any]) -> None:
         if fake.visits == 1 and len(fake.verbs("NEG-MSG")) == 3:
             fake.events.append(MANY[500])
-            visitor.vanish()
+            visitor.drop_connection()
         else:
             await fake.negotiate(visitor, frame)
 
     fake.on["NEG-MSG"] = vanish_once
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         difference = await relay.reconcile(NOTES, items(MANY[400:]))
     assert difference.need == ids(MANY[:400])
     assert difference.have == ids(MANY[501:])
     assert len(fake.verbs("NEG-OPEN")) == 2
 
 
-async def test_a_refusal_is_told_with_its_word(fake: FakeRelay, pace: Pace) -> None:
+async def test_a_refusal_raises_with_its_prefix(fake: FakeRelay, timeouts: Timeouts) -> None:
     fake.events += EVENTS
     fake.most_records = 399
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         with pytest.raises(QueryClosed, match="too many records") as closed:
             await relay.reconcile(NOTES, items([]))
         assert await relay.count(NOTES) == 400  # an answer later than any NEG-CLOSE
@@ -145,24 +151,24 @@ async def say_what(visitor: Visitor, frame: list[Any]) -> None:
     await visitor.say("NOTICE", f"ERROR: bad msg: unknown cmd {frame[0]}")
 
 
-async def test_a_relay_without_negentropy_is_told_from_its_notice(
-    fake: FakeRelay, pace: Pace
+async def test_a_notice_reveals_a_relay_without_negentropy(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     fake.on["NEG-OPEN"] = say_what
     fake.information = {"supported_nips": [1, 11]}
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         with pytest.raises(Incomparable, match=r"offers no negentropy \(NIP-77\).*unknown cmd"):
             await relay.reconcile(NOTES, items(EVENTS))
 
 
-async def test_one_that_says_nothing_is_told_when_the_time_is_over(
-    fake: FakeRelay, pace: Pace
+async def test_a_silent_relay_without_negentropy_raises_at_the_deadline(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     async def ignore(visitor: Visitor, frame: list[Any]) -> None:
         pass
 
     fake.on["NEG-OPEN"] = ignore
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         with pytest.raises(Incomparable, match=r"offers no negentropy \(NIP-77\)"):
             await relay.reconcile(NOTES, items(EVENTS), deadline_s=0.05)
         fake.information = {"supported_nips": [77]}
@@ -170,8 +176,8 @@ async def test_one_that_says_nothing_is_told_when_the_time_is_over(
             await relay.reconcile(NOTES, items(EVENTS), deadline_s=0.05)
 
 
-async def test_a_notice_of_a_relay_that_has_it_is_only_a_notice(
-    fake: FakeRelay, pace: Pace
+async def test_a_notice_of_a_relay_with_negentropy_is_ignored(
+    fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     async def greet(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say("NOTICE", "welcome!")
@@ -180,7 +186,7 @@ async def test_a_notice_of_a_relay_that_has_it_is_only_a_notice(
     fake.on["NEG-OPEN"] = greet
     fake.information = {"supported_nips": [1, 77]}
     fake.events += EVENTS[:2]
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         assert (await relay.reconcile(NOTES, items([]))).need == ids(EVENTS[:2])
 
 
@@ -197,48 +203,48 @@ async def test_a_notice_of_a_relay_that_has_it_is_only_a_notice(
         ("62", "another version"),
     ],
 )
-async def test_an_answer_that_cannot_be_read_ends_the_comparison(
-    fake: FakeRelay, pace: Pace, answer: str, says: str
+async def test_an_unreadable_reply_ends_the_reconciliation(
+    fake: FakeRelay, timeouts: Timeouts, answer: str, says: str
 ) -> None:
     async def talk_nonsense(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say("NEG-MSG", frame[1], answer)
 
     fake.on["NEG-OPEN"] = talk_nonsense
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         with pytest.raises(Incomparable, match=says):
             await relay.reconcile(NOTES, items(EVENTS))
         await fake.until(lambda: bool(fake.verbs("NEG-CLOSE")))
 
 
-async def test_a_relay_that_never_agrees_is_left(
-    fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+async def test_the_number_of_rounds_is_bounded(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def differ(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say("NEG-MSG", frame[1], "61000001" + "ab" * 16)
 
     fake.on["NEG-OPEN"] = fake.on["NEG-MSG"] = differ
-    monkeypatch.setattr(reconciling, "_MAX_ROUNDS", 20)
-    async with Client(fake.url, pace=pace) as relay:
+    monkeypatch.setattr(negentropy, "_MAX_ROUNDS", 20)
+    async with Client(fake.url, timeouts=timeouts) as relay:
         with pytest.raises(Incomparable, match="does not agree after 20 messages"):
             await relay.reconcile(NOTES, items(EVENTS))
 
 
-async def test_a_relay_that_names_ids_without_end_is_left(
-    fake: FakeRelay, pace: Pace, monkeypatch: pytest.MonkeyPatch
+async def test_the_number_of_needed_ids_is_bounded(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.events += EVENTS[:50]
-    monkeypatch.setattr(reconciling, "_MAX_NEED", 49)
-    async with Client(fake.url, pace=pace) as relay:
-        with pytest.raises(Incomparable, match="narrow the filter"):
+    monkeypatch.setattr(negentropy, "_MAX_NEED", 49)
+    async with Client(fake.url, timeouts=timeouts) as relay:
+        with pytest.raises(Incomparable, match="use a narrower filter"):
             await relay.reconcile(NOTES, items([]))
 
 
-async def test_who_gives_up_tells_the_relay(fake: FakeRelay, pace: Pace) -> None:
+async def test_cancellation_sends_neg_close(fake: FakeRelay, timeouts: Timeouts) -> None:
     async def ignore(visitor: Visitor, frame: list[Any]) -> None:
         pass
 
     fake.on["NEG-OPEN"] = ignore
-    async with Client(fake.url, pace=pace) as relay:
+    async with Client(fake.url, timeouts=timeouts) as relay:
         asking = asyncio.create_task(relay.reconcile(NOTES, items(EVENTS)))
         await fake.until(lambda: bool(fake.verbs("NEG-OPEN")))
         asking.cancel()

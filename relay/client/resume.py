@@ -1,9 +1,9 @@
-"""Bookmark: how far a subscription has come, so that it can be taken up on another connection.
+"""ResumeState: what to query after a reconnect so that a subscription misses and repeats nothing.
 
-Pure. Between two connections nothing is missed: the next REQ asks from a little before the last
-event on, since clocks differ and a relay may deliver late what is dated early. And nothing comes
-twice: ids are remembered, in a bounded set. Only when more events than that come again are the
-oldest of them given twice: an agent rather reads a message twice than not at all.
+Pure. The next REQ starts a little before the last event, since clocks differ and relays may deliver
+events with an old `created_at` late. Event ids are remembered in a bounded set to skip duplicates.
+If more events than that repeat, the oldest are delivered again: a duplicate is preferred to a
+missed event.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 OVERLAP_S: Final = 900
-"""Rookery takes events so far ahead of their time; a group's may be late by less (DESIGN §10)."""
-_MOST_IDS: Final = 50_000
-"""What Rookery sends for one filter at most; about 11 MB when so many came."""
+"""Rookery accepts a `created_at` that far in the future; late group events are within it too."""
+_MAX_IDS: Final = 50_000
+"""Rookery's limit for one filter; about 11 MB when full."""
 
 
 class SeenIds:
-    """The ids of the newest events that were seen.
+    """The ids of the newest events seen.
 
-    Full, it forgets what is oldest by `created_at`, not by arrival: stored events come newest
-    first, and the newest are the ones that a relay sends again after a reconnect.
+    When full it evicts the oldest by `created_at`, not by arrival: stored events come newest first,
+    and the newest are the ones a relay sends again after a reconnect.
     """
 
     def __init__(self, most: int) -> None:
@@ -37,7 +37,7 @@ class SeenIds:
         self._oldest_first: list[tuple[int, bytes]] = []
 
     def add(self, event: Event) -> bool:
-        """Whether the event was not seen before."""
+        """Add it; False if it was seen before."""
         id_ = bytes.fromhex(event.id)
         if id_ in self._ids:
             return False
@@ -51,31 +51,31 @@ class SeenIds:
 
 @dataclass(slots=True)
 class _Stored:
-    """What one filter brought of the events that were stored when the subscription began."""
+    """What one filter returned of the events stored when the subscription started."""
 
     count: int = 0
     oldest: int | None = None
 
 
-class Bookmark:
-    """Where one subscription stands."""
+class ResumeState:
+    """Progress of one subscription."""
 
-    def __init__(self, filters: Sequence[Filter], begun: int, most_ids: int = _MOST_IDS) -> None:
-        """`begun`: our clock when the subscription was made, in seconds."""
+    def __init__(self, filters: Sequence[Filter], begun: int, max_ids: int = _MAX_IDS) -> None:
+        """`begun`: local time of the start of the subscription, in seconds."""
         self.is_live = False
-        """The stored events have all been taken."""
+        """EOSE of the first REQ was received."""
         self.is_caught_up = False
-        """So has what came while there was no connection."""
+        """EOSE of the latest REQ was received."""
         self._filters = tuple(filters)
         self._begun = begun
-        self._seen = SeenIds(most_ids)
+        self._seen = SeenIds(max_ids)
         self._newest: int | None = None
         self._since = begun
-        """Nothing older is missing."""
+        """No event older than this is missing."""
         self._stored = [_Stored() for _ in self._filters]
 
     def is_new(self, event: Event) -> bool:
-        """Note an event; False when it was noted before."""
+        """Record an event; False if it was recorded before."""
         if not self._seen.add(event):
             return False
         if self._newest is None or event.created_at > self._newest:
@@ -89,14 +89,14 @@ class Bookmark:
         return True
 
     def catch_up(self) -> None:
-        """EOSE: all that the last REQ asked for has been taken."""
+        """EOSE: all stored events of the last REQ were received."""
         self.is_live = self.is_caught_up = True
 
     def filters_from(self, lost_at: int) -> tuple[Filter, ...]:
-        """What to ask for next. `lost_at`: our clock when the connection was found to be lost."""
+        """Filters of the next REQ. `lost_at`: local time when the loss was noticed."""
         if self.is_caught_up:
-            # The lesser of the two: our clock may be ahead, and so may an author's. Once only: what
-            # comes while catching up is newest first, and says nothing of what lies before it.
+            # The lesser of the two: our clock or an author's may be ahead. Computed once per loss:
+            # events received while catching up are newest first, and say nothing about older ones.
             self._since = lost_at if self._newest is None else min(self._newest, lost_at)
             self.is_caught_up = False
         return tuple(
@@ -106,7 +106,7 @@ class Bookmark:
                 filter_,
                 since=max(
                     self._since - OVERLAP_S,
-                    _not_before(filter_, stored, self._begun),
+                    _limit_bound(filter_, stored, self._begun),
                     0 if filter_.since is None else filter_.since,
                 ),
                 limit=None,
@@ -115,8 +115,8 @@ class Bookmark:
         )
 
 
-def _not_before(filter_: Filter, stored: _Stored, begun: int) -> int:
-    """What is older was not asked for: it lies beyond the filter's `limit`."""
+def _limit_bound(filter_: Filter, stored: _Stored, begun: int) -> int:
+    """Older events lie beyond the filter's `limit` and were not asked for."""
     if filter_.limit is None:
         return 0
     if filter_.limit == 0:

@@ -1,0 +1,434 @@
+"""Client: a signing Nostr client for one relay, usable inside its `async with`.
+
+It authenticates (NIP-42), reconnects, and never waits without a deadline. A request outlives a
+connection: it is sent again after a reconnect, which is safe because publishing is idempotent
+(`duplicate:`) and reading has no side effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from relay.client.bulk_publish import BulkPublish, async_iter
+from relay.client.connection import Reply, Timeouts
+from relay.client.errors import (
+    ConnectionLost,
+    Incomparable,
+    NoKey,
+    NotARelay,
+    PublishRefused,
+    QueryClosed,
+    Unanswered,
+    Unreachable,
+)
+from relay.client.information import lists_nip
+from relay.client.negentropy import NEGENTROPY, Reconciliation
+from relay.client.paging import Paging
+from relay.client.reconnect import Reconnector
+from relay.client.responses import CountAnswer, StoredAnswer, filters_of
+from relay.client.subscription import Subscription
+from relay.client.verifier import SignatureVerifier
+from relay.errors import Prefix
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterable,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+    from types import TracebackType
+    from typing import Self
+
+    from relay.client.connection import Connection
+    from relay.client.negentropy import Difference
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
+    from relay.nostr.keys import SecretKey
+    from relay.nostr.nip77 import Items
+
+    Result = TypeVar("Result")
+    FilterLike = Filter | Mapping[str, object]
+    """A filter, or what NIP-01 writes for one: `{"kinds": [9], "#h": ["tea"]}`."""
+
+_DEFAULT_TIMEOUTS: Final = Timeouts()
+
+
+def unix_now() -> int:
+    """The system clock, seconds since 1970."""
+    return int(time.time())  # noqa: TID251  the client reads the clock here; tests pass another
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReport:
+    """The result of `publish_many`."""
+
+    stored: int
+    duplicates: int
+    """Already stored: published before, or by somebody else."""
+    refused: tuple[PublishRefused, ...]
+    """In the order of the replies; each names its event."""
+
+
+class Client:
+    """`async with Client("ws://127.0.0.1:7777", key) as relay: …`
+
+    Safe to use from many tasks of one loop. Every method raises Unanswered when its deadline passes
+    (`deadline_s`, default `timeouts.deadline_s`), and ClientClosed outside the `async with`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *keys: SecretKey,
+        timeouts: Timeouts = _DEFAULT_TIMEOUTS,
+        now: Callable[[], int] = unix_now,
+        start_offline: bool = False,
+    ) -> None:
+        """The first key signs; all of them authenticate. `now`: seconds since 1970. Raises
+        UserError.
+
+        `start_offline`: enter the `async with` without a connection and connect in the background.
+        """
+        self._keys = keys
+        self._start_offline = start_offline
+        self._reconnector = Reconnector(url, keys, timeouts, now)
+        self._verifier = SignatureVerifier()
+
+    @property
+    def url(self) -> str:
+        return self._reconnector.url
+
+    @property
+    def pubkey(self) -> str:
+        """Public key of the first key, 64 hex. Raises NoKey."""
+        return self._signer(None).pubkey
+
+    @property
+    def is_connected(self) -> bool:
+        return self._reconnector.connection is not None
+
+    async def wait_connected(self, *, deadline_s: float | None = None) -> None:
+        """Wait until there is a connection. Raises Unanswered."""
+        async with self._reconnector.deadline(deadline_s, "a connection"):
+            await self._reconnector.wait_connected()
+
+    def now(self) -> int:
+        """Seconds since 1970, by the clock given to the constructor."""
+        return self._reconnector.now()
+
+    @property
+    def logged_in(self) -> frozenset[str]:
+        """The public keys authenticated on this connection."""
+        connection = self._reconnector.connection
+        return connection.logged_in if connection is not None else frozenset()
+
+    @property
+    def login_refusal(self) -> str:
+        """The reason of the last refused AUTH on this connection; empty if none was refused."""
+        connection = self._reconnector.connection
+        return connection.login_refusal if connection is not None else ""
+
+    @property
+    def notices(self) -> Collection[str]:
+        """The last NOTICE texts of the relay, at most 32."""
+        return self._reconnector.notices
+
+    async def __aenter__(self) -> Self:
+        """Connect and authenticate. Raises Unreachable."""
+        if self._start_offline:
+            self._reconnector.open_in_background()
+        else:
+            await self._reconnector.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._reconnector.close()
+        await self._verifier.close()
+
+    def sign(
+        self,
+        kind: int,
+        content: str = "",
+        tags: Iterable[Iterable[str]] = (),
+        *,
+        created_at: int | None = None,
+        key: SecretKey | None = None,
+    ) -> Event:
+        """A signed event; `key` defaults to the first key, `created_at` to now. Raises NoKey."""
+        at = self._reconnector.now() if created_at is None else created_at
+        return self._signer(key).sign(kind, [list(tag) for tag in tags], content, at)
+
+    async def send(self, kind: int, content: str = "", tags: Iterable[Iterable[str]] = ()) -> Event:
+        """Sign and publish; returns the accepted event. Raises NoKey, PublishRefused."""
+        event = self.sign(kind, content, tags)
+        await self.publish(event)
+        return event
+
+    async def publish(self, event: Event, *, deadline_s: float | None = None) -> Reply:
+        """Publish and wait for OK true; `duplicate:` counts as success. Raises PublishRefused.
+
+        After a lost connection it is sent again on the next one, until the deadline.
+        """
+        return await self._publish_until_accepted(event, deadline_s)
+
+    async def publish_many(
+        self,
+        events: Iterable[Event] | AsyncIterable[Event],
+        *,
+        window: int = 256,
+        deadline_s: float | None = None,
+        patience_s: float = 120.0,
+    ) -> PublishReport:
+        """Publish in order, at most `window` events without an OK; a refusal does not stop the
+        rest.
+
+        `deadline_s` applies to each event. An event refused with `rate-limited:` is retried, and
+        counted as refused once no event was accepted for `patience_s`. Raises Unanswered; it is
+        safe to call again with the same events.
+        """
+        timeout_s = self._reconnector.timeouts.deadline_s if deadline_s is None else deadline_s
+        publishing = BulkPublish(
+            lambda: self._reconnector.connection,
+            lambda event: self._publish_until_accepted(event, timeout_s),
+            window,
+            timeout_s,
+            patience_s,
+        )
+        done = await publishing.publish(async_iter(events))
+        return PublishReport(done.stored, done.duplicates, tuple(done.refused))
+
+    async def query(self, *filters: FilterLike, deadline_s: float | None = None) -> list[Event]:
+        """The stored events that match any of the filters, in the relay's order, without
+        duplicates.
+
+        A relay may truncate a long answer at its limits: see `query_all`. Raises QueryClosed,
+        AnswerTooLong.
+        """
+        wanted = filters_of(filters)
+        async with self._reconnector.deadline(deadline_s, "EOSE"):
+            answer = await self._request(
+                lambda connection: _stored(connection, wanted, self._verifier)
+            )
+            return await answer.events()
+
+    async def query_all(
+        self, *filters: FilterLike, page: int = 5_000, deadline_s: float | None = None
+    ) -> AsyncIterator[Event]:
+        """Every matching stored event, newest first, paginated with `until`.
+
+        Filters are queried one after the other; an event that matches several is yielded once, with
+        the first. `deadline_s` applies to each page. Works with relays that return fewer than
+        `page` events at a time; only if one second holds more events than the relay returns at a
+        time are some missed. A `search` filter is one page.
+        """
+        async with aclosing(self.query_pages(*filters, page=page, deadline_s=deadline_s)) as pages:
+            async for events in pages:
+                for event in events:
+                    yield event
+
+    async def query_pages(
+        self,
+        *filters: FilterLike,
+        page: int = 5_000,
+        served: int = 0,
+        deadline_s: float | None = None,
+    ) -> AsyncGenerator[list[Event], None]:
+        """`query_all` in pages. `served`: number of events the relay is known to return if it has
+        them; a shorter answer is then the last page, and no further REQ is sent."""
+        wanted = filters_of(filters)
+        seen: set[str] = set()
+        for position, filter_ in enumerate(wanted):
+            earlier = [other for other in wanted[:position] if _is_whole(other)]
+            async with aclosing(self._pages(filter_, page, served, deadline_s)) as pages:
+                async for events in pages:
+                    fresh = (
+                        events
+                        if position == 0
+                        else [
+                            event
+                            for event in events
+                            if event.id not in seen
+                            and not any(other.matches(event) for other in earlier)
+                        ]
+                    )
+                    if len(wanted) > 1 and not _is_whole(filter_):
+                        # Bounded by the filter's limit, or by one answer to a search.
+                        seen.update(event.id for event in fresh)
+                    yield fresh
+
+    async def count(self, *filters: FilterLike, deadline_s: float | None = None) -> int:
+        """Number of matching events (NIP-45). Raises QueryClosed."""
+        wanted = filters_of(filters)
+        async with self._reconnector.deadline(deadline_s, "the COUNT"):
+            return (await self._request(lambda connection: _counted(connection, wanted))).number
+
+    async def reconcile(
+        self,
+        filter_: FilterLike,
+        items: Items,
+        *,
+        deadline_s: float | None = None,
+        answered: Callable[[], None] = lambda: None,
+    ) -> Difference:
+        """The difference between `items` and the relay's matches (NIP-77); no events are
+        transferred.
+
+        The deadline applies to each message of the relay; `answered` is called after each. Raises
+        QueryClosed (prefix `blocked` if the relay's set is too large), Incomparable.
+        """
+        (wanted,) = filters_of((filter_,))
+        messages = 0
+
+        async def on_notice(text: str) -> None:
+            if not await self._supports_negentropy():
+                raise Incomparable(f"the relay offers no negentropy (NIP-77); it answered: {text}")
+
+        try:
+            async with self._reconnector.deadline(deadline_s, "NEG-MSG") as restart_deadline:
+
+                def on_message() -> None:
+                    nonlocal messages
+                    messages += 1
+                    restart_deadline()
+                    answered()
+
+                reconciliation = Reconciliation(
+                    wanted, items, on_notice=on_notice, on_message=on_message
+                )
+                return await self._request(reconciliation.run)
+        except Unanswered as error:
+            if not messages and not await self._supports_negentropy():
+                raise Incomparable(f"the relay offers no negentropy (NIP-77): {error}") from None
+            raise
+
+    def subscribe(self, *filters: FilterLike, queue: int = 10_000) -> Subscription:
+        """Stored events, then live ones, across reconnects: see Subscription.
+
+        `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
+        """
+        return Subscription(self._reconnector, filters_of(filters), queue)
+
+    async def information(self, *, deadline_s: float | None = None) -> dict[str, object]:
+        """The relay information document (NIP-11). Raises Unreachable, NotARelay."""
+        async with self._reconnector.deadline(deadline_s, "the relay information document"):
+            return await self._reconnector.information()
+
+    def _signer(self, key: SecretKey | None) -> SecretKey:
+        if key is not None:
+            return key
+        if not self._keys:
+            raise NoKey
+        return self._keys[0]
+
+    async def _publish_until_accepted(self, event: Event, deadline_s: float | None) -> Reply:
+        async with self._reconnector.deadline(deadline_s, f"the OK for event {event.id[:12]}…"):
+            frame, login_tried = b'["EVENT",' + event.raw + b"]", False
+            while True:
+                connection = await self._reconnector.wait_connected()
+                rounds = connection.login_rounds
+                try:
+                    reply = await connection.publish(event.id, frame)
+                    if reply.accepted:
+                        return reply
+                    if reply.prefix != Prefix.AUTH_REQUIRED:
+                        raise PublishRefused(reply.prefix, reply.text, event)
+                    if login_tried or not await connection.login_after(rounds):
+                        raise PublishRefused(
+                            reply.prefix, reply.text, event, connection.login_refusal
+                        )
+                    login_tried = True
+                except ConnectionLost:
+                    login_tried = False
+
+    async def _request(self, ask: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """The result of `ask`, retried after a lost connection, and once after NIP-42
+        authentication."""
+        login_tried = False
+        while True:
+            connection = await self._reconnector.wait_connected()
+            rounds = connection.login_rounds
+            try:
+                try:
+                    return await ask(connection)
+                except QueryClosed as closed:
+                    if closed.prefix != Prefix.AUTH_REQUIRED:
+                        raise
+                    if login_tried or not await connection.login_after(rounds):
+                        refusal = connection.login_refusal
+                        raise QueryClosed(closed.prefix, closed.text, refusal) from None
+                    login_tried = True
+            except ConnectionLost:
+                login_tried = False
+
+    async def information_or_empty(self) -> Mapping[str, object]:
+        """The relay information document; empty if there is none or the relay is unreachable."""
+        try:
+            return await self.information()
+        except (Unreachable, Unanswered, NotARelay):
+            return {}
+
+    async def _supports_negentropy(self) -> bool:
+        return lists_nip(await self.information_or_empty(), NEGENTROPY)
+
+    async def _pages(
+        self, filter_: Filter, page: int, served: int, deadline_s: float | None
+    ) -> AsyncGenerator[list[Event], None]:
+        paging = Paging(filter_, page, served)
+        pending = self._prefetch(paging, deadline_s)
+        try:
+            while pending is not None:
+                fresh = paging.take(await pending)
+                # Prefetch the next page while the caller works on this one.
+                pending = self._prefetch(paging, deadline_s)
+                await asyncio.sleep(0)
+                yield fresh
+        finally:
+            if pending is not None:
+                pending.cancel()
+                await asyncio.wait([pending])
+                if not pending.cancelled():
+                    pending.exception()  # nobody awaits it any more
+
+    def _prefetch(
+        self, paging: Paging, deadline_s: float | None
+    ) -> asyncio.Task[list[Event]] | None:
+        wanted = paging.wanted
+        if wanted is None:
+            return None
+        return asyncio.create_task(self.query(wanted, deadline_s=deadline_s))
+
+
+async def _stored(
+    connection: Connection, wanted: Sequence[Filter], verifier: SignatureVerifier
+) -> StoredAnswer:
+    answer = StoredAnswer(wanted, verifier)
+    async with connection.request("REQ", wanted, answer, answer.take_raw):
+        await answer.wait()
+    return answer
+
+
+async def _counted(connection: Connection, wanted: Sequence[Filter]) -> CountAnswer:
+    answer = CountAnswer()
+    async with connection.request("COUNT", wanted, answer):
+        await answer.wait()
+    return answer
+
+
+def _is_whole(filter_: Filter) -> bool:
+    """Whether `query_all` yields everything that the filter matches."""
+    return filter_.limit is None and filter_.search is None

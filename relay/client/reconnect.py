@@ -1,0 +1,243 @@
+"""Reconnector: keeps one connection to a relay open for the lifetime of its Client.
+
+A lost connection is replaced after an exponential backoff with jitter, so that the clients of a
+restarted relay do not reconnect at the same moment. It never gives up; requests that wait for a
+connection have deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+import orjson
+
+from relay.client.connection import Connection
+from relay.client.errors import ClientClosed, NotARelay, Unanswered, Unreachable
+from relay.errors import UserError
+from relay.nostr.nip42 import relay_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from relay.client.connection import Timeouts
+    from relay.nostr.keys import SecretKey
+
+MAX_FRAME: Final = 16 * 2**20
+"""Largest message accepted from a relay, in bytes."""
+_MAX_INFORMATION: Final = 2**20
+_CLOSE_S: Final = 2.0
+_STABLE_S: Final = 10.0
+"""A connection that lasted this long resets the backoff."""
+_JITTER: Final = random.SystemRandom()
+
+
+class Reconnector:
+    """The connection to one relay. Opened and closed by its Client."""
+
+    def __init__(
+        self, url: str, keys: Sequence[SecretKey], timeouts: Timeouts, now: Callable[[], int]
+    ) -> None:
+        """`now`: seconds since 1970. Raises UserError if `url` is no ws:// or wss:// URL."""
+        url = url.strip()
+        if relay_address(url) is None or not url.lower().startswith(("ws://", "wss://")):
+            raise UserError(f"not a relay URL: {url!r} (ws://… or wss://…)")
+        self.url = url
+        self.timeouts = timeouts
+        self.now = now
+        self.connection: Connection | None = None
+        """The current connection; None while disconnected."""
+        self.notices: deque[str] = deque(maxlen=32)
+        self._keys = keys
+        self._session: aiohttp.ClientSession | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._connected: asyncio.Future[Connection] | None = None
+        self._last_error = ""
+
+    async def open(self) -> None:
+        """Connect and authenticate. Raises Unreachable."""
+        self._prepare()
+        try:
+            self._start(await self._first_socket())
+            try:
+                async with self.deadline(None, "a stable connection"):
+                    await self.wait_connected()
+            except Unanswered as error:
+                raise Unreachable(self.url, str(error)) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    def open_in_background(self) -> None:
+        """Start to connect in the background."""
+        self._prepare()
+        self._start(None)
+
+    async def close(self) -> None:
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait([self._task])
+        finally:
+            if self._session is not None:
+                await self._session.close()
+
+    async def wait_connected(self) -> Connection:
+        """The current connection; waits for one. Raises ClientClosed."""
+        if self._connected is None:
+            raise ClientClosed("use the client inside its `async with`")
+        while (connection := await asyncio.shield(self._connected)).is_lost:
+            # Ended but not yet replaced: returning it would make the caller spin.
+            self._set_disconnected()
+        return connection
+
+    def backoff_s(self, attempt: int) -> float:
+        """Backoff in seconds before the next attempt: exponential, bounded, with jitter."""
+        longest = min(
+            self.timeouts.longest_wait_s, self.timeouts.first_wait_s * 2.0 ** min(attempt, 32)
+        )
+        return _JITTER.uniform(longest / 2, longest)
+
+    @asynccontextmanager
+    async def deadline(self, seconds: float | None, what: str) -> AsyncIterator[Callable[[], None]]:
+        """Raises Unanswered when the block takes longer; None: the default of `timeouts`.
+
+        Yields a function that restarts the deadline.
+        """
+        seconds = self.timeouts.deadline_s if seconds is None else seconds
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds) as timeout:
+                yield lambda: timeout.reschedule(loop.time() + seconds)
+        except TimeoutError:
+            why = (
+                f"; no connection: {self._last_error}"
+                if self.connection is None and self._last_error
+                else ""
+            )
+            raise Unanswered(f"no answer within {seconds:g} s: waited for {what}{why}") from None
+
+    async def information(self) -> dict[str, object]:
+        """The relay information document (NIP-11). Raises Unreachable, NotARelay."""
+        if self._session is None:
+            raise ClientClosed("use the client inside its `async with`")
+        body = bytearray()
+        try:
+            async with self._session.get(
+                "http" + self.url[2:], headers={"Accept": "application/nostr+json"}
+            ) as response:
+                async for chunk in response.content.iter_chunked(2**16):
+                    body += chunk
+                    if len(body) > _MAX_INFORMATION:
+                        break
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self.url, _error_text(error)) from error
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            document = None
+        if not isinstance(document, dict):
+            raise NotARelay(f"{self.url} returns no relay information document (NIP-11)")
+        return document
+
+    def _prepare(self) -> None:
+        if self._session is not None:
+            raise ClientClosed("a client can be used once; create another")
+        self._connected = asyncio.get_running_loop().create_future()
+        self._session = aiohttp.ClientSession()
+
+    def _start(self, socket: aiohttp.ClientWebSocketResponse | None) -> None:
+        self._task = asyncio.create_task(self._run(socket))
+        self._task.add_done_callback(self._on_task_end)
+
+    async def _first_socket(self) -> aiohttp.ClientWebSocketResponse:
+        loop = asyncio.get_running_loop()
+        give_up_at, attempt = loop.time() + self.timeouts.patience_s, 0
+        while True:
+            try:
+                return await self._socket()
+            except Unreachable:
+                wait = self.backoff_s(attempt)
+                if loop.time() + wait > give_up_at:
+                    raise
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    async def _run(self, socket: aiohttp.ClientWebSocketResponse | None) -> None:
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        while True:
+            while socket is None:
+                try:
+                    socket = await self._socket()
+                except Unreachable as unreachable:
+                    self._last_error = unreachable.why
+                    await asyncio.sleep(self.backoff_s(attempt))
+                    attempt += 1
+            started = loop.time()
+            connection = Connection(
+                socket, self.url, self._keys, self.timeouts, self.now, self.notices
+            )
+            try:
+                await connection.run(self._set_connected)
+            finally:
+                self._set_disconnected()
+            self._last_error = f"the connection ended ({socket.close_code})"
+            attempt = 0 if loop.time() - started >= _STABLE_S else attempt
+            await asyncio.sleep(self.backoff_s(attempt))
+            attempt, socket = attempt + 1, None
+
+    async def _socket(self) -> aiohttp.ClientWebSocketResponse:
+        assert self._session is not None
+        try:
+            async with asyncio.timeout(self.timeouts.connect_s):
+                return await self._session.ws_connect(
+                    self.url,
+                    max_msg_size=MAX_FRAME,
+                    compress=0,
+                    heartbeat=self.timeouts.heartbeat_s,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
+                )
+        except TimeoutError:
+            raise Unreachable(self.url, f"no answer within {self.timeouts.connect_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self.url, _error_text(error)) from error
+
+    def _set_connected(self, connection: Connection) -> None:
+        self.connection = connection
+        if self._connected is not None and not self._connected.done():
+            self._connected.set_result(connection)
+
+    def _set_disconnected(self) -> None:
+        self.connection = None
+        if self._connected is not None and self._connected.done():
+            self._connected = asyncio.get_running_loop().create_future()
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        failure = ClientClosed(f"the client failed: {error!r}" if error else "the client is closed")
+        failure.__cause__ = error
+        if self._connected is None or self._connected.done():
+            self._connected = task.get_loop().create_future()
+        self._connected.set_exception(failure)
+        self._connected.exception()  # marked as retrieved: there may be no waiter
+
+
+def _error_text(error: Exception) -> str:
+    """The reason in a few words, without addresses or Python class names."""
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        return f"HTTP {error.status} instead of a WebSocket handshake"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "no such host"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "certificate not trusted (set SSL_CERT_FILE for a private CA)"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return "TLS handshake failed (a relay without TLS needs a ws:// URL)"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
