@@ -391,14 +391,30 @@ async def test_who_waits_for_an_admin_is_refused_and_yet_stored_once(
     assert house.live.said[-3:] == asks
 
 
+@pytest.mark.proves("N29-60")
+async def test_group_state_by_another_key_is_refused(house: House) -> None:
+    """Whatever its `d`, whoever signed it, and whether or not they lead the group."""
+    answer = (False, "restricted: kinds 39000 to 39005 are signed by the relay alone")
+    before = house.state.groups
+    for kind in range(39000, 39006):
+        events = [
+            who.sign(kind, [["d", group], ["name", "Mine"]], "", NOW)
+            for who in (owner, alice, robot)
+            for group in ("tea", "nowhere")
+        ]
+        assert await house.takes(*events) == [answer] * len(events)
+    assert house.state.groups == before
+
+
+@pytest.mark.proves("N29-60")
 async def test_what_the_relay_signed_and_gets_back_is_a_duplicate(house: House) -> None:
-    """N29-60: an event by `self` from outside is refused unless it is stored as it is."""
+    """An event by `self` from outside is refused unless it is stored as it is."""
     (stored,) = (row for row in await house.rows() if row.kind == 39000 and row.d == "tea")
     forged = RELAY.sign(39000, [["d", "tea"], ["name", "Mine"]], "", NOW + 1)
-    mine = owner.sign(39000, [["d", "tea"]], "", NOW)
-    answers = await house.takes(stored, forged, mine)
-    assert answers[0] == DUPLICATE
-    assert [answer[0] for answer in answers[1:]] == [False, False]
+    assert await house.takes(stored, forged) == [
+        DUPLICATE,
+        (False, "restricted: only people known here may write; join a group first"),
+    ]
     assert house.state.groups.by_id["tea"].metadata == ()
 
 
