@@ -1,4 +1,4 @@
-"""What the policy files set beside rules: frozen, each with the names of DESIGN §10."""
+"""Settings of policy files beside rules, as frozen values; defaults are in `policies/defaults`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The tables of policy files beside rules: which keys there are, and what they come to.
 
-SETTINGS is the whole list (DESIGN §10, rows "P"); the defaults stand in `policies/defaults`.
+SETTINGS lists all of them; the defaults are in `policies/defaults`.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     },
     "memory.envelopes": {"keys": _keys},
 }
-"""Every setting of DESIGN §10 "P" beside rules: table → key → how it is read."""
+"""Every setting beside rules: table → key → its reader."""
 
 
 def read_settings(top: Table, name: str, into: dict[tuple[str, str], object]) -> None:
