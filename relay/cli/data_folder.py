@@ -122,7 +122,7 @@ class LocalFolder:
         rule = dry_run.result.rule if isinstance(dry_run.result, Reject) else None
         return DryRunReply(*ok_reply(dry_run.result), rule, dry_run.facts)
 
-    async def standings(self) -> Sequence[tuple[str, str]]:
+    async def managed_keys(self) -> Sequence[tuple[str, str]]:
         management = self._services.state.management
         return [
             *((ALLOWED, key) for key in management.of(Register.ALLOWED_KEYS)),

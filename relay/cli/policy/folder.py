@@ -69,9 +69,9 @@ async def groups_of(folder: Folder, relay_key: str) -> Groups:
 
 async def people_here(folder: DataFolder, people: People) -> People:
     """The keys of the policy files, with those that NIP-86 calls allowed and banned."""
-    standings = await folder.standings()
-    allowed = frozenset(key for standing, key in standings if standing == ALLOWED)
-    banned = frozenset(key for standing, key in standings if standing == BANNED)
+    managed = await folder.managed_keys()
+    allowed = frozenset(key for state, key in managed if state == ALLOWED)
+    banned = frozenset(key for state, key in managed if state == BANNED)
     operators = people.owners | {people.relay}
     return replace(
         people, allowed=people.allowed | allowed, banned=people.banned | banned - operators

@@ -1,31 +1,31 @@
-"""DIR/control.sock: a folder's events, given to other commands by the relay that runs on it.
+"""DIR/control.sock: how commands use a data folder while a relay runs on it.
 
-Protocol, one line of JSON at a time, any number of requests on a connection, one after the other:
+Protocol: lines of JSON; a connection may send any number of requests, one after the other:
 
-    → {"do":"submit","origin":"IMPORT","sizes":[412,388]}   then so many rows of so many bytes
+    → {"do":"submit","origin":"IMPORT","sizes":[412,388]}   then rows of these sizes
     ← {"is":"results","results":[[true,""],[false,"blocked: deleted"]]}
     → {"do":"events","filter":{"kinds":[9]}}
     ← {"is":"page","sizes":[412,388]}                       then the rows; any number of pages
-    ← {"is":"page","sizes":[]}                              the end
-    → {"do":"public_events","filter":{}}                    the same, only what anybody may read
-    → {"do":"foresee","logins":["<key>"],"size":412}        then the event; nothing comes of it
-    ← {"is":"foreseen","ok":false,"message":"…","rule":"…","facts":{…}}
-    → {"do":"standings"}                                    keys that NIP-86 calls allowed, banned
+    ← {"is":"page","sizes":[]}                              the last page
+    → {"do":"public_events","filter":{}}                    only what anonymous viewers may read
+    → {"do":"dry_run","logins":["<key>"],"size":412}        then the event; it is not stored
+    ← {"is":"dry_run","ok":false,"message":"…","rule":"…","facts":{…}}
+    → {"do":"managed_keys"}                                 keys allowed or banned by NIP-86
     ← {"is":"page","sizes":[80]}                            rows of ["banned","<key>"], as above
-    → {"do":"sizes","by":"kind","limit":20}                 what is stored, by kind, author, group
+    → {"do":"sizes","by":"kind","limit":20}                 stored bytes by kind, author or group
     ← {"is":"page","sizes":[60]}                            rows of [1,[events,bytes]], as above
-    → {"do":"sweep","purpose":"TRIAL"}                      what retention takes; SWEEP takes it
-    ← {"is":"page","sizes":[310]}                           rows of JSON, as it goes
-    → {"do":"refusals","after":17}                          the last events that were refused
+    → {"do":"sweep","purpose":"TRIAL"}                      what retention deletes; SWEEP does it
+    ← {"is":"page","sizes":[310]}                           rows of JSON, while it runs
+    → {"do":"refusals","after":17}                          the last refused events
     ← {"is":"page","sizes":[310]}                           rows of JSON, as above
     → {"do":"head"}
     ← {"is":"head","head":80}
     ← {"is":"failed","prefix":"invalid","text":"…"}         instead of any of these
 
-A row is the event's bytes and a line end. What is public is asked for by a word of its own: a relay
-that does not know it refuses, where one that did not know a field would give everything. Only the
-user that the relay runs as may connect. Bounded are connections and what a request may hold; a page
-is read from the store when the one before is taken.
+A row is the event's bytes and a newline. `public_events` is a request of its own, not a field of
+`events`: a relay that does not know it refuses, where an unknown field would be ignored. Only the
+user that the relay runs as may connect. Connections and request sizes are bounded; a page is read
+from the store when the one before was sent.
 """
 
 from relay.server.control.folder import ALLOWED, BANNED, DataFolder, DryRunReply, Folder, Rows

@@ -1,4 +1,4 @@
-"""What can be asked of a data folder, wherever it is: opened here, or held by a running relay."""
+"""The operations on a data folder, opened in this process or held by a running relay."""
 
 from __future__ import annotations
 
@@ -22,62 +22,60 @@ if TYPE_CHECKING:
 
 
 class Rows(Enum):
-    """Which rows of a folder are given."""
+    """Which rows an export reads."""
 
     ALL = auto()
     PUBLIC = auto()
-    """What anybody may read who is not logged in: of these alone others may hear."""
+    """Only what an anonymous viewer may read: the rows that may be sent to other relays."""
 
 
 class Folder(Protocol):
-    """The events of a data folder, wherever they are."""
-
     async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
-        """The third and fourth element of OK for each event, in order, after the commit."""
+        """Third and fourth element of OK for each event, in order; returns after the commit."""
 
     def events(self, filter_: Filter, rows: Rows = Rows.ALL) -> AsyncIterator[Sequence[bytes]]:
-        """Pages of stored bytes in order of seq: all that match; `limit` plays no part."""
+        """Pages of stored bytes in order of seq: all matches, `limit` is ignored."""
 
     async def head(self) -> int:
         """seq of the newest row ever committed."""
 
 
-class Verdicts(Protocol):
-    """What the relay of a data folder would decide, and what it has decided."""
+class Judgements(Protocol):
+    """What the relay would decide, and what it has decided."""
 
     async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
-        """What would become of an event that came from a connection with these logins."""
+        """The verdict on an event from a connection with these keys logged in; stores nothing."""
 
-    async def standings(self) -> Sequence[tuple[str, str]]:
-        """(ALLOWED or BANNED, key) of whom NIP-86 calls have allowed and banned."""
+    async def managed_keys(self) -> Sequence[tuple[str, str]]:
+        """(ALLOWED or BANNED, key) of keys that NIP-86 calls have allowed or banned."""
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
-        """The last refusals behind this number, oldest first."""
+        """The last refusals with a higher number, oldest first."""
 
 
 class Contents(Protocol):
-    """How much a data folder holds, and what it forgets."""
+    """How much a data folder holds, and what retention deletes."""
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         """By kind, author or group: most bytes first, at most `limit` lines."""
 
     def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
-        """Apply retention now; lines to add up, as it goes."""
+        """Apply retention now; yields partial sums while it runs."""
 
 
-class DataFolder(Folder, Verdicts, Contents, Protocol):
-    """All that can be asked of a data folder."""
+class DataFolder(Folder, Judgements, Contents, Protocol):
+    """All operations on a data folder."""
 
 
 ALLOWED: Final = "allowed"
 BANNED: Final = "banned"
 
 
-class DryRunReply(msgspec.Struct, frozen=True, tag_field="is", tag="foreseen"):
-    """The OK that an event would get, the rule that gives it, and what rules look at."""
+class DryRunReply(msgspec.Struct, frozen=True, tag_field="is", tag="dry_run"):
+    """The OK that an event would get, the rule that decides, and the facts it decides on."""
 
     ok: bool
     message: str
     rule: str | None
     facts: Facts | None
-    """None: the form is wrong before any rule is asked."""
+    """None: refused before the rules were asked."""

@@ -1,4 +1,4 @@
-"""Requests, answers and rows of the control socket: how they are written and read."""
+"""Requests, replies and rows of the control socket, and their encoding."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_ROWS: Final = 512
-"""Of one request to submit."""
+"""Per submit request."""
 MAX_BYTES: Final = 64 * 2**20
-"""Of one request to submit."""
+"""Per submit request."""
 PAGE_BYTES: Final = 4 * 2**20
-"""Rows are gathered up to here; a larger one goes alone."""
+"""Of a page; a larger row is sent alone."""
 MAX_LINE: Final = 2**20
-"""Bytes of a request or answer without its rows."""
-STALLED_S: Final = 600.0
-"""A reader that takes nothing for so long is cut off."""
-ANSWER_S: Final = 120.0
-"""What a command waits for the relay."""
-GOODBYE_S: Final = 3.0
-"""What a relay that stops gives to batches that are being committed."""
+"""Bytes of a request or reply without its rows."""
+WRITE_TIMEOUT_S: Final = 600.0
+"""A reader that reads nothing for so long is disconnected."""
+REPLY_TIMEOUT_S: Final = 120.0
+"""How long a command waits for the relay."""
+STOP_TIMEOUT_S: Final = 3.0
+"""How long a stopping relay waits for batches that are being committed."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag_field="do", tag="submit"):
@@ -46,12 +46,12 @@ class PublicEvents(msgspec.Struct, frozen=True, tag_field="do", tag="public_even
     filter: Filter
 
 
-class Foresee(msgspec.Struct, frozen=True, tag_field="do", tag="foresee"):
+class DryRun(msgspec.Struct, frozen=True, tag_field="do", tag="dry_run"):
     logins: list[str]
     size: int
 
 
-class Standings(msgspec.Struct, frozen=True, tag_field="do", tag="standings"):
+class ManagedKeys(msgspec.Struct, frozen=True, tag_field="do", tag="managed_keys"):
     pass
 
 
@@ -71,7 +71,7 @@ class Page(msgspec.Struct, frozen=True, tag_field="is", tag="page"):
     sizes: list[int]
 
 
-class HeadIs(msgspec.Struct, frozen=True, tag_field="is", tag="head"):
+class HeadReply(msgspec.Struct, frozen=True, tag_field="is", tag="head"):
     head: int
 
 
@@ -89,16 +89,16 @@ class Sweep(msgspec.Struct, frozen=True, tag_field="do", tag="sweep"):
     purpose: str
 
 
-Request = Submit | Events | PublicEvents | Foresee | Standings | Refusals | Head | Sizes | Sweep
-Answer = Results | Page | DryRunReply | HeadIs | Failed
+Request = Submit | Events | PublicEvents | DryRun | ManagedKeys | Refusals | Head | Sizes | Sweep
+Reply = Results | Page | DryRunReply | HeadReply | Failed
 
 requests: Final = msgspec.json.Decoder(Request)
-answers: Final = msgspec.json.Decoder(Answer)
+replies: Final = msgspec.json.Decoder(Reply)
 encode: Final = msgspec.json.Encoder().encode
-standings_in: Final = msgspec.json.Decoder(tuple[str, str]).decode
-refusal_in: Final = msgspec.json.Decoder(Refusal).decode
-sized_in: Final = msgspec.json.Decoder(Sized).decode
-swept_in: Final = msgspec.json.Decoder(SweepLine).decode
+decode_managed_key: Final = msgspec.json.Decoder(tuple[str, str]).decode
+decode_refusal: Final = msgspec.json.Decoder(Refusal).decode
+decode_sized: Final = msgspec.json.Decoder(Sized).decode
+decode_sweep_line: Final = msgspec.json.Decoder(SweepLine).decode
 
 
 def sizes_of(rows: Sequence[bytes]) -> list[int]:
@@ -118,11 +118,11 @@ async def read_rows(reader: asyncio.StreamReader, sizes: Sequence[int]) -> list[
     return rows
 
 
-def in_parts(rows: Sequence[bytes], most: int) -> Iterator[Sequence[bytes]]:
-    """The rows in order, in parts of at most so many bytes, or of one row."""
+def in_parts(rows: Sequence[bytes], max_bytes: int) -> Iterator[Sequence[bytes]]:
+    """The rows in order, in parts of at most `max_bytes` or of one row."""
     start = size = 0
     for at, row in enumerate(rows):
-        if at > start and size + len(row) > most:
+        if at > start and size + len(row) > max_bytes:
             yield rows[start:at]
             start, size = at, 0
         size += len(row)
@@ -130,17 +130,17 @@ def in_parts(rows: Sequence[bytes], most: int) -> Iterator[Sequence[bytes]]:
         yield rows[start:]
 
 
-async def say(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Sent, or at least so far that the next may be read from the store."""
+async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Returns when the buffer is below the high-water mark: the next page may be read."""
     writer.write(data)
-    async with asyncio.timeout(STALLED_S):
+    async with asyncio.timeout(WRITE_TIMEOUT_S):
         await writer.drain()
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     try:
-        async with asyncio.timeout(GOODBYE_S):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
             await writer.wait_closed()
     except (ConnectionError, TimeoutError):
         writer.transport.abort()

@@ -1,4 +1,4 @@
-"""The command's side of the control socket."""
+"""Client side of the control socket."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import msgspec
 from relay.errors import Prefix, Refused, StoreFault, UserError
 from relay.server.control.folder import DryRunReply, Rows
 from relay.server.control.protocol import (
-    ANSWER_S,
     MAX_BYTES,
     MAX_LINE,
     MAX_ROWS,
+    REPLY_TIMEOUT_S,
+    DryRun,
     Events,
     Failed,
-    Foresee,
     Head,
-    HeadIs,
+    HeadReply,
+    ManagedKeys,
     Page,
     PublicEvents,
     Refusals,
     Results,
     Sizes,
-    Standings,
     Submit,
     Sweep,
-    answers,
     close,
+    decode_managed_key,
+    decode_refusal,
+    decode_sized,
+    decode_sweep_line,
     encode,
     in_parts,
     read_rows,
-    refusal_in,
-    say,
-    sized_in,
+    replies,
+    send,
     sizes_of,
-    standings_in,
-    swept_in,
     with_rows,
 )
 from relay.server.control.socket_file import address_of
@@ -59,10 +59,10 @@ A = TypeVar("A")
 
 
 class RemoteFolder:
-    """`DataFolder`, through the control socket of the relay that runs on it.
+    """`DataFolder` through the control socket of a running relay.
 
-    `async with` it: UserError when no relay answers. Each request has a connection of its own, so
-    several may run at a time. Raises Refused, or StoreFault when the relay fails or goes away.
+    `async with` it: raises UserError when no relay listens. Each request has its own connection, so
+    several may run at the same time. Raises Refused, or StoreFault when the relay fails.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,11 +83,11 @@ class RemoteFolder:
             raws = [event.raw for event in events]
             for start in range(0, len(raws), MAX_ROWS):
                 for rows in in_parts(raws[start : start + MAX_ROWS], MAX_BYTES // 4):
-                    await say(writer, with_rows(Submit(origin.name, sizes_of(rows)), rows))
-                    answer = await _answer(reader, Results)
-                    if len(answer.results) != len(rows):
-                        raise StoreFault("the relay answered for another number of events")
-                    results += answer.results
+                    await send(writer, with_rows(Submit(origin.name, sizes_of(rows)), rows))
+                    reply = await _reply(reader, Results)
+                    if len(reply.results) != len(rows):
+                        raise StoreFault("the relay replied for another number of events")
+                    results += reply.results
         return results
 
     async def events(
@@ -98,41 +98,43 @@ class RemoteFolder:
             yield raws
 
     async def _pages(
-        self, request: Events | PublicEvents | Standings | Refusals | Sizes | Sweep
+        self, request: Events | PublicEvents | ManagedKeys | Refusals | Sizes | Sweep
     ) -> AsyncIterator[Sequence[bytes]]:
         async with self._connection() as (reader, writer):
-            await say(writer, encode(request) + b"\n")
+            await send(writer, encode(request) + b"\n")
             while True:
-                page = await _answer(reader, Page)
+                page = await _reply(reader, Page)
                 if not page.sizes:
                     return
-                async with asyncio.timeout(ANSWER_S):
+                async with asyncio.timeout(REPLY_TIMEOUT_S):
                     raws = await read_rows(reader, page.sizes)
                 yield raws
 
     async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
         async with self._connection() as (reader, writer):
-            request = Foresee(sorted(logins), len(event.raw))
-            await say(writer, with_rows(request, [event.raw]))
-            return await _answer(reader, DryRunReply)
+            request = DryRun(sorted(logins), len(event.raw))
+            await send(writer, with_rows(request, [event.raw]))
+            return await _reply(reader, DryRunReply)
 
-    async def standings(self) -> Sequence[tuple[str, str]]:
-        return [standings_in(row) async for rows in self._pages(Standings()) for row in rows]
+    async def managed_keys(self) -> Sequence[tuple[str, str]]:
+        return [
+            decode_managed_key(row) async for rows in self._pages(ManagedKeys()) for row in rows
+        ]
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
-        return [sized_in(row) async for rows in self._pages(Sizes(by, limit)) for row in rows]
+        return [decode_sized(row) async for rows in self._pages(Sizes(by, limit)) for row in rows]
 
     async def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
         async for rows in self._pages(Sweep(purpose.name)):
-            yield [swept_in(row) for row in rows]
+            yield [decode_sweep_line(row) for row in rows]
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
-        return [refusal_in(row) async for rows in self._pages(Refusals(after)) for row in rows]
+        return [decode_refusal(row) async for rows in self._pages(Refusals(after)) for row in rows]
 
     async def head(self) -> int:
         async with self._connection() as (reader, writer):
-            await say(writer, encode(Head()) + b"\n")
-            return (await _answer(reader, HeadIs)).head
+            await send(writer, encode(Head()) + b"\n")
+            return (await _reply(reader, HeadReply)).head
 
     @contextlib.asynccontextmanager
     async def _connection(
@@ -143,7 +145,7 @@ class RemoteFolder:
                 reader, writer = await asyncio.open_unix_connection(address, limit=MAX_LINE)
         except (FileNotFoundError, ConnectionRefusedError):
             raise UserError(
-                f"no relay answers on {self._path}: it may just start or stop; try again"
+                f"no relay listens on {self._path}: it may be starting or stopping; try again"
             ) from None
         except PermissionError:
             raise UserError(
@@ -152,24 +154,24 @@ class RemoteFolder:
         try:
             yield reader, writer
         except (ConnectionError, asyncio.IncompleteReadError):
-            raise StoreFault("the relay went away before it had answered") from None
+            raise StoreFault("the relay closed the connection before it replied") from None
         except TimeoutError:
-            raise StoreFault(f"the relay did not answer within {ANSWER_S:.0f} s") from None
+            raise StoreFault(f"the relay did not reply within {REPLY_TIMEOUT_S:.0f} s") from None
         finally:
             await close(writer)
 
 
-async def _answer(reader: asyncio.StreamReader, expected: type[A]) -> A:
+async def _reply(reader: asyncio.StreamReader, expected: type[A]) -> A:
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
             line = await reader.readuntil()
-        answer = answers.decode(line)
+        reply = replies.decode(line)
     except (msgspec.DecodeError, asyncio.LimitOverrunError) as wrong:
-        raise StoreFault(f"the relay answered what this version cannot read: {wrong}") from None
-    if isinstance(answer, expected):
-        return answer
-    if not isinstance(answer, Failed):
-        raise StoreFault("the relay answered something else than was asked")
-    if answer.prefix is Prefix.ERROR:
-        raise StoreFault(answer.text)
-    raise Refused(answer.prefix, answer.text)
+        raise StoreFault(f"the relay sent a reply that this version cannot read: {wrong}") from None
+    if isinstance(reply, expected):
+        return reply
+    if not isinstance(reply, Failed):
+        raise StoreFault("the relay sent another kind of reply than was requested")
+    if reply.prefix is Prefix.ERROR:
+        raise StoreFault(reply.text)
+    raise Refused(reply.prefix, reply.text)

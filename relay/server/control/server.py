@@ -1,4 +1,4 @@
-"""The relay's side of the control socket."""
+"""Server side of the control socket."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from relay.errors import Invalid, Prefix, Refused, StoreFault
 from relay.nostr.event import event_from
 from relay.server.control.folder import Rows
 from relay.server.control.protocol import (
-    GOODBYE_S,
     MAX_BYTES,
     MAX_LINE,
     MAX_ROWS,
     PAGE_BYTES,
+    STOP_TIMEOUT_S,
+    DryRun,
     Events,
     Failed,
-    Foresee,
     Head,
-    HeadIs,
+    HeadReply,
+    ManagedKeys,
     Page,
     PublicEvents,
     Refusals,
     Results,
     Sizes,
-    Standings,
     Submit,
     Sweep,
     close,
@@ -38,11 +38,11 @@ from relay.server.control.protocol import (
     in_parts,
     read_rows,
     requests,
-    say,
+    send,
     sizes_of,
     with_rows,
 )
-from relay.server.control.socket_file import bound, stranger
+from relay.server.control.socket_file import bound_socket, peer_refusal
 from relay.verdict import Origin
 from relay.write.commands import Purpose
 
@@ -57,13 +57,13 @@ _log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS: Final = 16
 _IDLE_S: Final = 30.0
-"""A connection without a request, or one that is never finished, ends."""
+"""A connection without a complete request for so long is closed."""
 
 
 class ControlServer:
-    """`async with` it: answers on the socket inside, finishes what it commits when left.
+    """`async with` it: listens inside; on exit it waits for batches that are being committed.
 
-    Whoever makes one holds the folder's lock, so a socket that nobody answers on is a dead relay's.
+    The caller holds the folder's lock, so a socket that refuses connections is a dead relay's.
     """
 
     def __init__(self, path: Path, folder: DataFolder) -> None:
@@ -75,7 +75,7 @@ class ControlServer:
         self._is_closing = False
 
     async def __aenter__(self) -> ControlServer:
-        listening = bound(self._path)
+        listening = bound_socket(self._path)
         self._inode = self._path.stat().st_ino
         self._server = await asyncio.start_unix_server(
             self._connected, sock=listening, limit=MAX_LINE
@@ -89,7 +89,7 @@ class ControlServer:
         for task in self._tasks - self._submitting:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=GOODBYE_S)
+            await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -101,39 +101,39 @@ class ControlServer:
         if self._is_closing:
             writer.transport.abort()
             return
-        task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            failed = await self._requests(reader, writer)
+            failed = await self._serve_requests(reader, writer)
             if failed is not None:
-                await say(writer, encode(failed) + b"\n")
+                await send(writer, encode(failed) + b"\n")
                 writer.write_eof()
-                # Closed with rows unread, the socket would be reset, and our last word lost.
-                async with asyncio.timeout(GOODBYE_S):
+                # Closing with unread rows would reset the socket and lose this reply.
+                async with asyncio.timeout(STOP_TIMEOUT_S):
                     while await reader.read(MAX_LINE):
                         pass
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the command has gone; what it submitted is committed or not, as it was told
+            pass  # the command is gone; it knows from the replies what was committed
         except asyncio.CancelledError:
             writer.transport.abort()
             raise
         finally:
             await close(writer)
 
-    async def _requests(
+    async def _serve_requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Failed | None:
-        """Answer until the command has no more; what went wrong."""
-        refusal = stranger(writer.get_extra_info("socket"))
+        """Serve requests until the command closes. Returns the fault that ends the connection."""
+        refusal = peer_refusal(writer.get_extra_info("socket"))
         if refusal is not None:
             return Failed(Prefix.RESTRICTED, refusal)
         if len(self._tasks) > _MAX_CONNECTIONS:
-            return Failed(Prefix.RATE_LIMITED, "too many commands at a time; try again")
+            return Failed(Prefix.RATE_LIMITED, "too many commands at the same time; try again")
         try:
-            while not self._is_closing and await self._answered(reader, writer):
+            while not self._is_closing and await self._serve_one(reader, writer):
                 pass
         except (msgspec.DecodeError, asyncio.LimitOverrunError) as wrong:
             return Failed(Prefix.INVALID, f"request: {wrong}")
@@ -143,13 +143,13 @@ class ControlServer:
             return Failed(Prefix.ERROR, str(fault))
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             raise
-        except Exception:  # the last frame of this task  # noqa: BLE001
+        except Exception:  # last frame of the task  # noqa: BLE001
             _log.exception("a request on the control socket failed")
-            return Failed(Prefix.ERROR, "the relay failed at this; see its log")
+            return Failed(Prefix.ERROR, "internal error; see the log of the relay")
         return None
 
-    async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request; False when there is none any more."""
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """One request. False: the command closed the connection."""
         try:
             async with asyncio.timeout(_IDLE_S):
                 line = await reader.readuntil()
@@ -164,16 +164,16 @@ class ControlServer:
                 await self._send(writer, self._folder.events(filter_))
             case PublicEvents(filter_):
                 await self._send(writer, self._folder.events(filter_, Rows.PUBLIC))
-            case Foresee(logins, size):
+            case DryRun(logins, size):
                 if not 0 <= size <= MAX_BYTES:
                     raise Invalid(f"size: an event has at most {MAX_BYTES} bytes")
                 async with asyncio.timeout(_IDLE_S):
                     (row,) = await read_rows(reader, [size])
                 event = event_from(_decoded(row))
-                seen = await self._folder.dry_run(event, frozenset(logins))
-                await say(writer, encode(seen) + b"\n")
-            case Standings():
-                await self._send(writer, _one_page(await self._folder.standings()))
+                reply = await self._folder.dry_run(event, frozenset(logins))
+                await send(writer, encode(reply) + b"\n")
+            case ManagedKeys():
+                await self._send(writer, _one_page(await self._folder.managed_keys()))
             case Sizes(by, limit):
                 await self._send(writer, _one_page(await self._folder.sizes(by, limit)))
             case Sweep(purpose):
@@ -181,7 +181,7 @@ class ControlServer:
             case Refusals(after):
                 await self._send(writer, _one_page(await self._folder.refusals(after)))
             case Head():
-                await say(writer, encode(HeadIs(await self._folder.head())) + b"\n")
+                await send(writer, encode(HeadReply(await self._folder.head())) + b"\n")
         return True
 
     async def _submit(
@@ -199,28 +199,28 @@ class ControlServer:
         self._submitting.add(task)
         try:
             results = await self._results(rows, origin)
-            await say(writer, encode(Results(results)) + b"\n")
+            await send(writer, encode(Results(results)) + b"\n")
         finally:
             self._submitting.discard(task)
 
     async def _results(self, rows: Sequence[bytes], origin: Origin) -> list[tuple[bool, str]]:
-        """What became of each row; one that is no event does not stop the others."""
+        """The reply for each row; a row that is no event does not stop the others."""
         results: list[tuple[bool, str]] = [(False, "")] * len(rows)
-        places: list[int] = []
+        indexes: list[int] = []
         events: list[Event] = []
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             try:
                 events.append(event_from(orjson.loads(row)))
             except orjson.JSONDecodeError:
-                results[place] = (False, f"{Prefix.INVALID}: not JSON")
+                results[index] = (False, f"{Prefix.INVALID}: not JSON")
             except Refused as refused:
-                results[place] = (False, str(refused))
+                results[index] = (False, str(refused))
             else:
-                places.append(place)
+                indexes.append(index)
         if events:
-            answers = await self._folder.submit(events, origin)
-            for place, answer in zip(places, answers, strict=True):
-                results[place] = answer
+            replies = await self._folder.submit(events, origin)
+            for index, reply in zip(indexes, replies, strict=True):
+                results[index] = reply
         return results
 
     async def _send(
@@ -229,11 +229,11 @@ class ControlServer:
         try:
             async for rows in pages:
                 for part in in_parts(rows, PAGE_BYTES):
-                    await say(writer, with_rows(Page(sizes_of(part)), part))
+                    await send(writer, with_rows(Page(sizes_of(part)), part))
         finally:
             if isinstance(pages, AsyncGenerator):
-                await pages.aclose()  # now, not when it is collected: the command may be gone
-        await say(writer, with_rows(Page([]), ()))
+                await pages.aclose()  # now, not at garbage collection: the command may be gone
+        await send(writer, with_rows(Page([]), ()))
 
 
 def _decoded(row: bytes) -> object:
@@ -245,7 +245,7 @@ def _decoded(row: bytes) -> object:
 
 async def _encoded(pages: AsyncIterator[Sequence[object]]) -> AsyncIterator[Sequence[bytes]]:
     async for values in pages:
-        if values:  # an empty page would be the end
+        if values:  # an empty page would be read as the last one
             yield [encode(value) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""The socket in a folder: only its user may connect, and a stale one is told from a live one."""
+"""The socket file: only the relay's user may connect; a stale socket is removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int] | None:
-    """Process and user id of the other end; None where the system does not tell."""
+    """Process and user id of the other end; None where SO_PEERCRED does not exist."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     size = struct.calcsize("3i")
@@ -27,19 +27,19 @@ def _peer(connection: socket.socket) -> tuple[int, int] | None:
     return pid, uid
 
 
-def stranger(connection: socket.socket) -> str | None:
-    """Why the other end may not talk to us; the mode 0600 of the socket says the same."""
+def peer_refusal(connection: socket.socket) -> str | None:
+    """Why the other end may not connect, or None. Mode 0600 of the socket enforces the same."""
     peer, own = _peer(connection), os.geteuid()
     if peer is None or peer[1] == own:
         return None
     return f"this relay runs as user {own}; run the command as that user, not as {peer[1]}"
 
 
-def bound(path: Path) -> socket.socket:
-    """A socket on the path that only we may open. Raises FolderBusy when somebody answers there."""
+def bound_socket(path: Path) -> socket.socket:
+    """A socket of mode 0600 at `path`. Raises FolderBusy when another process listens there."""
     _remove_stale(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Before it listens, so that there is no moment in which others could connect.
+    # Before it listens: others can never connect.
     before = os.umask(0o177)
     try:
         with address_of(path) as address:
@@ -58,7 +58,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise UserError(f"{path} is in the way: it is no socket; move it elsewhere")
+        raise UserError(f"{path} is not a socket; move it elsewhere")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, address_of(path) as address:
         probe.settimeout(1.0)
         try:
@@ -71,20 +71,22 @@ def _remove_stale(path: Path) -> None:
 
 
 _MAX_ADDRESS: Final = 100
-"""Bytes; Linux takes 107 of a socket's path, others 103."""
+"""Bytes; the limit is 107 on Linux and 103 on other systems."""
 
 
 @contextlib.contextmanager
 def address_of(path: Path) -> Iterator[str]:
-    """The path, or a short detour to it: folders may be deeper than a socket's address is long."""
+    """The path, or a short alias below /proc/self/fd when it is too long for a socket address."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS:
         yield str(path)
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        detour = f"/proc/self/fd/{folder}"
-        if not os.path.isdir(detour):
-            raise UserError(f"{path}: too long for a socket; use a folder with a shorter path")
-        yield f"{detour}/{path.name}"
+        alias = f"/proc/self/fd/{folder}"
+        if not os.path.isdir(alias):
+            raise UserError(
+                f"{path} is too long for a socket address; use a folder with a shorter path"
+            )
+        yield f"{alias}/{path.name}"
     finally:
         os.close(folder)

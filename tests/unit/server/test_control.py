@@ -72,7 +72,7 @@ class FakeFolder:
         """Pages that were asked for."""
         self.is_left = asyncio.Event()
         """Nobody reads on."""
-        self.foreseen_for: list[tuple[Event, frozenset[str]]] = []
+        self.dry_runs: list[tuple[Event, frozenset[str]]] = []
         self.fault: Exception | None = None
         self.reached = asyncio.Event()
         self.may_commit = asyncio.Event()
@@ -109,10 +109,10 @@ class FakeFolder:
         return 80
 
     async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
-        self.foreseen_for.append((event, logins))
+        self.dry_runs.append((event, logins))
         return DryRunReply(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
 
-    async def standings(self) -> Sequence[tuple[str, str]]:
+    async def managed_keys(self) -> Sequence[tuple[str, str]]:
         return [(ALLOWED, alice.pubkey), (BANNED, bob.pubkey)]
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
@@ -216,7 +216,7 @@ async def test_a_relay_is_asked_what_would_become_of_an_event(
     logins = frozenset({alice.pubkey, bob.pubkey})
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         seen = await remote.dry_run(NOTES[0], logins)
-    assert folder.foreseen_for == [(NOTES[0], logins)]
+    assert folder.dry_runs == [(NOTES[0], logins)]
     assert seen == DryRunReply(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
 
 
@@ -224,20 +224,20 @@ async def test_what_is_asked_about_must_be_an_event(folder: FakeFolder, path: Pa
     async with ControlServer(path, folder):
         for size, row, fault in ((2, b"{}", "id: missing"), (2, b"{]", "not JSON")):
             async with talking(path) as (reader, writer):
-                asked = b'{"do":"foresee","logins":[],"size":%d}\n%s\n' % (size, row)
+                asked = b'{"do":"dry_run","logins":[],"size":%d}\n%s\n' % (size, row)
                 writer.write(asked)
                 assert await line(reader) == {"is": "failed", "prefix": "invalid", "text": fault}
         async with talking(path) as (reader, writer):
-            writer.write(b'{"do":"foresee","logins":[],"size":-1}\n')
+            writer.write(b'{"do":"dry_run","logins":[],"size":-1}\n')
             assert (await line(reader))["prefix"] == "invalid"
-    assert folder.foreseen_for == []
+    assert folder.dry_runs == []
 
 
 async def test_who_is_banned_and_what_was_refused_comes_through(
     folder: FakeFolder, path: Path
 ) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
-        assert await remote.standings() == [(ALLOWED, alice.pubkey), (BANNED, bob.pubkey)]
+        assert await remote.managed_keys() == [(ALLOWED, alice.pubkey), (BANNED, bob.pubkey)]
         assert await remote.refusals(0) == REFUSED
         assert await remote.refusals(2) == REFUSED[2:]
         assert await remote.refusals(3) == []
@@ -281,7 +281,7 @@ async def test_a_connection_takes_one_request_after_the_other(
 
 
 async def test_without_a_relay_the_command_is_told_so(path: Path) -> None:
-    with pytest.raises(UserError, match="no relay answers on"):
+    with pytest.raises(UserError, match="no relay listens on"):
         async with RemoteFolder(path):
             pass
 
@@ -311,7 +311,7 @@ async def test_a_fault_that_nobody_foresaw_is_in_the_log_and_the_relay_goes_on(
 ) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         folder.fault = ZeroDivisionError("never seen")
-        with pytest.raises(StoreFault, match="see its log"):
+        with pytest.raises(StoreFault, match="internal error"):
             await remote.head()
         folder.fault = None
         assert await remote.head() == 80
@@ -380,7 +380,7 @@ async def test_a_relay_that_goes_away_is_not_the_end_of_an_answer(path: Path) ->
         await writer.wait_closed()
 
     async with await asyncio.start_unix_server(half, path):
-        with pytest.raises(StoreFault, match="went away"):
+        with pytest.raises(StoreFault, match="closed the connection"):
             await all_of(RemoteFolder(path), Filter())
 
 
@@ -394,7 +394,7 @@ async def test_a_relay_of_another_version_is_told_from_a_good_one(
         await writer.wait_closed()
 
     async with await asyncio.start_unix_server(other, path):
-        with pytest.raises(StoreFault, match="the relay answered"):
+        with pytest.raises(StoreFault, match="the relay sent"):
             await RemoteFolder(path).head()
 
 
@@ -484,7 +484,7 @@ async def test_the_socket_of_a_living_relay_is_not(folder: FakeFolder, path: Pat
 
 async def test_a_folder_of_the_admin_is_not_removed(folder: FakeFolder, path: Path) -> None:
     os.mkdir(path)
-    with pytest.raises(UserError, match="it is no socket"):
+    with pytest.raises(UserError, match="is not a socket"):
         await ControlServer(path, folder).__aenter__()
     assert (kind_of(path) or "").startswith("d")
 
