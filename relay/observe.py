@@ -1,8 +1,8 @@
-"""What the admin sees of a running relay: log lines, metrics, readiness.
+"""Logging, Prometheus metrics and readiness.
 
-Invariants: for shells and orchestration only. Nothing that an event says and no secret key goes
-into a log line; ids, public keys, addresses and rule names may. Metrics are plain numbers that the
-loop's thread adds to, once for each batch; they become Prometheus text when somebody asks.
+Invariants: not used by pure modules. No event content and no secret key in a log line; ids, public
+keys, addresses and rule names are allowed. Metrics are plain numbers, updated on the event loop
+once per batch and rendered on a scrape.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class LogSettings(Protocol):
-    """`[log]`; config and observe do not know each other."""
+    """`[log]` of rookery.toml."""
 
     @property
     def level(self) -> str:
-        """The least that is written: "debug", "info", "warning" or "error"."""
+        """Lowest level that is logged: "debug", "info", "warning" or "error"."""
 
     @property
     def format(self) -> str:
@@ -60,10 +60,9 @@ class LogSettings(Protocol):
 
 
 def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> None:
-    """Send log lines to `stream`, stderr when none is given.
+    """Log to `stream`, by default stderr; structured fields come from `extra={"peer": …}`.
 
-    Called again, it replaces what it set up before and leaves handlers of others alone. A line
-    brings its facts in `extra={"peer": …}`.
+    A second call replaces the handler of the first; other handlers stay.
     """
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream)
@@ -75,29 +74,28 @@ def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(log.level.upper())
-    # Its lines name each request and what was asked for; the metrics count, the console shows.
+    # The access log has one line per request; metrics count them instead.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
 class TextLines(logging.Formatter):
-    """`2026-05-04 12:34:56 info relay.write.ingest: text  peer=::1`; one line, then the
-    traceback."""
+    """`2026-05-04 12:34:56 info relay.write.ingest: text  peer=::1`, then the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        facts = "".join(f"  {name}={value}" for name, value in _facts(record).items())
-        text = _one_line(f"{record.getMessage()}{facts}")
+        extra = "".join(f"  {name}={value}" for name, value in _extra(record).items())
+        text = _one_line(f"{record.getMessage()}{extra}")
         line = f"{clock} {record.levelname.lower()} {record.name}: {text}"
         trace = _trace(record)
         return _masked(f"{line}\n{trace}" if trace else line)
 
 
 class JsonLines(logging.Formatter):
-    """`{"time":…,"level":…,"logger":…,"text":…}` and the facts."""
+    """`{"time":…,"level":…,"logger":…,"text":…}` and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            **_facts(record),
+            **_extra(record),
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -108,12 +106,12 @@ class JsonLines(logging.Formatter):
             line["trace"] = trace
         try:
             return _masked(orjson.dumps(line, default=str).decode())
-        except TypeError:  # a file name that is no UTF-8 text, a number of more than 64 bits
-            sound = {_utf8(name): _utf8(value) for name, value in line.items()}
-            return _masked(orjson.dumps(sound).decode())
+        except TypeError:  # a file name that is not UTF-8, an integer over 64 bits
+            safe = {_utf8(name): _utf8(value) for name, value in line.items()}
+            return _masked(orjson.dumps(safe).decode())
 
 
-def _facts(record: logging.LogRecord) -> Mapping[str, object]:
+def _extra(record: logging.LogRecord) -> Mapping[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
@@ -128,7 +126,7 @@ def _utf8(value: object) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A client must not be able to write a line of the log, or to a terminal that shows it."""
+    """Escapes control characters: a client must not forge log lines or control a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -137,7 +135,7 @@ def _one_line(text: str) -> str:
 
 
 def _masked(line: str) -> str:
-    """No line should hold a secret key; this is for the day when one does."""
+    """Second line of defence: no caller should log a secret key."""
     return _SECRET.sub("nsec1…", line) if "nsec1" in line.lower() else line
 
 
@@ -163,29 +161,29 @@ _SECONDS: Final = (
 )
 
 _OUTCOMES: Final = {outcome: (outcome.name.lower(), "") for outcome in WriteOutcome}
-"""Labels `outcome` and `prefix`; of a refusal they are `refused` and its word."""
+"""Labels `outcome` and `prefix`; a refusal has `refused` and its prefix."""
 
 _COUNTERS: Final[Mapping[str, str]] = {
     "frames_in": "Frames read from clients.",
     "frames_out": "Frames written to clients.",
-    "connections_opened": "Connections taken since the start.",
-    "connections_refused": "Connections not taken because of a limit.",
+    "connections_opened": "Connections accepted since start.",
+    "connections_refused": "Connections refused because of a limit or a blocked address.",
     "live_deliveries": "Events sent to live subscriptions.",
-    "rows_sent": "Stored events sent as answers.",
+    "rows_sent": "Stored events sent to queries.",
     "outbox_closes": "Connections closed because they read too slowly.",
 }
 _GAUGES: Final[Mapping[str, str]] = {
     "connections": "Open connections.",
     "subscriptions": "Open subscriptions.",
-    "policies_current": "1: the policy files are in force; 0: a reload failed, older ones are.",
+    "policies_current": "1: the policy files are in force; 0: the last reload failed.",
 }
 
 
 class Metrics(Collector):
-    """What this relay counts, in a registry of its own.
+    """The metrics of this relay, in a registry of its own.
 
-    From the loop's thread only, and once for a batch with a number: the numbers are plain ones in a
-    dict, where a counter of prometheus-client would look its labels up and take a lock.
+    Only for the event loop's thread: numbers are kept in plain dicts, because a counter of
+    prometheus-client looks up labels and takes a lock on every increment.
     """
 
     def __init__(self) -> None:
@@ -198,8 +196,8 @@ class Metrics(Collector):
         self.refusals = Refusals()
         self._watched: dict[str, tuple[str, Callable[[], float]]] = {}
         self._registry = CollectorRegistry()
-        self._batch = self._histogram("commit_batch_events", "Events of one commit.", _SIZES)
-        self._commit = self._histogram("commit_seconds", "Time that one commit took.", _SECONDS)
+        self._batch = self._histogram("commit_batch_events", "Events per commit.", _SIZES)
+        self._commit = self._histogram("commit_seconds", "Duration of a commit.", _SECONDS)
         self._scan = self._histogram(
             "scan_seconds", "Time from a query to its last stored event.", _SECONDS
         )
@@ -209,7 +207,7 @@ class Metrics(Collector):
 
     @contextmanager
     def commit(self, size: int) -> Iterator[None]:
-        """Around one commit of so many events; one that failed counts too."""
+        """Times a commit of `size` events; failed ones count too."""
         began = perf_counter()
         try:
             yield
@@ -218,12 +216,12 @@ class Metrics(Collector):
             self._batch.observe(size)
 
     def swept(self, kinds: Mapping[int, int]) -> None:
-        """kind → rows that a sweep took: expired ones, and those that retention rules let go."""
+        """kind → rows deleted by a sweep: expired or released by retention rules."""
         for kind, number in kinds.items():
             self._swept[str(kind)] = self._swept.get(str(kind), 0) + number
 
     def answered(self, results: Iterable[WriteOutcome | Reject]) -> None:
-        """Events ended like this."""
+        """Counts outcomes of events."""
         events, refusals = self._events, self._refusals
         for result in results:
             if isinstance(result, Reject):
@@ -234,7 +232,7 @@ class Metrics(Collector):
             events[key] = events.get(key, 0) + 1
 
     def connections(self, number: int) -> None:
-        """So many are open now."""
+        """Open now."""
         self._numbers["connections_opened"] += max(0, number - self._numbers["connections"])
         self._numbers["connections"] = number
 
@@ -242,7 +240,7 @@ class Metrics(Collector):
         self._numbers["connections_refused"] += 1
 
     def subscriptions(self, number: int) -> None:
-        """So many are open now."""
+        """Open now."""
         self._numbers["subscriptions"] = number
 
     def frames_in(self, number: int) -> None:
@@ -252,34 +250,34 @@ class Metrics(Collector):
         self._numbers["frames_out"] += number
 
     def delivered(self, number: int) -> None:
-        """Live events went into outboxes."""
+        """Live events put into outboxes."""
         self._numbers["live_deliveries"] += number
 
     def scanned(self, rows: int, seconds: float) -> None:
-        """One query has its last stored event."""
+        """One query sent its last stored event."""
         self._numbers["rows_sent"] += rows
         self._scan.observe(seconds)
 
     def too_slow(self) -> None:
-        """A connection was closed because its outbox was full."""
+        """A connection is closed because its outbox is full."""
         self._numbers["outbox_closes"] += 1
 
     def reloaded(self, *, ok: bool) -> None:
-        """The policy files were read again; when that failed, the older ones stay in force."""
+        """A reload of the policies; not `ok`: the previous ones stay in force."""
         self._reloads["ok" if ok else "failed"] += 1
         self._numbers["policies_current"] = int(ok)
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Also show a gauge `rookery_<name>`, read whenever a page is made."""
+        """Register the gauge `rookery_<name>`, read on every scrape."""
         self._watched[name] = (text, read)
 
     def page(self) -> bytes:
-        """Prometheus' text format, version 0.0.4."""
+        """Prometheus text format 0.0.4."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What prometheus-client asks for a page."""
-        yield _gauge("info", "The version that runs.", 1, {"version": __version__})
+        """Called by prometheus-client on a scrape."""
+        yield _gauge("info", "The running version.", 1, {"version": __version__})
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"rookery_{name}", text, self._numbers[name])
         for name, text in _GAUGES.items():
@@ -288,14 +286,14 @@ class Metrics(Collector):
             yield _gauge(name, text, read())
         events = CounterMetricFamily(
             "rookery_events",
-            "Events by how they ended; prefix is the word of a refusal.",
+            "Events by outcome; prefix is that of a refusal.",
             labels=("outcome", "prefix"),
         )
         for labels, number in (dict.fromkeys(_OUTCOMES.values(), 0) | self._events).items():
             events.add_metric(labels, number)
         yield events
         yield _counter("refusals", "Events refused, by rule.", self._refusals, "rule")
-        yield _counter("swept", "Events that retention rules took, by kind.", self._swept, "kind")
+        yield _counter("swept", "Events deleted by sweeps, by kind.", self._swept, "kind")
         yield _counter("policy_reloads", "Reloads of the policies.", self._reloads, "result")
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
@@ -325,28 +323,28 @@ _REFUSALS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One event that was refused: who and which rule, nothing of what it says."""
+    """One refused event, without its content."""
 
     number: int
-    """Of refusals since the start, from 1."""
+    """Counted since start, from 1."""
     at: int
     """Unix seconds."""
     rule: str
     prefix: str
     kind: int
     author: str
-    """64 hex; before the signature was checked it is only said to be this one."""
+    """64 hex; not verified when the refusal came before the signature check."""
     event_id: str
     connection: int | None
-    """None: it came by an import."""
+    """None: an import."""
     address: str | None
 
 
 class Refusals:
-    """The last refusals, for the admin; older ones are forgotten, the metrics count them all."""
+    """The last refusals; metrics count all of them."""
 
-    def __init__(self, most: int = _REFUSALS) -> None:
-        self._last: deque[Refusal] = deque(maxlen=most)
+    def __init__(self, max_kept: int = _REFUSALS) -> None:
+        self._last: deque[Refusal] = deque(maxlen=max_kept)
         self._number = 0
 
     def note(
@@ -357,7 +355,6 @@ class Refusals:
         connection: int | None,
         address: IPv4Address | IPv6Address | None,
     ) -> None:
-        """An event was refused."""
         self._number += 1
         self._last.append(
             Refusal(
@@ -374,7 +371,7 @@ class Refusals:
         )
 
     def after(self, number: int) -> Sequence[Refusal]:
-        """Those behind this number that are not forgotten yet, oldest first."""
+        """Kept refusals with a higher number, oldest first."""
         return [refusal for refusal in self._last if refusal.number > number]
 
 
@@ -382,17 +379,15 @@ class Refusals:
 
 
 class Readiness:
-    """What /readyz says is wrong just now: a part's name ("policies") → one line for the admin."""
+    """Problems shown by /readyz: component ("policies") → one line for the admin."""
 
     def __init__(self) -> None:
         self._problems: dict[str, str] = {}
 
     def note(self, name: str, text: str) -> None:
-        """This is wrong with the part, until `clear`."""
         self._problems[name] = text
 
     def clear(self, name: str) -> None:
-        """Nothing is wrong with the part (any more)."""
         self._problems.pop(name, None)
 
     @property

@@ -1,7 +1,7 @@
-"""What everything is judged against now: policies, what NIP-86 calls changed above them, groups.
+"""RelayState: the policies, groups and NIP-86 management that are in force.
 
-Swapped whole, never changed in place: a reader that holds one value holds a consistent one. Groups
-are a projection of the log: `rebuilt_groups` makes from the store what was there before a restart.
+Invariants: values are replaced, never changed in place, so that a reader holds a consistent one.
+Groups are a fold of the event log: `rebuilt_groups` restores them after a restart.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from relay.storage import Store
     from relay.verdict import Facts, Origin, Reject
 
-_KEPT_VIEWERS: Final = 4096
+_CACHED_VIEWERS: Final = 4096
 _LOG_PAGE: Final = 2000
 
 
 class EventLimits(Protocol):
-    """What NIP-11 says of events; the policy's screen enforces it."""
+    """Limits of an event in NIP-11; `Policy.screen` enforces them."""
 
     @property
     def created_at_upper(self) -> int: ...
@@ -52,7 +52,7 @@ class EventLimits(Protocol):
 
 
 class Policy(Protocol):
-    """The policies in force, as the roads see them."""
+    """A set of policies, as the pipelines see it."""
 
     @property
     def people(self) -> People: ...
@@ -74,23 +74,23 @@ class Policy(Protocol):
     def banned_rows(self) -> BannedRows: ...
     @property
     def searched(self) -> KindSet:
-        """Kinds that a search may find."""
+        """Kinds that are indexed for NIP-50."""
 
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
-        """Cheap objections that say nothing about the author; before any signature work."""
+        """Checks of size, time and kind, before the signature is verified."""
 
     def judge(self, event: Event, facts: Facts) -> Reject | None:
-        """The first objection of the rules, in the lane."""
+        """The first write rule that refuses, or None. Called inside the transaction."""
 
     def quotas_of(self, kind: int) -> Sequence[Quota]:
-        """Those that may be about events of this kind: what they count must be looked up."""
+        """Quotas that may apply to this kind: what they count must be looked up."""
 
     def meters(self, event: Event, facts: Facts) -> Sequence[Meter]:
-        """The rates and quotas about this event, in order of their rules."""
+        """Rates and quotas that apply to this event, in order of their rules."""
 
 
 class RelayState:
-    """What is in force. Only the lane calls `adopt` and `manage`, only a reload `enforce`."""
+    """Only the write lane calls `adopt` and `manage`, only a policy reload calls `enforce`."""
 
     def __init__(
         self, policy: Policy, groups: Groups, management: Management | None = None
@@ -99,7 +99,7 @@ class RelayState:
         self.groups = groups
         self.management = management or Management()
         self.people = self.management.over(policy.people)
-        """Those of the policy files, and whom calls have allowed and banned."""
+        """From the policy files, plus the keys that NIP-86 has allowed or banned."""
         self.blocked = self.management.blocked()
         """Addresses that may not connect."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
@@ -107,13 +107,13 @@ class RelayState:
         self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
 
     def adopt(self, groups: Groups) -> None:
-        """After the commit that changed them."""
+        """Called after the commit that changed the groups."""
         if groups is not self.groups:
             self.groups = groups
             self._views.clear()
 
     def manage(self, management: Management) -> None:
-        """After the commit that changed it."""
+        """Called after the commit that changed it."""
         if management is not self.management:
             self.management = management
             self.people = management.over(self.policy.people)
@@ -128,18 +128,18 @@ class RelayState:
         self._pointing_of_kind = {}
 
     def visibility(self, viewer: Viewer) -> Visibility:
-        """What `viewer` may see at this moment."""
+        """What `viewer` may read now; cached until the state changes."""
         found = self._views.get(viewer)
         if found is None:
             policy = self.policy
             found = visibility_for(viewer, policy.read_rules, self.people, self.groups)
             self._views[viewer] = found
-            if len(self._views) > _KEPT_VIEWERS:
+            if len(self._views) > _CACHED_VIEWERS:
                 self._views.popitem(last=False)
         return found
 
     def is_public(self, row: Stored) -> bool:
-        """Whether no read rule is about this row: then everybody may read it who is not banned."""
+        """No read rule applies to this row: everyone who is not banned may read it."""
         if row.event.pubkey in self.people.banned:
             return False
         kind = row.event.kind
@@ -155,7 +155,7 @@ class RelayState:
         return not any(rule.about(row, groups) for rule in rules)
 
     def points_to(self, row: Stored) -> Sequence[tuple[Target, str]]:
-        """The targets of the rules about this row, with the value that it shares with each."""
+        """Targets of the read rules that apply to this row, and the value that links it to each."""
         kind = row.event.kind
         rules = self._pointing_of_kind.get(kind)
         if rules is None:

@@ -27,7 +27,7 @@ from relay.read.linked_rows import LinkedRows
 from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
-from relay.read.search_indexer import SearchFollower
+from relay.read.search_indexer import SearchIndexer
 from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.words import FtsMatcher
@@ -69,7 +69,7 @@ class Services:
     plugins: Chain
     """Started by the first event that needs them, or by `start`."""
     ingest: Ingest
-    indexer: SearchFollower
+    indexer: SearchIndexer
     """Not started: only `serve` needs it."""
     queries: QueryRunner
     negentropy: Negentropy
@@ -125,7 +125,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             is_here=addresses.has,
             plugins=plugins,
         )
-        indexer = SearchFollower(store, state, clock=unix_now)
+        indexer = SearchIndexer(store, state, clock=unix_now)
         queries = QueryRunner(
             store, state, fanout, config.limits, clock=unix_now, metrics=metrics, index=indexer
         )

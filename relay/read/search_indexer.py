@@ -1,8 +1,8 @@
-"""SearchFollower: brings the log into the index of texts, after the writers and in their pauses.
+"""SearchIndexer: follows the store and updates the full-text index in the background.
 
-Ingest never waits for it. A search does, for as long as `reached` says, so that it finds what was
-stored before it was asked. After a crash it goes on where the index stands; when the policy lets
-other kinds be found, the index begins anew.
+Ingest never waits for it. A search waits in `reached`, so that it finds what was stored before it.
+After a restart it continues where the index ends; when the policy makes other kinds searchable, the
+index is rebuilt.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH: Final = 250
-_REST: Final = 19
-"""While others write it rests so many times as long as it worked: a twentieth of a core."""
-_LONGEST_REST_S: Final = 1.0
+_PAUSE_RATIO: Final = 19
+"""During writes it pauses so many times as long as it worked: 5 % of a core."""
+_MAX_PAUSE_S: Final = 1.0
 _IDLE_S: Final = 1.0
-_PATIENCE_S: Final = 2.0
-"""How long a search waits for it."""
-_AFTER_A_FAULT_S: Final = 5.0
+_TIMEOUT_S: Final = 2.0
+"""How long a search waits for the index."""
+_RETRY_S: Final = 5.0
 
 
-class SearchFollower:
-    """`async with` it: it follows inside."""
+class SearchIndexer:
+    """`async with` it: indexes inside."""
 
     def __init__(
         self,
@@ -43,20 +43,20 @@ class SearchFollower:
         state: RelayState,
         *,
         clock: Callable[[], int],
-        patience_s: float = _PATIENCE_S,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
         self._store = store
         self._state = state
         self._clock = clock
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._upto = 0
         self._rules = ""
-        self._waiting = 0
-        self._hurry = asyncio.Event()
-        self._moved = asyncio.Event()
+        self._waiting_searches = 0
+        self._search_waits = asyncio.Event()
+        self._progress = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> SearchFollower:
+    async def __aenter__(self) -> SearchIndexer:
         self._task = asyncio.create_task(self._run(), name="search")
         return self
 
@@ -66,23 +66,23 @@ class SearchFollower:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def reached(self, seq: int) -> bool:
-        """Wait until every row up to `seq` can be found; False: that takes too long."""
-        if self._has(seq):
+        """Wait until every row up to `seq` is indexed. False: it timed out."""
+        if self._is_indexed(seq):
             return True
-        self._waiting += 1
-        self._hurry.set()
+        self._waiting_searches += 1
+        self._search_waits.set()
         try:
-            async with asyncio.timeout(self._patience_s):
-                while not self._has(seq):
-                    self._moved.clear()
-                    await self._moved.wait()
+            async with asyncio.timeout(self._timeout_s):
+                while not self._is_indexed(seq):
+                    self._progress.clear()
+                    await self._progress.wait()
         except TimeoutError:
             return False
         finally:
-            self._waiting -= 1
+            self._waiting_searches -= 1
         return True
 
-    def _has(self, seq: int) -> bool:
+    def _is_indexed(self, seq: int) -> bool:
         return self._upto >= seq and self._rules == rules_for(self._state.policy.searched)
 
     async def _run(self) -> None:
@@ -97,44 +97,44 @@ class SearchFollower:
             async with asyncio.timeout(_IDLE_S):
                 await self._store.committed_after(self._upto)
         except TimeoutError:
-            pass  # time to tidy again, or to see that the policy changed
+            pass  # merge segments again, or notice a policy change
         except StoreFault as fault:
-            _log.error("texts are not indexed: %s", fault)
-            await asyncio.sleep(_AFTER_A_FAULT_S)
-        except Exception:  # the last frame of this task: it must live on  # noqa: BLE001
-            _log.exception("texts are not indexed")
-            await asyncio.sleep(_AFTER_A_FAULT_S)
+            _log.error("full-text indexing failed: %s", fault)
+            await asyncio.sleep(_RETRY_S)
+        except Exception:  # last frame of the task: it must go on  # noqa: BLE001
+            _log.exception("full-text indexing failed")
+            await asyncio.sleep(_RETRY_S)
 
     async def _catch_up(self) -> None:
         loop = asyncio.get_running_loop()
-        while not self._has(self._store.committed()):
+        while not self._is_indexed(self._store.committed()):
             searched = self._state.policy.searched
             rules = rules_for(searched)
             began, head = loop.time(), self._store.committed()
             self._upto = await self._store.index(text_by(searched), rules, _BATCH)
             self._rules = rules
-            self._moved.set()
-            if self._store.committed() > head and not self._waiting:
-                await self._rest(_REST * (loop.time() - began))
+            self._progress.set()
+            if self._store.committed() > head and not self._waiting_searches:
+                await self._pause(_PAUSE_RATIO * (loop.time() - began))
 
-    async def _rest(self, seconds: float) -> None:
-        """Leave the machine to the writers, unless somebody comes to search."""
-        self._hurry.clear()
+    async def _pause(self, seconds: float) -> None:
+        """Leave the CPU to the writers; ends early when a search waits."""
+        self._search_waits.clear()
         try:
-            async with asyncio.timeout(min(seconds, _LONGEST_REST_S)):
-                await self._hurry.wait()
+            async with asyncio.timeout(min(seconds, _MAX_PAUSE_S)):
+                await self._search_waits.wait()
         except TimeoutError:
             pass
 
 
 def rules_for(searched: KindSet) -> str:
-    """Names what `text_by` does."""
+    """Version of the indexed texts: another value means that the index must be rebuilt."""
     kinds = ",".join(f"{low}-{high}" for low, high in searched.ranges)
     return f"{TEXT_RULES};{kinds}"
 
 
 def text_by(searched: KindSet) -> Callable[[Event], str | None]:
-    """The search text of an event whose kind may be found; of no other."""
+    """Gives the indexed text of an event; None for kinds that are not searchable."""
 
     def text_of(event: Event) -> str | None:
         return search_text(event) if event.kind in searched else None

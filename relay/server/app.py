@@ -1,4 +1,4 @@
-"""The aiohttp application: one endpoint, five kinds of request; started and stopped in order."""
+"""The aiohttp application: websocket, NIP-11, NIP-86, health and metrics on one port."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ if TYPE_CHECKING:
     from relay.server.nip86 import Reply
     from relay.server.services import ServerServices
 
-_GOODBYE_S: Final = 5.0
+_STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 1024
 _CHECK_EVERY_S: Final = 1.0
-_BODY_S: Final = 10.0
-"""How long the body of a call may take to arrive."""
+_BODY_TIMEOUT_S: Final = 10.0
 
 
-class _NotTheirs(logging.Filter):
-    """Leaves out what is no HTTP, and who left before an answer: anybody could fill the log."""
+class _ClientErrors(logging.Filter):
+    """Drops malformed requests and early disconnects: any client could fill the log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -47,13 +46,13 @@ class _NotTheirs(logging.Filter):
 
 
 class Server:
-    """`async with Server(…)`: listening inside, every connection closed and answered after."""
+    """`async with` it: listens inside; on exit all connections get their OKs and are closed."""
 
     def __init__(self, services: ServerServices, host: str, port: int) -> None:
         self._services = services
         self._config = services.config
         self._host = host
-        self._wanted_port = port
+        self._requested_port = port
         self._connections: dict[Connection, web.Request] = {}
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")
@@ -64,7 +63,7 @@ class Server:
             services.store,
             services.ingest,
             clock=services.clock,
-            changed=self.rights_changed,
+            rights_changed=self.rights_changed,
         )
         url = services.config.relay.url
         self._path = (
@@ -78,7 +77,7 @@ class Server:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         logger = logging.getLogger("relay.http")
-        logger.addFilter(_NotTheirs())
+        logger.addFilter(_ClientErrors())
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -89,7 +88,7 @@ class Server:
         )
         self.port = 0
         self.addresses: frozenset[RelayAddress] = frozenset()
-        """Once it listens."""
+        """Set once it listens."""
 
     @property
     def url(self) -> str:
@@ -104,7 +103,7 @@ class Server:
         await self._runner.setup()
         tls = _tls(self._config.server.tls_cert, self._config.server.tls_key)
         site = web.TCPSite(
-            self._runner, self._host, self._wanted_port, ssl_context=tls, backlog=_BACKLOG
+            self._runner, self._host, self._requested_port, ssl_context=tls, backlog=_BACKLOG
         )
         try:
             await site.start()
@@ -112,7 +111,7 @@ class Server:
             await self._runner.cleanup()
             reason = error.strerror or str(error)
             raise UserError(
-                f"cannot listen on {self._host} port {self._wanted_port}: {reason};"
+                f"cannot listen on {self._host} port {self._requested_port}: {reason};"
                 " choose another with --host or --port"
             ) from error
         self.port = self._runner.addresses[0][1]
@@ -122,15 +121,14 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         for site in list(self._runner.sites):
             await site.stop()
-        goodbyes = [connection.stop() for connection in self._connections]
+        stops = [connection.stop() for connection in self._connections]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GOODBYE_S):
-                await asyncio.gather(*goodbyes, return_exceptions=True)
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await asyncio.gather(*stops, return_exceptions=True)
         await self._runner.cleanup()
 
     def _own_addresses(self) -> frozenset[RelayAddress]:
-        """What an AUTH or a request to vanish may call this relay (contract §7); never what a Host
-        header says."""
+        """The URLs that AUTH and vanish events may name; never taken from a Host header."""
         url = self._config.relay.url
         if url:
             known = relay_address(url)
@@ -173,8 +171,8 @@ class Server:
         )
 
     async def _post(self, request: web.Request) -> web.Response:
-        """A call of NIP-86 (N86-01)."""
-        reply = await self._called(request)
+        """NIP-86 (N86-01)."""
+        reply = await self._management_reply(request)
         headers = dict(http.CORS)
         if reply.status == 401:
             headers[hdrs.WWW_AUTHENTICATE] = "Nostr"
@@ -182,17 +180,17 @@ class Server:
             status=reply.status, body=reply.body, content_type=http.RPC_JSON, headers=headers
         )
 
-    async def _called(self, request: web.Request) -> Reply:
+    async def _management_reply(self, request: web.Request) -> Reply:
         if request.content_type != http.RPC_JSON:
             return refusal(415, f"Content-Type must be {http.RPC_JSON}")
         try:
-            async with asyncio.timeout(_BODY_S):
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
                 await request.content.readexactly(MAX_BODY + 1)
-            return refusal(413, f"a call has at most {MAX_BODY} bytes")
+            return refusal(413, f"the body has more than {MAX_BODY} bytes")
         except TimeoutError:
-            return refusal(408, "the call did not arrive")
-        except asyncio.IncompleteReadError as whole:
-            body = whole.partial
+            return refusal(408, "the body did not arrive in time")
+        except asyncio.IncompleteReadError as end:
+            body = end.partial
         return await self._calls.reply(
             request.headers.get(hdrs.AUTHORIZATION),
             HttpRequest(request.method, request.query_string, body),
@@ -203,7 +201,7 @@ class Server:
     async def _options(self, request: web.Request) -> web.Response:
         headers = dict(http.CORS)
         if "authorization" in request.headers.get("Access-Control-Request-Headers", "").lower():
-            # The one header that browsers do not take `*` for; calls of NIP-86 have it.
+            # Browsers do not accept `*` for this header, which NIP-86 needs.
             headers["Access-Control-Allow-Headers"] = "*, Authorization"
         return web.Response(status=204, headers=headers)
 
@@ -213,8 +211,8 @@ class Server:
         if not self._may_connect(request, services.state.blocked):
             services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
-        most = config.limits.max_connections
-        if most and len(self._connections) >= most:
+        max_connections = config.limits.max_connections
+        if max_connections and len(self._connections) >= max_connections:
             services.metrics.connection_refused()
             return web.Response(
                 status=503, text="too many connections", headers={"Retry-After": "30"}
@@ -268,7 +266,7 @@ class Server:
         return web.Response(text="\n".join(lines) + "\n", status=200 if writable else 503)
 
     async def _is_writable(self) -> bool:
-        """A check is a write of its own: one a second, however many ask."""
+        """The check writes to the store: at most once a second."""
         async with self._checking:
             now = asyncio.get_running_loop().time()
             if now - self._checked_at > _CHECK_EVERY_S:
@@ -277,7 +275,7 @@ class Server:
             return self._writable
 
     def rights_changed(self) -> None:
-        """Look again at what a connection was given when it came, and at who may stay (N42-16)."""
+        """Policies or NIP-86 state changed: check every connection again (N42-16)."""
         state, proxies = self._services.state, self._config.server.trusted_proxies
         for connection, request in self._connections.items():
             address = http.client_address(request, proxies)
@@ -290,14 +288,14 @@ class Server:
     async def _metrics(self, request: web.Request) -> web.Response:
         address = http.client_address(request, self._config.server.trusted_proxies)
         if not http.is_within(address, self._config.server.metrics_from):
-            return web.Response(status=403, text="see [server] metrics_from\n")
+            return web.Response(status=403, text="not allowed by [server] metrics_from\n")
         metrics = self._services.metrics
         metrics.subscriptions(self._services.queries.open_subscriptions)
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """TLS with the files of `[server] tls_cert` and `tls_key`; None without."""
+    """From `[server] tls_cert` and `tls_key`; None without."""
     if cert is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

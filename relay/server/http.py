@@ -1,4 +1,4 @@
-"""What the relay's port says over plain HTTP: NIP-11, health, metrics, a page for browsers."""
+"""Plain HTTP: the NIP-11 document, the page for browsers, client addresses."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 def information(config: Config, state: RelayState, relay_pubkey: str, features: Features) -> bytes:
     """The NIP-11 document. Every limit in it is the one enforced (N11-12)."""
     relay, limits, policy = config.relay, config.limits, state.policy
-    told = state.management
+    management = state.management
     rules = policy.limits
     document: dict[str, object] = {
-        "name": told.text("name", relay.name),
-        "description": told.text("description", relay.description),
+        "name": management.text("name", relay.name),
+        "description": management.text("description", relay.description),
         "self": relay_pubkey,
         "supported_nips": sorted([*SUPPORTED_NIPS, *([50] if features.search else [])]),
         "nip29": {"subgroups": True},
@@ -65,27 +65,28 @@ def information(config: Config, state: RelayState, relay_pubkey: str, features: 
             "payment_required": False,
             "restricted_writes": policy.restricted_writes,
         },
-        "memory": _memory(config, told),
+        "memory": _memory(config, management),
     }
     owners = sorted(policy.people.owners)
     if owners:
         document["pubkey"] = owners[0]
     for key in ("contact", "icon", "banner", "terms_of_service"):
-        value = told.text(key, getattr(relay, key))
+        value = management.text(key, getattr(relay, key))
         if value:
             document[key] = value
     return orjson.dumps(document)
 
 
 def _memory(config: Config, management: Management) -> dict[str, object]:
-    """What agents may rely on: the kinds of memory that are taken, as numbers and inclusive ranges,
-    and what filters may name (G-25, G-09).
-    """
-    refused = management.of(Register.REFUSED_KINDS)
-    taken = KindSet.of(*(kind for kind in {*OWN_KINDS, *ADDRESSED} if str(kind) not in refused))
+    """For agents: accepted memory kinds as numbers and inclusive ranges, and what filters may name
+    (G-25, G-09)."""
+    disallowed = management.of(Register.REFUSED_KINDS)
+    accepted = KindSet.of(
+        *(kind for kind in {*OWN_KINDS, *ADDRESSED} if str(kind) not in disallowed)
+    )
     terms = config.storage.terms
     return {
-        "kinds": [low if low == high else [low, high] for low, high in taken.ranges],
+        "kinds": [low if low == high else [low, high] for low, high in accepted.ranges],
         "index_tags": sorted(terms.index_tags),
         "prefix_d_kinds": sorted(terms.prefix_d_kinds),
     }
@@ -98,7 +99,7 @@ def wants_information(headers: Mapping[str, str]) -> bool:
 
 
 def page(config: Config, management: Management) -> str:
-    """What a browser sees until it has something better."""
+    """For browsers."""
     name = html.escape(management.text("name", config.relay.name))
     about = html.escape(management.text("description", config.relay.description))
     return (
@@ -108,23 +109,23 @@ def page(config: Config, management: Management) -> str:
         "<style>body{font:1.1rem/1.6 system-ui;max-width:36rem;margin:4rem auto;padding:0 1rem}"
         "code{background:#8882;padding:.1em .3em;border-radius:.2em}</style>"
         f"<h1>{name}</h1><p>{about}</p>"
-        "<p>This is a Nostr relay for groups and their agents. Point a client that speaks "
-        "NIP-29 at this address with <code>ws://</code> or <code>wss://</code>.</p></html>"
+        "<p>This is a Nostr relay for groups and their agents. Connect a client that supports "
+        "NIP-29 to this address with <code>ws://</code> or <code>wss://</code>.</p></html>"
     )
 
 
 def client_address(
     request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network]
 ) -> IPv4Address | IPv6Address | None:
-    """Where a request comes from. None: from nowhere that any list could trust (contract §3)."""
+    """The client's address behind trusted proxies. None: unknown, so no list trusts it."""
     peer = _address(request.remote or "")
     forwarded = [name for name in _FORWARDED if name in request.headers]
     if not forwarded:
         return peer
     if peer is None or not is_within(peer, trusted_proxies):
         return None
-    # The last proxy appends: the rightmost address that is not one of ours is the client's.
-    # A proxy may append by a line of its own: all lines count, in order.
+    # Each proxy appends: the rightmost address that is no trusted proxy is the client's. A proxy
+    # may append a header line of its own, so all lines are read in order.
     lines = ",".join(request.headers.getall("X-Forwarded-For", []))
     hops = [hop.strip() for hop in lines.split(",")]
     for hop in reversed(hops):
@@ -139,9 +140,10 @@ def client_address(
 def may_connect(
     request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network], blocked: Blocklist
 ) -> bool:
-    """Whether no address that the request comes from is blocked (N86-27).
+    """False when an address of the request is blocked (N86-27).
 
-    Also its peer's counts unless that is a proxy of ours: a header must not hide where one is.
+    The peer address is checked too unless it is a trusted proxy: a forwarding header must not hide
+    a blocked address.
     """
     peer = _address(request.remote or "")
     if is_within(peer, trusted_proxies):

@@ -1,6 +1,6 @@
-"""NIP-86: calls that manage the relay, each signed by NIP-98.
+"""NIP-86: relay management calls, authorized by NIP-98.
 
-What a call may change, and how its parameters are read, stands in `relay.access.management`.
+`relay.access.management` parses parameters and knows what each method changes.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_BODY: Final = 65_536
-"""Bytes of a call."""
+"""Bytes of a request body."""
 _MAX_CALLS: Final = 4096
-"""Calls of all operators within the window of their events."""
+"""Of all operators within the time window of NIP-98."""
 _REPORTS: Final = 1000
-"""Newest reports that are looked at for what needs moderation."""
+"""Newest reports that `listeventsneedingmoderation` examines."""
 _MAX_REASON: Final = 200
-_LOGGED: Final = 500
-"""Characters of the parameters of a call."""
+_MAX_LOGGED: Final = 500
+"""Characters of the parameters in a log line."""
 _STORE_DOWN: Final = "the store is not available, try again later"
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """HTTP status, and the JSON that is said with it."""
+    """HTTP status and JSON body."""
 
     status: int
     body: bytes
@@ -66,15 +66,15 @@ def refusal(status: int, text: str) -> Reply:
     return Reply(status, orjson.dumps({"error": text}))
 
 
-class Spent:
-    """Events that have made their call, as long as they could make it again (N98-08)."""
+class UsedAuthorizations:
+    """NIP-98 events that were used, until they expire: each is good for one call (N98-08)."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
-        """id → last second at which its time is right."""
+        """id → last second at which it would be valid."""
 
-    def has(self, event: Event, now: int) -> bool:
-        """Whether it was here before; from now on it was. Raises Refused when too many were."""
+    def was_used(self, event: Event, now: int) -> bool:
+        """Marks the event as used. Raises Refused when too many are remembered."""
         self._until = {key: until for key, until in self._until.items() if until >= now}
         if event.id in self._until:
             return True
@@ -94,16 +94,16 @@ class Calls:
         ingest: Ingest,
         *,
         clock: Callable[[], int],
-        changed: Callable[[], None],
+        rights_changed: Callable[[], None],
     ) -> None:
-        """`changed` is called after each commit of a call, before what came with it is sent to
-        anybody."""
+        """`rights_changed` is called after the commit of a call, before live delivery of the events
+        in the same batch."""
         self._state = state
         self._store = store
         self._ingest = ingest
         self._clock = clock
-        self._changed = changed
-        self._spent = Spent()
+        self._rights_changed = rights_changed
+        self._used = UsedAuthorizations()
 
     async def reply(
         self,
@@ -112,33 +112,33 @@ class Calls:
         here: frozenset[RelayAddress],
         may_connect: Callable[[Blocklist], bool],
     ) -> Reply:
-        """`header`: Authorization. `here`: what the relay is called. `may_connect`: whether its
-        caller still could, were these addresses blocked."""
+        """`header`: Authorization. `here`: URLs of this relay. `may_connect`: whether the caller
+        could still connect with such a blocklist."""
         now = self._clock()
         try:
             signed = authorization(header, request, here, now)
             if not self._may_call(signed.pubkey):
-                return refusal(403, "restricted: only the owners of this relay may call")
-            if self._spent.has(signed, now):
-                return refusal(401, "invalid: this authorization was used before")
+                return refusal(403, "restricted: only owners of this relay may call")
+            if self._used.was_used(signed, now):
+                return refusal(401, "invalid: this authorization was already used")
         except Invalid as refused:
             return refusal(401, str(refused))
         except Refused as refused:
             return refusal(429, str(refused))
         try:
-            method, params = _call_in(request.body)
+            method, params = _parse_call(request.body)
         except Invalid as refused:
             return refusal(400, str(refused))
         try:
             result = await self._result(signed.pubkey, method, params, may_connect)
         except Refused as refused:
-            _note(signed.pubkey, method, params, f"refused, {refused}")
+            _log_call(signed.pubkey, method, params, f"refused, {refused}")
             return refusal(200, str(refused))
-        _note(signed.pubkey, method, params, "done")
+        _log_call(signed.pubkey, method, params, "done")
         return Reply(200, orjson.dumps({"result": result}))
 
     def _may_call(self, pubkey: str) -> bool:
-        """N86-03: the operator, and the relay itself."""
+        """N86-03: owners, and the relay's own key."""
         people = self._state.people
         return pubkey in people.owners or pubkey == people.relay
 
@@ -151,18 +151,18 @@ class Calls:
     ) -> object:
         changes = changes_of(method, params)
         if changes:
-            _check_way_back(changes, may_connect)
-            await self._carry_out(changes)
+            _check_lockout(changes, may_connect)
+            await self._apply(changes)
             return True
         if method == LISTED_REPORTS:
-            return await self._reported(caller)
+            return await self._unmoderated(caller)
         return listed(method, self._state.management)
 
-    async def _carry_out(self, changes: tuple[Change, ...]) -> None:
+    async def _apply(self, changes: tuple[Change, ...]) -> None:
         done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
 
         def answered(refused: Reject | None) -> None:
-            self._changed()
+            self._rights_changed()
             if not done.done():
                 done.set_result(refused)
 
@@ -171,8 +171,8 @@ class Calls:
         if refused is not None:
             raise refused.refused()
 
-    async def _reported(self, caller: str) -> list[dict[str, str]]:
-        """Stored events that the newest reports name and that no call has decided on (N86-21)."""
+    async def _unmoderated(self, caller: str) -> list[dict[str, str]]:
+        """Stored events named by the newest reports that no call has banned or allowed (N86-21)."""
         management = self._state.management
         decided = (
             management.of(Register.BANNED_EVENTS).keys()
@@ -180,7 +180,7 @@ class Calls:
         )
         reasons: dict[str, str] = {}
         for report in await self._events(caller, Filter(kinds=frozenset({kinds.REPORT}))):
-            for event_id, reason in _reported_in(report):
+            for event_id, reason in _reported_events(report):
                 if event_id not in decided and len(reasons) < _REPORTS:
                     reasons.setdefault(event_id, reason)
         if not reasons:
@@ -193,7 +193,7 @@ class Calls:
         ]
 
     async def _events(self, caller: str, filter_: Filter) -> Sequence[Event]:
-        """The newest that the caller may read."""
+        """The newest matches that the caller may read."""
         visibility = self._state.visibility(Viewer(frozenset({caller})))
         found: list[bytes] = []
         after = None
@@ -213,46 +213,47 @@ class Calls:
                 if after is None:
                     break
         except StoreFault as fault:
-            _log.error("a call was not answered: %s", fault)
+            _log.error("a NIP-86 call failed: %s", fault)
             raise Refused(Prefix.ERROR, _STORE_DOWN) from fault
         return [event_from_raw(raw) for raw in found]
 
 
-def _call_in(body: bytes) -> tuple[str, list[object]]:
+def _parse_call(body: bytes) -> tuple[str, list[object]]:
     """N86-01."""
     try:
         call = orjson.loads(body)
     except ValueError:
         raise Invalid("body: is not JSON") from None
     if type(call) is not dict or type(call.get("method")) is not str:
-        raise Invalid("body: must be an object with a method, a text")
+        raise Invalid("body: must be an object with a string method")
     params = call.get("params", [])
     if type(params) is not list:
         raise Invalid("params: must be an array")
     return call["method"], params
 
 
-def _check_way_back(changes: Sequence[Change], may_connect: Callable[[Blocklist], bool]) -> None:
-    """Nobody blocks the address that they call from."""
+def _check_lockout(changes: Sequence[Change], may_connect: Callable[[Blocklist], bool]) -> None:
+    """Refuse to block the caller's own address."""
     for change in changes:
         blocks = change.register is Register.BLOCKED_ADDRESSES and change.note is not None
         if blocks and not may_connect(blocklist_of([change.item])):
-            raise Refused(Prefix.RESTRICTED, "ip: you call from there yourself")
+            raise Refused(Prefix.RESTRICTED, "ip: you are connected from this address")
 
 
-def _reported_in(report: Event) -> list[tuple[str, str]]:
-    """(id, reason) of the events that a kind 1984 names: its word for each, then what it says."""
-    said = report.content[:_MAX_REASON]
+def _reported_events(report: Event) -> list[tuple[str, str]]:
+    """(id, reason) of the events that a kind 1984 names; the reason is the report type, then the
+    content."""
+    content = report.content[:_MAX_REASON]
     return [
-        (tag[1], ": ".join(part for part in (*tag[2:3], said) if part)[:_MAX_REASON])
+        (tag[1], ": ".join(part for part in (*tag[2:3], content) if part)[:_MAX_REASON])
         for tag in report.tags
         if len(tag) > 1 and tag[0] == "e" and is_hex64(tag[1])
     ]
 
 
-def _note(caller: str, method: str, params: Sequence[object], outcome: str) -> None:
-    """N86-03. As JSON, so that no parameter can begin a line of its own."""
-    said = orjson.dumps(params).decode()[:_LOGGED]
+def _log_call(caller: str, method: str, params: Sequence[object], outcome: str) -> None:
+    """N86-03. As JSON, so that no parameter can start a new log line."""
+    logged = orjson.dumps(params).decode()[:_MAX_LOGGED]
     _log.info(
-        "NIP-86: %s called %s %s: %s", caller, orjson.dumps(method[:64]).decode(), said, outcome
+        "NIP-86: %s called %s %s: %s", caller, orjson.dumps(method[:64]).decode(), logged, outcome
     )

@@ -251,7 +251,7 @@ def test_a_problem_is_shown_until_it_is_cleared() -> None:
 
 
 def test_the_last_refusals_are_remembered_and_nothing_of_what_was_said() -> None:
-    refusals = Refusals(most=2)
+    refusals = Refusals(max_kept=2)
     event = alice.sign(1, [["t", "secret tag"]], "secret words", 1_700_000_000)
     for number in range(3):
         reject = Reject(Prefix.RESTRICTED, "no", f"rule {number}")

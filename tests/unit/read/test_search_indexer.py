@@ -12,7 +12,7 @@ from relay.errors import StoreFault
 from relay.groups.group import Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
-from relay.read.search_indexer import SearchFollower, rules_for, text_by
+from relay.read.search_indexer import SearchIndexer, rules_for, text_by
 from relay.state import RelayState
 from tests.cast import alice
 from tests.contract.writing import EVERYTHING, unsigned, write
@@ -54,8 +54,8 @@ class House:
         self.state = RelayState(load(folder), Groups())
         self.follower = self.another()
 
-    def another(self, patience_s: float = 5.0) -> SearchFollower:
-        return SearchFollower(self.store, self.state, clock=lambda: 0, patience_s=patience_s)
+    def another(self, timeout_s: float = 5.0) -> SearchIndexer:
+        return SearchIndexer(self.store, self.state, clock=lambda: 0, timeout_s=timeout_s)
 
     async def writes(self, *texts: str, kind: int = 1) -> None:
         await write(self.store, *[unsigned(alice, kind, content=text) for text in texts])
@@ -78,7 +78,7 @@ async def test_it_indexes_what_is_there_and_what_comes(house: House) -> None:
 
 async def test_waiting_has_an_end(house: House) -> None:
     await house.writes("tea")
-    follower = house.another(patience_s=0.01)
+    follower = house.another(timeout_s=0.01)
     house.store.may_go.clear()
     async with follower:
         assert not await follower.reached(1)
@@ -87,7 +87,7 @@ async def test_waiting_has_an_end(house: House) -> None:
 
 
 async def test_after_a_fault_it_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.read.search_indexer._AFTER_A_FAULT_S", 0.0)
+    monkeypatch.setattr("relay.read.search_indexer._RETRY_S", 0.0)
     house.store.fails = 2
     await house.writes("tea")
     async with house.follower:
@@ -118,8 +118,8 @@ async def test_it_rests_while_others_write_unless_somebody_searches(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rest lasts for ever here: only a search ends it."""
-    monkeypatch.setattr("relay.read.search_indexer._LONGEST_REST_S", 3600.0)
-    monkeypatch.setattr("relay.read.search_indexer._REST", 1e12)
+    monkeypatch.setattr("relay.read.search_indexer._MAX_PAUSE_S", 3600.0)
+    monkeypatch.setattr("relay.read.search_indexer._PAUSE_RATIO", 1e12)
     await house.writes(*[f"tea {n}" for n in range(400)])
     house.store.may_go.clear()
     async with house.follower:
