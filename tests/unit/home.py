@@ -70,7 +70,7 @@ class AtOnce:
 
 
 class Letter:
-    """The author of one event, who waits for its answer."""
+    """The author of one event, not logged in, who waits for its answer."""
 
     authenticated: frozenset[str] = frozenset()
     address = None
@@ -78,9 +78,13 @@ class Letter:
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
+        self.answers: list[tuple[bool, str]] = []
+        """There must be one."""
 
     def answered(self, _event: Event, result: Result) -> None:
-        self.answer.set_result(ok_reply(result))
+        self.answers.append(ok_reply(result))
+        if not self.answer.done():
+            self.answer.set_result(self.answers[0])
 
 
 class Loudspeaker(Fanout):
@@ -103,10 +107,13 @@ class Home:
     plugins: Plugins | None = None
     """Asked from the next start on."""
 
-    def __init__(self, store: Store, policy: PolicySet) -> None:
+    def __init__(self, store: Store, policy: PolicySet, verifiers: Executor | None = None) -> None:
         self.store = store
         self.policy = policy
         self.now = NOON
+        self.metrics = Metrics()
+        executor: Any = AtOnce()
+        self._verifiers: Executor = executor if verifiers is None else verifiers
         self._numbers = 0
 
     async def __aenter__(self) -> Home:
@@ -114,21 +121,20 @@ class Home:
         groups = await taken_over(self.store, groups, self.relay, self.policy.keep, self.now)
         self.state = RelayState(self.policy, groups, await self.store.management())
         self.live = Loudspeaker(self.state, LinkedRows(self.store, self.state, lambda: self.now))
-        executor: Executor = AtOnce()  # type: ignore[assignment]
         self.ingest = Ingest(
             self.store,
             self.state,
             self.relay,
             self.live,
             clock=lambda: self.now,
-            verifiers=executor,
-            metrics=Metrics(),
+            verifiers=self._verifiers,
+            metrics=self.metrics,
             is_here=lambda url: url == URL,
             plugins=self.plugins,
         )
         await self.ingest.__aenter__()
         self.sweep = Sweep(
-            self.store, self.state, self.ingest, clock=lambda: self.now, metrics=Metrics()
+            self.store, self.state, self.ingest, clock=lambda: self.now, metrics=self.metrics
         )
         return self
 
@@ -161,11 +167,16 @@ class Home:
         return self.made(who, 62, *(["relay", url] for url in urls or ("ALL_RELAYS",)), at=at)
 
     async def take(self, *events: Event, origin: Origin = Origin.WIRE) -> list[tuple[bool, str]]:
-        """Send these together: they come into one batch."""
-        letters = [Letter() for _ in events]
-        for event, letter in zip(events, letters, strict=True):
-            self.ingest.submit(event, letter, origin)
-        return [await letter.answer for letter in letters]
+        """Send these together: they come into one batch. Each is answered exactly once."""
+        letters = [self.post(event, origin) for event in events]
+        answers = [await letter.answer for letter in letters]
+        assert [len(letter.answers) for letter in letters] == [1] * len(events)
+        return answers
+
+    def post(self, event: Event, origin: Origin = Origin.WIRE) -> Letter:
+        letter = Letter()
+        self.ingest.submit(event, letter, origin)
+        return letter
 
     async def call(self, method: str, *params: object) -> tuple[bool, str]:
         """One call of NIP-86 by somebody who may."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.access.visibility import ANONYMOUS, Viewer
-from relay.errors import StoreFault
 from relay.groups.group import Flag
 from relay.observe import Metrics
 from relay.read import linked_rows
@@ -19,14 +18,14 @@ from relay.read.fanout import Subscription
 from relay.read.query import QueryQueue, QueryRunner
 from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.contract.writing import asked, read
-from tests.harness.reference_store import ReferenceStore
+from tests.harness.client_in_memory import Client
+from tests.harness.controlled_store import ControlledStore
+from tests.harness.read_side import Limits
 from tests.unit.home import STORED, Home, policy_of, store_of
-from tests.unit.read.test_fanout import Client
-from tests.unit.read.test_query import Client as AskingClient
-from tests.unit.read.test_query import Limits, settled
+from tests.unit.read.test_query import settled
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -39,21 +38,6 @@ POLICY = policy_of(
 )
 
 
-class UsageCounter(ReferenceStore):
-    """The reference store; counts who looks targets up, and can fail to answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.looked_up = 0
-        self.is_down = False
-
-    async def matching(self, *args: Any, **more: Any) -> Any:
-        self.looked_up += 1
-        if self.is_down:
-            raise StoreFault("the disk is gone")
-        return await super().matching(*args, **more)
-
-
 @pytest.fixture(params=["reference", "sqlite"])
 async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
     async with store_of(request.param) as store, Home(store, POLICY) as home:
@@ -62,8 +46,8 @@ async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
 
 
 @pytest.fixture
-async def ledger() -> AsyncIterator[tuple[Home, UsageCounter]]:
-    store = UsageCounter()
+async def controlled() -> AsyncIterator[tuple[Home, ControlledStore]]:
+    store = ControlledStore()
     async with Home(store, POLICY) as home:
         await den_is_made(home)
         yield home, store
@@ -182,8 +166,10 @@ async def test_who_left_the_group_of_the_target_stops_receiving_at_once(home: Ho
     assert kinds_of(member) == [30078]
 
 
-async def test_the_store_is_asked_only_for_who_needs_it(ledger: tuple[Home, UsageCounter]) -> None:
-    home, store = ledger
+async def test_the_store_is_asked_only_for_who_needs_it(
+    controlled: tuple[Home, ControlledStore],
+) -> None:
+    home, store = controlled
     await sent(home, entry(home), vouch(home))
     follows(home, Client(owner))
     follows(home, Client(robot), asked(kinds=[30078]))
@@ -192,26 +178,26 @@ async def test_the_store_is_asked_only_for_who_needs_it(ledger: tuple[Home, Usag
     await sent(home, vouch(home))
     await home.do(robot, 30078, ["d", "snowclaw:core:plan"], ["x", HASH], content="{}")
     await home.do(alice, 9, ["x", HASH], h="den")
-    assert store.looked_up == 0
+    assert store.matching_calls == 0
     follows(home, Client(alice))
     follows(home, Client(bob))
     await sent(home, *[vouch(home, f"{number:064x}") for number in range(20)])
-    assert store.looked_up == 1
+    assert store.matching_calls == 1
 
 
 @pytest.mark.proves("G-16")
 async def test_what_cannot_be_looked_up_goes_to_nobody_who_needs_it(
-    ledger: tuple[Home, UsageCounter],
+    controlled: tuple[Home, ControlledStore],
 ) -> None:
-    home, store = ledger
+    home, store = controlled
     await sent(home, entry(home))
     member, owners = follows(home, Client(alice)), follows(home, Client(owner))
-    store.is_down = True
+    store.matching_fails = True
     assert await sent(home, vouch(home)) == [STORED]
     await home.do(alice, 9, h="den")
     assert kinds_of(member) == [9]
     assert kinds_of(owners) == [30078, 9]
-    store.is_down = False
+    store.matching_fails = False
     assert await sent(home, vouch(home)) == [STORED]
     assert kinds_of(member) == [30078]
 
@@ -238,9 +224,9 @@ async def test_what_waited_is_sent_if_its_target_is_still_there(
 
 
 async def test_what_comes_while_targets_are_looked_up_again_waits_too(
-    ledger: tuple[Home, UsageCounter],
+    controlled: tuple[Home, ControlledStore],
 ) -> None:
-    home, store = ledger
+    home, store = controlled
     await sent(home, entry(home), entry(home, "den", "b" * 64))
     member = Client(alice)
     subscription = opens(home, member, asked(kinds=[30078]))
@@ -258,27 +244,8 @@ async def test_what_comes_while_targets_are_looked_up_again_waits_too(
     assert kinds_of(member) == [30078, 30078]
 
 
-class Shelf(ReferenceStore):
-    """The reference store; something happens before a page is read, once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before_page: Callable[[], Awaitable[object]] | None = None
-
-    def page_now(self, *args: Any, **more: Any) -> Any:
-        if self.before_page is not None:
-            return None  # this would take long
-        return super().page_now(*args, **more)
-
-    async def page(self, *args: Any, **more: Any) -> Any:
-        happens, self.before_page = self.before_page, None
-        if happens is not None:
-            await happens()
-        return await super().page(*args, **more)
-
-
 async def test_a_query_that_is_answered_late_follows_what_waited_when_it_is_sent() -> None:
-    store = Shelf()
+    store = ControlledStore()
     async with Home(store, POLICY) as home:
         await den_is_made(home)
         about = entry(home)
@@ -286,18 +253,19 @@ async def test_a_query_that_is_answered_late_follows_what_waited_when_it_is_sent
         queries = QueryRunner(
             store, home.state, home.live, Limits(), clock=lambda: home.now, metrics=Metrics()
         )
-        client = AskingClient(alice)
+        client = Client(alice)
         scans = QueryQueue(queries, client)
 
         async def meanwhile() -> None:
+            store.before_page, store.is_slow = None, False
             await sent(home, vouch(home))
             await home.do(alice, 9, h="den", content="said")
             await home.do(robot, 5, ["e", about.id])
 
-        store.before_page = meanwhile
+        store.before_page, store.is_slow = meanwhile, True
         scans.subscribe("s", (asked(kinds=[9, 30078]),))
         await settled()
-        assert client.hears() == ["<EOSE>", "said"]
+        assert client.stream() == ["<EOSE>", "said"]
 
 
 # more targets than are held -----------------------------------------------------------------------

@@ -7,153 +7,41 @@ NIPS.md N01-54…84, N29-91…94, N45; contract §7; STYLE rule 14.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.access.visibility import Viewer
-from relay.groups.group import Flag, Group, Groups
 from relay.lifecycle.rows import Stored
 from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
-from relay.read.fanout import Fanout
-from relay.read.outbox import FlushQueue, Outbox
 from relay.read.query import QueryQueue, QueryRunner
-from relay.state import RelayState
 from tests.cast import admin, alice, bob, carol, owner, stranger
-from tests.contract.writing import asked, unsigned, write
-from tests.harness.reference_store import ReferenceStore
-from tests.unit.policies.folders import loaded
+from tests.contract.writing import asked, unsigned
+from tests.harness.client_in_memory import Client
+from tests.harness.read_side import DEN, ReadSide
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from policies import PolicySet
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
 
-DEN = Group("den", flags=frozenset({Flag.PRIVATE})).with_users(
-    {admin.pubkey: ("admin",), alice.pubkey: ()}
-)
 PAGE = 3
 
 
-class Shelf(ReferenceStore):
-    """The reference store with small pages, which the promise allows; the test has a hand in."""
+class QuerySide(ReadSide):
+    """With small pages."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.before_page: Callable[[], Awaitable[None]] | None = None
-        self.pages = 0
-
-    def committed(self) -> int:
-        return self._head
-
-    async def page(self, *asked: Any, size: int, **more: Any) -> Any:
-        await self._turn()
-        return self.page_now(*asked, size=size, **more)
-
-    def page_now(self, *asked: Any, size: int, **more: Any) -> Any:
-        return super().page_now(*asked, size=min(size, PAGE), **more)
-
-    async def places(self, *asked: Any, size: int, **more: Any) -> Any:
-        await self._turn()
-        return await super().places(*asked, size=min(size, PAGE), **more)
-
-    async def count(self, *asked: Any, **more: Any) -> int:
-        number = await super().count(*asked, **more)
-        await self._turn()
-        return number
-
-    async def _turn(self) -> None:
-        self.pages += 1
-        if self.before_page is not None:
-            await self.before_page()
-
-
-class Client:
-    """A connection: who reads, where the bytes end, and how far it has read."""
-
-    def __init__(self, *people: SecretKey) -> None:
-        self.viewer = Viewer(frozenset(key.pubkey for key in people))
-        self.outbox = Outbox(
-            self,
-            FlushQueue(lambda _: None),
-            max_bytes=1 << 30,
-            overflow=lambda: pytest.fail("too slow"),
-        )
-        self.reader = self
-        self.is_reading = True
-        self.reads_on = asyncio.Event()
-        self.reads_on.set()
-        self.has_a_page = asyncio.Event()
-        self.closed: list[str] = []
-        self.said: list[list[Any]] = []
-
-    def write(self, data: bytes) -> None:
-        while data:
-            size, head = data[1], 2
-            if size > 125:
-                head = 4 if size == 126 else 10
-                size = int.from_bytes(data[2:head])
-            self.said.append(orjson.loads(data[head : head + size]))
-            data = data[head + size :]
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return False
-
-    async def drained(self) -> None:
-        self.outbox.flush()
-        self.has_a_page.set()
-        await self.reads_on.wait()
-        await asyncio.sleep(0)
-
-    def closed_by_relay(self, sub: str) -> None:
-        self.closed.append(sub)
-
-    def hears(self, sub: str = "s") -> list[str]:
-        """All that was said of a subscription: what its events say, and `<EOSE>` and the like."""
-        self.outbox.flush()
-        return [
-            frame[2]["content"] if frame[0] == "EVENT" else f"<{' '.join([frame[0], *frame[2:]])}>"
-            for frame in self.said
-            if frame[1] == sub
-        ]
-
-
-@dataclass
-class Limits:
-    max_limit: int = 1000
-    default_limit: int = 1000
-
-
-class House:
     def __init__(self, policy: PolicySet) -> None:
-        self.shelf = Shelf()
-        self.state = RelayState(policy, Groups().with_group(DEN))
-        self.fanout = Fanout(self.state)
-        self.limits = Limits()
+        super().__init__(policy, page_size=PAGE)
         self.queries = QueryRunner(
-            self.shelf, self.state, self.fanout, self.limits, clock=lambda: 0, metrics=Metrics()
-        )
-
-    async def writes(self, *events: Event) -> None:
-        """As ingest does it: stored, then delivered."""
-        rows = await write(self.shelf, *events)
-        self.fanout.deliver([row for row in rows if isinstance(row, Stored)])
-
-    async def removes_alice(self) -> None:
-        self.state.adopt(
-            self.state.groups.with_group(DEN.without_users({alice.pubkey}, removed_at=1))
+            self.store, self.state, self.fanout, self.limits, clock=lambda: 0, metrics=Metrics()
         )
 
     async def answered(self, client: Client, *filters: Filter, sub: str = "s") -> list[str]:
@@ -161,12 +49,12 @@ class House:
         scans = QueryQueue(self.queries, client)
         scans.subscribe(sub, filters or (asked(),))
         await settled()
-        return client.hears(sub)
+        return client.stream(sub)
 
     async def counted(self, client: Client, *filters: Filter) -> Any:
         await self.queries.count(client, "c", filters)
         client.outbox.flush()
-        return client.said[-1][2]
+        return client.received[-1][2]
 
 
 async def settled() -> None:
@@ -176,24 +64,19 @@ async def settled() -> None:
         await asyncio.wait(busy)
 
 
-async def scanning(house: House, client: Client, *filters: Filter) -> QueryQueue:
+async def scanning(relay: QuerySide, client: Client, *filters: Filter) -> QueryQueue:
     """A client that has had one page of an answer and does not read on."""
-    client.reads_on.clear()
-    scans = QueryQueue(house.queries, client)
+    client.may_read_on.clear()
+    scans = QueryQueue(relay.queries, client)
     scans.subscribe("s", filters or (asked(),))
     await client.has_a_page.wait()
     return scans
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicySet:
-    return loaded(tmp_path_factory.mktemp("policies"), actors=f'[actors]\nowners=["{owner.npub}"]')
-
-
 @pytest.fixture
-async def house(policy: PolicySet) -> AsyncIterator[House]:
+async def relay(policy: PolicySet) -> AsyncIterator[QuerySide]:
     with blockbuster_ctx("relay"):
-        yield House(policy)
+        yield QuerySide(policy)
 
 
 def note(text: object, at: int = 1000, who: SecretKey = bob, **more: Any) -> Event:
@@ -215,29 +98,29 @@ def newest_first(*events: Event) -> list[str]:
 @pytest.mark.parametrize("is_reading", [True, False])
 @pytest.mark.parametrize("number", [0, 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 1])
 async def test_stored_rows_come_newest_first_then_eose_then_live_ones(
-    house: House, number: int, *, is_reading: bool
+    relay: QuerySide, number: int, *, is_reading: bool
 ) -> None:
     """N01-75, N01-76: however many pages, ties across their borders, quick answer or slow."""
     notes = [note(n, at=1000 + n // 5) for n in range(number)]
-    await house.writes(*notes)
+    await relay.write(*notes)
     client = Client()
     client.is_reading = is_reading
-    assert await house.answered(client, asked(kinds=[1])) == [*newest_first(*notes), "<EOSE>"]
-    await house.writes(note("live", at=5))
-    assert client.hears()[number:] == ["<EOSE>", "live"]
+    assert await relay.answered(client, asked(kinds=[1])) == [*newest_first(*notes), "<EOSE>"]
+    await relay.write(note("live", at=5))
+    assert client.stream()[number:] == ["<EOSE>", "live"]
 
 
 @pytest.mark.proves("N01-77", "N11-18")
-async def test_a_limit_is_of_a_filter_and_has_a_ceiling(house: House) -> None:
+async def test_a_limit_is_of_a_filter_and_has_a_ceiling(relay: QuerySide) -> None:
     """N01-77, N01-79, N11-18, N11-19."""
-    await house.writes(*(note(n, at=n) for n in range(10)))
-    house.limits.max_limit, house.limits.default_limit = 7, 5
+    await relay.write(*(note(n, at=n) for n in range(10)))
+    relay.limits.max_limit, relay.limits.default_limit = 7, 5
     for limit, rows in [(0, 0), (1, 1), (PAGE, PAGE), (6, 6), (99, 7), (None, 5)]:
         more = {} if limit is None else {"limit": limit}
         client = Client()
-        assert len(await house.answered(client, asked(**more))) == rows + 1
-        await house.writes(note(f"live {limit}", at=-1))
-        assert client.hears()[-1] == f"live {limit}"
+        assert len(await relay.answered(client, asked(**more))) == rows + 1
+        await relay.write(note(f"live {limit}", at=-1))
+        assert client.stream()[-1] == f"live {limit}"
 
 
 FILTERS = st.builds(
@@ -273,17 +156,17 @@ def test_several_filters_are_merged_each_with_its_own_limit(
     """N01-63, N01-76, N01-77: one order over the union, no row twice. N45-01, 04: COUNT is all."""
 
     async def law() -> None:
-        house, client = House(policy), Client()
-        await house.writes(*notes)
+        relay, client = QuerySide(policy), Client()
+        await relay.write(*notes)
         ordered = sorted(notes, key=lambda event: (-event.created_at, event.id))
         wanted = {
             event.id for f in filters for event in [e for e in ordered if f.matches(e)][: f.limit]
         }
-        await house.answered(client, *filters)
-        told = [frame[2]["id"] for frame in client.said if frame[0] == "EVENT"]
+        await relay.answered(client, *filters)
+        told = [frame[2]["id"] for frame in client.received if frame[0] == "EVENT"]
         assert told == [event.id for event in ordered if event.id in wanted]
         every = sum(any(f.matches(event) for f in filters) for event in notes)
-        assert await house.counted(client, *filters) == {"count": every}
+        assert await relay.counted(client, *filters) == {"count": every}
 
     asyncio.run(law())
 
@@ -308,25 +191,25 @@ def test_nothing_is_missed_and_nothing_comes_twice_while_writes_go_on(
     """
 
     async def law() -> None:
-        house, client, number = House(policy), Client(), len(before)
+        relay, client, number = QuerySide(policy), Client(), len(before)
         client.is_reading = False
-        await house.writes(*(note(n, at=at) for n, at in enumerate(before)))
+        await relay.write(*(note(n, at=at) for n, at in enumerate(before)))
         batches = iter(meanwhile)
 
         async def write_on() -> None:
             nonlocal number
             batch = next(batches, [])
             for at in batch:
-                await house.writes(note(number, at=at))
+                await relay.write(note(number, at=at))
                 number += 1
             if len(batch) == 2:
                 den = DEN.with_users({f"{number:064x}": ()})
-                house.state.adopt(house.state.groups.with_group(den))
+                relay.state.adopt(relay.state.groups.with_group(den))
 
-        house.shelf.before_page = write_on
-        heard = await house.answered(client, *filters)
-        await house.writes(note(number))
-        heard = client.hears()
+        relay.store.before_page = write_on
+        heard = await relay.answered(client, *filters)
+        await relay.write(note(number))
+        heard = client.stream()
         eose = heard.index("<EOSE>")
         assert {int(text) for text in heard[:eose]} == set(range(len(before)))
         assert [int(text) for text in heard[eose + 1 :]] == list(range(len(before), number + 1))
@@ -336,23 +219,23 @@ def test_nothing_is_missed_and_nothing_comes_twice_while_writes_go_on(
 
 
 @pytest.mark.proves("N01-99")
-async def test_more_than_can_wait_closes_instead_of_leaving_a_gap(house: House) -> None:
+async def test_more_than_can_wait_closes_instead_of_leaving_a_gap(relay: QuerySide) -> None:
     """STYLE rule 14: told so, no EOSE, nothing live after it; the client may ask again."""
     client = Client()
     client.is_reading = False
     burst = [Stored(2 + n, note(n)) for n in range(5000)]
 
     async def a_burst() -> None:
-        house.fanout.deliver(burst)
+        relay.fanout.deliver(burst)
 
-    await house.writes(note("stored"))
-    house.shelf.before_page = a_burst
+    await relay.write(note("stored"))
+    relay.store.before_page = a_burst
     closed = "<CLOSED error: backlog overflow, subscribe again>"
-    assert await house.answered(client) == ["stored", closed]
+    assert await relay.answered(client) == ["stored", closed]
     assert client.closed == ["s"]
-    await house.writes(note("live"))
-    assert client.hears()[-1] == closed
-    assert len(house.fanout) == 0
+    await relay.write(note("live"))
+    assert client.stream()[-1] == closed
+    assert len(relay.fanout) == 0
 
 
 # who may read ------------------------------------------------------------------------------------
@@ -366,76 +249,78 @@ IN_TWO_FILTERS = (asked(kinds=[9], authors=[admin.pubkey]), asked(kinds=[9], aut
     [(ALL_OF_THE_DEN, 0), (IN_TWO_FILTERS, 1), (IN_TWO_FILTERS, 2 * PAGE)],
 )
 async def test_who_is_removed_between_two_pages_gets_no_more(
-    house: House, filters: tuple[Filter, ...], of_bob: int, monkeypatch: pytest.MonkeyPatch
+    relay: QuerySide, filters: tuple[Filter, ...], of_bob: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N29-94: running stored queries stop too."""
     monkeypatch.setattr("relay.read.query._PAGE_ROWS", PAGE)
-    await house.writes(*(chat(f"bob {n}", at=100 - 2 * n, who=bob) for n in range(of_bob)))
-    await house.writes(*(chat(f"admin {n}", at=99 - 2 * n) for n in range(4 * PAGE)))
-    await scanning(house, client := Client(alice), *filters)
-    await house.removes_alice()
-    client.reads_on.set()
+    await relay.write(*(chat(f"bob {n}", at=100 - 2 * n, who=bob) for n in range(of_bob)))
+    await relay.write(*(chat(f"admin {n}", at=99 - 2 * n) for n in range(4 * PAGE)))
+    await scanning(relay, client := Client(alice), *filters)
+    await relay.remove_alice()
+    client.may_read_on.set()
     await settled()
-    assert len(client.hears()[:-1]) == PAGE
-    assert client.hears()[-1] == "<EOSE>"
+    assert len(client.stream()[:-1]) == PAGE
+    assert client.stream()[-1] == "<EOSE>"
 
 
-async def test_who_is_removed_while_a_page_is_read_does_not_get_it(house: House) -> None:
+async def test_who_is_removed_while_a_page_is_read_does_not_get_it(relay: QuerySide) -> None:
     """N29-94: membership is evaluated at the moment of each send; nothing is queued past it."""
-    await house.writes(*(chat(n) for n in range(2 * PAGE)))
+    await relay.write(*(chat(n) for n in range(2 * PAGE)))
 
     async def meanwhile() -> None:
-        house.shelf.before_page = None
-        await house.removes_alice()
+        relay.store.before_page = None
+        await relay.remove_alice()
 
-    house.shelf.before_page = meanwhile
-    assert await house.answered(Client(alice), *ALL_OF_THE_DEN) == ["<EOSE>"]
+    relay.store.before_page = meanwhile
+    assert await relay.answered(Client(alice), *ALL_OF_THE_DEN) == ["<EOSE>"]
 
 
-async def test_rights_that_are_lost_with_every_page_end_the_answer(house: House) -> None:
+async def test_rights_that_are_lost_with_every_page_end_the_answer(relay: QuerySide) -> None:
     """Told so, instead of reading the same page for ever."""
     rooms = [replace(DEN, id=f"room {number}") for number in range(99)]
     for room in rooms:
-        house.state.adopt(house.state.groups.with_group(room))
-    await house.writes(*(chat(n) for n in range(2 * PAGE)))
+        relay.state.adopt(relay.state.groups.with_group(room))
+    await relay.write(*(chat(n) for n in range(2 * PAGE)))
 
     async def one_room_less() -> None:
-        house.state.adopt(house.state.groups.without_group(rooms.pop().id))
+        relay.state.adopt(relay.state.groups.without_group(rooms.pop().id))
 
-    house.shelf.before_page = one_room_less
-    (closed,) = await house.answered(client := Client(alice), *ALL_OF_THE_DEN)
+    relay.store.before_page = one_room_less
+    (closed,) = await relay.answered(client := Client(alice), *ALL_OF_THE_DEN)
     assert closed.startswith("<CLOSED error: ")
     assert client.closed == ["s"]
 
 
 async def test_who_is_removed_while_rows_are_counted_is_not_told_their_number(
-    house: House,
+    relay: QuerySide,
 ) -> None:
     """N29-94, N45-04: of what this reader may read when it is said."""
-    await house.writes(*(chat(n) for n in range(3)))
-    house.shelf.before_page = house.removes_alice
+    await relay.write(*(chat(n) for n in range(3)))
+    relay.store.before_page = relay.remove_alice
     client = Client(alice)
-    await house.queries.count(client, "c", (asked(kinds=[1, 9]),))
+    await relay.queries.count(client, "c", (asked(kinds=[1, 9]),))
     client.outbox.flush()
-    assert client.said[-1] == ["COUNT", "c", {"count": 0}]
+    assert client.received[-1] == ["COUNT", "c", {"count": 0}]
 
 
 @pytest.mark.proves("N45-04")
 @pytest.mark.parametrize("who", [(), (alice,), (bob,), (owner,), (alice, bob)])
-async def test_a_count_is_what_a_query_would_give(house: House, who: tuple[SecretKey, ...]) -> None:
+async def test_a_count_is_what_a_query_would_give(
+    relay: QuerySide, who: tuple[SecretKey, ...]
+) -> None:
     """N45-01, N45-04, contract §7: to this reader, each event once, `limit` aside."""
     wraps = [note("w", who=carol, kind=1059, tags=[["p", key.pubkey]]) for key in (alice, bob)]
-    await house.writes(*(chat(n) for n in range(5)), *(note(n) for n in range(5)), *wraps)
+    await relay.write(*(chat(n) for n in range(5)), *(note(n) for n in range(5)), *wraps)
     wide = asked(kinds=[1, 9, 1059], limit=2), asked(kinds=[9], limit=1)
-    rows = await house.answered(Client(*who), asked(kinds=[1, 9, 1059]))
-    assert await house.counted(Client(*who), *wide) == {"count": len(rows) - 1}
+    rows = await relay.answered(Client(*who), asked(kinds=[1, 9, 1059]))
+    assert await relay.counted(Client(*who), *wide) == {"count": len(rows) - 1}
     assert len(rows) - 1 == 5 + {(): 0, (alice,): 6, (bob,): 1, (owner,): 5}.get(who, 7)
 
 
 @pytest.mark.proves("N42-11", "N42-12")
 @pytest.mark.parametrize("filters", [ALL_OF_THE_DEN, (asked(kinds=[1059]),)])
 async def test_a_query_that_can_give_nothing_is_closed(
-    house: House, filters: tuple[Filter, ...]
+    relay: QuerySide, filters: tuple[Filter, ...]
 ) -> None:
     """Contract §7, N42-11, N42-12, N45-02: REQ and COUNT alike; nothing stays open."""
     needs = (
@@ -446,88 +331,88 @@ async def test_a_query_that_can_give_nothing_is_closed(
     passer, guest = Client(), Client(stranger)
     for_nobody = (asked(kinds=[1059], tag_p=[bob.pubkey]),)
     foreign = filters if filters is ALL_OF_THE_DEN else for_nobody
-    assert await house.answered(passer, *filters) == [f"<CLOSED auth-required: {needs}>"]
-    assert await house.answered(guest, *foreign) == ["<CLOSED restricted: you may not read this>"]
+    assert await relay.answered(passer, *filters) == [f"<CLOSED auth-required: {needs}>"]
+    assert await relay.answered(guest, *foreign) == ["<CLOSED restricted: you may not read this>"]
     assert passer.closed == guest.closed == ["s"]
-    assert len(house.fanout) == 0
-    assert await house.counted(passer, *filters) == f"auth-required: {needs}"
-    assert await house.counted(guest, *foreign) == "restricted: you may not read this"
+    assert len(relay.fanout) == 0
+    assert await relay.counted(passer, *filters) == f"auth-required: {needs}"
+    assert await relay.counted(guest, *foreign) == "restricted: you may not read this"
 
 
 # the end of a query ------------------------------------------------------------------------------
 
 
-async def test_a_client_that_does_not_read_is_not_read_for(house: House) -> None:
+async def test_a_client_that_does_not_read_is_not_read_for(relay: QuerySide) -> None:
     """Contract §7: in pages under back-pressure."""
-    await house.writes(*(note(n) for n in range(9 * PAGE)))
+    await relay.write(*(note(n) for n in range(9 * PAGE)))
     client = Client()
-    await scanning(house, client)
-    assert (len(client.hears()), house.shelf.pages) == (PAGE, 1)
-    client.reads_on.set()
+    await scanning(relay, client)
+    assert (len(client.stream()), relay.store.pages) == (PAGE, 1)
+    client.may_read_on.set()
     await settled()
-    assert len(client.hears()) == 9 * PAGE + 1
+    assert len(client.stream()) == 9 * PAGE + 1
 
 
 @pytest.mark.proves("N01-56")
 @pytest.mark.parametrize("is_gone", [True, False])
 @pytest.mark.parametrize("rows", [PAGE, 9 * PAGE])
-async def test_closing_stops_the_answer(house: House, rows: int, *, is_gone: bool) -> None:
+async def test_closing_stops_the_answer(relay: QuerySide, rows: int, *, is_gone: bool) -> None:
     """N01-56: no EOSE either, and nothing live; so does the end of the connection."""
-    await house.writes(*(note(n) for n in range(rows)))
+    await relay.write(*(note(n) for n in range(rows)))
     client = Client()
     client.is_reading = False
-    scans = await scanning(house, client)
+    scans = await scanning(relay, client)
     if is_gone:
         await scans.aclose()
     scans.cancel("s")
-    client.reads_on.set()
+    client.may_read_on.set()
     await settled()
-    await house.writes(note("live"))
-    assert len(client.hears()) == PAGE
-    assert house.shelf.pages <= 2
-    assert len(house.fanout) == 0
+    await relay.write(note("live"))
+    assert len(client.stream()) == PAGE
+    assert relay.store.pages <= 2
+    assert len(relay.fanout) == 0
 
 
 @pytest.mark.proves("N01-54")
-async def test_of_a_query_that_was_replaced_nothing_follows(house: House) -> None:
+async def test_of_a_query_that_was_replaced_nothing_follows(relay: QuerySide) -> None:
     """N01-54: stored results of the old one must not mix in after the new one's first message."""
-    await house.writes(*(note(n) for n in range(9 * PAGE)), note("seven", kind=7))
+    await relay.write(*(note(n) for n in range(9 * PAGE)), note("seven", kind=7))
     client = Client()
-    scans = await scanning(house, client, asked(kinds=[1]))
+    scans = await scanning(relay, client, asked(kinds=[1]))
     scans.cancel("s")
     scans.subscribe("s", (asked(kinds=[7]), asked(kinds=[8])))
-    client.reads_on.set()
+    client.may_read_on.set()
     await settled()
-    await house.writes(note("live one"), note("live seven", kind=7))
-    assert client.hears()[PAGE:] == ["seven", "<EOSE>", "live seven"]
+    await relay.write(note("live one"), note("live seven", kind=7))
+    assert client.stream()[PAGE:] == ["seven", "<EOSE>", "live seven"]
 
 
-async def test_queries_that_were_replaced_cost_nothing(house: House) -> None:
+async def test_queries_that_were_replaced_cost_nothing(relay: QuerySide) -> None:
     """STYLE rule 14: at most as many wait as a client may subscribe."""
-    await house.writes(*(note(n) for n in range(2 * PAGE)))
-    scans = await scanning(house, client := Client(), asked(kinds=[1]))
+    await relay.write(*(note(n) for n in range(2 * PAGE)))
+    scans = await scanning(relay, client := Client(), asked(kinds=[1]))
     for number in range(100):
         scans.cancel("s")
         scans.subscribe("s", (asked(kinds=[7]), asked(kinds=[8])))
         scans.subscribe(f"{number}", (asked(kinds=[7]), asked(kinds=[8])))
         scans.cancel(f"{number}")
-    client.reads_on.set()
+    client.may_read_on.set()
     await settled()
-    assert client.hears()[-1] == "<EOSE>"
-    assert house.shelf.pages <= 6
+    assert client.stream()[-1] == "<EOSE>"
+    assert relay.store.pages <= 6
 
 
-async def test_only_so_many_counts_wait_and_queries_go_first(house: House) -> None:
+async def test_only_so_many_counts_wait_and_queries_go_first(relay: QuerySide) -> None:
     """STYLE rule 14; N45-02: told so, by the id of the count."""
     client = Client()
     client.is_reading = False
-    scans = QueryQueue(house.queries, client)
+    scans = QueryQueue(relay.queries, client)
     for number in range(20):
         scans.count(f"c{number}", (asked(),))
     scans.subscribe("s", (asked(),))
     await settled()
     client.outbox.flush()
-    refused, answered = client.said[:4], client.said[4:]
+    refused, answered = client.received[:4], client.received[4:]
     assert [frame[1] for frame in refused] == [f"c{number}" for number in range(16, 20)]
     assert all(frame[2].startswith("rate-limited: ") for frame in refused)
     assert [frame[1] for frame in answered] == ["s", *(f"c{number}" for number in range(16))]
@@ -535,17 +420,17 @@ async def test_only_so_many_counts_wait_and_queries_go_first(house: House) -> No
 
 @pytest.mark.parametrize("is_reading", [True, False])
 async def test_a_store_that_fails_is_told_and_the_query_closed(
-    house: House, caplog: pytest.LogCaptureFixture, *, is_reading: bool
+    relay: QuerySide, caplog: pytest.LogCaptureFixture, *, is_reading: bool
 ) -> None:
     """Contract §6 `error:`; N01-93: after it nothing more for that id."""
-    await house.shelf.close()
+    await relay.store.close()
     client = Client()
     client.is_reading = is_reading
     down = "error: the store is not available, try again later"
-    assert await house.answered(client) == [f"<CLOSED {down}>"]
-    assert await house.counted(client, asked()) == down
+    assert await relay.answered(client) == [f"<CLOSED {down}>"]
+    assert await relay.counted(client, asked()) == down
     assert client.closed == ["s"]
-    assert len(house.fanout) == 0
+    assert len(relay.fanout) == 0
     assert "the store is closed" in caplog.text
 
 
@@ -553,9 +438,11 @@ async def test_a_store_that_fails_is_told_and_the_query_closed(
 
 
 @pytest.mark.proves("N45-10", "N45-14", "N45-15")
-async def test_a_count_by_one_tag_has_registers_of_who_wrote_what_it_counts(house: House) -> None:
+async def test_a_count_by_one_tag_has_registers_of_who_wrote_what_it_counts(
+    relay: QuerySide,
+) -> None:
     about = [["e", "e" * 64], ["t", "tea"]]
-    await house.writes(
+    await relay.write(
         *[note("+", who=who, kind=7, tags=about) for who in (alice, bob, carol)],
         note("again", 1001, who=carol, kind=7, tags=about),
     )
@@ -563,7 +450,7 @@ async def test_a_count_by_one_tag_has_registers_of_who_wrote_what_it_counts(hous
         [bytes.fromhex(who.pubkey) for who in (alice, bob, carol)], offset_of("e" * 64)
     )
     client = Client()
-    assert await house.counted(client, asked(kinds=[7], tag_e=["e" * 64])) == {
+    assert await relay.counted(client, asked(kinds=[7], tag_e=["e" * 64])) == {
         "count": 4,
         "hll": expected,
     }
@@ -573,14 +460,14 @@ async def test_a_count_by_one_tag_has_registers_of_who_wrote_what_it_counts(hous
         [asked(tag_e=["e" * 64]), asked(tag_t=["tea"])],
         [asked(tag_e=[])],
     ):
-        assert "hll" not in await house.counted(client, *without)
+        assert "hll" not in await relay.counted(client, *without)
 
 
 @pytest.mark.proves("N45-11")
-async def test_the_first_value_as_it_was_received_chooses_the_byte(house: House) -> None:
+async def test_the_first_value_as_it_was_received_chooses_the_byte(relay: QuerySide) -> None:
     values = ["f" * 64, "0" * 64]
-    await house.writes(note("+", kind=7, tags=[["e", "f" * 64]]))
-    counts = [await house.counted(Client(), asked(tag_e=order)) for order in (values, values[::-1])]
+    await relay.write(note("+", kind=7, tags=[["e", "f" * 64]]))
+    counts = [await relay.counted(Client(), asked(tag_e=order)) for order in (values, values[::-1])]
     author = [bytes.fromhex(bob.pubkey)]
     assert [count["hll"] for count in counts] == [
         registers(author, offset_of("f" * 64)),
@@ -589,11 +476,11 @@ async def test_the_first_value_as_it_was_received_chooses_the_byte(house: House)
 
 
 @pytest.mark.proves("N45-16", "N45-06")
-async def test_registers_tell_nothing_of_what_may_not_be_read(house: House) -> None:
+async def test_registers_tell_nothing_of_what_may_not_be_read(relay: QuerySide) -> None:
     secret = note("psst", who=admin, kind=9, tags=[["h", "den"], ["t", "tea"]])
-    await house.writes(secret, note("tea", tags=[["t", "tea"]]))
-    outside = await house.counted(Client(), asked(tag_t=["tea"]))
-    inside = await house.counted(Client(alice), asked(tag_t=["tea"]))
+    await relay.write(secret, note("tea", tags=[["t", "tea"]]))
+    outside = await relay.counted(Client(), asked(tag_t=["tea"]))
+    inside = await relay.counted(Client(alice), asked(tag_t=["tea"]))
     offset = offset_of("tea")
     assert outside["hll"] == registers([bytes.fromhex(bob.pubkey)], offset)
     assert inside["hll"] == registers([bytes.fromhex(who.pubkey) for who in (admin, bob)], offset)

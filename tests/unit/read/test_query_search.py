@@ -15,9 +15,10 @@ from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.read.query import QueryQueue, QueryRunner
 from relay.storage.sqlite.words import FtsMatcher
-from tests.cast import alice, bob, owner
+from tests.cast import alice, bob
+from tests.harness.client_in_memory import Client
 from tests.unit.policies.folders import loaded
-from tests.unit.read.test_query import Client, House, chat, note, settled
+from tests.unit.read.test_query import QuerySide, chat, note, settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,15 +35,15 @@ def asked(**conditions: Any) -> Filter:
     return filter_from({k.replace("tag_", "#"): v for k, v in conditions.items()}, TERMS)
 
 
-class SearchHouse(House):
-    """A house whose searches find everything that is written."""
+class SearchSide(QuerySide):
+    """A relay whose searches find everything that is written."""
 
     def __init__(self, policy: PolicySet) -> None:
         super().__init__(policy)
         self.words = FtsMatcher()
         self.fanout = Fanout(self.state, self.words)
         self.queries = QueryRunner(
-            self.shelf,
+            self.store,
             self.state,
             self.fanout,
             self.limits,
@@ -54,117 +55,112 @@ class SearchHouse(House):
         self.between: list[Any] = []
         self.waited_for: list[int] = []
 
-    async def writes(self, *events: Event) -> None:
-        await super().writes(*events)
-        await self.shelf.index(search_text, "all", 10_000)
+    async def write(self, *events: Event) -> None:
+        await super().write(*events)
+        await self.store.index(search_text, "all", 10_000)
 
     async def reached(self, seq: int) -> bool:
         self.waited_for.append(seq)
         await asyncio.sleep(0)
         for event in self.between:
-            await self.writes(event)
+            await self.write(event)
         self.between = []
         return self.keeps_up
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> PolicySet:
-    return loaded(tmp_path_factory.mktemp("policies"), actors=f'[actors]\nowners=["{owner.npub}"]')
-
-
 @pytest.fixture
-async def house(policy: PolicySet) -> AsyncIterator[SearchHouse]:
-    house = SearchHouse(policy)
-    yield house
-    house.words.close()
+async def relay(policy: PolicySet) -> AsyncIterator[SearchSide]:
+    relay = SearchSide(policy)
+    yield relay
+    relay.words.close()
 
 
 # stored ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("N50-03")
-async def test_the_best_comes_first_and_the_limit_is_of_the_best(house: SearchHouse) -> None:
-    await house.writes(
+async def test_the_best_comes_first_and_the_limit_is_of_the_best(relay: SearchSide) -> None:
+    await relay.write(
         note("tea with a lot of other words around it", 9), note("tea tea", 1), note("tea", 5)
     )
     whole = ["tea tea", "tea", "tea with a lot of other words around it"]
-    assert await house.answered(Client(), asked(search="tea")) == [*whole, "<EOSE>"]
-    assert await house.answered(Client(), asked(search="tea", limit=2)) == [*whole[:2], "<EOSE>"]
-    assert await house.answered(Client(), asked(search="tea", limit=0)) == ["<EOSE>"]
+    assert await relay.answered(Client(), asked(search="tea")) == [*whole, "<EOSE>"]
+    assert await relay.answered(Client(), asked(search="tea", limit=2)) == [*whole[:2], "<EOSE>"]
+    assert await relay.answered(Client(), asked(search="tea", limit=0)) == ["<EOSE>"]
 
 
 @pytest.mark.proves("N50-06")
-async def test_each_search_ranks_on_its_own_and_nothing_comes_twice(house: SearchHouse) -> None:
-    await house.writes(
+async def test_each_search_ranks_on_its_own_and_nothing_comes_twice(relay: SearchSide) -> None:
+    await relay.write(
         note("green tea", 1), note("tea tea", 2), note("green green leaves", 3), note("coffee", 4)
     )
-    answer = await house.answered(Client(), asked(search="tea"), asked(search="green"))
+    answer = await relay.answered(Client(), asked(search="tea"), asked(search="green"))
     assert answer == ["tea tea", "green tea", "green green leaves", "<EOSE>"]
 
 
 @pytest.mark.proves("N50-06")
-async def test_other_filters_of_the_req_follow_newest_first(house: SearchHouse) -> None:
-    await house.writes(*[note(f"number {n}", n) for n in range(8)], note("tea 3", 3))
-    answer = await house.answered(Client(), asked(kinds=[1]), asked(search="tea"))
+async def test_other_filters_of_the_req_follow_newest_first(relay: SearchSide) -> None:
+    await relay.write(*[note(f"number {n}", n) for n in range(8)], note("tea 3", 3))
+    answer = await relay.answered(Client(), asked(kinds=[1]), asked(search="tea"))
     assert answer == ["tea 3", *[f"number {n}" for n in reversed(range(8))], "<EOSE>"]
-    answer = await house.answered(
+    answer = await relay.answered(
         Client(), asked(kinds=[1], limit=2), asked(search="tea"), asked(kinds=[1], until=0)
     )
     assert answer == ["tea 3", "number 7", "number 6", "number 0", "<EOSE>"]
 
 
 @pytest.mark.proves("N50-07")
-async def test_a_search_that_asks_nothing_is_as_if_absent(house: SearchHouse) -> None:
-    await house.writes(note("a", 1), note("b", 2))
-    assert await house.answered(Client(), asked(search="")) == ["b", "a", "<EOSE>"]
-    assert await house.answered(Client(), asked(search="language:en")) == ["b", "a", "<EOSE>"]
-    assert house.waited_for == []
+async def test_a_search_that_asks_nothing_is_as_if_absent(relay: SearchSide) -> None:
+    await relay.write(note("a", 1), note("b", 2))
+    assert await relay.answered(Client(), asked(search="")) == ["b", "a", "<EOSE>"]
+    assert await relay.answered(Client(), asked(search="language:en")) == ["b", "a", "<EOSE>"]
+    assert relay.waited_for == []
 
 
 @pytest.mark.proves("N50-09", "N29-90")
-async def test_what_is_hidden_takes_no_places(house: SearchHouse) -> None:
-    await house.writes(chat("tea tea tea tea", 9), note("tea for all", 1), note("more tea", 2))
-    assert await house.answered(Client(bob), asked(search="tea", limit=2)) == [
+async def test_what_is_hidden_takes_no_places(relay: SearchSide) -> None:
+    await relay.write(chat("tea tea tea tea", 9), note("tea for all", 1), note("more tea", 2))
+    assert await relay.answered(Client(bob), asked(search="tea", limit=2)) == [
         "more tea",
         "tea for all",
         "<EOSE>",
     ]
-    assert await house.counted(Client(bob), asked(search="tea", limit=1)) == {"count": 2}
-    assert await house.counted(Client(alice), asked(search="tea")) == {"count": 3}
+    assert await relay.counted(Client(bob), asked(search="tea", limit=1)) == {"count": 2}
+    assert await relay.counted(Client(alice), asked(search="tea")) == {"count": 3}
 
 
 @pytest.mark.proves("N29-94", "N50-09")
-async def test_who_is_removed_while_it_is_found_does_not_get_it(house: SearchHouse) -> None:
-    await house.writes(chat("tea of the den"), note("tea of all"))
-    search = house.shelf.search
+async def test_who_is_removed_while_it_is_found_does_not_get_it(relay: SearchSide) -> None:
+    await relay.write(chat("tea of the den"), note("tea of all"))
+    search = relay.store.search
 
     async def removed_meanwhile(*asked: Any, **more: Any) -> Any:
         seqs = await search(*asked, **more)
-        await house.removes_alice()
+        await relay.remove_alice()
         return seqs
 
-    house.shelf.search = removed_meanwhile  # type: ignore[method-assign]
-    assert await house.answered(Client(alice), asked(search="tea")) == ["tea of all", "<EOSE>"]
+    relay.store.search = removed_meanwhile  # type: ignore[method-assign]
+    assert await relay.answered(Client(alice), asked(search="tea")) == ["tea of all", "<EOSE>"]
 
 
-async def test_a_search_waits_for_the_rows_that_were_stored_before_it(house: SearchHouse) -> None:
-    await house.writes(note("tea 1"), note("tea 2"))
-    await house.answered(Client(), asked(search="tea"))
-    await house.counted(Client(), asked(search="tea"))
-    assert house.waited_for == [2, 2]
+async def test_a_search_waits_for_the_rows_that_were_stored_before_it(relay: SearchSide) -> None:
+    await relay.write(note("tea 1"), note("tea 2"))
+    await relay.answered(Client(), asked(search="tea"))
+    await relay.counted(Client(), asked(search="tea"))
+    assert relay.waited_for == [2, 2]
 
 
-async def test_an_index_that_is_behind_is_told(house: SearchHouse) -> None:
+async def test_an_index_that_is_behind_is_told(relay: SearchSide) -> None:
     """Better than an EOSE that says: this is all."""
-    await house.writes(note("tea"))
-    house.keeps_up = False
+    await relay.write(note("tea"))
+    relay.keeps_up = False
     client = Client()
-    assert await house.answered(client, asked(search="tea")) == [
+    assert await relay.answered(client, asked(search="tea")) == [
         "<CLOSED error: the search index is not up to date, try again in a moment>"
     ]
     assert client.closed == ["s"]
-    await house.queries.count(client, "c", (asked(search="tea"),))
-    assert client.hears("c") == [
+    await relay.queries.count(client, "c", (asked(search="tea"),))
+    assert client.stream("c") == [
         "<CLOSED error: the search index is not up to date, try again in a moment>"
     ]
 
@@ -178,23 +174,23 @@ async def test_an_index_that_is_behind_is_told(house: SearchHouse) -> None:
 )
 @pytest.mark.proves("N50-10")
 async def test_no_fault_of_the_index_reaches_a_client(
-    house: SearchHouse, fault: Exception, text: str
+    relay: SearchSide, fault: Exception, text: str
 ) -> None:
     async def fails(*_: object, **__: object) -> Any:
         raise fault
 
-    house.shelf.search = house.shelf.count = fails  # type: ignore[method-assign]
+    relay.store.search = relay.store.count = fails  # type: ignore[method-assign]
     client = Client()
-    assert await house.answered(client, asked(search="tea")) == [f"<CLOSED {text}>"]
-    await house.queries.count(client, "c", (asked(search="tea"),))
-    assert client.hears("c") == [f"<CLOSED {text}>"]
-    assert house.queries.open_subscriptions == 0
+    assert await relay.answered(client, asked(search="tea")) == [f"<CLOSED {text}>"]
+    await relay.queries.count(client, "c", (asked(search="tea"),))
+    assert client.stream("c") == [f"<CLOSED {text}>"]
+    assert relay.queries.open_subscriptions == 0
 
 
-async def test_a_long_answer_comes_in_pages(house: SearchHouse) -> None:
-    await house.writes(*[note(f"tea {n}", n) for n in range(1200)])
-    house.limits.max_limit = house.limits.default_limit = 5000
-    answer = await house.answered(Client(), asked(search="tea"))
+async def test_a_long_answer_comes_in_pages(relay: SearchSide) -> None:
+    await relay.write(*[note(f"tea {n}", n) for n in range(1200)])
+    relay.limits.max_limit = relay.limits.default_limit = 5000
+    answer = await relay.answered(Client(), asked(search="tea"))
     assert answer == [*[f"tea {n}" for n in reversed(range(1200))], "<EOSE>"]
 
 
@@ -202,79 +198,79 @@ async def test_a_long_answer_comes_in_pages(house: SearchHouse) -> None:
 
 
 @pytest.mark.proves("N50-08")
-async def test_a_live_event_matches_by_its_words(house: SearchHouse) -> None:
+async def test_a_live_event_matches_by_its_words(relay: SearchSide) -> None:
     client = Client()
-    QueryQueue(house.queries, client).subscribe(
+    QueryQueue(relay.queries, client).subscribe(
         "s", (asked(search='kettle -broken "green tea"', kinds=[1]),)
     )
     await settled()
-    await house.writes(
+    await relay.write(
         note("the kettles sing of GREEN TEA"),
         note("kettle, tea that is green"),
         note("a broken kettle of green tea"),
         note("kettle of green tea", kind=7),
         note("nothing"),
     )
-    assert client.hears() == ["<EOSE>", "the kettles sing of GREEN TEA"]
+    assert client.stream() == ["<EOSE>", "the kettles sing of GREEN TEA"]
 
 
 @pytest.mark.proves("N50-08", "N50-11")
-async def test_live_search_finds_what_stored_search_would(house: SearchHouse) -> None:
+async def test_live_search_finds_what_stored_search_would(relay: SearchSide) -> None:
     """By the same text: a tag that says encrypted hides an event live too."""
     client = Client()
-    QueryQueue(house.queries, client).subscribe("s", (asked(search="tea"),))
+    QueryQueue(relay.queries, client).subscribe("s", (asked(search="tea"),))
     await settled()
-    await house.writes(
+    await relay.write(
         note("tea", tags=[["encrypted", "nip44"]]),
         note("titled", kind=30023, tags=[["title", "tea"]]),
         note("", kind=1),
     )
-    assert client.hears() == ["<EOSE>", "titled"]
+    assert client.stream() == ["<EOSE>", "titled"]
 
 
 @pytest.mark.proves("N50-08", "N29-90")
-async def test_live_search_shows_nothing_that_may_not_be_read(house: SearchHouse) -> None:
+async def test_live_search_shows_nothing_that_may_not_be_read(relay: SearchSide) -> None:
     member, outsider = Client(alice), Client(bob)
     for client in (member, outsider):
-        QueryQueue(house.queries, client).subscribe("s", (asked(search="tea"),))
+        QueryQueue(relay.queries, client).subscribe("s", (asked(search="tea"),))
     await settled()
-    await house.writes(chat("tea of the den"))
-    assert member.hears() == ["<EOSE>", "tea of the den"]
-    assert outsider.hears() == ["<EOSE>"]
+    await relay.write(chat("tea of the den"))
+    assert member.stream() == ["<EOSE>", "tea of the den"]
+    assert outsider.stream() == ["<EOSE>"]
 
 
 @pytest.mark.proves("N50-08")
-async def test_nothing_is_missed_or_doubled_between_stored_and_live(house: SearchHouse) -> None:
-    await house.writes(note("tea before"))
-    house.between = [note("tea meanwhile"), note("coffee meanwhile")]
+async def test_nothing_is_missed_or_doubled_between_stored_and_live(relay: SearchSide) -> None:
+    await relay.write(note("tea before"))
+    relay.between = [note("tea meanwhile"), note("coffee meanwhile")]
     client = Client()
-    QueryQueue(house.queries, client).subscribe("s", (asked(search="tea"),))
+    QueryQueue(relay.queries, client).subscribe("s", (asked(search="tea"),))
     await settled()
-    await house.writes(note("tea after"))
-    assert client.hears() == ["tea before", "<EOSE>", "tea meanwhile", "tea after"]
+    await relay.write(note("tea after"))
+    assert client.stream() == ["tea before", "<EOSE>", "tea meanwhile", "tea after"]
 
 
 @pytest.mark.proves("N50-08")
-async def test_searches_and_other_filters_share_a_subscription(house: SearchHouse) -> None:
+async def test_searches_and_other_filters_share_a_subscription(relay: SearchSide) -> None:
     client = Client()
-    QueryQueue(house.queries, client).subscribe(
+    QueryQueue(relay.queries, client).subscribe(
         "s", (asked(search="tea"), asked(authors=[alice.pubkey]))
     )
     await settled()
-    await house.writes(
+    await relay.write(
         note("tea by bob"), note("by alice", who=alice), note("tea by alice", who=alice)
     )
-    assert client.hears() == ["<EOSE>", "tea by bob", "by alice", "tea by alice"]
+    assert client.stream() == ["<EOSE>", "tea by bob", "by alice", "tea by alice"]
 
 
 @pytest.mark.proves("N50-08")
 async def test_kinds_that_the_policy_leaves_out_are_not_found_live(
-    house: SearchHouse, tmp_path_factory: pytest.TempPathFactory
+    relay: SearchSide, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     client = Client()
-    QueryQueue(house.queries, client).subscribe("s", (asked(search="tea"),))
+    QueryQueue(relay.queries, client).subscribe("s", (asked(search="tea"),))
     await settled()
     folder = tmp_path_factory.mktemp("chat-only")
-    house.state.enforce(loaded(folder, search='[search]\nkinds = ["9-12"]'))
-    await house.writes(note("tea", kind=1), note("tea thread", kind=11))
-    assert client.hears() == ["<EOSE>", "tea thread"]
+    relay.state.enforce(loaded(folder, search='[search]\nkinds = ["9-12"]'))
+    await relay.write(note("tea", kind=1), note("tea thread", kind=11))
+    assert client.stream() == ["<EOSE>", "tea thread"]

@@ -3,134 +3,110 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from policies import load
-from relay.errors import StoreFault
-from relay.groups.group import Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.read.search_indexer import SearchIndexer, rules_for, text_by
-from relay.state import RelayState
 from tests.cast import alice
-from tests.contract.writing import EVERYTHING, unsigned, write
-from tests.harness.reference_store import ReferenceStore
+from tests.contract.writing import EVERYTHING, unsigned
+from tests.harness.read_side import ReadSide
 from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from policies import PolicySet
 
 TERMS = FilterTerms(search=True)
 
 
-class Shelf(ReferenceStore):
-    """The reference store; the test sees and stops each step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = 0
-        self.fails = 0
-        self.may_go = asyncio.Event()
-        self.may_go.set()
-
-    async def index(self, *given: Any) -> int:
-        await self.may_go.wait()
-        self.steps += 1
-        if self.fails:
-            self.fails -= 1
-            raise StoreFault("no space left")
-        return await super().index(*given)
-
-    async def found(self, query: str) -> int:
-        filter_ = filter_from({"search": query}, TERMS)
-        return await self.count([filter_], EVERYTHING, now=0)
-
-
-class House:
-    def __init__(self, folder: Path) -> None:
-        self.store = Shelf()
-        self.state = RelayState(load(folder), Groups())
+class IndexSide(ReadSide):
+    def __init__(self, policy: PolicySet) -> None:
+        super().__init__(policy)
         self.follower = self.another()
 
     def another(self, timeout_s: float = 5.0) -> SearchIndexer:
         return SearchIndexer(self.store, self.state, clock=lambda: 0, timeout_s=timeout_s)
 
-    async def writes(self, *texts: str, kind: int = 1) -> None:
-        await write(self.store, *[unsigned(alice, kind, content=text) for text in texts])
+    async def write_texts(self, *texts: str, kind: int = 1) -> None:
+        await self.write(*[unsigned(alice, kind, content=text) for text in texts])
+
+    async def found(self, query: str) -> int:
+        filter_ = filter_from({"search": query}, TERMS)
+        return await self.store.count([filter_], EVERYTHING, now=0)
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def relay(policy: PolicySet) -> IndexSide:
+    return IndexSide(policy)
 
 
-async def test_it_indexes_what_is_there_and_what_comes(house: House) -> None:
-    await house.writes(*[f"tea {n}" for n in range(600)])
-    async with house.follower:
-        assert await house.follower.reached(600)
-        assert await house.store.found("tea") == 600
-        await house.writes("more tea")
-        assert await house.follower.reached(601)
-        assert await house.store.found("tea") == 601
+async def test_it_indexes_what_is_there_and_what_comes(relay: IndexSide) -> None:
+    await relay.write_texts(*[f"tea {n}" for n in range(600)])
+    async with relay.follower:
+        assert await relay.follower.reached(600)
+        assert await relay.found("tea") == 600
+        await relay.write_texts("more tea")
+        assert await relay.follower.reached(601)
+        assert await relay.found("tea") == 601
 
 
-async def test_waiting_has_an_end(house: House) -> None:
-    await house.writes("tea")
-    follower = house.another(timeout_s=0.01)
-    house.store.may_go.clear()
+async def test_waiting_has_an_end(relay: IndexSide) -> None:
+    await relay.write_texts("tea")
+    follower = relay.another(timeout_s=0.01)
+    relay.store.may_index.clear()
     async with follower:
         assert not await follower.reached(1)
-        house.store.may_go.set()
+        relay.store.may_index.set()
     assert not await follower.reached(2)
 
 
-async def test_after_a_fault_it_goes_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_fault_it_goes_on(relay: IndexSide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.read.search_indexer._RETRY_S", 0.0)
-    house.store.fails = 2
-    await house.writes("tea")
-    async with house.follower:
-        assert await house.follower.reached(1)
-    assert house.store.steps == 3
+    relay.store.index_failures = 2
+    await relay.write_texts("tea")
+    async with relay.follower:
+        assert await relay.follower.reached(1)
+    assert relay.store.index_calls == 3
 
 
 async def test_what_the_policy_leaves_out_is_hidden_and_comes_back(
-    house: House, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    relay: IndexSide, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.read.search_indexer._IDLE_S", 0.01)
-    await house.writes("tea note")
-    await house.writes("tea thread", kind=11)
-    async with house.follower:
-        assert await house.follower.reached(2)
-        assert await house.store.found("tea") == 2
-        everything = house.state.policy
+    await relay.write_texts("tea note")
+    await relay.write_texts("tea thread", kind=11)
+    async with relay.follower:
+        assert await relay.follower.reached(2)
+        assert await relay.found("tea") == 2
+        everything = relay.state.policy
         folder = tmp_path_factory.mktemp("less")
-        house.state.enforce(loaded(folder, search="[search]\nkinds = [11]"))
-        assert await house.follower.reached(2)
-        assert await house.store.found("tea") == 1
-        house.state.enforce(everything)
-        assert await house.follower.reached(2)
-        assert await house.store.found("tea") == 2
+        relay.state.enforce(loaded(folder, search="[search]\nkinds = [11]"))
+        assert await relay.follower.reached(2)
+        assert await relay.found("tea") == 1
+        relay.state.enforce(everything)
+        assert await relay.follower.reached(2)
+        assert await relay.found("tea") == 2
 
 
 async def test_it_rests_while_others_write_unless_somebody_searches(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rest lasts for ever here: only a search ends it."""
     monkeypatch.setattr("relay.read.search_indexer._MAX_PAUSE_S", 3600.0)
     monkeypatch.setattr("relay.read.search_indexer._PAUSE_RATIO", 1e12)
-    await house.writes(*[f"tea {n}" for n in range(400)])
-    house.store.may_go.clear()
-    async with house.follower:
+    await relay.write_texts(*[f"tea {n}" for n in range(400)])
+    relay.store.may_index.clear()
+    async with relay.follower:
         await asyncio.sleep(0)
-        await house.writes(*[f"tea {n}" for n in range(400, 600)])
-        house.store.may_go.set()
+        await relay.write_texts(*[f"tea {n}" for n in range(400, 600)])
+        relay.store.may_index.set()
         for _ in range(20):
             await asyncio.sleep(0)
-        assert house.store.steps == 1
-        assert await house.follower.reached(600)
-        assert house.store.steps == 3
+        assert relay.store.index_calls == 1
+        assert await relay.follower.reached(600)
+        assert relay.store.index_calls == 3
 
 
 def test_rules_tell_policies_apart() -> None:

@@ -32,8 +32,8 @@ from relay.server.app import Server
 from relay.state import RelayState
 from relay.write.ingest import Ingest
 from tests.cast import alice, owner, person, robot
+from tests.harness.controlled_store import ControlledStore
 from tests.harness.patience import ANSWER_S
-from tests.harness.reference_store import ReferenceStore
 from tests.unit.policies.folders import loaded, written
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientWebSocketResponse
 
     from relay.config import Config
-    from relay.lifecycle.rows import Found, Wanted, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
     from relay.nostr.keys import SecretKey
@@ -52,32 +51,10 @@ NOW = 1_772_000_000
 OPEN = '[[rule]]\nname = "known people write"\nenabled = false\n'
 
 
-class Disk(ReferenceStore):
-    """The reference store, on a disk that may be slow or full."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_full = False
-        self.is_asked = asyncio.Event()
-        self.may_commit = asyncio.Event()
-        self.may_commit.set()
-
-    def committed(self) -> int:
-        return self._head
-
-    async def is_writable(self) -> bool:
-        return not self.is_full
-
-    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
-        self.is_asked.set()
-        await self.may_commit.wait()
-        return await super().append(wanted, decide)
-
-
 @dataclass
 class Relay:
     server: Server
-    disk: Disk
+    disk: ControlledStore
     state: RelayState
     fanout: Fanout
     ingest: Ingest
@@ -173,7 +150,7 @@ class Services:
     terms: FilterTerms
     metrics: Metrics
     readiness: Readiness
-    store: Disk
+    store: ControlledStore
     state: RelayState
     ingest: Ingest
     queries: QueryRunner
@@ -191,7 +168,7 @@ async def serving(
         actors = f'owners = ["{owner.npub}"]\nagents = ["{robot.npub}"]\n'
         files = written(Path(folder), a=f"[actors]\n{actors}", b=policy)
         state = RelayState(load(files, RELAY.pubkey), Groups())
-        disk, fanout, metrics, readiness = Disk(), Fanout(state), Metrics(), Readiness()
+        disk, fanout, metrics, readiness = ControlledStore(), Fanout(state), Metrics(), Readiness()
         ingest = Ingest(
             disk,
             state,

@@ -189,7 +189,7 @@ async def test_more_events_than_are_decided_wait_in_the_socket(
     relay.disk.may_commit.clear()
     for event in sent:
         await visit.says("EVENT", fields(event))
-    await relay.disk.is_asked.wait()
+    await relay.disk.append_called.wait()
     assert await relay.counts("rookery_frames_in_total") == 4
     relay.disk.may_commit.set()
     answers = [await visit.hears() for _ in sent]
@@ -275,7 +275,7 @@ async def test_a_client_whose_cable_is_pulled_leaves_nothing_but_its_event(relay
         await visit.hears()
         await visit.asks({})
         await visit.says("EVENT", fields(said))
-        await relay.disk.is_asked.wait()
+        await relay.disk.append_called.wait()
     await relay.is_left()
     assert len(relay.fanout) == 0
     relay.disk.may_commit.set()
@@ -290,7 +290,7 @@ async def test_an_event_in_flight_is_answered_before_the_goodbye(relay: Relay) -
     await visit.asks({"kinds": [7]})
     relay.disk.may_commit.clear()
     await visit.says("EVENT", fields(event))
-    await relay.disk.is_asked.wait()
+    await relay.disk.append_called.wait()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(relay.server.__aexit__())
         assert await other.hears_all() == [["closed", 1001]]  # so the goodbyes have begun

@@ -1,0 +1,115 @@
+"""The reference store, each step of which a test can hold up, let fail, or count."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from relay.errors import StoreFault
+from tests.harness.reference_store import ReferenceStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from relay.lifecycle.rows import Found, Wanted, WritePlan
+    from relay.nostr.nip77 import Items
+
+
+class ControlledStore(ReferenceStore):
+    """Does what the reference store does until a test changes one of these attributes."""
+
+    def __init__(self, *, page_size: int | None = None) -> None:
+        super().__init__()
+        self.may_commit = _set_event()
+        self.append_called = asyncio.Event()
+        self.appends = 0
+        self.is_full = False
+        """`append` fails once the plan is made, and /readyz says so."""
+        self.plans: list[WritePlan] = []
+
+        self.page_size = page_size
+        """At most so many rows in a page; the port allows fewer than were asked for."""
+        self.pages = 0
+        self.is_slow = False
+        """A page is not there at once: `page_now` gives None."""
+        self.before_page: Callable[[], Awaitable[object]] | None = None
+
+        self.may_give_items = _set_event()
+        self.items_called = asyncio.Event()
+
+        self.may_index = _set_event()
+        self.index_calls = 0
+        self.index_failures = 0
+        """So many calls of `index` fail from now on."""
+
+        self.matching_calls = 0
+        self.matching_fails = False
+
+    async def is_writable(self) -> bool:
+        return not self.is_full
+
+    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+        self.appends += 1
+        self.append_called.set()
+        await self.may_commit.wait()
+
+        def noted(found: Found) -> WritePlan:
+            plan = decide(found)
+            if self.is_full:
+                raise StoreFault("disk full")
+            self.plans.append(plan)
+            return plan
+
+        return await super().append(wanted, noted)
+
+    def page_now(self, *asked: Any, size: int, **more: Any) -> Any:
+        if self.is_slow:
+            return None
+        return super().page_now(*asked, size=self._size(size), **more)
+
+    async def page(self, *asked: Any, size: int, **more: Any) -> Any:
+        await self._before_page()
+        return super().page_now(*asked, size=self._size(size), **more)
+
+    async def places(self, *asked: Any, size: int, **more: Any) -> Any:
+        await self._before_page()
+        return await super().places(*asked, size=self._size(size), **more)
+
+    async def count(self, *asked: Any, **more: Any) -> int:
+        number = await super().count(*asked, **more)
+        await self._before_page()
+        return number
+
+    async def items(self, *asked: Any, **more: Any) -> Items | None:
+        found = await super().items(*asked, **more)
+        self.items_called.set()
+        await self.may_give_items.wait()
+        return found
+
+    async def index(self, *given: Any) -> int:
+        await self.may_index.wait()
+        self.index_calls += 1
+        if self.index_failures:
+            self.index_failures -= 1
+            raise StoreFault("no space left")
+        return await super().index(*given)
+
+    async def matching(self, *args: Any, **more: Any) -> Any:
+        self.matching_calls += 1
+        if self.matching_fails:
+            raise StoreFault("the disk is gone")
+        return await super().matching(*args, **more)
+
+    def _size(self, size: int) -> int:
+        return size if self.page_size is None else min(size, self.page_size)
+
+    async def _before_page(self) -> None:
+        self.pages += 1
+        if self.before_page is not None:
+            await self.before_page()
+
+
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
