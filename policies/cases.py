@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from policies.load import PRESETS, load, values_of
-from relay.access.actors import is_known, who_writes
-from relay.access.management import author_objection
+from relay.access.actors import is_known, who_is_author
+from relay.access.management import check_author_not_banned
 from relay.access.quotas import Buckets, Coming, excess
 from relay.access.usage import Size, UsageCounter
 from relay.access.visibility import Viewer, visibility_for
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policies.engine import PolicySet
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.access.quotas import Meter
 
 NOW: Final = 1_772_000_000
@@ -330,17 +330,17 @@ def _at_home(fault: Fault, made: Path, folder: Path | None, table: CaseTable) ->
 
 def result_of(case: Case, policy: PolicySet) -> Result:
     """One case: who is who, then the question."""
-    cast = Cast(policy.people)
+    cast = Cast(policy.actors)
     given = case.given
-    people = replace(
-        cast.people, allowed=cast.people.allowed | {cast.key(name) for name in given.known}
+    actors = replace(
+        cast.actors, allowed=cast.actors.allowed | {cast.key(name) for name in given.known}
     )
-    policy = policy.with_people(people)
-    groups = _groups(given, cast, people)
+    policy = policy.with_actors(actors)
+    groups = _groups(given, cast, actors)
     event = _event(case, cast)
     if case.reads is not None:
         keys = frozenset() if case.reads == NO_LOGIN else frozenset({cast.key(case.reads)})
-        visible = visibility_for(Viewer(keys), policy.read_rules, people, groups)
+        visible = visibility_for(Viewer(keys), policy.read_rules, actors, groups)
         row = Stored(1, event, _group_of(event), given.quiet)
         # Asked for by author, as a few rows want to be (`only_by`).
         asked = Filter(authors=frozenset({event.pubkey}))
@@ -348,8 +348,8 @@ def result_of(case: Case, policy: PolicySet) -> Result:
         beside = [Stored(1, other, _group_of(other)) for other in others]
         readable = {
             target
-            for target, value in visible.points_to(row)
-            if visible.reads_one_of(beside, target, value)
+            for target, value in visible.targets_of(row)
+            if visible.may_read_one_of(beside, target, value)
         }
         got = SHOWN if visible.may_read(row, asked, readable) else HIDDEN
         return Result(case, got, "", got == case.want)
@@ -372,10 +372,10 @@ def verdict_on(
     now: int,
 ) -> Reject | None:
     """What the rules of the policies and of the event's group object to."""
-    facts = facts_for(event, policy.people, groups, logged_in, now, given=given)
+    facts = facts_for(event, policy.actors, groups, logged_in, now, given=given)
     refusal = policy.screen(event, now, given.origin)
     if refusal is None and given.origin is not Origin.TRUSTED_IMPORT:
-        refusal = author_objection(event, policy.people)
+        refusal = check_author_not_banned(event, policy.actors)
     if refusal is None:
         refusal = policy.judge(event, facts)
     if refusal is not None or event.kind in kinds.GROUP_RECORDS:
@@ -386,7 +386,7 @@ def verdict_on(
         facts.who,
         moved_from=event.tag("h") if given.replaces else NotStored.NOT_STORED,
         is_memory=is_memory(event),
-        operators=policy.people.owners,
+        operators=policy.actors.owners,
     )
     refusal = objection(event, event.tag("h"), groups, policy.groups, context)
     return refusal or _too_much(event, policy.meters(event, facts), given)
@@ -409,7 +409,7 @@ def _too_much(event: Event, meters: Sequence[Meter], given: Given) -> Reject | N
 
 def facts_for(
     event: Event,
-    people: People,
+    actors: Actors,
     groups: Groups,
     logged_in: frozenset[str],
     now: int,
@@ -420,14 +420,14 @@ def facts_for(
     group = groups.get(event.tag("h"))
     readers: set[Who] = set()
     for key in logged_in:
-        readers |= who_writes(key, people, groups, group)
+        readers |= who_is_author(key, actors, groups, group)
     return Facts(
         now,
         given.origin,
         logged_in,
-        who_writes(event.pubkey, people, groups, group),
+        who_is_author(event.pubkey, actors, groups, group),
         frozenset(readers),
-        wraps_for_known=any(is_known(key, people, groups) for key in event.tag_values("p")),
+        wraps_for_known=any(is_known(key, actors, groups) for key in event.tag_values("p")),
         deletes_own=given.deletes_own,
         replaces=given.replaces,
         has_group=group is not None,
@@ -437,12 +437,12 @@ def facts_for(
 class Cast:
     """Names → keys. The policies' own people where they have some, made-up ones elsewhere."""
 
-    def __init__(self, people: People) -> None:
-        owner = min(people.owners, default=_made_up("owner"))
-        agent = min(people.agents, default=_made_up("agent"))
+    def __init__(self, actors: Actors) -> None:
+        owner = min(actors.owners, default=_made_up("owner"))
+        agent = min(actors.agents, default=_made_up("agent"))
         self._keys = {"owner": owner, "agent": agent}
-        self.people = replace(
-            people, owners=people.owners | {owner}, agents=people.agents | {agent}
+        self.actors = replace(
+            actors, owners=actors.owners | {owner}, agents=actors.agents | {agent}
         )
 
     def key(self, name: str) -> str:
@@ -462,11 +462,11 @@ def _made_up(name: str) -> str:
     return sha256(f"rookery policy case: {name}".encode()).hexdigest()
 
 
-def _groups(given: Given, cast: Cast, people: People) -> Groups:
+def _groups(given: Given, cast: Cast, actors: Actors) -> Groups:
     if given.group is None:
         return Groups()
     members: dict[str, tuple[str, ...]] = dict.fromkeys(cast.keys(given.members), ())
-    members |= dict.fromkeys(cast.keys(given.agents), (people.agent_role,))
+    members |= dict.fromkeys(cast.keys(given.agents), (actors.agent_role,))
     members |= dict.fromkeys(cast.keys(given.admins), (Role.ADMIN.value,))
     flags = frozenset(Flag(flag) for flag in given.flags)
     group = Group(given.group, flags=flags, members=members, supported_kinds=given.kinds)

@@ -27,7 +27,7 @@ def rule_changes(old: PolicySet, new: PolicySet) -> str:
 
 
 _SETTINGS: Final = (
-    "people",
+    "actors",
     "groups",
     "limits",
     "memory",

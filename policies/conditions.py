@@ -19,7 +19,7 @@ from relay.verdict import Origin, Who
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
     from relay.toml.fields import Table
@@ -194,13 +194,13 @@ def _match_of_rows(table: Table) -> Match:
     )
 
 
-def with_keys_of(match: Match, people: People) -> Match:
+def with_keys_of(match: Match, actors: Actors) -> Match:
     """The match with its who-words for authors resolved to the keys of the policy files."""
     if not match.classes:
         return match
     keys_of = {
-        Who.OWNER: people.owners.union(*[home.owners for home in people.households]),
-        Who.AGENT: people.agents.union(*[home.agents for home in people.households]),
+        Who.OWNER: actors.owners.union(*[home.owners for home in actors.households]),
+        Who.AGENT: actors.agents.union(*[home.agents for home in actors.households]),
     }
     classes = tuple([(word, keys_of[word]) for word, _ in match.classes])
     authors = (match.authors or frozenset()).union(*[keys for _, keys in classes])

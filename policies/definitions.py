@@ -30,7 +30,7 @@ from relay.verdict import Who
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.toml.fields import Table
 
 
@@ -56,9 +56,9 @@ class KeepDefinition:
     forgetting: Forgetting = field(default_factory=Forgetting)
     is_switch: bool = False
 
-    def among(self, people: People) -> KeepDefinition:
+    def among(self, actors: Actors) -> KeepDefinition:
         """The rule with its who-words resolved to the keys of these people."""
-        match = with_keys_of(self.match, people)
+        match = with_keys_of(self.match, actors)
         rule = None if self.rule is None else replace(self.rule, match=match)
         return replace(self, match=match, rule=rule, forgetting=self.forgetting.about(match))
 

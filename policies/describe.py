@@ -215,10 +215,10 @@ def writers_text(rule: WriteRule) -> str:
 
 def readers_text(rule: ReadRule) -> str:
     told = who_text(rule.readers - {Who.TARGET}, rule.tag_readers)
-    if rule.points is not None:
-        rows = kinds_text(KindSet.of(*rule.points.kinds))
-        at = "" if rule.points.d_prefix is None else f" under d {rule.points.d_prefix}…"
-        others = f"readers of {rows}{at} with the same {rule.points.tag}"
+    if (target := rule.effective_target) is not None:
+        rows = kinds_text(KindSet.of(*target.kinds))
+        at = "" if target.d_prefix is None else f" under d {target.d_prefix}…"
+        others = f"readers of {rows}{at} with the same {target.tag}"
         told = f"{told}, {others}" if told else others
     if rule.only_by is None:
         return told

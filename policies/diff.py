@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from policies.diff_readers import Audiences, Turn
 from policies.diff_retention import Overdue
-from relay.access.actors import is_known, who_writes
-from relay.access.management import author_objection
+from relay.access.actors import is_known, who_is_author
+from relay.access.management import check_author_not_banned
 from relay.errors import Refused
 from relay.groups.actions import group_of
 from relay.groups.group import Groups, replayed
@@ -106,7 +106,7 @@ class Comparison:
                 Effect.SWEPT,
                 rule.name,
                 *_file_and_line(rule.place),
-                str(rule.cause),
+                str(rule.limit),
                 going.events,
                 going.bytes,
                 going.examples,
@@ -149,12 +149,12 @@ class Comparison:
         finding.note(event)
 
     def _refusal(self, policy: PolicySet, event: Event, group_id: str | None) -> Reject | None:
-        refusal = policy.screen(event, self._now, Origin.IMPORT) or author_objection(
-            event, policy.people
+        refusal = policy.screen(event, self._now, Origin.IMPORT) or check_author_not_banned(
+            event, policy.actors
         )
         if refusal is not None:
             return refusal
-        people, then = policy.people, self._then
+        actors, then = policy.actors, self._then
         group = then.get(group_id)
         return policy.judge(
             event,
@@ -163,9 +163,9 @@ class Comparison:
                 origin=Origin.IMPORT,
                 authenticated=frozenset(),
                 who=self._who_is(policy, event.pubkey, group_id),
-                readers_who=_NOBODY,
+                authenticated_who=_NOBODY,
                 wraps_for_known=event.kind in _WRAPS
-                and any(is_known(key, people, then) for key in event.tag_values("p")),
+                and any(is_known(key, actors, then) for key in event.tag_values("p")),
                 deletes_own=event.kind == kinds.DELETION,
                 replaces=False,
                 has_group=group is not None,
@@ -174,13 +174,13 @@ class Comparison:
 
     def _who_is(self, policy: PolicySet, pubkey: str, group_id: str | None) -> frozenset[Who]:
         if policy is not self._new:  # asked of few events
-            return who_writes(pubkey, policy.people, self._then, self._then.get(group_id))
+            return who_is_author(pubkey, policy.actors, self._then, self._then.get(group_id))
         key = (pubkey, group_id)
         who = self._who.get(key)
         if who is None:
             if len(self._who) > _WHO:
                 self._who.clear()
-            who = who_writes(pubkey, policy.people, self._then, self._then.get(group_id))
+            who = who_is_author(pubkey, policy.actors, self._then, self._then.get(group_id))
             self._who[key] = who
         return who
 
@@ -203,7 +203,7 @@ class Comparison:
         row, rules = Stored(0, event, event.tag("h")), self._new.keep.rules
         name, place = "what NIP-01 says", None
         for rule, at in zip(rules, self._new.keep_places, strict=True):
-            if rule.match.holds(row, _NO_GROUPS):
+            if rule.match.matches(row, _NO_GROUPS):
                 name, place = rule.name, at
         finding = self._finding(Effect.KEPT, name, place)
         finding.says = finding.says or f"{new.value} instead of {old.value}"

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from relay.access.visibility import Viewer, Visibility, kind_is_guarded, visibility_for
+from relay.access.visibility import Viewer, Visibility, kind_is_restricted, visibility_for
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from policies.engine import PolicySet
     from policies.write_rule import Place
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.access.read_rules import ReadRule, Target
     from relay.groups.group import Groups
     from relay.nostr.event import Event
@@ -66,7 +66,7 @@ class _Side:
                 for rule, place in zip(self.policy.read_rules, self.policy.read_places, strict=True)
                 if rule.match.kinds is None or kind in rule.match.kinds
             ]
-        return [(rule, place) for rule, place in rules if rule.about(row, groups)]
+        return [(rule, place) for rule, place in rules if rule.applies_to(row, groups)]
 
 
 class Audiences:
@@ -75,19 +75,21 @@ class Audiences:
     def __init__(self, old: PolicySet, new: PolicySet, groups: Groups) -> None:
         self._groups = groups
         self._old, self._new = _Side(old), _Side(new)
-        self._people_differ = old.people != new.people
+        self._people_differ = old.actors != new.actors
         self._is_same = not self._people_differ and old.read_rules == new.read_rules
-        self._crowd = _crowd(old.people, new.people, groups)
+        self._crowd = _crowd(old.actors, new.actors, groups)
         self._view = lru_cache(_KNOWN_VIEWERS)(self._view_of)
         rules = (*old.read_rules, *new.read_rules)
-        self._targets = {rule.points for rule in rules if rule.points is not None}
+        self._targets = {
+            rule.effective_target for rule in rules if rule.effective_target is not None
+        }
         self._met: OrderedDict[tuple[Target, str], Stored] = OrderedDict()
 
     def _view_of(self, key: str) -> tuple[Visibility, Visibility]:
         viewer, groups = Viewer(frozenset({key})), self._groups
         return (
-            visibility_for(viewer, (), self._old.policy.people, groups),
-            visibility_for(viewer, (), self._new.policy.people, groups),
+            visibility_for(viewer, (), self._old.policy.actors, groups),
+            visibility_for(viewer, (), self._new.policy.actors, groups),
         )
 
     def changes(
@@ -133,7 +135,7 @@ class Audiences:
         """The targets of the row by these rules of which this viewer may read a row."""
         found = set()
         for rule, _ in rules:
-            target = rule.points
+            target = rule.effective_target
             value = None if target is None else target.value_of(row.event)
             if target is None or value is None:
                 continue
@@ -163,7 +165,7 @@ def _first(
     readable: Set[Target] = frozenset(),
 ) -> Deciding | None:
     """The first rule that does not let this viewer read the row."""
-    banned = visibility.people.banned
+    banned = visibility.actors.banned
     if banned and (row.event.pubkey in banned or not visibility.viewer.keys.isdisjoint(banned)):
         return "bans", None
     for rule, place in rules:
@@ -178,11 +180,11 @@ def _is_quiet(event: Event, rules: Sequence[ReadRule]) -> bool:
     for value in event.tag_values("a"):
         kind, _, rest = value.partition(":")
         named.append((kind, rest.partition(":")[2]))
-    return any(is_kind(kind) and kind_is_guarded(rules, int(kind), d) for kind, d in named)
+    return any(is_kind(kind) and kind_is_restricted(rules, int(kind), d) for kind, d in named)
 
 
 def _crowd(
-    old: People, new: People, groups: Groups
+    old: Actors, new: Actors, groups: Groups
 ) -> Sequence[tuple[str, tuple[Visibility, Visibility], bool]]:
     """(who, what they see under each set, whether they are towards a row's group)."""
     inside = frozenset(groups.by_id)
@@ -197,8 +199,8 @@ def _crowd(
     ) -> tuple[Visibility, Visibility]:
         keys = _NOBODY_IN_PARTICULAR if len(standing) > 1 else none
         before, after = [
-            Visibility(Viewer(keys), (), standing, people, groups, insider_of, admin_of)
-            for people in (old, new)
+            Visibility(Viewer(keys), (), standing, actors, groups, insider_of, admin_of)
+            for actors in (old, new)
         ]
         return before, after
 
@@ -221,8 +223,8 @@ def _crowd(
     return crowd
 
 
-def _of_note(people: People) -> frozenset[str]:
-    keys = people.owners | people.agents
-    for home in people.households:
+def _of_note(actors: Actors) -> frozenset[str]:
+    keys = actors.owners | actors.agents
+    for home in actors.households:
         keys |= home.owners | home.agents
     return keys

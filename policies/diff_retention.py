@@ -11,7 +11,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from relay.lifecycle.retention import Age, scope_of
+from relay.lifecycle.retention import MaxAge, scope_of
 from relay.lifecycle.rows import Stored, version_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from relay.access.read_rules import Match
     from relay.groups.group import Groups
-    from relay.lifecycle.retention import Amount, SweepRule, SweepRules
+    from relay.lifecycle.retention import MaxAmount, SweepRule, SweepRules
     from relay.lifecycle.rows import Keep
     from relay.nostr.event import Event
 
@@ -67,12 +67,12 @@ class Overdue:
     def __init__(self, old: SweepRules, new: SweepRules, groups: Groups, *, now: int) -> None:
         self._groups = groups
         self._now = now
-        before = {(rule.match, rule.cause) for rule in old.rules}
-        by_age = tuple([rule for rule in old.rules if isinstance(rule.cause, Age)])
+        before = {(rule.match, rule.limit) for rule in old.rules}
+        by_age = tuple([rule for rule in old.rules if isinstance(rule.limit, MaxAge)])
         self._asked = [
-            _Asked(rule, new.spared_by(rule), by_age)
+            _Asked(rule, new.exempt_from(rule), by_age)
             for rule in new.in_order()
-            if (rule.match, rule.cause) not in before
+            if (rule.match, rule.limit) not in before
         ]
 
     def take(self, event: Event, group_id: str | None, keep: Keep) -> None:
@@ -89,14 +89,14 @@ class Overdue:
     def _is_about(self, asked: _Asked, row: Stored) -> bool:
         groups = self._groups
         return (
-            asked.rule.match.holds(row, groups)
-            and not any(match.holds(row, groups) for match in asked.spared)
+            asked.rule.match.matches(row, groups)
+            and not any(match.matches(row, groups) for match in asked.spared)
             and ("e", row.event.id) not in groups.pinned
         )
 
     def _note(self, asked: _Asked, row: Stored) -> None:
-        event, cause = row.event, asked.rule.cause
-        if not isinstance(cause, Age):
+        event, cause = row.event, asked.rule.limit
+        if not isinstance(cause, MaxAge):
             scope = scope_of(row, asked.rule.match, cause.per)
             if scope is not None:
                 seen = asked.scopes.setdefault(scope, _Scope())
@@ -105,28 +105,28 @@ class Overdue:
                 if len(seen.first) < _EXAMPLES:
                     seen.first.append(event.id)
         elif self._is_over(cause, event) and not any(
-            isinstance(rule.cause, Age)
-            and self._is_over(rule.cause, event)
-            and rule.match.holds(row, self._groups)
+            isinstance(rule.limit, MaxAge)
+            and self._is_over(rule.limit, event)
+            and rule.match.matches(row, self._groups)
             for rule in asked.older
         ):
             asked.going.note(len(event.raw))
             if len(asked.going.examples) < _EXAMPLES:
                 asked.going.examples.append(event.id)
 
-    def _is_over(self, age: Age, event: Event) -> bool:
+    def _is_over(self, age: MaxAge, event: Event) -> bool:
         return event.created_at < age.before(self._now)
 
     def going(self) -> Iterator[tuple[SweepRule, Going]]:
         """Each rule that would take something, and what."""
         for asked in self._asked:
-            cause = asked.rule.cause
-            total = asked.going if isinstance(cause, Age) else _beyond(asked.scopes, cause)
+            cause = asked.rule.limit
+            total = asked.going if isinstance(cause, MaxAge) else _beyond(asked.scopes, cause)
             if total.events:
                 yield asked.rule, total
 
 
-def _beyond(scopes: dict[object, _Scope], amount: Amount) -> Going:
+def _beyond(scopes: dict[object, _Scope], amount: MaxAmount) -> Going:
     """The oldest rows of each scope that are too many."""
     going = Going()
     for scope in scopes.values():

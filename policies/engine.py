@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from policies.conditions import Condition
     from policies.plugins.definition import Plugin
     from policies.retention import Forgetting
-    from relay.access.actors import People
-    from relay.access.management import BannedRows
+    from relay.access.actors import Actors
+    from relay.access.management import BannedAuthorRows
     from relay.access.quotas import Meter, Quota
     from relay.access.read_rules import ReadRule, Row
     from relay.access.visibility import Viewer
@@ -141,7 +141,7 @@ class PolicySet:
     def __init__(
         self,
         *,
-        people: People,
+        actors: Actors,
         keep: KeepRules,
         read_rules: tuple[ReadRule, ...],
         write_rules: tuple[WriteRule, ...],
@@ -149,7 +149,7 @@ class PolicySet:
         limits: Limits,
         memory: Memory,
         auth_writes: AuthWrites,
-        banned_rows: BannedRows,
+        banned_rows: BannedAuthorRows,
         searched: KindSet,
         trusted_readers: tuple[Network, ...],
         plugins: tuple[Plugin, ...] = (),
@@ -161,7 +161,7 @@ class PolicySet:
         key_files: tuple[str, ...] = (),
         notes: tuple[Fault, ...] = (),
     ) -> None:
-        self.people = people
+        self.actors = actors
         self.keep = keep
         self.read_rules = read_rules
         self.write_rules = write_rules
@@ -214,10 +214,10 @@ class PolicySet:
         commands = [path for plugin in self.plugins for path in plugin.way.paths]
         return (*self.key_files, *commands)
 
-    def with_people(self, people: People) -> PolicySet:
+    def with_actors(self, actors: Actors) -> PolicySet:
         """These policies with other people."""
         changed = copy(self)
-        changed.people = people
+        changed.actors = actors
         return changed
 
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
@@ -365,7 +365,7 @@ class PolicySet:
         if not asked.about(event, facts):
             return None
         if rule.schema is not None and self.memory.schema_of(rule.schema) is SchemaMode.OFF:
-            return records_objection(name, event, facts, self.people)
+            return records_objection(name, event, facts, self.actors)
         # With `write` it is said to whom that keeps out.
         custom = rule.reject if rule.writers is None else None
         for tag in rule.require:
@@ -375,7 +375,7 @@ class PolicySet:
             refusal = too_little_work(event, rule.pow_bits, name)
             if refusal is not None:
                 return refusal if custom is None else Reject(Prefix.POW, custom, name)
-        refusal = records_objection(name, event, facts, self.people)
+        refusal = records_objection(name, event, facts, self.actors)
         if refusal is not None:
             return refusal
         if rule.schema is not None:
@@ -428,15 +428,15 @@ class PolicySet:
         `only_by` is taken as fulfilled: it is a question to a filter. `beside`: what is stored that
         the row may point to.
         """
-        seen = visibility_for(viewer, self.read_rules, self.people, groups)
+        seen = visibility_for(viewer, self.read_rules, self.actors, groups)
         readable = {
             target
-            for target, value in seen.points_to(row)
-            if seen.reads_one_of(beside, target, value)
+            for target, value in seen.targets_of(row)
+            if seen.may_read_one_of(beside, target, value)
         }
         steps = []
         for rule, place in zip(self.read_rules, self.read_places, strict=True):
-            if rule.about(row, groups):
+            if rule.applies_to(row, groups):
                 open_rule = replace(rule, only_by=None)
                 words = [*sorted(word.value for word in rule.readers)]
                 words += [f"tag:{name}" for name in rule.tag_readers]

@@ -13,7 +13,7 @@ from policies.describe import match_text
 from policies.load import INCLUDED, KNOWN_WRITE
 from policies.write_rule import Place
 from relay.errors import Fault
-from relay.lifecycle.retention import Age
+from relay.lifecycle.retention import MaxAge
 from relay.nostr.kinds import GROUP_STATE, KindSet, is_ephemeral
 from relay.verdict import Who
 
@@ -148,19 +148,19 @@ def _stands_over(other: WriteRule, match: Condition) -> bool:
 
 
 def _profiles(found: PolicySet) -> Sequence[frozenset[Who]]:
-    """The who-words an author can have in a group, as `who_writes` gives them."""
+    """The who-words an author can have in a group, as `who_is_author` gives them."""
     outside = frozenset({Who.ANYONE, Who.AUTHOR})
     known = outside | {Who.KNOWN}
     member = known | {Who.MEMBER}
     insider = member | {Who.INSIDER}
     profiles = [outside, known, member, insider, insider | {Who.ADMIN}, insider | {Who.AGENT}]
-    people = found.people
-    if people.agents or people.households:
+    actors = found.actors
+    if actors.agents or actors.households:
         profiles += [known | {Who.AGENT}, member | {Who.AGENT}]
-    if people.owners or people.households:
+    if actors.owners or actors.households:
         owner = known | {Who.OWNER, Who.ADMIN}
         profiles += [owner, owner | member, owner | insider]
-        if people.owners & people.agents:
+        if actors.owners & actors.agents:
             profiles.append(owner | {Who.AGENT})
     return profiles
 
@@ -239,24 +239,24 @@ def _about_sweeping(found: PolicySet) -> Iterator[Fault]:
             if sooner is not None:
                 yield _at(
                     place,
-                    f'{rule.cause} has no effect: "{sooner.name}" ({sooner.place}) '
-                    f"removes rows {sooner.cause}",
+                    f'{rule.limit} has no effect: "{sooner.name}" ({sooner.place}) '
+                    f"removes rows {sooner.limit}",
                 )
 
 
 def _sooner(rule: SweepRule, sweeps: SweepRules) -> SweepRule | None:
     """A rule that removes all rows of this one, no later."""
-    spared = sweeps.spared_by(rule)
+    spared = sweeps.exempt_from(rule)
     is_behind = False
     for other in sweeps.rules:
         if other is rule:
             is_behind = True
         elif (
-            isinstance(rule.cause, Age)
-            and isinstance(other.cause, Age)
-            and (other.cause < rule.cause or (other.cause == rule.cause and not is_behind))
+            isinstance(rule.limit, MaxAge)
+            and isinstance(other.limit, MaxAge)
+            and (other.limit < rule.limit or (other.limit == rule.limit and not is_behind))
             and covers(other.match, rule.match)
-            and all(match in spared for match in sweeps.spared_by(other))
+            and all(match in spared for match in sweeps.exempt_from(other))
         ):
             return other
     return None
@@ -308,11 +308,11 @@ def _never(match: Question, excepts: Sequence[Question], found: PolicySet) -> st
 
 def _somebody(words: frozenset[Who], match: Question, found: PolicySet) -> bool:
     """Whether some key can have one of these who-words under these files."""
-    people = found.people
+    actors = found.actors
     left = set(words) - {Who.NOBODY}
-    if not (people.owners or people.households):
+    if not (actors.owners or actors.households):
         left.discard(Who.OWNER)
-    if not (people.agents or people.households) and match.h is False:
+    if not (actors.agents or actors.households) and match.h is False:
         left.discard(Who.AGENT)
     if not found.trusted_readers:
         left.discard(Who.TRUSTED)

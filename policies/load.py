@@ -265,11 +265,11 @@ def _in_place(
 def _second_steps(rules: Sequence[RuleDefinition]) -> Iterator[Fault]:
     """Targets whose rows point on: who reads a row would hang on a chain of others."""
     for rule in rules:
-        target = None if rule.read is None else rule.read.points
+        target = None if rule.read is None else rule.read.effective_target
         if target is None:
             continue
         for other in rules:
-            if other.read is None or other.read.points is None:
+            if other.read is None or other.read.effective_target is None:
                 continue
             kinds = other.read.match.kinds
             met = sorted(kind for kind in target.kinds if kinds is None or kind in kinds)
@@ -306,10 +306,10 @@ def _merged(
     faults.extend(_second_steps(rules))
     banned = listed_keys(settings.get(("bans", "files"), ()), home, faults)
     allowed = listed_keys(settings.get(("allow", "files"), ()), home, faults)
-    people = people_of(settings, relay, banned, allowed, faults)
+    actors = people_of(settings, relay, banned, allowed, faults)
     if faults:
         return None
-    keeps = [keep.among(people) for keep in keeps]
+    keeps = [keep.among(actors) for keep in keeps]
     memory = memory_of(settings)
     write_rules = [
         tuned_write(rule.write, memory) if rule.packaged else rule.write
@@ -324,7 +324,7 @@ def _merged(
             read_rules.extend(tuned)
             read_places.extend([rule.place] * len(tuned))
     return PolicySet(
-        people=people,
+        actors=actors,
         keep=KeepRules(
             [keep.rule for keep in keeps if keep.rule is not None],
             high_tie=memory.tie is Tie.HIGH,

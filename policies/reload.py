@@ -42,6 +42,6 @@ def reloaded(current: PolicySet, folder: str | Path) -> PolicySet | ConfigFaults
     The relay's own key, which stands in no file, is carried over.
     """
     try:
-        return load(folder, current.people.relay)
+        return load(folder, current.actors.relay)
     except ConfigFaults as faults:
         return faults

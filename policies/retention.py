@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.access.read_rules import Match
 from relay.lifecycle.retention import (
     NEVER_SWEPT,
-    Age,
-    Amount,
+    MaxAge,
+    MaxAmount,
     NeverBefore,
     Scope,
     SweepRule,
@@ -79,15 +79,15 @@ def forgetting_from(table: Table, place: Place, match: Match) -> Forgetting:
     )
 
 
-def _causes(table: Table, match: Match) -> list[Age | Amount]:
-    found: list[Age | Amount] = []
+def _causes(table: Table, match: Match) -> list[MaxAge | MaxAmount]:
+    found: list[MaxAge | MaxAmount] = []
     days = table.integer("days", 1)
     if days is not None:
-        found.append(Age(days))
+        found.append(MaxAge(days))
     size = table.integer("bytes", 1)
     count = table.table("count")
     if count is None:
-        return found if size is None else [*found, Amount(None, bytes=size)]
+        return found if size is None else [*found, MaxAmount(None, bytes=size)]
     count.refuse_unknown(COUNT_KEYS)
     per, most = count.choice("per", Scope), count.integer("max", 1)
     for key in COUNT_KEYS:
@@ -97,7 +97,7 @@ def _causes(table: Table, match: Match) -> list[Age | Amount]:
         count.wrong("per", 'per = "d_prefix" counts for each d_prefix of match, and there is none')
     if per is None or most is None:
         return found
-    return [*found, Amount(per, most, size)]
+    return [*found, MaxAmount(per, most, size)]
 
 
 def _never_before(table: Table) -> NeverBefore | None:
@@ -152,7 +152,7 @@ def _nmem_rules(days: Mapping[str, int]) -> list[SweepRule]:
                 d_prefixes=("nmem:obs:",),
                 tags=(("t", frozenset(named)),),
             ),
-            Age(number),
+            MaxAge(number),
         )
         for number, named in sorted(types.items())
         if number > 0

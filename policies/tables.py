@@ -23,8 +23,8 @@ from policies.settings import (
     TsRule,
     Vouchers,
 )
-from relay.access.actors import Household, People
-from relay.access.management import MAX_ENTRIES, BannedRows
+from relay.access.actors import Actors, Household
+from relay.access.management import MAX_ENTRIES, BannedAuthorRows
 from relay.errors import Fault
 from relay.groups.group import Flag
 from relay.groups.rules import GroupSettings, Joins
@@ -153,7 +153,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "search": {"kinds": _searchable},
     "bans": {
         "files": key_files_from,
-        "stored": lambda table, key: table.choice(key, BannedRows),
+        "stored": lambda table, key: table.choice(key, BannedAuthorRows),
     },
     "allow": {"files": key_files_from},
     "memory": {
@@ -216,7 +216,7 @@ def people_of(
     banned: Sequence[ListedKey],
     allowed: Sequence[ListedKey],
     faults: list[Fault],
-) -> People:
+) -> Actors:
     """`banned`, `allowed`: the keys of the files that the settings name."""
     owners = settings.get(("actors", "owners"), frozenset())
     for listed in banned:
@@ -226,7 +226,7 @@ def people_of(
     for listed in banned[MAX_ENTRIES:][:1]:
         text = f"{len(banned)} keys are banned in files, at most {MAX_ENTRIES} may be"
         faults.append(Fault(listed.file, listed.line, text))
-    return People(
+    return Actors(
         owners=owners,
         allowed=frozenset([listed.pubkey for listed in allowed]),
         banned=frozenset([listed.pubkey for listed in banned]),

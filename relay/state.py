@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.access.management import Management
-from relay.access.read_rules import points_to
+from relay.access.read_rules import targets_of
 from relay.access.visibility import visibility_for
 from relay.groups.group import Groups, rebuilt
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Network, IPv6Network
 
-    from relay.access.actors import People
-    from relay.access.management import BannedRows
+    from relay.access.actors import Actors
+    from relay.access.management import BannedAuthorRows
     from relay.access.quotas import Meter, Quota
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Viewer, Visibility
@@ -55,7 +55,7 @@ class Policy(Protocol):
     """A set of policies, as the pipelines see it."""
 
     @property
-    def people(self) -> People: ...
+    def actors(self) -> Actors: ...
     @property
     def keep(self) -> KeepRules: ...
     @property
@@ -71,7 +71,7 @@ class Policy(Protocol):
     @property
     def restricted_writes(self) -> bool: ...
     @property
-    def banned_rows(self) -> BannedRows: ...
+    def banned_rows(self) -> BannedAuthorRows: ...
     @property
     def searched(self) -> KindSet:
         """Kinds that are indexed for NIP-50."""
@@ -98,7 +98,7 @@ class RelayState:
         self.policy = policy
         self.groups = groups
         self.management = management or Management()
-        self.people = self.management.over(policy.people)
+        self.actors = self.management.applied_to(policy.actors)
         """From the policy files, plus the keys that NIP-86 has allowed or banned."""
         self.blocked = self.management.blocked()
         """Addresses that may not connect."""
@@ -116,13 +116,13 @@ class RelayState:
         """Called after the commit that changed it."""
         if management is not self.management:
             self.management = management
-            self.people = management.over(self.policy.people)
+            self.actors = management.applied_to(self.policy.actors)
             self.blocked = management.blocked()
             self._views.clear()
 
     def enforce(self, policy: Policy) -> None:
         self.policy = policy
-        self.people = self.management.over(policy.people)
+        self.actors = self.management.applied_to(policy.actors)
         self._views.clear()
         self._rules_of_kind = {}
         self._pointing_of_kind = {}
@@ -132,7 +132,7 @@ class RelayState:
         found = self._views.get(viewer)
         if found is None:
             policy = self.policy
-            found = visibility_for(viewer, policy.read_rules, self.people, self.groups)
+            found = visibility_for(viewer, policy.read_rules, self.actors, self.groups)
             self._views[viewer] = found
             if len(self._views) > _CACHED_VIEWERS:
                 self._views.popitem(last=False)
@@ -140,7 +140,7 @@ class RelayState:
 
     def is_public(self, row: Stored) -> bool:
         """No read rule applies to this row: everyone who is not banned may read it."""
-        if row.event.pubkey in self.people.banned:
+        if row.event.pubkey in self.actors.banned:
             return False
         kind = row.event.kind
         rules = self._rules_of_kind.get(kind)
@@ -152,9 +152,9 @@ class RelayState:
             )
             self._rules_of_kind[kind] = rules
         groups = self.groups
-        return not any(rule.about(row, groups) for rule in rules)
+        return not any(rule.applies_to(row, groups) for rule in rules)
 
-    def points_to(self, row: Stored) -> Sequence[tuple[Target, str]]:
+    def targets_of(self, row: Stored) -> Sequence[tuple[Target, str]]:
         """Targets of the read rules that apply to this row, and the value that links it to each."""
         kind = row.event.kind
         rules = self._pointing_of_kind.get(kind)
@@ -162,11 +162,11 @@ class RelayState:
             rules = tuple(
                 rule
                 for rule in self.policy.read_rules
-                if rule.points is not None
+                if rule.effective_target is not None
                 and (rule.match.kinds is None or kind in rule.match.kinds)
             )
             self._pointing_of_kind[kind] = rules  # at most 65,536 kinds exist
-        return points_to(rules, row, self.groups) if rules else ()
+        return targets_of(rules, row, self.groups) if rules else ()
 
 
 async def rebuilt_groups(store: Store, relay_pubkey: str) -> Groups:

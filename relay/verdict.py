@@ -81,7 +81,7 @@ class RecordFacts(NamedTuple):
     created_at: int
     """Unix seconds."""
     id: str
-    leads_to: str | None
+    superseded_by: str | None
     """The hash of the newer memory, of a supersession."""
 
 
@@ -95,8 +95,8 @@ class Facts:
     authenticated: frozenset[str]
     """Keys that logged in on the connection."""
     who: frozenset[Who]
-    """What the author is (ANYONE, OWNER, AGENT, MEMBER, KNOWN, INSIDER, ADMIN): `who_writes`."""
-    readers_who: frozenset[Who]
+    """What the author is (ANYONE, OWNER, AGENT, MEMBER, KNOWN, INSIDER, ADMIN): `who_is_author`."""
+    authenticated_who: frozenset[Who]
     """The same words, united over the keys in `authenticated`, for rules about the connection."""
     wraps_for_known: bool
     """Some `p` names a known key: gift wraps and NIP-46 messages find their reader here."""

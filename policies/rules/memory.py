@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from policies.settings import Memory
     from policies.write_rule import WriteRule
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.access.read_rules import ReadRule
     from relay.nostr.event import Event
     from relay.verdict import Facts
@@ -122,7 +122,7 @@ def asks_records(rule: str) -> bool:
     return rule in _ASKING
 
 
-def records_objection(rule: str, event: Event, facts: Facts, people: People) -> Reject | None:
+def records_objection(rule: str, event: Event, facts: Facts, actors: Actors) -> Reject | None:
     """What stored records say against a record; nothing where nobody looked them up.
 
     They are rules about the author, so that trusted imports are not asked.
@@ -130,7 +130,7 @@ def records_objection(rule: str, event: Event, facts: Facts, people: People) -> 
     asking = _ASKING.get(rule)
     if asking is None or facts.records is None or facts.origin is Origin.TRUSTED_IMPORT:
         return None
-    return asking(event, facts, partial(people.owns, event.pubkey))
+    return asking(event, facts, partial(actors.is_owner_for, event.pubkey))
 
 
 # -- rules that a setting changes ---------------------------------------------------------------

@@ -34,7 +34,7 @@ def sealed(event: Event, facts: Facts, memory: Memory) -> Reject | None:
         return None
     if not facts.authenticated:
         return _SEALED_BY_NOBODY
-    return _SEALED_BY_STRANGER if facts.readers_who.isdisjoint(_MAY_SEAL) else None
+    return _SEALED_BY_STRANGER if facts.authenticated_who.isdisjoint(_MAY_SEAL) else None
 
 
 CODED: Final[Mapping[str, Callable[[Event, Facts, Memory], Reject | None]]] = {ENVELOPES: sealed}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class People:
+class Actors:
     """Who the policy files name. Keys are 64 hex."""
 
     owners: frozenset[str] = frozenset()
@@ -29,20 +29,20 @@ class People:
     banned: frozenset[str] = frozenset()
     """They read nothing, and nobody reads what they wrote (N86-11)."""
 
-    def owner_of(self, pubkey: str) -> bool:
+    def is_owner(self, pubkey: str) -> bool:
         return pubkey in self.owners or any(pubkey in home.owners for home in self.households)
 
-    def owns(self, pubkey: str, author: str | None) -> bool:
+    def is_owner_for(self, pubkey: str, author: str | None) -> bool:
         """Whether the key is an owner to what this author wrote; None: to whatever anybody will."""
         return pubkey in self.owners or any(
             pubkey in home.owners and author is not None and home.has(author)
             for home in self.households
         )
 
-    def agent_of(self, pubkey: str) -> bool:
+    def is_agent(self, pubkey: str) -> bool:
         return pubkey in self.agents or any(pubkey in home.agents for home in self.households)
 
-    def has_at_home(self, pubkey: str) -> bool:
+    def in_household(self, pubkey: str) -> bool:
         """Whether the key is one of a household's."""
         return any(home.has(pubkey) for home in self.households)
 
@@ -66,12 +66,14 @@ class Household:
         return pubkey in self.owners or pubkey in self.agents
 
 
-def who_writes(pubkey: str, people: People, groups: Groups, group: Group | None) -> frozenset[Who]:
+def who_is_author(
+    pubkey: str, actors: Actors, groups: Groups, group: Group | None
+) -> frozenset[Who]:
     """The who-words that hold for an author writing into `group` (None: outside every group)."""
     who = {Who.ANYONE, Who.AUTHOR}
-    if people.owner_of(pubkey):
+    if actors.is_owner(pubkey):
         who.add(Who.OWNER)
-    if people.agent_of(pubkey):
+    if actors.is_agent(pubkey):
         who.add(Who.AGENT)
     if groups.is_member(pubkey):
         who.add(Who.MEMBER)
@@ -79,20 +81,20 @@ def who_writes(pubkey: str, people: People, groups: Groups, group: Group | None)
         roles = group.members.get(pubkey)
         if roles is not None:
             who.add(Who.INSIDER)
-            if people.agent_role in roles:
+            if actors.agent_role in roles:
                 who.add(Who.AGENT)
-        if group.is_led_by(pubkey) or pubkey in people.owners:
+        if group.is_moderated_by(pubkey) or pubkey in actors.owners:
             who.add(Who.ADMIN)
-    if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or pubkey in people.allowed:
+    if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or pubkey in actors.allowed:
         who.add(Who.KNOWN)
     return frozenset(who)
 
 
-def is_known(pubkey: str, people: People, groups: Groups) -> bool:
+def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
     """Contract §5: owner, agent, member of some group here, or allowed by NIP-86."""
     return (
-        people.owner_of(pubkey)
-        or people.agent_of(pubkey)
+        actors.is_owner(pubkey)
+        or actors.is_agent(pubkey)
         or groups.is_member(pubkey)
-        or pubkey in people.allowed
+        or pubkey in actors.allowed
     )

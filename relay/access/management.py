@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from ipaddress import IPv4Address, IPv6Address
 
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.nostr.event import Event
 
 MAX_ENTRIES: Final = 10_000
@@ -42,14 +42,14 @@ _UNREFUSABLE: Final = frozenset(
 """Without these nobody could take back what they said, and no group could be led."""
 
 
-class BannedRows(Enum):
+class BannedAuthorRows(Enum):
     """`[bans] stored`: what becomes of what a banned key wrote before."""
 
     HIDE = "hide"
     DELETE = "delete"
 
 
-class Register(StrEnum):
+class ListName(StrEnum):
     """The lists that calls change; stores keep these words."""
 
     BANNED_KEYS = "banned keys"
@@ -62,62 +62,62 @@ class Register(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ListChange:
     """One item of one list comes, stays with another note, or goes."""
 
-    register: Register
+    list_name: ListName
     item: str
     note: str | None
     """The reason (or, in TEXTS, the text); None: the item goes."""
 
     @property
     def bans_event(self) -> bool:
-        return self.register is Register.BANNED_EVENTS and self.note is not None
+        return self.list_name is ListName.BANNED_EVENTS and self.note is not None
 
     @property
     def is_ban(self) -> bool:
         """Whether stored rows may go with it."""
-        return self.bans_event or (self.register is Register.BANNED_KEYS and self.note is not None)
+        return self.bans_event or (self.list_name is ListName.BANNED_KEYS and self.note is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Management:
     """All that calls have changed so far."""
 
-    entries: Mapping[Register, Mapping[str, str]] = field(default_factory=dict)
+    entries: Mapping[ListName, Mapping[str, str]] = field(default_factory=dict)
     """item → note of each list."""
 
-    def of(self, register: Register) -> Mapping[str, str]:
-        return self.entries.get(register, _EMPTY)
+    def of(self, list_name: ListName) -> Mapping[str, str]:
+        return self.entries.get(list_name, _EMPTY)
 
     def text(self, name: str, otherwise: str) -> str:
         """What NIP-11 says under `name`; `otherwise`: what rookery.toml says."""
-        return self.of(Register.TEXTS).get(name, otherwise)
+        return self.of(ListName.TEXTS).get(name, otherwise)
 
-    def after(self, change: Change) -> Management:
+    def after(self, change: ListChange) -> Management:
         """Itself when the change changes nothing."""
-        items = self.of(change.register)
+        items = self.of(change.list_name)
         if items.get(change.item) == change.note:
             return self
         left = {item: note for item, note in items.items() if item != change.item}
         if change.note is not None:
             left[change.item] = change.note
-        return Management({**self.entries, change.register: left})
+        return Management({**self.entries, change.list_name: left})
 
-    def over(self, people: People) -> People:
+    def applied_to(self, actors: Actors) -> Actors:
         """The people of the policy files, and whom calls have allowed and banned.
 
         No ban holds against the operator, also one that was said before they were it.
         """
-        operators = people.owners | {people.relay}
+        operators = actors.owners | {actors.relay}
         return replace(
-            people,
-            allowed=people.allowed | self.of(Register.ALLOWED_KEYS).keys(),
-            banned=(people.banned | self.of(Register.BANNED_KEYS).keys()) - operators,
+            actors,
+            allowed=actors.allowed | self.of(ListName.ALLOWED_KEYS).keys(),
+            banned=(actors.banned | self.of(ListName.BANNED_KEYS).keys()) - operators,
         )
 
     def blocked(self) -> Blocklist:
-        return blocklist_of(self.of(Register.BLOCKED_ADDRESSES))
+        return blocklist_of(self.of(ListName.BLOCKED_ADDRESSES))
 
 
 _EMPTY: Final[Mapping[str, str]] = {}
@@ -147,12 +147,12 @@ def blocklist_of(texts: Iterable[str]) -> Blocklist:
     return Blocklist({key: frozenset(prefixes) for key, prefixes in found.items()})
 
 
-def management_of(entries: Iterable[Change]) -> Management:
+def management_of(entries: Iterable[ListChange]) -> Management:
     """What a store has kept, as a value."""
-    found: dict[Register, dict[str, str]] = {}
+    found: dict[ListName, dict[str, str]] = {}
     for entry in entries:
         if entry.note is not None:
-            found.setdefault(entry.register, {})[entry.item] = entry.note
+            found.setdefault(entry.list_name, {})[entry.item] = entry.note
     return Management(found)
 
 
@@ -163,46 +163,46 @@ _BANNED_EVENT: Final = Reject(Prefix.BLOCKED, "this event is banned here", "bans
 _REFUSED_KIND: Final = Reject(Prefix.BLOCKED, "this kind of event is not taken here", "kinds")
 
 
-def kind_objection(kind: int, management: Management) -> Reject | None:
+def check_kind_allowed(kind: int, management: Management) -> Reject | None:
     if not management.entries:
         return None
-    refused = management.of(Register.REFUSED_KINDS)
+    refused = management.of(ListName.REFUSED_KINDS)
     return _REFUSED_KIND if refused and str(kind) in refused else None
 
 
-def event_objection(event: Event, management: Management) -> Reject | None:
+def check_event_not_banned(event: Event, management: Management) -> Reject | None:
     """What stands against an event whoever sends it in."""
     if not management.entries:  # every event passes here, and few relays ban anything
         return None
-    if event.id in management.of(Register.BANNED_EVENTS):
+    if event.id in management.of(ListName.BANNED_EVENTS):
         return _BANNED_EVENT
-    return kind_objection(event.kind, management)
+    return check_kind_allowed(event.kind, management)
 
 
-def author_objection(event: Event, people: People) -> Reject | None:
+def check_author_not_banned(event: Event, actors: Actors) -> Reject | None:
     """N29-19: also against members."""
-    return _BANNED_KEY if event.pubkey in people.banned else None
+    return _BANNED_KEY if event.pubkey in actors.banned else None
 
 
 # what a call changes ----------------------------------------------------------------------------
 
 
-def change_objection(change: Change, management: Management, people: People) -> Reject | None:
-    """Why a change cannot be made as things are now; `people`: with those that calls name."""
-    items = management.of(change.register)
+def check_change(change: ListChange, management: Management, actors: Actors) -> Reject | None:
+    """Why a change cannot be made as things are now; `actors`: with those that calls name."""
+    items = management.of(change.list_name)
     if change.note is None:
-        listed = change.register is Register.BANNED_KEYS and change.item not in items
-        return _BANNED_BY_FILE if listed and change.item in people.banned else None
-    of_events = change.register in (Register.BANNED_EVENTS, Register.ALLOWED_EVENTS)
+        listed = change.list_name is ListName.BANNED_KEYS and change.item not in items
+        return _BANNED_BY_FILE if listed and change.item in actors.banned else None
+    of_events = change.list_name in (ListName.BANNED_EVENTS, ListName.ALLOWED_EVENTS)
     most = MAX_EVENTS if of_events else MAX_ENTRIES
     if change.item not in items and len(items) >= most:
-        return _refused(f"the list of {change.register} is full: it has {most} entries")
-    match change.register:
-        case Register.BANNED_KEYS if change.item in people.owners | {people.relay}:
+        return _refused(f"the list of {change.list_name} is full: it has {most} entries")
+    match change.list_name:
+        case ListName.BANNED_KEYS if change.item in actors.owners | {actors.relay}:
             return _refused("an owner and the relay itself cannot be banned")
-        case Register.ALLOWED_KEYS if change.item in management.of(Register.BANNED_KEYS):
+        case ListName.ALLOWED_KEYS if change.item in management.of(ListName.BANNED_KEYS):
             return _refused("this key is banned: call unbanpubkey first")
-        case Register.ALLOWED_KEYS if change.item in people.banned:
+        case ListName.ALLOWED_KEYS if change.item in actors.banned:
             return _BANNED_BY_FILE
         case _:
             return None
@@ -220,11 +220,11 @@ class _Method:
     """A call that puts its first parameter on one list and takes it off another."""
 
     item: Callable[[object], str]
-    puts: Register | None = None
-    takes: Register | None = None
+    puts: ListName | None = None
+    takes: ListName | None = None
     has_reason: bool = True
 
-    def changes(self, params: Sequence[object]) -> tuple[Change, ...]:
+    def changes(self, params: Sequence[object]) -> tuple[ListChange, ...]:
         most = 2 if self.has_reason else 1
         if not 1 <= len(params) <= most:
             raise Invalid(
@@ -234,9 +234,9 @@ class _Method:
         note = _text("reason", params[1], _MAX_REASON) if len(params) > 1 else ""
         found = []
         if self.takes is not None:
-            found.append(Change(self.takes, item, None))
+            found.append(ListChange(self.takes, item, None))
         if self.puts is not None:
-            found.append(Change(self.puts, item, note))
+            found.append(ListChange(self.puts, item, note))
         return tuple(found)
 
 
@@ -247,11 +247,11 @@ class _TextMethod:
     name: str
     check: Callable[[object], str]
 
-    def changes(self, params: Sequence[object]) -> tuple[Change, ...]:
+    def changes(self, params: Sequence[object]) -> tuple[ListChange, ...]:
         if len(params) != 1:
             raise Invalid(f"params: 1 wanted, {len(params)} given")
         text = self.check(params[0])
-        return (Change(Register.TEXTS, self.name, text or None),)
+        return (ListChange(ListName.TEXTS, self.name, text or None),)
 
 
 def _key(value: object) -> str:
@@ -334,27 +334,27 @@ def _icon(value: object) -> str:
 
 
 _CHANGING: Final[Mapping[str, _Method | _TextMethod]] = {
-    "banpubkey": _Method(_key, puts=Register.BANNED_KEYS),
-    "unbanpubkey": _Method(_key, takes=Register.BANNED_KEYS),
-    "allowpubkey": _Method(_key, puts=Register.ALLOWED_KEYS),
-    "unallowpubkey": _Method(_key, takes=Register.ALLOWED_KEYS),
-    "banevent": _Method(_event_id, puts=Register.BANNED_EVENTS, takes=Register.ALLOWED_EVENTS),
-    "allowevent": _Method(_event_id, puts=Register.ALLOWED_EVENTS, takes=Register.BANNED_EVENTS),
-    "allowkind": _Method(_any_kind, takes=Register.REFUSED_KINDS, has_reason=False),
-    "disallowkind": _Method(_refusable_kind, puts=Register.REFUSED_KINDS, has_reason=False),
-    "blockip": _Method(_foreign_address, puts=Register.BLOCKED_ADDRESSES),
-    "unblockip": _Method(_address, takes=Register.BLOCKED_ADDRESSES, has_reason=False),
+    "banpubkey": _Method(_key, puts=ListName.BANNED_KEYS),
+    "unbanpubkey": _Method(_key, takes=ListName.BANNED_KEYS),
+    "allowpubkey": _Method(_key, puts=ListName.ALLOWED_KEYS),
+    "unallowpubkey": _Method(_key, takes=ListName.ALLOWED_KEYS),
+    "banevent": _Method(_event_id, puts=ListName.BANNED_EVENTS, takes=ListName.ALLOWED_EVENTS),
+    "allowevent": _Method(_event_id, puts=ListName.ALLOWED_EVENTS, takes=ListName.BANNED_EVENTS),
+    "allowkind": _Method(_any_kind, takes=ListName.REFUSED_KINDS, has_reason=False),
+    "disallowkind": _Method(_refusable_kind, puts=ListName.REFUSED_KINDS, has_reason=False),
+    "blockip": _Method(_foreign_address, puts=ListName.BLOCKED_ADDRESSES),
+    "unblockip": _Method(_address, takes=ListName.BLOCKED_ADDRESSES, has_reason=False),
     "changerelayname": _TextMethod("name", _name),
     "changerelaydescription": _TextMethod("description", _description),
     "changerelayicon": _TextMethod("icon", _icon),
 }
 
-_LISTING: Final[Mapping[str, tuple[Register, str]]] = {
-    "listbannedpubkeys": (Register.BANNED_KEYS, "pubkey"),
-    "listallowedpubkeys": (Register.ALLOWED_KEYS, "pubkey"),
-    "listbannedevents": (Register.BANNED_EVENTS, "id"),
-    "listallowedevents": (Register.ALLOWED_EVENTS, "id"),
-    "listblockedips": (Register.BLOCKED_ADDRESSES, "ip"),
+_LISTING: Final[Mapping[str, tuple[ListName, str]]] = {
+    "listbannedpubkeys": (ListName.BANNED_KEYS, "pubkey"),
+    "listallowedpubkeys": (ListName.ALLOWED_KEYS, "pubkey"),
+    "listbannedevents": (ListName.BANNED_EVENTS, "id"),
+    "listallowedevents": (ListName.ALLOWED_EVENTS, "id"),
+    "listblockedips": (ListName.BLOCKED_ADDRESSES, "ip"),
 }
 _KIND_LISTS: Final = ("listallowedkinds", "listdisallowedkinds")
 LISTED_REPORTS: Final = "listeventsneedingmoderation"
@@ -365,7 +365,7 @@ METHODS: Final = (*_CHANGING, *_LISTING, *_KIND_LISTS, LISTED_REPORTS)
 _ROLES: Final = ("createrole", "editrole", "deleterole", "assignrole", "unassignrole")
 
 
-def changes_of(method: str, params: Sequence[object]) -> tuple[Change, ...]:
+def changes_of(method: str, params: Sequence[object]) -> tuple[ListChange, ...]:
     """What a call changes; nothing when it only asks.
 
     Raises Invalid for wrong parameters, Unsupported for a method that is not offered.
@@ -387,7 +387,7 @@ def listed(method: str, management: Management) -> object:
     if method == SUPPORTED_METHODS:
         return list(METHODS)
     if method in _KIND_LISTS:
-        refused = {int(kind) for kind in management.of(Register.REFUSED_KINDS)}
+        refused = {int(kind) for kind in management.of(ListName.REFUSED_KINDS)}
         if method == "listdisallowedkinds":
             return sorted(refused)
         # No list of kinds is kept that are allowed: all are, until one is not.

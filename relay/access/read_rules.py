@@ -52,7 +52,7 @@ class Match:
     classes: tuple[tuple[Who, frozenset[str]], ...] = ()
     """Words that the policy file has for authors, with their keys, which are among `authors`."""
 
-    def holds(self, row: Row, groups: Groups) -> bool:
+    def matches(self, row: Row, groups: Groups) -> bool:
         event = row.event
         if self.kinds is not None and event.kind not in self.kinds:
             return False
@@ -99,17 +99,17 @@ class Target:
         return next(iter(event.tag_values(self.tag)), None)
 
     @property
-    def found_by(self) -> str:
+    def lookup_tag(self) -> str:
         """The tag by which the rows are found."""
         return self.tag if self.d_prefix is None else "d"
 
-    def asked_for(self, *values: str) -> Filter:
+    def filter_for(self, *values: str) -> Filter:
         """The filter that finds the rows; by it they are asked for, also of `only_by`.
 
         With `d_prefix` it finds more than them: rows may have several tags `d`. See `values_in`.
         """
         found = frozenset([f"{self.d_prefix or ''}{value}" for value in values])
-        return Filter(kinds=self.kinds, tags=((self.found_by, found),))
+        return Filter(kinds=self.kinds, tags=((self.lookup_tag, found),))
 
     def values_in(self, event: Event) -> Sequence[str]:
         """The values by which an event is one of the rows."""
@@ -139,22 +139,22 @@ class ReadRule:
     """With the word `target`: who may read one of these rows reads too."""
 
     @property
-    def points(self) -> Target | None:
+    def effective_target(self) -> Target | None:
         """The rows whose readers this rule lets in."""
         return self.target if Who.TARGET in self.readers else None
 
-    def about(self, row: Row, groups: Groups) -> bool:
-        return self.match.holds(row, groups) and not any(
-            match.holds(row, groups) for match in self.excepts
+    def applies_to(self, row: Row, groups: Groups) -> bool:
+        return self.match.matches(row, groups) and not any(
+            match.matches(row, groups) for match in self.excepts
         )
 
 
-def points_to(rules: Iterable[ReadRule], row: Row, groups: Groups) -> Sequence[tuple[Target, str]]:
+def targets_of(rules: Iterable[ReadRule], row: Row, groups: Groups) -> Sequence[tuple[Target, str]]:
     """What the row points to by these rules, each once: (target, the value that it shares)."""
     found: dict[Target, str] = {}
     for rule in rules:
-        target = rule.points
-        if target is not None and target not in found and rule.about(row, groups):
+        target = rule.effective_target
+        if target is not None and target not in found and rule.applies_to(row, groups):
             value = target.value_of(row.event)
             if value is not None:
                 found[target] = value

@@ -16,7 +16,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from relay.access.actors import is_known
-from relay.access.read_rules import Match, ReadRule, points_to
+from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
 from relay.verdict import Reject, Who
@@ -24,7 +24,7 @@ from relay.verdict import Reject, Who
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set
 
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.access.read_rules import Row, Target
     from relay.groups.group import Groups
 
@@ -55,9 +55,9 @@ class Visibility:
     viewer: Viewer
     rules: tuple[ReadRule, ...]
     """Those that do not allow this viewer everything they are about."""
-    standing: frozenset[Who]
+    global_words: frozenset[Who]
     """Words that hold for this viewer whatever the row."""
-    people: People
+    actors: Actors
     groups: Groups
     insider_of: frozenset[str]
     admin_of: frozenset[str]
@@ -69,30 +69,30 @@ class Visibility:
     ) -> bool:
         """Whether this viewer may receive this row as a match of this filter (None: of none).
 
-        `readable`: the targets of the row that were looked up and that `reads_one_of` says it of.
+        `readable`: the targets of the row for which `may_read_one_of` holds.
         """
         return all(
             self.allows(rule, row, filter_, readable)
             for rule in self.rules
-            if rule.about(row, self.groups)
+            if rule.applies_to(row, self.groups)
         )
 
-    def points_to(self, row: Row) -> Sequence[tuple[Target, str]]:
+    def targets_of(self, row: Row) -> Sequence[tuple[Target, str]]:
         """What must be looked up to say whether this viewer may read the row: (target, value)."""
-        return points_to(self.rules, row, self.groups)
+        return targets_of(self.rules, row, self.groups)
 
-    def reads_one_of(self, rows: Iterable[Row], target: Target, value: str) -> bool:
+    def may_read_one_of(self, rows: Iterable[Row], target: Target, value: str) -> bool:
         """Whether the viewer may read one of the target's rows. These point no further."""
-        asked = target.asked_for(value)
+        asked = target.filter_for(value)
         return any(
             value in target.values_in(row.event) and self.may_read(row, asked) for row in rows
         )
 
-    def of_targets(self) -> Visibility:
+    def without_targets(self) -> Visibility:
         """What the viewer sees of rows that others point to: no further step is taken."""
         return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
 
-    def gives_all_of(self, before: Visibility) -> bool:
+    def covers(self, before: Visibility) -> bool:
         """Whether every row that `before` gave is given still, as far as rights decide it.
 
         What goes on in a hidden group makes no difference to who is not in it: else they could feel
@@ -101,9 +101,9 @@ class Visibility:
         return self is before or (
             self.viewer.keys >= before.viewer.keys
             and self.viewer.trusted >= before.viewer.trusted
-            and self.standing >= before.standing
+            and self.global_words >= before.global_words
             and all(rule in before.rules for rule in self.rules)
-            and self.people.households == before.people.households
+            and self.actors.households == before.actors.households
             and self.insider_of >= before.insider_of
             and self.admin_of >= before.admin_of
             and self._open_doors() >= before._open_doors()
@@ -114,7 +114,7 @@ class Visibility:
         shown = [group for group in self.groups.by_id.values() if not group.is_hidden]
         return frozenset(
             [(group.id, False) for group in shown]
-            + [(group.id, True) for group in shown if not group.is_guarded]
+            + [(group.id, True) for group in shown if not group.only_members_read]
         )
 
     def allows(
@@ -129,8 +129,8 @@ class Visibility:
             return False
         readers = rule.readers
         keys = self.viewer.keys
-        if readers & self.standing and (
-            self.stands_for(readers) or not self.people.has_at_home(row.event.pubkey)
+        if readers & self.global_words and (
+            self.allows_every_row(readers) or not self.actors.in_household(row.event.pubkey)
         ):
             return True
         if Who.AUTHOR in readers and row.event.pubkey in keys:
@@ -143,7 +143,7 @@ class Visibility:
             return True
         if Who.ADMIN in readers and row.group in self.admin_of:
             return True
-        if readable and rule.points in readable:
+        if readable and rule.effective_target in readable:
             return True
         if keys:
             if Who.RECIPIENT in readers and not keys.isdisjoint(row.event.tag_values("p")):
@@ -151,24 +151,24 @@ class Visibility:
             for name in rule.tag_readers:
                 if not keys.isdisjoint(row.event.tag_values(name)):
                     return True
-            if self.people.households:
+            if self.actors.households:
                 return self._at_home(readers, row)
         return False
 
-    def stands_for(self, readers: frozenset[Who]) -> bool:
+    def allows_every_row(self, readers: frozenset[Who]) -> bool:
         """Whether one of the words holds for this viewer of every row, whoever wrote it."""
-        return _stands_for(readers & self.standing, self.people)
+        return _stands_for(readers & self.global_words, self.actors)
 
     def _open(self, group_id: str) -> bool:
         group = self.groups.by_id.get(group_id)
-        return group is not None and (not group.is_guarded or group_id in self.insider_of)
+        return group is not None and (not group.only_members_read or group_id in self.insider_of)
 
     def _shown(self, group_id: str) -> bool:
         group = self.groups.by_id.get(group_id)
         return group is not None and (not group.is_hidden or group_id in self.insider_of)
 
     def _at_home(self, readers: frozenset[Who], row: Row) -> bool:
-        for home in self.people.households:
+        for home in self.actors.households:
             if home.has(row.event.pubkey):
                 if Who.OWNER in readers and not self.viewer.keys.isdisjoint(home.owners):
                     return True
@@ -184,7 +184,7 @@ class Visibility:
         """
         if self.everything or not filters:
             return None
-        if not self.viewer.keys.isdisjoint(self.people.banned):
+        if not self.viewer.keys.isdisjoint(self.actors.banned):
             return BANNED
         needs = ""
         for filter_ in filters:
@@ -220,18 +220,18 @@ class Visibility:
         return needs
 
     def _closed_off(self, named: Iterable[str]) -> bool:
-        if self.standing & {Who.OWNER, Who.AGENT}:
+        if self.global_words & {Who.OWNER, Who.AGENT}:
             return False  # they could find configuration, which no group guards
         keys = self.viewer.keys
-        if any(home.has(key) for home in self.people.households for key in keys):
+        if any(home.has(key) for home in self.actors.households for key in keys):
             return False  # … and what their household wrote there
         for group_id in named:
             group = self.groups.by_id.get(group_id)
             if group is None:
                 continue
-            if not group.is_guarded or group_id in self.insider_of:
+            if not group.only_members_read or group_id in self.insider_of:
                 return False
-            if not self.viewer.keys.isdisjoint(group.involved):
+            if not self.viewer.keys.isdisjoint(group.ever_involved):
                 return False
         return True
 
@@ -247,7 +247,7 @@ class Visibility:
 
     def _might_allow(self, rule: ReadRule, filter_: Filter, *, in_group: bool) -> bool:
         readers, keys = rule.readers, self.viewer.keys
-        if readers & self.standing or self.people.households:
+        if readers & self.global_words or self.actors.households:
             return True
         if readers & {Who.VISIBLE, Who.GROUP} and in_group:
             return True
@@ -259,18 +259,18 @@ class Visibility:
             return True
         if any(_overlap(filter_.tag_values(name), keys) for name in rule.tag_readers):
             return True
-        if rule.points is None:
+        if rule.effective_target is None:
             return False
-        return self.of_targets()._unreadable(Filter(kinds=rule.points.kinds)) is None
+        return self.without_targets()._unreadable(Filter(kinds=rule.effective_target.kinds)) is None
 
 
-def everything_visible(people: People, groups: Groups) -> Visibility:
+def everything_visible(actors: Actors, groups: Groups) -> Visibility:
     """No rule asked: for the relay's own reading (rebuild, export by the owner of the folder)."""
     return Visibility(
         ANONYMOUS,
         (),
         frozenset({Who.OWNER}),
-        people,
+        actors,
         groups,
         frozenset(),
         frozenset(),
@@ -279,24 +279,24 @@ def everything_visible(people: People, groups: Groups) -> Visibility:
 
 
 def visibility_for(
-    viewer: Viewer, rules: Sequence[ReadRule], people: People, groups: Groups
+    viewer: Viewer, rules: Sequence[ReadRule], actors: Actors, groups: Groups
 ) -> Visibility:
     """What `viewer` may see, given who is who and who is in which group now."""
-    if people.banned:
-        rules = (*rules, _rule_of_bans(viewer, people))
+    if actors.banned:
+        rules = (*rules, _rule_of_bans(viewer, actors))
     standing = {Who.ANYONE}
     insider: set[str] = set()
     admin: set[str] = set()
     for key in viewer.keys:
-        if key in people.owners or key == people.relay:
+        if key in actors.owners or key == actors.relay:
             standing.add(Who.OWNER)
-        if key in people.agents:
+        if key in actors.agents:
             standing.add(Who.AGENT)
         for group_id in groups.groups_of(key):
             insider.add(group_id)
-            if groups.by_id[group_id].is_led_by(key):
+            if groups.by_id[group_id].is_moderated_by(key):
                 admin.add(group_id)
-        if is_known(key, people, groups):
+        if is_known(key, actors, groups):
             standing.add(Who.KNOWN)
     if insider:
         standing.add(Who.MEMBER)
@@ -305,25 +305,25 @@ def visibility_for(
     left = tuple(
         rule
         for rule in rules
-        if rule.only_by is not None or not _stands_for(rule.readers & standing, people)
+        if rule.only_by is not None or not _stands_for(rule.readers & standing, actors)
     )
     return Visibility(
-        viewer, left, frozenset(standing), people, groups, frozenset(insider), frozenset(admin)
+        viewer, left, frozenset(standing), actors, groups, frozenset(insider), frozenset(admin)
     )
 
 
-def _stands_for(words: Set[Who], people: People) -> bool:
+def _stands_for(words: Set[Who], actors: Actors) -> bool:
     """Whether words that hold for a viewer hold of every row: `agent` not of a household's."""
-    return bool(words) and (words != _AGENT_ALONE or not people.households)
+    return bool(words) and (words != _AGENT_ALONE or not actors.households)
 
 
-def _rule_of_bans(viewer: Viewer, people: People) -> ReadRule:
+def _rule_of_bans(viewer: Viewer, actors: Actors) -> ReadRule:
     """Rows of a banned author: nobody; for one who is banned, all rows are like that."""
-    authors = None if not viewer.keys.isdisjoint(people.banned) else people.banned
+    authors = None if not viewer.keys.isdisjoint(actors.banned) else actors.banned
     return ReadRule("bans", Match(authors=authors), frozenset({Who.NOBODY}))
 
 
-def kind_is_guarded(rules: Sequence[ReadRule], kind: int, d: str | None) -> bool:
+def kind_is_restricted(rules: Sequence[ReadRule], kind: int, d: str | None) -> bool:
     """Whether not everyone may read an event of this kind (and `d`), group or not (N29-104)."""
     return any(
         rule.match.kinds is not None

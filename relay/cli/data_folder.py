@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.access.management import Register
+from relay.access.management import ListName
 from relay.access.visibility import ANONYMOUS
 from relay.cli.folder_lock import locked
 from relay.cli.services import run_services
@@ -101,7 +101,7 @@ class LocalFolder:
                 return page
             case Rows.PUBLIC:
                 state = self._services.state
-                pointing = [(row, {ANONYMOUS}) for row in page if state.points_to(row)]
+                pointing = [(row, {ANONYMOUS}) for row in page if state.targets_of(row)]
                 links = await self._services.linked_rows.links_of(pointing)
                 visibility = state.visibility(ANONYMOUS)
                 return [
@@ -125,8 +125,8 @@ class LocalFolder:
     async def managed_keys(self) -> Sequence[tuple[str, str]]:
         management = self._services.state.management
         return [
-            *((ALLOWED, key) for key in management.of(Register.ALLOWED_KEYS)),
-            *((BANNED, key) for key in management.of(Register.BANNED_KEYS)),
+            *((ALLOWED, key) for key in management.of(ListName.ALLOWED_KEYS)),
+            *((BANNED, key) for key in management.of(ListName.BANNED_KEYS)),
         ]
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from policies.changes import rule_changes
 from policies.reload import fingerprint, reloaded
-from relay.access.management import BannedRows
+from relay.access.management import BannedAuthorRows
 from relay.errors import ConfigFaults
 from relay.write.commands import ManagementChange
 
@@ -92,8 +92,8 @@ class PolicyReload:
         services, before = self._services, self._policy
         self._policy, self._faults = policy, ""
         services.state.enforce(policy)
-        was_deleting = before.banned_rows is BannedRows.DELETE
-        self._delete_rows_of_banned(before.people.banned if was_deleting else frozenset())
+        was_deleting = before.banned_rows is BannedAuthorRows.DELETE
+        self._delete_rows_of_banned(before.actors.banned if was_deleting else frozenset())
         services.plugins.enforce(policy.plugins)
         self._rights_changed()
         services.readiness.clear("policies")
@@ -104,9 +104,11 @@ class PolicyReload:
 
     def _delete_rows_of_banned(self, already_deleted: Set[str]) -> None:
         """With `[bans] stored = "delete"`: delete the rows of keys that the files ban."""
-        banned = self._policy.people.banned - already_deleted
-        if banned and self._policy.banned_rows is BannedRows.DELETE:
-            self._services.ingest.order(ManagementChange((), lambda _: None, banishes=banned))
+        banned = self._policy.actors.banned - already_deleted
+        if banned and self._policy.banned_rows is BannedAuthorRows.DELETE:
+            self._services.ingest.order(
+                ManagementChange((), lambda _: None, deleted_authors=banned)
+            )
 
 
 def _log_notes(notes: Iterable[Fault]) -> None:

@@ -75,7 +75,7 @@ class GroupContext:
     """Unix seconds."""
     origin: Origin
     who: frozenset[Who]
-    """What the author is towards the group: `relay.access.actors.who_writes`."""
+    """What the author is towards the group: `relay.access.actors.who_is_author`."""
     has_content: bool = False
     """For a 9002: the group has a stored row beside 9000–9022 and 39000–39005 (Z-03)."""
     previous_found: frozenset[str] = frozenset()
@@ -115,12 +115,12 @@ class Ruling:
     """Ids of rows that go without a tombstone: the author's earlier pending 9021 (N29-35)."""
 
 
-def rules_all(pubkey: str, context: GroupContext) -> bool:
+def acts_as_admin(pubkey: str, context: GroupContext) -> bool:
     """Owners may do in each group what its admin may (contract §5), and so may the relay itself."""
     return pubkey in context.operators or pubkey == context.relay
 
 
-def knows(pubkey: str, group: Group, context: GroupContext) -> bool:
+def knows_group(pubkey: str, group: Group, context: GroupContext) -> bool:
     """Whether the key may be told that the group exists, hidden as it may be (Z-02)."""
-    was_told = pubkey in group.involved and pubkey not in group.newcomers
-    return was_told or rules_all(pubkey, context)
+    was_told = pubkey in group.ever_involved and pubkey not in group.only_requested
+    return was_told or acts_as_admin(pubkey, context)

@@ -32,7 +32,7 @@ class Cause(Enum):
     """An admin's: as if each group had removed it (N29-40)."""
 
 
-def forgotten(groups: Groups, rows: Iterable[Event]) -> Groups:
+def groups_without_rows(groups: Groups, rows: Iterable[Event]) -> Groups:
     """These groups when rows are gone that expired or were swept: codes, requests and pins too."""
     for event in rows:
         for pin in pins_of(event):
@@ -45,7 +45,7 @@ def forgotten(groups: Groups, rows: Iterable[Event]) -> Groups:
     return groups
 
 
-def departures(
+def removals_from_groups(
     groups: Groups, pubkey: str, now: int, cause: Cause, *, but: Set[str] = frozenset()
 ) -> tuple[Groups, tuple[Draft, ...]]:
     """A key leaves every group (N62-07, N29-84) `but` these, last admin or not: the groups after,
@@ -60,11 +60,11 @@ def departures(
     return groups, tuple(drafts)
 
 
-def mending(before: Groups, left: Groups, now: int) -> tuple[Draft, ...]:
+def repair_drafts(before: Groups, left: Groups, now: int) -> tuple[Draft, ...]:
     """What the relay must sign so that members, roles and removals become again as in `before`.
 
-    `before` is the state after the `departures` of the key, `left` the fold of what the vanish left
-    in the log, those departures included. The state is then `rebuilt(left, <these, signed>)`;
+    `before` is the state after `removals_from_groups`, `left` the fold of what the vanish left in
+    the log, those removals included. The state is then `rebuilt(left, <these, signed>)`;
     codes that the vanished key made are gone.
     """
     drafts = [

@@ -68,14 +68,14 @@ class Invite:
     """Which of the `code` tags of its 9009."""
     used: int = 0
     """Counted, not subtracted: how often is often enough is the policy of the day (Z-14)."""
-    barred: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
     """Keys that an admin removed after it was made: it lets none of them back in (N29-40)."""
 
     def admits(self, pubkey: str, *, now: int, uses: int) -> bool:
         """Whether the code lets this key in; `uses`: how often a code not `reusable` is good."""
         if self.expires_at is not None and self.expires_at <= now:
             return False
-        return (self.reusable or self.used < uses) and pubkey not in self.barred
+        return (self.reusable or self.used < uses) and pubkey not in self.excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +95,24 @@ class Group:
     """pubkey → created_at of the 9001 by which an admin removed it (N29-40)."""
     requests: Mapping[str, str] = field(default_factory=dict)
     """pubkey → id of its pending 9021 (N29-35)."""
-    involved: frozenset[str] = frozenset()
+    ever_involved: frozenset[str] = frozenset()
     """Every key once put in, taken out or waiting: such a key may be told that the group exists."""
-    newcomers: frozenset[str] = frozenset()
-    """Those of `involved` who only wait: without their 9021 they are nobody here."""
+    only_requested: frozenset[str] = frozenset()
+    """Those of `ever_involved` who only wait: without their 9021 they are nobody here."""
     parent: str | None = None
     """The group that this one is a subgroup of (N29-131)."""
     children: tuple[str, ...] = ()
     """Its subgroups, in the order that its admins gave them (N29-137)."""
     pins: tuple[tuple[str, ...], ...] = ()
     """`e` and `a` tags of 39005, in order (N29-172)."""
-    former: frozenset[str] = frozenset()
+    former_relay_keys: frozenset[str] = frozenset()
     """Keys that first said, as a relay does, who the founder is (N29-82): of relays that the group
     was moved from, whose records of that time count as this relay's own (N29-152)."""
-    stamps: Mapping[int, int] = field(default_factory=dict)
+    notice_times: Mapping[int, int] = field(default_factory=dict)
     """kind of 39000…39005 → created_at of its newest (N29-68)."""
 
     @property
-    def is_guarded(self) -> bool:
+    def only_members_read(self) -> bool:
         """Only insiders read its rows."""
         return Flag.PRIVATE in self.flags or Flag.HIDDEN in self.flags
 
@@ -126,14 +126,14 @@ class Group:
         return Flag.CLOSED in self.flags
 
     @property
-    def members_only(self) -> bool:
+    def only_members_write(self) -> bool:
         """Only insiders write (N29-10, N29-11)."""
-        return Flag.RESTRICTED in self.flags or self.is_guarded
+        return Flag.RESTRICTED in self.flags or self.only_members_read
 
     def is_admin(self, pubkey: str) -> bool:
         return Role.ADMIN in self.members.get(pubkey, ())
 
-    def is_led_by(self, pubkey: str) -> bool:
+    def is_moderated_by(self, pubkey: str) -> bool:
         """Whether the key has a role with powers here; such count as admins (N29-110)."""
         return not {Role.ADMIN, Role.MODERATOR}.isdisjoint(self.members.get(pubkey, ()))
 
@@ -144,9 +144,9 @@ class Group:
         """Members that hold a role: what 39001 lists (N29-110)."""
         return {pubkey: roles for pubkey, roles in self.members.items() if roles}
 
-    def speaks_for(self, pubkey: str, relay_pubkey: str) -> bool:
+    def is_relay_key(self, pubkey: str, relay_pubkey: str) -> bool:
         """Whether a record by this key is one that a relay issued by itself (N29-80, N29-152)."""
-        return pubkey == relay_pubkey or pubkey in self.former
+        return pubkey == relay_pubkey or pubkey in self.former_relay_keys
 
     def is_founding(self, event: Event) -> bool:
         """Whether a 9000 says of this fresh group who founded it, first or once more, and nothing
@@ -167,13 +167,13 @@ class Group:
             removed=_without(self.removed, users.keys()),
             requests=_without(self.requests, users.keys()),
             invites={
-                code: replace(invite, barred=invite.barred.difference(users))
-                if invite.barred
+                code: replace(invite, excluded=invite.excluded.difference(users))
+                if invite.excluded
                 else invite
                 for code, invite in self.invites.items()
             },
-            involved=self.involved.union(users),
-            newcomers=self.newcomers.difference(users),
+            ever_involved=self.ever_involved.union(users),
+            only_requested=self.only_requested.difference(users),
         )
 
     def without_users(self, pubkeys: Set[str], *, removed_at: int | None) -> Group:
@@ -187,8 +187,8 @@ class Group:
             self,
             members=_without(self.members, pubkeys),
             requests=_without(self.requests, pubkeys),
-            involved=self.involved.union(pubkeys),
-            newcomers=self.newcomers.difference(pubkeys),
+            ever_involved=self.ever_involved.union(pubkeys),
+            only_requested=self.only_requested.difference(pubkeys),
         )
         if removed_at is None:
             return left
@@ -198,7 +198,7 @@ class Group:
             # Order of acceptance tells an invite before the removal from one after it (N29-55);
             # created_at cannot, its second is too long.
             invites={
-                code: replace(invite, barred=invite.barred.union(pubkeys))
+                code: replace(invite, excluded=invite.excluded.union(pubkeys))
                 for code, invite in self.invites.items()
             },
         )
@@ -220,12 +220,12 @@ class Group:
 
     def with_request(self, pubkey: str, event_id: str) -> Group:
         """With this 9021 as the one that waits for the key (N29-35)."""
-        is_new = pubkey not in self.involved
+        is_new = pubkey not in self.ever_involved
         return replace(
             self,
             requests={**self.requests, pubkey: event_id},
-            involved=self.involved | {pubkey},
-            newcomers=self.newcomers | {pubkey} if is_new else self.newcomers,
+            ever_involved=self.ever_involved | {pubkey},
+            only_requested=self.only_requested | {pubkey} if is_new else self.only_requested,
         )
 
     def without_pin(self, pin: Pin) -> Group:
@@ -241,8 +241,8 @@ class Group:
             self,
             invites=invites,
             requests=_without(self.requests, withdrawn),
-            involved=self.involved.difference(self.newcomers & withdrawn),
-            newcomers=self.newcomers.difference(withdrawn),
+            ever_involved=self.ever_involved.difference(self.only_requested & withdrawn),
+            only_requested=self.only_requested.difference(withdrawn),
         )
 
 
@@ -333,15 +333,15 @@ def group_after(group: Group, event: Event, relay_pubkey: str) -> Group:
         case kinds.PUT_USER:
             users = users_in(event.tags)
             if group.is_founding(event) and event.pubkey != relay_pubkey:
-                group = replace(group, former=group.former | {event.pubkey})
+                group = replace(group, former_relay_keys=group.former_relay_keys | {event.pubkey})
                 return group.with_users(users)
-            if not group.speaks_for(event.pubkey, relay_pubkey):
+            if not group.is_relay_key(event.pubkey, relay_pubkey):
                 return group.with_users(users)
             joins = not users.keys() <= group.members.keys()
             return _with_invite_used(group, event) if joins else group.with_users(users)
         case kinds.REMOVE_USER:
             named = frozenset(users_in(event.tags))
-            by_relay = group.speaks_for(event.pubkey, relay_pubkey)
+            by_relay = group.is_relay_key(event.pubkey, relay_pubkey)
             if by_relay and event.has_tag("self-removal"):
                 return group.without_users(named, removed_at=None)
             own = named & {event.pubkey}
@@ -370,7 +370,7 @@ def _with_invite_used(group: Group, event: Event) -> Group:
 
 
 def _with_notice(group: Group, event: Event) -> Group:
-    stamped = replace(group, stamps={**group.stamps, event.kind: event.created_at})
+    stamped = replace(group, notice_times={**group.notice_times, event.kind: event.created_at})
     if event.kind == kinds.GROUP_PINS:
         pins = tuple(tuple(tag) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS)
         return replace(stamped, pins=pins)

@@ -17,12 +17,12 @@ from relay.groups.context import (
     GroupSettings,
     Joins,
     Ruling,
-    knows,
+    knows_group,
     rejected,
 )
 from relay.groups.group import Group, Groups, group_after
 from relay.groups.notices import Draft
-from relay.groups.writing import check_previous, untimely
+from relay.groups.writing import check_created_at, check_previous
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject
 
@@ -37,9 +37,9 @@ LAST_ADMIN: Final = Reject(
 _PENDING: Final = Reject(Prefix.RESTRICTED, "pending review", RULE)
 
 
-def is_moving(group: Group, context: GroupContext) -> bool:
+def is_migrating(group: Group, context: GroupContext) -> bool:
     """Whether the history of the group is being taken over from another relay (N29-152)."""
-    return context.origin is Origin.TRUSTED_IMPORT and bool(group.former)
+    return context.origin is Origin.TRUSTED_IMPORT and bool(group.former_relay_keys)
 
 
 def joining(
@@ -53,7 +53,7 @@ def joining(
     pubkey = event.pubkey
     if pubkey in group.members:
         return rejected(Prefix.DUPLICATE, "already a member")
-    refusal = untimely(event, settings, context) or check_previous(
+    refusal = check_created_at(event, settings, context) or check_previous(
         event, settings, context, group=group
     )
     if refusal is not None:
@@ -62,12 +62,12 @@ def joining(
     superseded = () if waiting is None else (waiting,)
     asked = group_after(group, event, context.relay)
     tags: tuple[tuple[str, ...], ...] = (("h", group.id), ("p", pubkey))
-    if pubkey in group.involved:
+    if pubkey in group.ever_involved:
         # In and out and in again within a second: without this the second 9000 has the id of the
         # first, is a duplicate, and the log would not say that they came back.
         tags += (("e", event.id),)
     # Without a code a hidden group says nothing to whom it is hidden, and keeps nothing of them.
-    is_there = not group.is_hidden or knows(pubkey, group, context)
+    is_there = not group.is_hidden or knows_group(pubkey, group, context)
     walks_in = (
         is_there
         and not group.is_closed
@@ -115,17 +115,17 @@ def leaving(
     pubkey = event.pubkey
     if pubkey not in group.members:
         return rejected(Prefix.INVALID, "not a member")
-    refusal = untimely(event, settings, context) or check_previous(event, settings, context)
+    refusal = check_created_at(event, settings, context) or check_previous(event, settings, context)
     if refusal is not None:
         return refusal
     after = group.without_users({pubkey}, removed_at=None)
-    if loses_its_admin(group, after):
+    if loses_last_admin(group, after):
         return LAST_ADMIN
     tags = (("h", group.id), ("p", pubkey), ("self-removal",), ("e", event.id))
     automatic = Draft(kinds.REMOVE_USER, tags, "", context.now)
     return Ruling(groups.with_group(after), automatic=(automatic,))
 
 
-def loses_its_admin(before: Group, after: Group) -> bool:
+def loses_last_admin(before: Group, after: Group) -> bool:
     """Members would be left with nobody to lead them (N29-42, N29-114)."""
     return bool(after.members) and before.has_admin() and not after.has_admin()

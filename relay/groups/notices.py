@@ -46,13 +46,13 @@ def notices_for(before: Group | None, after: Group, now: int) -> tuple[Group, tu
     Gives `after` with the stamps of these drafts, and the drafts in order of kind.
     """
     drafts = tuple(
-        Draft(kind, tags, "", max(now, after.stamps.get(kind, -1) + 1))
+        Draft(kind, tags, "", max(now, after.notice_times.get(kind, -1) + 1))
         for kind, tags in _changed(before, after)
     )
     if not drafts:
         return after, ()
-    stamps = {**after.stamps, **{draft.kind: draft.created_at for draft in drafts}}
-    return replace(after, stamps=stamps), drafts
+    notice_times = {**after.notice_times, **{draft.kind: draft.created_at for draft in drafts}}
+    return replace(after, notice_times=notice_times), drafts
 
 
 def _changed(

@@ -35,15 +35,21 @@ from relay.groups.context import (
     NotStored,
     Ruling,
     Target,
-    knows,
+    acts_as_admin,
+    knows_group,
     rejected,
-    rules_all,
 )
 from relay.groups.group import Flag, Group, Groups, Role, group_after
-from relay.groups.membership import LAST_ADMIN, is_moving, joining, leaving, loses_its_admin
+from relay.groups.membership import LAST_ADMIN, is_migrating, joining, leaving, loses_last_admin
 from relay.groups.notices import Draft
-from relay.groups.subgroups import detach_subgroups, misplaced, with_placed
-from relay.groups.writing import RELAY_ONLY, check_previous, is_relay_only, objection, untimely
+from relay.groups.subgroups import check_placement, detach_subgroups, place_group
+from relay.groups.writing import (
+    RELAY_ONLY,
+    check_created_at,
+    check_previous,
+    is_relay_only,
+    objection,
+)
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject
 
@@ -102,7 +108,7 @@ def ruling_on(
         return NOT_A_MEMBER
     ruling: Ruling | Reject
     match action:
-        case JoinRequest() | LeaveRequest() if is_moving(group, context):
+        case JoinRequest() | LeaveRequest() if is_migrating(group, context):
             # What came of it the old relay says next: who is let in here must not depend on today.
             ruling = Ruling(groups.with_group(group_after(group, event, context.relay)))
         case JoinRequest():
@@ -118,19 +124,19 @@ def _unless_hidden(
     ruling: Ruling | Reject, pubkey: str, group: Group, context: GroupContext
 ) -> Ruling | Reject:
     """The ruling, its refusal unspecific for whom the group does not exist (N29-06, Z-02)."""
-    if not group.is_hidden or knows(pubkey, group, context):
+    if not group.is_hidden or knows_group(pubkey, group, context):
         return ruling
     return NOT_A_MEMBER if isinstance(ruling, Reject) else ruling
 
 
 def _rank_of(event: Event, group: Group, context: GroupContext) -> _Rank:
     pubkey = event.pubkey
-    if rules_all(pubkey, context) or group.is_admin(pubkey):
+    if acts_as_admin(pubkey, context) or group.is_admin(pubkey):
         return _Rank.ADMIN
     if (
         context.origin is Origin.TRUSTED_IMPORT
         and event.kind in _ISSUED
-        and (pubkey in group.former or (group.members and group.is_founding(event)))
+        and (pubkey in group.former_relay_keys or (group.members and group.is_founding(event)))
     ):
         return _Rank.ADMIN
     if Role.MODERATOR in group.members.get(pubkey, ()):
@@ -150,7 +156,7 @@ def _creation(
     if action.group in groups.by_id or action.group in groups.ended:
         # The one place where a hidden id shows: it cannot be made twice (N29-120).
         return rejected(Prefix.DUPLICATE, "this group id is taken")
-    refusal = untimely(event, settings, context) or check_previous(event, settings, context)
+    refusal = check_created_at(event, settings, context) or check_previous(event, settings, context)
     if refusal is not None:
         return refusal
     said = action.description
@@ -158,10 +164,10 @@ def _creation(
     founder = {event.pubkey: (Role.ADMIN.value,)}
     group = _described(Group(action.group), said, settings).with_users(founder)
     led = _led(said.parent, event.pubkey, groups, context)
-    refusal = misplaced(Group(action.group), group, led, groups)
+    refusal = check_placement(Group(action.group), group, led, groups)
     if refusal is not None:
         return refusal
-    groups, relatives = with_placed(groups, group)
+    groups, relatives = place_group(groups, group)
     tags = (("h", group.id), ("p", event.pubkey, Role.ADMIN.value))
     automatic = Draft(kinds.PUT_USER, tags, "", context.now)
     return Ruling(groups, automatic=(automatic,), relatives=relatives)
@@ -182,7 +188,7 @@ def _described(group: Group, said: Description, settings: GroupSettings) -> Grou
 def _led(group_id: str | None, pubkey: str, groups: Groups, context: GroupContext) -> Group | None:
     """The group of this id, if the key leads it (N29-136)."""
     group = groups.get(group_id)
-    if group is None or not (group.is_admin(pubkey) or rules_all(pubkey, context)):
+    if group is None or not (group.is_admin(pubkey) or acts_as_admin(pubkey, context)):
         return None
     return group
 
@@ -200,7 +206,7 @@ def _moderation(
         return _ADMINS_ONLY if event.pubkey in group.members else NOT_A_MEMBER
     refusal = (
         _beyond(rank, event.pubkey, action, group, context)
-        or untimely(event, settings, context)
+        or check_created_at(event, settings, context)
         or check_previous(event, settings, context)
         or check_has_effect(action, group, context)
     )
@@ -217,7 +223,7 @@ def _moderation(
             return Ruling(groups.with_group(replace(group, pins=here)))
         case _:
             after = group_after(group, event, context.relay)
-    if loses_its_admin(group, after):
+    if loses_last_admin(group, after):
         return LAST_ADMIN
     removes = _deletable(action, group, context) if isinstance(action, DeleteEvents) else ()
     return Ruling(groups.with_group(after), removes=removes)
@@ -234,12 +240,12 @@ def _edition(
     """What a 9002 does that its author may write."""
     said = action.description
     after = _described(group, said, settings)
-    refusal = _unconfirmed(author, action, group, settings, context) or misplaced(
+    refusal = _unconfirmed(author, action, group, settings, context) or check_placement(
         group, after, _led(said.parent, author, groups, context), groups
     )
     if refusal is not None:
         return refusal
-    groups, relatives = with_placed(groups, after)
+    groups, relatives = place_group(groups, after)
     return Ruling(groups, relatives=relatives)
 
 

@@ -29,7 +29,9 @@ _NO_SUCH_PARENT: Final = Reject(
 """Also of a group that does not exist, or that is hidden from the author (N29-135)."""
 
 
-def misplaced(before: Group, after: Group, led: Group | None, groups: Groups) -> Reject | None:
+def check_placement(
+    before: Group, after: Group, led: Group | None, groups: Groups
+) -> Reject | None:
     """Why a group may not come to stand as `after` says.
 
     `before` is the group as it is, or a new one without relatives; `led` the parent that `after`
@@ -78,7 +80,7 @@ def _height(group: Group, groups: Groups) -> int:
     return 1 + max((_height(child, groups) for child in below), default=0)
 
 
-def with_placed(groups: Groups, after: Group) -> tuple[Groups, tuple[str, ...]]:
+def place_group(groups: Groups, after: Group) -> tuple[Groups, tuple[str, ...]]:
     """These groups with `after` new or in place of the one of its id, where it says that it stands.
 
     Second: ids of its old and its new parent, if that is a change (N29-137).

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
-from relay.groups.context import NOT_A_MEMBER, RULE, NotStored, rejected, rules_all
+from relay.groups.context import NOT_A_MEMBER, RULE, NotStored, acts_as_admin, rejected
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
 
@@ -69,7 +69,7 @@ def objection(
     return (
         _unsupported(event.kind, group)
         or _moved(event, group_id, context)
-        or untimely(event, settings, context)
+        or check_created_at(event, settings, context)
         or check_previous(event, settings, context)
     )
 
@@ -80,9 +80,9 @@ def _is_config(event: Event) -> bool:
 
 def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
     """By the author, not by who is logged in (N29-10); memory is members' in every group (G-33)."""
-    if not (group.members_only or context.is_memory):
+    if not (group.only_members_write or context.is_memory):
         return True
-    return pubkey in group.members or rules_all(pubkey, context)
+    return pubkey in group.members or acts_as_admin(pubkey, context)
 
 
 def _unsupported(kind: int, group: Group) -> Reject | None:
@@ -102,7 +102,7 @@ def _moved(event: Event, group_id: str | None, context: GroupContext) -> Reject 
     return rejected(Prefix.INVALID, "address belongs to another group")
 
 
-def untimely(event: Event, settings: GroupSettings, context: GroupContext) -> Reject | None:
+def check_created_at(event: Event, settings: GroupSettings, context: GroupContext) -> Reject | None:
     """Why the event comes too late or too early for a group (N29-26, N29-27, Z-19)."""
     if context.origin is not Origin.WIRE or event.kind not in _DATED:
         return None
@@ -133,7 +133,7 @@ def check_previous(
     if context.origin is not Origin.WIRE:
         return None
     prefixes = {prefix for tag in event.tags if tag and tag[0] == "previous" for prefix in tag[1:]}
-    if prefixes and group is not None and group.is_guarded:
+    if prefixes and group is not None and group.only_members_read:
         return rejected(Prefix.INVALID, "previous: not in a request to join this group")
     for prefix in prefixes:
         if not _PREFIX(prefix):

@@ -142,7 +142,7 @@ def is_record(event: Event) -> bool:
     return event.kind in kinds.GROUP_RECORDS or event.kind in kinds.GROUP_STATE
 
 
-def request_done(request: Event, found: Found) -> WriteOutcome | None:
+def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:
     """How an acting kind 62 ends that asks for nothing new; of several the latest rules: N62-10."""
     until, kept = -1, None
     for stone in found.tombstones.get(key_target(request.pubkey), ()):
@@ -157,8 +157,8 @@ def request_done(request: Event, found: Found) -> WriteOutcome | None:
 def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     """What an acting kind 62 does to rows; gives those that it takes, as far as they are found."""
     gone = Vanish(request.pubkey, request.created_at)
-    rows = chain(found.rows.values(), found.slots.values(), found.records)
-    taken = {row.seq: row for row in rows if gone.takes(row.event)}
+    rows = chain(found.rows.values(), found.slots.values(), found.group_records)
+    taken = {row.seq: row for row in rows if gone.covers(row.event)}
     for row in taken.values():
         remove(row, found, plan)
     plan.vanishes.append(gone)
@@ -167,12 +167,12 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     return list(taken.values())
 
 
-def banned_stone(event_id: str) -> Tombstone:
+def ban_tombstone(event_id: str) -> Tombstone:
     """What stays of an event that went with a ban."""
     return Tombstone(event_target(event_id), "", None, "ban")
 
 
-def banish(pubkey: str, found: Found, plan: WritePlan) -> None:
+def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
     """Delete what a key wrote, as far as it is found here; the store sees to the rest.
 
     What the state of groups follows from stays: it was theirs to say when they said it.
@@ -180,15 +180,15 @@ def banish(pubkey: str, found: Found, plan: WritePlan) -> None:
     for row in {row.seq: row for row in (*found.rows.values(), *found.slots.values())}.values():
         if row.event.pubkey == pubkey and not is_record(row.event):
             remove(row, found, plan)
-            add_tombstone(banned_stone(row.event.id), found, plan)
-    plan.banished[pubkey] = found.head
+            add_tombstone(ban_tombstone(row.event.id), found, plan)
+    plan.deleted_authors[pubkey] = found.last_seq
 
 
-def records_left(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
+def remaining_records(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
     """What the log says of these groups, whose records were wanted, as the batch has left it.
 
     Of those in `plan.ends` also what goes with their end: whoever reads on comes to that end.
     """
-    stored = [row for row in found.records if row.seq not in plan.removes]
+    stored = [row for row in found.group_records if row.seq not in plan.removes]
     added = [row for row in plan.adds.values() if is_record(row.event)]
     return [row.event for row in (*stored, *added) if row.group in groups]

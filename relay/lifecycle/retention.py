@@ -24,7 +24,7 @@ from relay.nostr.kinds import KindSet
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.lifecycle.rows import Found, Stored, WritePlan
     from relay.nostr.event import Event
 
@@ -47,7 +47,7 @@ class Scope(Enum):
     """Each prefix that the rule's `match` names, whoever the authors are."""
 
 
-class Age(NamedTuple):
+class MaxAge(NamedTuple):
     """Rows older than so many days by their created_at."""
 
     days: int
@@ -60,7 +60,7 @@ class Age(NamedTuple):
         return max(0, now - self.days * DAY_S)
 
 
-class Amount(NamedTuple):
+class MaxAmount(NamedTuple):
     """The oldest rows beyond a number, or beyond so many bytes. A-19."""
 
     per: Scope | None
@@ -83,7 +83,7 @@ class SweepRule:
     place: str
     """`file:line`, for people."""
     match: Match
-    cause: Age | Amount
+    limit: MaxAge | MaxAmount
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class SweepRules:
         yield from (rule for rule in self.rules if rule.match.kinds not in late)
         yield from (rule for rule in self.rules if rule.match.kinds in late)
 
-    def spared_by(self, rule: SweepRule) -> tuple[Match, ...]:
+    def exempt_from(self, rule: SweepRule) -> tuple[Match, ...]:
         """Rows that the rule does not take although it matches them.
 
         Some are never taken at all, some only by a rule that names their kind or their `d`.
@@ -168,7 +168,7 @@ class SweepRules:
     def kin_of(self, row: Stored) -> Iterator[RetentionDependency]:
         """All that the row must not go before."""
         for match, before in self.waiting:
-            if match.holds(row, _NO_GROUPS):
+            if match.matches(row, _NO_GROUPS):
                 dependencies = before.kin_of(row)
                 if dependencies is not None:
                     yield dependencies
@@ -184,14 +184,14 @@ def time_of(row: Stored, up_to: UpTo) -> int:
 # -- what holds a row -----------------------------------------------------------------------------
 
 
-def pinners(row: Stored, people: People) -> tuple[str, ...]:
+def pin_authors(row: Stored, actors: Actors) -> tuple[str, ...]:
     """Whose nmem pins hold the row: its author's and the owners' (M-07)."""
-    owners = people.owners.union(*(home.owners for home in people.households))
+    owners = actors.owners.union(*(home.owners for home in actors.households))
     return tuple({row.event.pubkey, *owners})
 
 
-def facts_of(
-    rows: Iterable[Stored], rules: SweepRules, people: People
+def hold_lookups(
+    rows: Iterable[Stored], rules: SweepRules, actors: Actors
 ) -> tuple[frozenset[Slot], frozenset[RetentionDependency]]:
     """What must be looked up before it can be said whether these rows are held."""
     slots: set[Slot] = set()
@@ -199,38 +199,41 @@ def facts_of(
     for row in rows:
         dependencies.update(rules.kin_of(row))
         if _is_nmem(row.event):
-            slots.update(_pins_of(row, people))
+            slots.update(_pins_of(row, actors))
         session = _session_of(row.event)
         if session is not None:
             slots.add(session)
     return frozenset(slots), frozenset(dependencies)
 
 
-def hold_on(
-    row: Stored, rules: SweepRules, people: People, groups: Groups, found: Found, plan: WritePlan
+def hold_reason(
+    row: Stored, rules: SweepRules, actors: Actors, groups: Groups, found: Found, plan: WritePlan
 ) -> Hold | None:
     """What keeps the row for now; its facts must have been wanted."""
-    if any(match.holds(row, groups) for match in rules.never):
+    if any(match.matches(row, groups) for match in rules.never):
         return Hold.NEVER
-    if _is_pinned(row, groups, people, found):
+    if _is_pinned(row, groups, actors, found):
         return Hold.PINNED
     session = _session_of(row.event)
     if session is not None and not _is_summarised(found.slots.get(session)):
         return Hold.UNSUMMARISED
     for dependencies in rules.kin_of(row):
-        own, earliest = time_of(row, dependencies.up_to), found.dependencies.get(dependencies)
+        own, earliest = (
+            time_of(row, dependencies.up_to),
+            found.oldest_dependencies.get(dependencies),
+        )
         if earliest is not None and earliest <= own:
             return Hold.NOT_FIRST
         # What the events before it in the batch brought.
         for added in plan.adds.values():
-            if time_of(added, dependencies.up_to) <= own and dependencies.match.holds(
+            if time_of(added, dependencies.up_to) <= own and dependencies.match.matches(
                 added, groups
             ):
                 return Hold.NOT_FIRST
     return None
 
 
-def _is_pinned(row: Stored, groups: Groups, people: People, found: Found) -> bool:
+def _is_pinned(row: Stored, groups: Groups, actors: Actors, found: Found) -> bool:
     if ("e", row.event.id) in groups.pinned:
         return True
     if row.slot is not None:
@@ -239,7 +242,7 @@ def _is_pinned(row: Stored, groups: Groups, people: People, found: Found) -> boo
             return True
     if not _is_nmem(row.event):
         return False
-    pins = [found.slots.get(slot) for slot in _pins_of(row, people)]
+    pins = [found.slots.get(slot) for slot in _pins_of(row, actors)]
     return any(pin is not None and _says(pin.event, "pinned") is not False for pin in pins)
 
 
@@ -247,9 +250,9 @@ def _is_nmem(event: Event) -> bool:
     return event.kind in (kinds.APP_RECORD, kinds.APP_DATA) and event.d.startswith("nmem:")
 
 
-def _pins_of(row: Stored, people: People) -> Iterator[Slot]:
+def _pins_of(row: Stored, actors: Actors) -> Iterator[Slot]:
     d = f"{_NMEM_PIN}{row.event.id}"
-    return (Slot(pubkey, kinds.APP_DATA, d) for pubkey in pinners(row, people))
+    return (Slot(pubkey, kinds.APP_DATA, d) for pubkey in pin_authors(row, actors))
 
 
 def _session_of(event: Event) -> Slot | None:
@@ -273,7 +276,7 @@ def _says(event: Event, name: str) -> object:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def stone_of(row: Stored, keep: Keep, why: str) -> Tombstone | None:
+def tombstone_for(row: Stored, keep: Keep, why: str) -> Tombstone | None:
     """What must stay of a row that time takes.
 
     Versions from before the newest must not come back (N40-08). What was kept whole may: sent again
@@ -287,7 +290,7 @@ def stone_of(row: Stored, keep: Keep, why: str) -> Tombstone | None:
 # -- what lets a row go: what stores compile to SQL -----------------------------------------------
 
 
-class Seen(NamedTuple):
+class LastScan(NamedTuple):
     """How far an earlier look went."""
 
     head: int
@@ -295,32 +298,32 @@ class Seen(NamedTuple):
     """Unix seconds."""
 
 
-def in_sweeping_order(row: Stored) -> tuple[int, str]:
+def sweep_order_key(row: Stored) -> tuple[int, str]:
     """Oldest first by `ts`, then lowest id (A-19)."""
     return row.version, row.event.id
 
 
-def overdue(
+def due_rows(
     rows: Iterable[Stored], rule: SweepRule, spared: Sequence[Match], groups: Groups, now: int
 ) -> list[Stored]:
     """Of all rows those that the rule lets go, in the order in which they go."""
     about = [
         row
         for row in rows
-        if rule.match.holds(row, groups) and not any(m.holds(row, groups) for m in spared)
+        if rule.match.matches(row, groups) and not any(m.matches(row, groups) for m in spared)
     ]
-    if isinstance(rule.cause, Age):
-        limit = rule.cause.before(now)
-        found = [row for row in about if row.event.created_at < limit]
+    if isinstance(rule.limit, MaxAge):
+        earliest = rule.limit.before(now)
+        found = [row for row in about if row.event.created_at < earliest]
     else:
-        found = _beyond(about, rule.match, rule.cause)
-    return sorted(found, key=in_sweeping_order)
+        found = _beyond(about, rule.match, rule.limit)
+    return sorted(found, key=sweep_order_key)
 
 
-def _beyond(rows: list[Stored], about: Match, amount: Amount) -> list[Stored]:
+def _beyond(rows: list[Stored], about: Match, amount: MaxAmount) -> list[Stored]:
     found = []
     held: dict[object, tuple[int, int]] = {}
-    for row in sorted(rows, key=in_sweeping_order, reverse=True):
+    for row in sorted(rows, key=sweep_order_key, reverse=True):
         scope = scope_of(row, about, amount.per)
         if scope is None:
             continue

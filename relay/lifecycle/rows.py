@@ -17,7 +17,7 @@ from relay.nostr.event import is_hex64
 from relay.nostr.kinds import KindClass, class_of, is_kind
 
 if TYPE_CHECKING:
-    from relay.access.management import Change
+    from relay.access.management import ListChange
     from relay.access.read_rules import Match
     from relay.access.usage import Account
     from relay.groups.group import Group
@@ -80,7 +80,7 @@ class Vanish:
     pubkey: str
     until: int
 
-    def takes(self, event: Event) -> bool:
+    def covers(self, event: Event) -> bool:
         """What the key wrote (N62-01), and the wraps that were sent to it (N62-05)."""
         if event.created_at > self.until:
             return False
@@ -100,14 +100,14 @@ class WritePlan:
     tombstones: list[Tombstone] = field(default_factory=list)
     groups: dict[str, Group | None] = field(default_factory=dict)
     """Groups whose rows in `groups` and `members` change; None: ended."""
-    ends: set[str] = field(default_factory=set)
+    deleted_groups: set[str] = field(default_factory=set)
     """Groups whose every row goes but the records of their making and their end (N29-124)."""
     vanishes: list[Vanish] = field(default_factory=list)
     """Keys whose every row goes, those that the batch itself adds too (N62-01)."""
-    banished: dict[str, int] = field(default_factory=dict)
+    deleted_authors: dict[str, int] = field(default_factory=dict)
     """Banned keys → the last seq up to which their rows go and are buried, all but those that the
     state of groups follows from (N86-11)."""
-    changes: list[Change] = field(default_factory=list)
+    list_changes: list[ListChange] = field(default_factory=list)
     """Of what NIP-86 calls have set, in order."""
 
     def is_empty(self) -> bool:
@@ -116,10 +116,10 @@ class WritePlan:
             or self.removes
             or self.tombstones
             or self.groups
-            or self.ends
+            or self.deleted_groups
             or self.vanishes
-            or self.banished
-            or self.changes
+            or self.deleted_authors
+            or self.list_changes
         )
 
 
@@ -139,25 +139,25 @@ class RetentionDependency(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Lookups:
     """What a batch must know of the store before it can be decided."""
 
     ids: frozenset[str]
     slots: frozenset[Slot]
     tombstones: frozenset[str]
-    prefixes: frozenset[tuple[str, str]] = frozenset()
+    id_prefixes: frozenset[tuple[str, str]] = frozenset()
     """(group, hex prefix of an id) that `previous` tags name (N29-21)."""
-    used_groups: frozenset[str] = frozenset()
+    groups_with_content: frozenset[str] = frozenset()
     """Groups of which it must be known whether they hold content (Z-03)."""
-    vanishing: frozenset[str] = frozenset()
-    """Keys that ask to vanish: wanted are the 9000s that name them, into `Found.rows`, and the
-    records of every group where they wrote one of 9000–9020, into `Found.records` (N29-58)."""
-    recorded: frozenset[str] = frozenset()
+    vanishing_keys: frozenset[str] = frozenset()
+    """Keys that ask to vanish: the 9000s that name them go into `Found.rows`; the records of every
+    group where they wrote one of 9000–9020 into `Found.group_records` (N29-58)."""
+    record_groups: frozenset[str] = frozenset()
     """Groups whose records are wanted in any case."""
     usage: frozenset[Account] = frozenset()
     """Accounts of what is stored, for quotas, into `Found.usage`."""
     dependencies: frozenset[RetentionDependency] = frozenset()
-    """Rows of which it must be known how old the oldest is, into `Found.dependencies`."""
+    """Rows of which it must be known how old the oldest is, into `Found.oldest_dependencies`."""
     named: frozenset[Named] = frozenset()
     """Memory records, those that these name in turn, and so on, into `Found.named`."""
 
@@ -166,19 +166,19 @@ class Wanted:
 class Found:
     """The store's answer to Wanted, changed along as the batch is decided."""
 
-    head: int
+    last_seq: int
     """seq of the newest row ever committed."""
     rows: dict[str, Stored] = field(default_factory=dict)
     slots: dict[Slot, Stored] = field(default_factory=dict)
     tombstones: dict[str, list[Tombstone]] = field(default_factory=dict)
-    prefixes: set[tuple[str, str]] = field(default_factory=set)
-    used_groups: set[str] = field(default_factory=set)
-    records: list[Stored] = field(default_factory=list)
+    id_prefixes: set[tuple[str, str]] = field(default_factory=set)
+    groups_with_content: set[str] = field(default_factory=set)
+    group_records: list[Stored] = field(default_factory=list)
     """9000–9022 and 39000–39005 of the groups wanted, in order of seq. As they are stored:
-    `records_left` says what the batch made of them."""
+    `remaining_records` says what the batch made of them."""
     usage: UsageCounter = field(default_factory=UsageCounter)
     """The accounts wanted. What goes with a whole group or key is counted off with the commit."""
-    dependencies: dict[RetentionDependency, int] = field(default_factory=dict)
+    oldest_dependencies: dict[RetentionDependency, int] = field(default_factory=dict)
     """Unix seconds of the oldest of each kin wanted that has rows."""
     named: dict[Named, set[str]] = field(default_factory=dict)
     """Of every name that was looked up the ids of its rows; those still there are in `rows`."""

@@ -21,8 +21,8 @@ from relay.lifecycle.deletion import (
 )
 from relay.lifecycle.rows import (
     Keep,
+    Lookups,
     Stored,
-    Wanted,
     address_of,
     expiry_of,
     keep_by_kind,
@@ -55,7 +55,7 @@ def loses(event: Event, version: int, keep: Keep, holder: Stored, *, high_tie: b
     return event.id > holder.event.id
 
 
-def unstored(
+def unstored_outcome(
     event: Event, slot: Slot | None, keep: Keep, found: Found, *, now: int, high_tie: bool
 ) -> WriteOutcome | None:
     """Why an event that no rule objects to is not stored; None: it is. `slot`: of the event."""
@@ -94,14 +94,16 @@ def plan_for(
     Gives the row that was added (its `seq` is the next one), or why there is none.
     """
     slot = slot_of(event, keep)
-    outcome = unstored(event, slot, keep, found, now=now, high_tie=high_tie)
+    outcome = unstored_outcome(event, slot, keep, found, now=now, high_tie=high_tie)
     if outcome is not None:
         return outcome
     holder = None if slot is None else found.slots.get(slot)
     if holder is not None:
         remove(holder, found, plan)
-    found.head += 1
-    row = Stored(found.head, event, group, quiet, slot, version_of(event, keep), expiry_of(event))
+    found.last_seq += 1
+    row = Stored(
+        found.last_seq, event, group, quiet, slot, version_of(event, keep), expiry_of(event)
+    )
     plan.adds[event.id] = row
     found.rows[event.id] = row
     if found.named:
@@ -116,11 +118,11 @@ def plan_for(
         and event.kind not in kinds.GROUP_RECORDS
         and event.kind not in kinds.GROUP_STATE
     ):
-        found.used_groups.add(group)
+        found.groups_with_content.add(group)
     return row
 
 
-def wanted_for(events: Sequence[tuple[Event, Keep]]) -> Wanted:
+def lookups_for(events: Sequence[tuple[Event, Keep]]) -> Lookups:
     """What must be looked up to decide these events."""
     ids: set[str] = set()
     slots: set[Slot] = set()
@@ -152,7 +154,7 @@ def wanted_for(events: Sequence[tuple[Event, Keep]]) -> Wanted:
         for tag in event.tags:
             if tag and tag[0] == "previous":
                 prefixes.update((event.tag("h") or "", value) for value in tag[1:])
-    return Wanted(
+    return Lookups(
         frozenset(ids), frozenset(slots), frozenset(targets), frozenset(prefixes), frozenset(used)
     )
 
@@ -186,6 +188,6 @@ class KeepRules:
         if rules:
             row = Stored(0, event, event.tag("h"))
             for rule in rules:
-                if rule.match.holds(row, _NO_GROUPS):
+                if rule.match.matches(row, _NO_GROUPS):
                     return rule.keep
         return keep_by_kind(event.kind)

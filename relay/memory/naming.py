@@ -79,5 +79,5 @@ def replacement_in(event: Event) -> str | None:
 
 
 def record_facts(event: Event) -> RecordFacts:
-    leads_to = replacement_in(event) if event.d.startswith(SUPERSEDED) else None
-    return RecordFacts(event.d, event.pubkey, event.created_at, event.id, leads_to)
+    superseded_by = replacement_in(event) if event.d.startswith(SUPERSEDED) else None
+    return RecordFacts(event.d, event.pubkey, event.created_at, event.id, superseded_by)

@@ -109,7 +109,7 @@ class Fanout:
     async def refresh_links(self, subscription: Subscription) -> None:
         """Before `release_backlog`: linked rows may be deleted by now. Raises StoreFault."""
         backlog, viewer = subscription.backlog, subscription.reader.viewer
-        pointing = [(row, {viewer}) for row, _, _ in backlog or () if self._state.points_to(row)]
+        pointing = [(row, {viewer}) for row, _, _ in backlog or () if self._state.targets_of(row)]
         if backlog is None or not pointing or self._linked_rows is None:
             return
         size = len(backlog)
@@ -150,18 +150,18 @@ class Fanout:
         """
         if self._linked_rows is None or not len(self._live):
             return NO_LINKS
-        points_to = self._state.points_to
+        targets_of = self._state.targets_of
         needed = [
             (row, viewers)
             for row in rows
-            if points_to(row) and (viewers := self._viewers_through_links(row))
+            if targets_of(row) and (viewers := self._viewers_through_links(row))
         ]
         return await self._linked_rows.links_of(needed) if needed else NO_LINKS
 
     def _viewers_through_links(self, row: Stored) -> set[Viewer]:
         """Subscribers who may read the row only if they may read a row that it links to."""
         state = self._state
-        targets = frozenset([target for target, _ in state.points_to(row)])
+        targets = frozenset([target for target, _ in state.targets_of(row)])
         found = set()
         for entry in self._live.candidates(row.event):
             viewer = entry.subscription.reader.viewer

@@ -49,9 +49,9 @@ class Links:
         return frozenset(
             [
                 target
-                for target, value in visibility.points_to(row)
+                for target, value in visibility.targets_of(row)
                 if (seen_as is visibility and target in readable)
-                or visibility.reads_one_of(self.rows.get(target, ()), target, value)
+                or visibility.may_read_one_of(self.rows.get(target, ()), target, value)
             ]
         )
 
@@ -74,7 +74,7 @@ class LinkedRows:
         needed_for: dict[Target, list[tuple[Stored, Set[Viewer]]]] = defaultdict(list)
         for row, viewers in needed:
             ids.add(row.event.id)
-            for target, value in self._state.points_to(row):
+            for target, value in self._state.targets_of(row):
                 values[target].add(value)
                 needed_for[target].append((row, viewers))
         rows: dict[Target, Sequence[Stored]] = {}
@@ -98,13 +98,13 @@ class LinkedRows:
         return frozenset(
             [
                 target
-                for target, value in visibility.points_to(row)
+                for target, value in visibility.targets_of(row)
                 if await self._has_readable(target, value, visibility)
             ]
         )
 
     async def _has_readable(self, target: Target, value: str, visibility: Visibility) -> bool:
-        filter_, upto, after = target.asked_for(value), self._store.committed(), None
+        filter_, upto, after = target.filter_for(value), self._store.committed(), None
         while True:
             page = await self._store.page(
                 filter_,
@@ -123,7 +123,7 @@ class LinkedRows:
 
     async def _rows(self, target: Target, values: Set[str]) -> Sequence[Stored] | None:
         """Linked rows with one of the values; None: more than may be held."""
-        filter_ = target.asked_for(*values)
+        filter_ = target.filter_for(*values)
         rows = await self._store.matching(filter_, limit=_MAX_HELD, now=self._clock())
         size = sum([len(row.event.raw) for row in rows])
         return None if len(rows) == _MAX_HELD or size >= PAGE_BYTES else rows

@@ -128,7 +128,7 @@ class Negentropy:
             if refusal is not None:
                 raise refusal.refused()
             items = await self._items(filter_, visibility)
-            if self._state.visibility(reader.viewer).gives_all_of(visibility):
+            if self._state.visibility(reader.viewer).covers(visibility):
                 return Snapshot(items, visibility)
             self._held -= len(items)
         raise _rights_changed()
@@ -163,7 +163,7 @@ class Negentropy:
 
     def is_valid(self, snapshot: Snapshot, reader: Reader) -> bool:
         """Whether the reader still has all rights that the snapshot was taken with."""
-        return self._state.visibility(reader.viewer).gives_all_of(snapshot.visibility)
+        return self._state.visibility(reader.viewer).covers(snapshot.visibility)
 
     async def reply(self, message: bytes, items: Items) -> bytes:
         """Raises Invalid for a malformed message."""

@@ -288,7 +288,7 @@ class QueryRunner:
             visibility = self._state.visibility(peer.reader.viewer)
             positions = [scan.position for scan in scans]
             raws = await self._page(scans, visibility, sent)
-            if self._state.visibility(peer.reader.viewer).gives_all_of(visibility):
+            if self._state.visibility(peer.reader.viewer).covers(visibility):
                 yield raws
                 if all(scan.is_done for scan in scans):
                     return
@@ -322,7 +322,7 @@ class QueryRunner:
             raws, examined = await self._store.rows(
                 left[:_PAGE_ROWS], filter_, visibility, now=self._clock()
             )
-            if self._state.visibility(peer.reader.viewer).gives_all_of(visibility):
+            if self._state.visibility(peer.reader.viewer).covers(visibility):
                 yield raws
                 left = left[examined:]
                 continue
@@ -391,7 +391,7 @@ class QueryRunner:
             except Refused as refused:
                 peer.outbox.put(messages.closed(sub, refused))
                 return
-            if self._state.visibility(peer.reader.viewer).gives_all_of(visibility):
+            if self._state.visibility(peer.reader.viewer).covers(visibility):
                 peer.outbox.put(messages.count(sub, number, registers))
                 return
         peer.outbox.put(messages.closed(sub, _STORE_DOWN))

@@ -282,7 +282,7 @@ class Server:
             connection.trust(trusted=self._is_trusted(address))
             if not self._may_connect(request, state.blocked):
                 connection.close_blocked()
-            elif not connection.authenticated.isdisjoint(state.people.banned):
+            elif not connection.authenticated.isdisjoint(state.actors.banned):
                 connection.close_subscriptions()
 
     async def _metrics(self, request: web.Request) -> web.Response:

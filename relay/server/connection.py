@@ -249,7 +249,7 @@ class Connection:
         # On the loop (25 µs): the next message of the client must already find the key.
         if not is_signed(event):
             reply = self._session.login_refused(event, BAD_SIGNATURE.refused())
-        elif event.pubkey in self._services.state.people.banned:
+        elif event.pubkey in self._services.state.actors.banned:
             reply = self._session.login_refused(event, BANNED.refused())
         else:
             reply = self._session.logged_in(event)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay import __version__
-from relay.access.management import Register
+from relay.access.management import ListName
 from relay.memory import ADDRESSED, OWN_KINDS
 from relay.nostr.kinds import KindSet
 
@@ -67,7 +67,7 @@ def information(config: Config, state: RelayState, relay_pubkey: str, features: 
         },
         "memory": _memory(config, management),
     }
-    owners = sorted(policy.people.owners)
+    owners = sorted(policy.actors.owners)
     if owners:
         document["pubkey"] = owners[0]
     for key in ("contact", "icon", "banner", "terms_of_service"):
@@ -80,7 +80,7 @@ def information(config: Config, state: RelayState, relay_pubkey: str, features: 
 def _memory(config: Config, management: Management) -> dict[str, object]:
     """For agents: accepted memory kinds as numbers and inclusive ranges, and what filters may name
     (G-25, G-09)."""
-    disallowed = management.of(Register.REFUSED_KINDS)
+    disallowed = management.of(ListName.REFUSED_KINDS)
     accepted = KindSet.of(
         *(kind for kind in {*OWN_KINDS, *ADDRESSED} if str(kind) not in disallowed)
     )

@@ -14,7 +14,7 @@ import orjson
 
 from relay.access.management import (
     LISTED_REPORTS,
-    Register,
+    ListName,
     blocklist_of,
     changes_of,
     entry,
@@ -31,7 +31,7 @@ from relay.write.commands import ManagementChange
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relay.access.management import Blocklist, Change
+    from relay.access.management import Blocklist, ListChange
     from relay.nostr.event import Event
     from relay.nostr.nip42 import RelayAddress
     from relay.nostr.nip98 import HttpRequest
@@ -139,8 +139,8 @@ class Calls:
 
     def _may_call(self, pubkey: str) -> bool:
         """N86-03: owners, and the relay's own key."""
-        people = self._state.people
-        return pubkey in people.owners or pubkey == people.relay
+        actors = self._state.actors
+        return pubkey in actors.owners or pubkey == actors.relay
 
     async def _result(
         self,
@@ -158,7 +158,7 @@ class Calls:
             return await self._unmoderated(caller)
         return listed(method, self._state.management)
 
-    async def _apply(self, changes: tuple[Change, ...]) -> None:
+    async def _apply(self, changes: tuple[ListChange, ...]) -> None:
         done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
 
         def answered(refused: Reject | None) -> None:
@@ -175,8 +175,8 @@ class Calls:
         """Stored events named by the newest reports that no call has banned or allowed (N86-21)."""
         management = self._state.management
         decided = (
-            management.of(Register.BANNED_EVENTS).keys()
-            | management.of(Register.ALLOWED_EVENTS).keys()
+            management.of(ListName.BANNED_EVENTS).keys()
+            | management.of(ListName.ALLOWED_EVENTS).keys()
         )
         reasons: dict[str, str] = {}
         for report in await self._events(caller, Filter(kinds=frozenset({kinds.REPORT}))):
@@ -232,10 +232,10 @@ def _parse_call(body: bytes) -> tuple[str, list[object]]:
     return call["method"], params
 
 
-def _check_lockout(changes: Sequence[Change], may_connect: Callable[[Blocklist], bool]) -> None:
+def _check_lockout(changes: Sequence[ListChange], may_connect: Callable[[Blocklist], bool]) -> None:
     """Refuse to block the caller's own address."""
     for change in changes:
-        blocks = change.register is Register.BLOCKED_ADDRESSES and change.note is not None
+        blocks = change.list_name is ListName.BLOCKED_ADDRESSES and change.note is not None
         if blocks and not may_connect(blocklist_of([change.item])):
             raise Refused(Prefix.RESTRICTED, "ip: you are connected from this address")
 

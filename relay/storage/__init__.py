@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.access.usage import Sized, SizedBy
     from relay.access.visibility import Visibility
-    from relay.lifecycle.retention import Seen, SweepRule
-    from relay.lifecycle.rows import Found, Stored, Wanted, WritePlan
+    from relay.lifecycle.retention import LastScan, SweepRule
+    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip77 import Items
@@ -61,7 +61,7 @@ class Store(Protocol):
 
     features: Features
 
-    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+    async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look `wanted` up, let `decide` plan, apply the plan: one transaction.
 
         Gives the new head after the commit is durable. `decide` may run on another thread, once; if
@@ -190,13 +190,13 @@ class Store(Protocol):
     async def expired(self, now: int, limit: int) -> Sequence[str]:
         """Ids of rows that are still stored though they have expired, at most `limit`."""
 
-    async def overdue(
+    async def due_rows(
         self,
         rule: SweepRule,
         spared: Sequence[Match],
         *,
         now: int,
-        seen: Seen | None,
+        seen: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[int]:

@@ -10,38 +10,43 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from relay.access.actors import is_known, who_writes
+from relay.access.actors import is_known, who_is_author
 from relay.access.management import (
-    BannedRows,
-    author_objection,
-    change_objection,
-    event_objection,
+    BannedAuthorRows,
+    check_author_not_banned,
+    check_change,
+    check_event_not_banned,
 )
 from relay.access.quotas import Coming, excess
-from relay.access.visibility import ANONYMOUS, Viewer, kind_is_guarded, visibility_for
+from relay.access.visibility import ANONYMOUS, Viewer, kind_is_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused
 from relay.groups.actions import JoinRequest, action_of, group_of
 from relay.groups.context import GroupContext, NotStored, Target
-from relay.groups.departures import Cause, departures, forgotten, mending
+from relay.groups.departures import (
+    Cause,
+    groups_without_rows,
+    removals_from_groups,
+    repair_drafts,
+)
 from relay.groups.group import Groups, rebuilt, replayed
 from relay.groups.notices import notices_for
 from relay.groups.rules import ruling_on
 from relay.groups.writing import objection
 from relay.lifecycle.deletion import (
     add_tombstone,
-    banish,
+    delete_banned_author,
     delete_by_author,
     deleted_rows,
     event_target,
     is_record,
-    records_left,
+    remaining_records,
     remove,
-    request_done,
     vanish,
+    vanish_outcome,
 )
-from relay.lifecycle.retention import hold_on, stone_of
+from relay.lifecycle.retention import hold_reason, tombstone_for
 from relay.lifecycle.rows import Stored, Tombstone, WritePlan, slot_of
-from relay.lifecycle.versions import plan_for, unstored
+from relay.lifecycle.versions import plan_for, unstored_outcome
 from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.nostr.kinds import is_kind
@@ -53,7 +58,7 @@ from relay.write.record_lookups import names_any, records_about
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Set
 
-    from relay.access.management import Change
+    from relay.access.management import ListChange
     from relay.access.quotas import Buckets, Guesses
     from relay.groups.actions import Action
     from relay.groups.context import Ruling
@@ -113,7 +118,7 @@ class Decision:
         self.rows: list[Stored] = []
         """Everything accepted, in order: for live delivery."""
         self._policy = state.policy
-        self._people = state.people
+        self._actors = state.actors
         self._relay_key = relay_key
         self._now = now
         self._is_here = is_here
@@ -160,9 +165,9 @@ class Decision:
                 return WriteOutcome.REGENERATED
         if event.pubkey == self._relay_key.pubkey and event.id in found.rows:
             return WriteOutcome.DUPLICATE
-        banned = event_objection(event, self.management)
+        banned = check_event_not_banned(event, self.management)
         if banned is None and submission.origin is not Origin.TRUSTED_IMPORT:
-            banned = author_objection(event, self._people)
+            banned = check_author_not_banned(event, self._actors)
         if banned is not None:
             return banned
         facts = self._facts(submission, keep, found, group_id)
@@ -238,7 +243,7 @@ class Decision:
         meters = self._policy.meters(event, facts)
         if not meters:
             return None
-        outcome = unstored(event, slot, keep, found, now=self._now, high_tie=high_tie)
+        outcome = unstored_outcome(event, slot, keep, found, now=self._now, high_tie=high_tie)
         if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
             return None
         coming = Coming(
@@ -264,7 +269,7 @@ class Decision:
         group = self.groups.get(group_id)
         return (
             group is None
-            or not group.members_only
+            or not group.only_members_write
             or bool(facts.who & {Who.INSIDER, Who.OWNER, Who.ADMIN})
         )
 
@@ -295,7 +300,7 @@ class Decision:
         who = self._who.get(key)
         if who is None:
             group = self.groups.get(group_id)
-            who = self._who[key] = who_writes(pubkey, self._people, self.groups, group)
+            who = self._who[key] = who_is_author(pubkey, self._actors, self.groups, group)
         return who
 
     def _facts(
@@ -312,10 +317,10 @@ class Decision:
             origin=submission.origin,
             authenticated=authenticated,
             who=self._who_is(event.pubkey, group_id),
-            readers_who=readers,
+            authenticated_who=readers,
             wraps_for_known=event.kind in _WRAPS
             and any(
-                is_known(pubkey, self._people, self.groups) for pubkey in event.tag_values("p")
+                is_known(pubkey, self._actors, self.groups) for pubkey in event.tag_values("p")
             ),
             deletes_own=event.kind == kinds.DELETION and bool(deleted_rows(event, found)),
             replaces=slot is not None and slot in found.slots,
@@ -328,7 +333,7 @@ class Decision:
             return ()
         who = self._who_is(event.pubkey, group_id)
         author, rules = Viewer(frozenset({event.pubkey})), self._policy.read_rules
-        seen = visibility_for(author, rules, self._people, self.groups)
+        seen = visibility_for(author, rules, self._actors, self.groups)
         return records_about(
             event, seen, found, self._now, along_chains=bool(who & {Who.AGENT, Who.OWNER})
         )
@@ -348,7 +353,7 @@ class Decision:
             for tag in event.tags
             if tag and tag[0] == "previous"
             for prefix in tag[1:]
-            if (gid, prefix) in found.prefixes or self._added(gid, prefix)
+            if (gid, prefix) in found.id_prefixes or self._added(gid, prefix)
         )
         targets: dict[str, Target] = {}
         if event.kind == kinds.DELETE_EVENT:
@@ -360,14 +365,14 @@ class Decision:
             now=self._now,
             origin=submission.origin,
             who=facts.who,
-            has_content=gid in found.used_groups,
+            has_content=gid in found.groups_with_content,
             previous_found=previous,
             targets=targets,
             pinnable=pinnable(event, gid, found, self._now, submission.origin),
             moved_from=NotStored.NOT_STORED if holder is None else holder.group,
             is_memory=is_memory(event),
             relay=self._relay_key.pubkey,
-            operators=self._people.owners,
+            operators=self._actors.owners,
         )
 
     def _added(self, group_id: str, prefix: str) -> bool:
@@ -382,14 +387,14 @@ class Decision:
         """The group that a kind 5 belongs to, and whether not everyone may read it (N29-104)."""
         event, rules = submission.event, self._policy.read_rules
         removed = deleted_rows(event, found)
-        stranger = visibility_for(ANONYMOUS, rules, self._people, self.groups)
+        stranger = visibility_for(ANONYMOUS, rules, self._actors, self.groups)
         quiet = any(not stranger.may_read(row, None) for row in removed)
         named: list[tuple[str, str | None]] = [(value, None) for value in event.tag_values("k")]
         for value in event.tag_values("a"):
             kind, _, rest = value.partition(":")
             named.append((kind, rest.partition(":")[2]))
         quiet = quiet or any(
-            is_kind(kind) and kind_is_guarded(rules, int(kind), d) for kind, d in named
+            is_kind(kind) and kind_is_restricted(rules, int(kind), d) for kind, d in named
         )
         if submission.origin is Origin.TRUSTED_IMPORT:
             # One's own export no longer has what was deleted, and that may have been private.
@@ -444,7 +449,7 @@ class Decision:
 
     def _end(self, group_id: str, found: Found) -> None:
         self.plan.groups[group_id] = None
-        self.plan.ends.add(group_id)
+        self.plan.deleted_groups.add(group_id)
         kept = (kinds.CREATE_GROUP, kinds.DELETE_GROUP)
         rows = {row.seq: row for row in (*found.rows.values(), *found.slots.values())}
         for row in rows.values():
@@ -473,7 +478,7 @@ class Decision:
         if expiry.purpose is Purpose.TRIAL:
             return
         self._unpin(all_pinning(self.groups), found)
-        self.groups = forgotten(self.groups, [row.event for row in expiry.gone])
+        self.groups = groups_without_rows(self.groups, [row.event for row in expiry.gone])
         self._who.clear()
 
     def sweep(self, sweeping: SweepRows, found: Found) -> None:
@@ -487,7 +492,7 @@ class Decision:
             stored = found.rows.get(row.event.id)
             if stored is None:
                 continue
-            hold = hold_on(stored, rules, self._people, self.groups, found, self.plan)
+            hold = hold_reason(stored, rules, self._actors, self.groups, found, self.plan)
             if hold is not None:
                 sweeping.held[hold] = sweeping.held.get(hold, 0) + 1
                 continue
@@ -496,12 +501,12 @@ class Decision:
                 continue
             self._let_go(stored, found, "sweep")
         if sweeping.purpose is Purpose.SWEEP:
-            self.groups = forgotten(self.groups, [row.event for row in sweeping.gone])
+            self.groups = groups_without_rows(self.groups, [row.event for row in sweeping.gone])
             self._who.clear()
 
     def _let_go(self, row: Stored, found: Found, why: str) -> None:
         remove(row, found, self.plan)
-        stone = stone_of(row, self._policy.keep.keep_of(row.event), why)
+        stone = tombstone_for(row, self._policy.keep.keep_of(row.event), why)
         if stone is not None:
             add_tombstone(stone, found, self.plan)
 
@@ -510,7 +515,7 @@ class Decision:
     def manage(self, order: ManagementChange, found: Found) -> Reject | None:
         """Carry out what a call changes, all of it or nothing."""
         for change in order.changes:
-            objected = change_objection(change, self.management, self._people)
+            objected = check_change(change, self.management, self._actors)
             if objected is not None:
                 return objected
             row = found.rows.get(change.item)
@@ -518,26 +523,26 @@ class Decision:
                 return _A_RECORD
         for change in order.changes:
             self._change(change, found)
-        for pubkey in sorted(order.banishes):
-            banish(pubkey, found, self.plan)
-        if order.banishes:
+        for pubkey in sorted(order.deleted_authors):
+            delete_banned_author(pubkey, found, self.plan)
+        if order.deleted_authors:
             self._unpin(all_pinning(self.groups), found)
         return None
 
-    def _change(self, change: Change, found: Found) -> None:
+    def _change(self, change: ListChange, found: Found) -> None:
         changed = self.management.after(change)
         if changed is self.management:
             return
         self.management = changed
-        self.plan.changes.append(change)
-        self._people = changed.over(self._policy.people)
+        self.plan.list_changes.append(change)
+        self._actors = changed.applied_to(self._policy.actors)
         self._who.clear()
         if change.bans_event:
             row = found.rows.get(change.item)
             if row is not None:
                 remove(row, found, self.plan)
-        elif change.is_ban and self._policy.banned_rows is BannedRows.DELETE:
-            banish(change.item, found, self.plan)
+        elif change.is_ban and self._policy.banned_rows is BannedAuthorRows.DELETE:
+            delete_banned_author(change.item, found, self.plan)
         if change.is_ban:
             self._unpin(all_pinning(self.groups), found)
 
@@ -551,14 +556,14 @@ class Decision:
             return Reject(Prefix.INVALID, text, "[limits] created_at_upper")
         if request.pubkey == self._relay_key.pubkey:
             return _OWN_KEY
-        done = request_done(request, found)
+        done = vanish_outcome(request, found)
         if done is not None:
             return done
         before = self.groups
         later = _joined_after(request, found.rows.values())
         taken = vanish(request, found, self.plan)
-        self.groups = forgotten(before, [row.event for row in taken])
-        self.groups, drafts = departures(
+        self.groups = groups_without_rows(before, [row.event for row in taken])
+        self.groups, drafts = removals_from_groups(
             self.groups, request.pubkey, self._now, Cause.VANISHED, but=later
         )
         for draft in drafts:
@@ -586,8 +591,8 @@ class Decision:
             {key: group for key, group in groups.by_id.items() if key in unsaid},
             groups.ended & unsaid,
         )
-        left = rebuilt(Groups(), records_left(unsaid, found, self.plan), relay)
-        for draft in mending(meant, left, self._now):
+        left = rebuilt(Groups(), remaining_records(unsaid, found, self.plan), relay)
+        for draft in repair_drafts(meant, left, self._now):
             left = replayed(left, self._sign_for(request, draft, found), relay)
         for group in left.by_id.values():
             before = groups.by_id.get(group.id)

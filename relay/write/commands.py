@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address, IPv6Address
 
-    from relay.access.management import Change
+    from relay.access.management import ListChange
     from relay.lifecycle.retention import Hold, SweepRules
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
@@ -63,11 +63,11 @@ class DryRun:
 class ManagementChange:
     """What a NIP-86 call changes, on its road: it has its place between the events."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[ListChange, ...]
     answered: Callable[[Reject | None], None]
     """Called once, after the commit and before what came with it is delivered to anybody; must not
     block or raise."""
-    banishes: frozenset[str] = frozenset()
+    deleted_authors: frozenset[str] = frozenset()
     """Keys that a file bans and whose rows go: `[bans] stored = "delete"`."""
     result: Reject | None = None
 

@@ -15,11 +15,11 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from relay.access.management import kind_objection
+from relay.access.management import check_kind_allowed
 from relay.access.quotas import Buckets, Guesses
 from relay.errors import Prefix, StoreFault
 from relay.lifecycle.rows import WritePlan
-from relay.lifecycle.versions import wanted_for
+from relay.lifecycle.versions import lookups_for
 from relay.nostr import kinds
 from relay.nostr.keys import are_signed
 from relay.read.linked_rows import NO_LINKS
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from relay.groups.group import Group, Groups
-    from relay.lifecycle.rows import Found, Keep, Stored, Wanted
+    from relay.lifecycle.rows import Found, Keep, Lookups, Stored
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
@@ -157,7 +157,7 @@ class Ingest:
             return objected
         if event.kind in kinds.GROUP_STATE and event.pubkey != self._relay_key.pubkey:
             return ONLY_RELAY
-        return kind_objection(event.kind, self._state.management)
+        return check_kind_allowed(event.kind, self._state.management)
 
     def _note(self, reject: Reject, event: Event, author: Author) -> None:
         self._metrics.refusals.note(reject, event, self._clock(), author.connection, author.address)
@@ -170,15 +170,15 @@ class Ingest:
         """
         submission = WriteEvent(event, author, Origin.WIRE)
         keep, now = self._state.policy.keep.keep_of(event), self._clock()
-        wanted = self._with_the_relays_own(wanted_for([(event, keep)]), [(event, keep)])
+        wanted = self._with_the_relays_own(lookups_for([(event, keep)]), [(event, keep)])
         wanted = with_named(with_quotas(wanted, [event], self._state.policy), [event])
         decision = Decision(self._state, self._relay_key, now, self._is_here, Guesses(), Buckets())
         seen: list[DryRun] = []
 
         def decide(found: Found) -> WritePlan:
-            head = found.head
+            head = found.last_seq
             seen.append(decision.dry_run(submission, keep, found))
-            found.head = head
+            found.last_seq = head
             return WritePlan()
 
         await self._store.append(wanted, decide)
@@ -321,18 +321,18 @@ class Ingest:
         keep_of = self._state.policy.keep.keep_of
         events = [submission.event for submission in _submissions(batch)]
         kept = [(event, keep_of(event)) for event in events]
-        wanted = self._with_the_relays_own(wanted_for(kept), kept)
+        wanted = self._with_the_relays_own(lookups_for(kept), kept)
         wanted = with_named(with_quotas(wanted, events, self._state.policy), events)
         groups, relay = self._state.groups, self._relay_key.pubkey
         for item in batch:
             if isinstance(item, ManagementChange):
                 wanted = with_changes(wanted, item.changes, groups, relay)
-                if item.banishes:
+                if item.deleted_authors:
                     wanted = with_pins(wanted, all_pinning(groups), groups, relay)
             elif isinstance(item, ExpireRows):
                 wanted = with_expired(wanted, item.ids, groups, relay)
             elif isinstance(item, SweepRows):
-                wanted = with_swept(wanted, item.rows, item.rules, self._state.people)
+                wanted = with_swept(wanted, item.rows, item.rules, self._state.actors)
         decision = Decision(
             self._state, self._relay_key, now, self._is_here, self._guesses, self._buckets
         )
@@ -356,7 +356,7 @@ class Ingest:
         with self._metrics.commit(len(batch)):
             return decision, await self._store.append(wanted, decide)
 
-    def _with_the_relays_own(self, wanted: Wanted, kept: Sequence[tuple[Event, Keep]]) -> Wanted:
+    def _with_the_relays_own(self, wanted: Lookups, kept: Sequence[tuple[Event, Keep]]) -> Lookups:
         """Also what must be known to say what the relay itself will sign."""
         groups, relay = self._state.groups, self._relay_key.pubkey
         wanted = with_groups(wanted, kept, groups, relay)
@@ -396,7 +396,7 @@ def _log_changes(before: Groups, changed: Mapping[str, Group | None]) -> None:
         was = before.get(group_id)
         if was is None or group is None:
             continue
-        if was.is_guarded and not group.is_guarded:
+        if was.only_members_read and not group.only_members_read:
             _log.warning("group %r was opened: everyone may read all that was said there", group_id)
         if (was.flags, was.metadata) != (group.flags, group.metadata):
             _log.info(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
 from relay.groups.group import rebuilt
 from relay.groups.notices import notices_for
 from relay.lifecycle.deletion import remove
-from relay.lifecycle.rows import Slot, Wanted, WritePlan
+from relay.lifecycle.rows import Lookups, Slot, WritePlan
 from relay.lifecycle.versions import plan_for
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
@@ -77,7 +77,7 @@ async def taken_over(
         for event in said
         for pubkey in (event.pubkey, relay_key.pubkey)
     }
-    await store.append(Wanted(frozenset(), frozenset(slots), frozenset()), decide)
+    await store.append(Lookups(frozenset(), frozenset(slots), frozenset()), decide)
     _log.warning(
         "this relay has another key than before: %d groups are signed with it now",
         len(plan.groups),
@@ -88,7 +88,7 @@ async def taken_over(
 async def _state_rows(store: Store, groups: Groups, now: int) -> list[Event]:
     """Every stored 39000 to 39005."""
     filter_ = Filter(kinds=frozenset(kinds.GROUP_STATE))
-    seen, upto = everything_visible(People(), groups), await store.head()
+    seen, upto = everything_visible(Actors(), groups), await store.head()
     events: list[Event] = []
     place = None
     while True:

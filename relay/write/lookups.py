@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from relay.lifecycle.retention import facts_of
-from relay.lifecycle.rows import Slot, Wanted, slot_of
+from relay.lifecycle.retention import hold_lookups
+from relay.lifecycle.rows import Lookups, Slot, slot_of
 from relay.nostr import kinds
 from relay.write.pins import all_pinning, slot_of_pin, unsettled_pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
-    from relay.access.actors import People
-    from relay.access.management import Change
+    from relay.access.actors import Actors
+    from relay.access.management import ListChange
     from relay.groups.group import Groups
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import Keep, Stored
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from relay.state import Policy
 
 
-def with_pins(wanted: Wanted, group_ids: Iterable[str], groups: Groups, relay: str) -> Wanted:
+def with_pins(wanted: Lookups, group_ids: Iterable[str], groups: Groups, relay: str) -> Lookups:
     """Also what these groups pin, and the 39005 that says so."""
     ids: set[str] = set()
     slots: set[Slot] = set()
@@ -42,8 +42,8 @@ def with_pins(wanted: Wanted, group_ids: Iterable[str], groups: Groups, relay: s
 
 
 def with_groups(
-    wanted: Wanted, events: Sequence[tuple[Event, Keep]], groups: Groups, relay: str
-) -> Wanted:
+    wanted: Lookups, events: Sequence[tuple[Event, Keep]], groups: Groups, relay: str
+) -> Lookups:
     """Also the rows that the relay itself will replace: its 39000–39005, and pending requests."""
     slots: set[Slot] = set()
     ids: set[str] = set()
@@ -79,8 +79,8 @@ def _relatives(event: Event, groups: Groups) -> Iterable[str]:
 
 
 def with_departures(
-    wanted: Wanted, events: Sequence[Event], groups: Groups, leaving: Set[str], relay: str
-) -> Wanted:
+    wanted: Lookups, events: Sequence[Event], groups: Groups, leaving: Set[str], relay: str
+) -> Lookups:
     """Also what must be known of the groups that these keys are about to vanish from."""
     replaced = {
         Slot(relay, kind, group_id)
@@ -104,13 +104,15 @@ def with_departures(
         wanted,
         ids=wanted.ids | pending,
         slots=wanted.slots | replaced,
-        vanishing=frozenset(leaving),
-        recorded=frozenset(recorded),
+        vanishing_keys=frozenset(leaving),
+        record_groups=frozenset(recorded),
     )
     return with_pins(wanted, all_pinning(groups), groups, relay)
 
 
-def with_changes(wanted: Wanted, changes: Iterable[Change], groups: Groups, relay: str) -> Wanted:
+def with_changes(
+    wanted: Lookups, changes: Iterable[ListChange], groups: Groups, relay: str
+) -> Lookups:
     """Also the events that a NIP-86 call bans, and what is pinned anywhere: it may go too."""
     for change in changes:
         if change.is_ban:
@@ -120,9 +122,11 @@ def with_changes(wanted: Wanted, changes: Iterable[Change], groups: Groups, rela
     return wanted
 
 
-def with_swept(wanted: Wanted, rows: Sequence[Stored], rules: SweepRules, people: People) -> Wanted:
+def with_swept(
+    wanted: Lookups, rows: Sequence[Stored], rules: SweepRules, actors: Actors
+) -> Lookups:
     """Also rows that may be swept, and what may hold them."""
-    slots, dependencies = facts_of(rows, rules, people)
+    slots, dependencies = hold_lookups(rows, rules, actors)
     return replace(
         wanted,
         ids=wanted.ids | {row.event.id for row in rows},
@@ -131,13 +135,13 @@ def with_swept(wanted: Wanted, rows: Sequence[Stored], rules: SweepRules, people
     )
 
 
-def with_expired(wanted: Wanted, ids: Iterable[str], groups: Groups, relay: str) -> Wanted:
+def with_expired(wanted: Lookups, ids: Iterable[str], groups: Groups, relay: str) -> Lookups:
     """Also these events, and what is pinned where one of them is."""
     wanted = replace(wanted, ids=wanted.ids.union(ids))
     return with_pins(wanted, all_pinning(groups), groups, relay)
 
 
-def with_quotas(wanted: Wanted, events: Iterable[Event], policy: Policy) -> Wanted:
+def with_quotas(wanted: Lookups, events: Iterable[Event], policy: Policy) -> Lookups:
     """Also how much is stored of what the quotas about these events count."""
     accounts = {
         account

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from relay.access.visibility import Visibility
-    from relay.lifecycle.rows import Found, Stored, Wanted
+    from relay.lifecycle.rows import Found, Lookups, Stored
     from relay.memory.naming import Named
     from relay.nostr.event import Event
     from relay.verdict import RecordFacts
 
 
-def with_named(wanted: Wanted, events: Iterable[Event]) -> Wanted:
+def with_named(wanted: Lookups, events: Iterable[Event]) -> Lookups:
     """Also the records that these events are about."""
     named: set[Named] = set()
     pinned: set[str] = set()
@@ -89,8 +89,8 @@ def _chained(names: Iterable[Named], found: Found) -> Iterator[Stored]:
 def _may_know(row: Stored, seen: Visibility, found: Found, now: int) -> bool:
     """Whether a viewer may read the row; what points to an entry, by the readers of that (X-22)."""
     readable = set()
-    for target, hashed in seen.points_to(row):
+    for target, hashed in seen.targets_of(row):
         entries = [entry for entry in found.rows_named(entries_of(hashed)) if _lasts(entry, now)]
-        if seen.reads_one_of(entries, target, hashed):
+        if seen.may_read_one_of(entries, target, hashed):
             readable.add(target)
     return seen.may_read(row, None, readable)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.access.usage import Size
 from relay.errors import StoreFault
-from relay.lifecycle.retention import Seen
+from relay.lifecycle.retention import LastScan
 from relay.write.commands import ExpireRows, Purpose, SweepRows
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SweepLine:
 def lines_of(swept: Swept) -> list[SweepLine]:
     """One transaction as lines to add up."""
     rule = swept.rule
-    of = (rule.name, rule.place, str(rule.cause))
+    of = (rule.name, rule.place, str(rule.limit))
     return [
         *_lines(of, swept.gone),
         *(SweepLine(*of, None, hold.value, number, 0) for hold, number in swept.held.items()),
@@ -116,7 +116,7 @@ class Sweep:
         self._every_s = every_s
         self._task: asyncio.Task[None] | None = None
         self._rules: SweepRules | None = None
-        self._seen: Seen | None = None
+        self._seen: LastScan | None = None
         self._whole_at = 0
 
     async def __aenter__(self) -> Sweep:
@@ -186,7 +186,7 @@ class Sweep:
             raise
         finally:
             self._report(kinds, "events")
-        self._seen = Seen(head, now)
+        self._seen = LastScan(head, now)
         return kinds.total()
 
     async def asked(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
@@ -207,7 +207,9 @@ class Sweep:
             if purpose is Purpose.SWEEP:
                 self._report(swept_by_rules, "events")
 
-    async def by_rules(self, purpose: Purpose, seen: Seen | None = None) -> AsyncIterator[Swept]:
+    async def by_rules(
+        self, purpose: Purpose, seen: LastScan | None = None
+    ) -> AsyncIterator[Swept]:
         """Transaction after transaction, rule after rule. Raises StoreFault.
 
         `seen`: all up to there was looked at before. Ends early when other rules come into force,
@@ -217,9 +219,9 @@ class Sweep:
         for rule in rules.in_order():
             after: tuple[int, str] | None = None
             while True:
-                due = await self._store.overdue(
+                due = await self._store.due_rows(
                     rule,
-                    rules.spared_by(rule),
+                    rules.exempt_from(rule),
                     now=self._clock(),
                     seen=seen,
                     after=after,

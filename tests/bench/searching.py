@@ -17,7 +17,7 @@ from pathlib import Path
 
 import orjson
 
-from relay.lifecycle.rows import Found, Stored, Wanted, WritePlan
+from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
 from relay.nostr.event import Event
 from relay.nostr.filters import FilterTerms
 from relay.nostr.nip77 import Items
@@ -130,11 +130,11 @@ async def fill(path: Path, count: int, tally: Tally, progress: Callable[[int, in
         def decide(found: Found, batch: list[Event] = batch) -> WritePlan:
             plan = WritePlan()
             for event in batch:
-                found.head += 1
-                plan.adds[event.id] = Stored(found.head, event, version=event.created_at)
+                found.last_seq += 1
+                plan.adds[event.id] = Stored(found.last_seq, event, version=event.created_at)
             return plan
 
-        await store.append(Wanted(frozenset(), frozenset(), frozenset()), decide)
+        await store.append(Lookups(frozenset(), frozenset(), frozenset()), decide)
         for number, event in enumerate(batch):
             tally.note(event, keep=not number % 100)
         done += len(batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import Viewer, visibility_for
 from relay.groups.group import Groups
@@ -128,9 +128,9 @@ def matching(filter_: Filter, events: Sequence[Event]) -> list[bytes]:
 
 
 def seen_by(
-    viewer: Viewer, *rules: ReadRule, people: People | None = None, groups: Groups | None = None
+    viewer: Viewer, *rules: ReadRule, actors: Actors | None = None, groups: Groups | None = None
 ) -> Visibility:
-    return visibility_for(viewer, rules, people or People(), groups or Groups())
+    return visibility_for(viewer, rules, actors or Actors(), groups or Groups())
 
 
 def keys(*pubkeys: str) -> Viewer:

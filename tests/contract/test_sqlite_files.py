@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.access.management import Change, Register
+from relay.access.management import ListChange, ListName
 from relay.access.usage import SizedBy
 from relay.errors import StoreFault, StoreVersion
 from relay.lifecycle.rows import Keep, version_of
@@ -236,7 +236,7 @@ async def test_how_old_tool_history_is_stands_in_a_file_of_version_1_too(
 async def test_a_file_of_version_1_keeps_all_that_was_in_it(path: Path) -> None:
     of_version_1(path)
     gone = unsigned(cast.bob, 1, [], "gone", at=1001)
-    banned = Change(Register.BANNED_KEYS, cast.bob.pubkey, "spam")
+    banned = ListChange(ListName.BANNED_KEYS, cast.bob.pubkey, "spam")
     for opening in range(2):
         store = await SqliteStore.open(path, TERMS)
         assert await store.head() == 5 + opening
@@ -250,8 +250,8 @@ async def test_a_file_of_version_1_keeps_all_that_was_in_it(path: Path) -> None:
         assert await read(store, asked(tag_t=["tea"])) == [rows[-1].raw]
         assert await read(store, asked(tag_h=["den"])) == [rows[2].raw]
         assert await write(store, gone) == [WriteOutcome.DELETED]
-        bans = dict((await store.management()).of(Register.BANNED_KEYS))
+        bans = dict((await store.management()).of(ListName.BANNED_KEYS))
         assert bans == ({} if opening == 0 else {cast.bob.pubkey: "spam"})
         await write(store, unsigned(cast.carol, at=2000 + opening))
-        await change(store, lambda plan: plan.changes.append(banned))
+        await change(store, lambda plan: plan.list_changes.append(banned))
         await store.close()

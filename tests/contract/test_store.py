@@ -50,7 +50,7 @@ async def test_an_empty_store_has_found_nothing(store: Store) -> None:
         slots=[Slot(ALICE, 0, "")],
         tombstones=["e:" + "0" * 64],
         prefixes=[("tea", "00000000")],
-        used_groups=["tea"],
+        groups_with_content=["tea"],
     )
     assert found == Found(0)
 
@@ -63,7 +63,7 @@ async def test_found_has_the_wanted_rows_whole(store: Store) -> None:
     other = await stored(store, unsigned(cast.carol))
     found = await look_up(store, ids=[plain.event.id, in_group.event.id, ending.event.id, "f" * 64])
     assert found.rows == {row.event.id: row for row in (plain, in_group, ending)}
-    assert found.head == other.seq
+    assert found.last_seq == other.seq
     assert found.rows[in_group.event.id].group == "tea"
     assert found.rows[in_group.event.id].quiet is True
     assert found.rows[ending.event.id].expires_at == 5_000_000_000
@@ -150,7 +150,7 @@ async def test_found_says_which_prefixes_are_of_rows_of_the_group(store: Store) 
         ("tea", event.id[:63] + _other_digit(event.id[63])),
     ]
     found = await look_up(store, prefixes=[*there, *wrong])
-    assert found.prefixes == set(there)
+    assert found.id_prefixes == set(there)
 
 
 def _other_digit(digit: str) -> str:
@@ -169,8 +169,8 @@ async def test_found_says_which_groups_hold_content(store: Store) -> None:
         unsigned(cast.alice, 9, [["h", "tea"]]),
         unsigned(cast.alice, 30078, [["d", "bare"]]),
     )
-    found = await look_up(store, used_groups=["bare", "tea", "never"])
-    assert found.used_groups == {"tea"}
+    found = await look_up(store, groups_with_content=["bare", "tea", "never"])
+    assert found.groups_with_content == {"tea"}
 
 
 async def test_what_was_removed_is_not_found(store: Store) -> None:
@@ -182,7 +182,7 @@ async def test_what_was_removed_is_not_found(store: Store) -> None:
         ids=[row.event.id],
         slots=[row.slot],
         prefixes=[("tea", row.event.id[:8])],
-        used_groups=["tea"],
+        groups_with_content=["tea"],
     )
     assert found == Found(row.seq)
 
@@ -254,7 +254,7 @@ async def test_a_decide_that_fails_changes_nothing(store: Store) -> None:
         "slots": [row.slot],
         "tombstones": [stone.target],
         "prefixes": [("tea", event.id[:8])],
-        "used_groups": ["tea"],
+        "groups_with_content": ["tea"],
     }
     before = await look_up(store, **wanted)  # type: ignore[arg-type]
 
@@ -267,8 +267,8 @@ async def test_a_decide_that_fails_changes_nothing(store: Store) -> None:
         plan = batch.decide(found)
         assert len(plan.adds) == 2
         found.tombstones.clear()
-        found.prefixes.clear()
-        found.used_groups.clear()
+        found.id_prefixes.clear()
+        found.groups_with_content.clear()
         raise KeyError("a rule failed")
 
     with pytest.raises(KeyError, match="a rule failed"):
@@ -360,19 +360,19 @@ async def test_a_group_that_ends_takes_its_rows_along(store: Store) -> None:
 
     def decide(found: Found) -> WritePlan:
         plan = batch.decide(found)
-        plan.ends.add("tea")
+        plan.deleted_groups.add("tea")
         plan.groups["tea"] = None
         return plan
 
     await store.append(batch.wanted, decide)
     assert await read(store) == in_order(made, record, other, quoting, end)
-    assert (await look_up(store, used_groups=["tea"])).used_groups == set()
+    assert (await look_up(store, groups_with_content=["tea"])).groups_with_content == set()
 
 
 async def test_a_slot_is_free_again_when_its_row_went(store: Store) -> None:
     """One transaction: what a plan removes makes room for what it adds."""
     await stored(store, unsigned(cast.alice, 30095, [["d", "x"], ["h", "tea"]], at=9))
-    await change(store, lambda plan: plan.ends.add("tea"))
+    await change(store, lambda plan: plan.deleted_groups.add("tea"))
     later = await stored(store, unsigned(cast.alice, 30095, [["d", "x"]], at=1))
     assert await read(store) == raws(later.event)
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.access.management import Change, Register
+from relay.access.management import ListChange, ListName
 from relay.errors import StoreFault
-from relay.lifecycle.deletion import banish, event_target
+from relay.lifecycle.deletion import delete_banned_author, event_target
 from relay.lifecycle.rows import WritePlan
 from relay.verdict import WriteOutcome
 from tests.cast import alice, bob
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tests.contract.conftest import House
 
 
-async def set_to(store: Store, *changes: Change) -> None:
-    await change(store, lambda plan: plan.changes.extend(changes))
+async def set_to(store: Store, *changes: ListChange) -> None:
+    await change(store, lambda plan: plan.list_changes.extend(changes))
 
 
 async def ban(store: Store, who: SecretKey) -> None:
@@ -43,7 +43,7 @@ async def ban(store: Store, who: SecretKey) -> None:
 
     def decide(found: Found) -> WritePlan:
         plan = WritePlan()
-        banish(who.pubkey, found, plan)
+        delete_banned_author(who.pubkey, found, plan)
         return plan
 
     await store.append(NOTHING_WANTED, decide)
@@ -52,7 +52,7 @@ async def ban(store: Store, who: SecretKey) -> None:
 def shown(management: Management) -> dict[str, dict[str, str]]:
     return {
         register.value: dict(management.of(register))
-        for register in Register
+        for register in ListName
         if management.of(register)
     }
 
@@ -67,13 +67,13 @@ async def test_what_was_set_is_there_after_a_restart_and_after_a_crash(house: Ho
     odd = 'a "reason"\nin Ünïcode \U0001f375'
     await set_to(
         store,
-        Change(Register.BANNED_KEYS, alice.pubkey, odd),
-        Change(Register.ALLOWED_KEYS, alice.pubkey, ""),
-        Change(Register.BANNED_EVENTS, "e" * 64, "an advert"),
-        Change(Register.REFUSED_KINDS, "7", ""),
+        ListChange(ListName.BANNED_KEYS, alice.pubkey, odd),
+        ListChange(ListName.ALLOWED_KEYS, alice.pubkey, ""),
+        ListChange(ListName.BANNED_EVENTS, "e" * 64, "an advert"),
+        ListChange(ListName.REFUSED_KINDS, "7", ""),
     )
-    await set_to(store, Change(Register.TEXTS, "name", "Tea"))
-    await set_to(store, Change(Register.BLOCKED_ADDRESSES, "203.0.113.0/24", "a crawler"))
+    await set_to(store, ListChange(ListName.TEXTS, "name", "Tea"))
+    await set_to(store, ListChange(ListName.BLOCKED_ADDRESSES, "203.0.113.0/24", "a crawler"))
     kept = {
         "banned keys": {alice.pubkey: odd},
         "allowed keys": {alice.pubkey: ""},
@@ -91,20 +91,20 @@ async def test_the_last_change_of_an_item_counts(house: House) -> None:
     store = await house.open()
     await set_to(
         store,
-        Change(Register.BANNED_KEYS, alice.pubkey, "one"),
-        Change(Register.BANNED_KEYS, bob.pubkey, "one"),
-        Change(Register.BANNED_KEYS, alice.pubkey, None),
-        Change(Register.BANNED_KEYS, alice.pubkey, "two"),
+        ListChange(ListName.BANNED_KEYS, alice.pubkey, "one"),
+        ListChange(ListName.BANNED_KEYS, bob.pubkey, "one"),
+        ListChange(ListName.BANNED_KEYS, alice.pubkey, None),
+        ListChange(ListName.BANNED_KEYS, alice.pubkey, "two"),
     )
-    await set_to(store, Change(Register.BANNED_KEYS, bob.pubkey, None))
-    await set_to(store, Change(Register.BANNED_KEYS, bob.pubkey, None))
+    await set_to(store, ListChange(ListName.BANNED_KEYS, bob.pubkey, None))
+    await set_to(store, ListChange(ListName.BANNED_KEYS, bob.pubkey, None))
     left = {"banned keys": {alice.pubkey: "two"}}
     assert shown(await store.management()) == left
     assert shown(await (await house.restart()).management()) == left
 
 
 async def test_what_could_not_be_decided_sets_nothing(store: Store) -> None:
-    plan = WritePlan(changes=[Change(Register.BANNED_KEYS, alice.pubkey, "")])
+    plan = WritePlan(list_changes=[ListChange(ListName.BANNED_KEYS, alice.pubkey, "")])
 
     def decide(_found: Found) -> WritePlan:
         plan.adds["x"] = None  # type: ignore[assignment]  # a row that no store can write
@@ -153,7 +153,7 @@ async def test_rows_of_the_same_batch_go_when_they_came_before(store: Store) -> 
 
     def decide(found: Found) -> WritePlan:
         first.decide(found)
-        banish(alice.pubkey, found, first.plan)
+        delete_banned_author(alice.pubkey, found, first.plan)
         return second.decide(found)
 
     await store.append(first.wanted, decide)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.read_rules import Match
-from relay.lifecycle.retention import DAY_S, Age, Amount, Scope, Seen, SweepRule, SweepRules
+from relay.lifecycle.retention import (
+    DAY_S,
+    LastScan,
+    MaxAge,
+    MaxAmount,
+    Scope,
+    SweepRule,
+    SweepRules,
+)
 from relay.lifecycle.rows import RetentionDependency, UpTo
 from relay.nostr import kinds
 from relay.nostr.kinds import KindSet
@@ -26,7 +34,7 @@ NOTES = Match(KindSet.of(1))
 TOOLS = Match(KindSet.of(kinds.TOOL_HISTORY))
 
 
-def rule(match: Match, cause: Age | Amount) -> SweepRule:
+def rule(match: Match, cause: MaxAge | MaxAmount) -> SweepRule:
     return SweepRule("a rule", "a.toml:1", match, cause)
 
 
@@ -43,12 +51,12 @@ async def found(
     store: Store,
     asked: SweepRule,
     *,
-    seen: Seen | None = None,
+    seen: LastScan | None = None,
     limit: int = 1000,
     after: tuple[int, str] | None = None,
     spared: tuple[Match, ...] = (),
 ) -> list[Stored]:
-    seqs = await store.overdue(asked, spared, now=NOW, seen=seen, after=after, limit=limit)
+    seqs = await store.due_rows(asked, spared, now=NOW, seen=seen, after=after, limit=limit)
     return list(await store.stored(seqs))
 
 
@@ -63,26 +71,28 @@ def named(*events: Event) -> list[str]:
 async def test_rows_older_than_their_days_are_overdue(store: Store) -> None:
     old, older = note(day=89), note(day=3)
     await write(store, old, note(day=90), older, unsigned(cast.alice, 2, at=5))
-    assert await ids(store, rule(NOTES, Age(10))) == named(older, old)
+    assert await ids(store, rule(NOTES, MaxAge(10))) == named(older, old)
 
 
 async def test_what_is_spared_is_not_overdue(store: Store) -> None:
     mine, theirs = note(day=1), note(day=2, who=cast.bob)
     await write(store, mine, theirs)
     spared = (Match(authors=frozenset({cast.alice.pubkey})),)
-    assert await ids(store, rule(NOTES, Age(10)), spared) == named(theirs)
+    assert await ids(store, rule(NOTES, MaxAge(10)), spared) == named(theirs)
 
 
-@pytest.mark.parametrize("cause", [Age(10), Amount(None, 0), Amount(Scope.AUTHOR, 0)])
-async def test_a_rule_about_authors_is_about_no_others(store: Store, cause: Age | Amount) -> None:
-    people = [cast.person(f"agent {number}") for number in range(20)]
-    notes = [note(day=number, who=who) for number, who in enumerate([*people, cast.bob], 1)]
+@pytest.mark.parametrize("cause", [MaxAge(10), MaxAmount(None, 0), MaxAmount(Scope.AUTHOR, 0)])
+async def test_a_rule_about_authors_is_about_no_others(
+    store: Store, cause: MaxAge | MaxAmount
+) -> None:
+    actors = [cast.person(f"agent {number}") for number in range(20)]
+    notes = [note(day=number, who=who) for number, who in enumerate([*actors, cast.bob], 1)]
     await write(store, *notes)
-    seen = Seen(await store.head(), NOW - DAY_S)
-    late = note(day=50, who=people[0])
+    seen = LastScan(await store.head(), NOW - DAY_S)
+    late = note(day=50, who=actors[0])
     await write(store, late)
     for number in (1, 3, 20):
-        authors = frozenset(who.pubkey for who in people[:number])
+        authors = frozenset(who.pubkey for who in actors[:number])
         asked = rule(Match(NOTES.kinds, authors=authors), cause)
         assert await ids(store, asked) == named(*notes[:number], late)
         since = [row.event.id for row in await found(store, asked, seen=seen)]
@@ -96,7 +106,7 @@ async def test_a_rule_about_authors_is_about_no_others(store: Store, cause: Age 
 async def test_the_oldest_rows_of_an_author_beyond_a_number_are_overdue(store: Store) -> None:
     mine = [note(day=day) for day in (4, 2, 3, 1)]
     await write(store, *mine, note(day=1, who=cast.bob))
-    asked = rule(NOTES, Amount(Scope.AUTHOR, 2))
+    asked = rule(NOTES, MaxAmount(Scope.AUTHOR, 2))
     assert await ids(store, asked) == named(mine[3], mine[1])
 
 
@@ -112,7 +122,7 @@ async def test_age_is_told_by_ts_and_equal_ones_by_the_lowest_id(store: Store) -
         key=lambda event: event.id,
     )
     await write(store, *tools, *same)
-    asked = rule(TOOLS, Amount(Scope.HK, 1))
+    asked = rule(TOOLS, MaxAmount(Scope.HK, 1))
     assert await ids(store, asked) == named(same[0], tools[0], tools[1])
 
 
@@ -121,14 +131,14 @@ async def test_history_keys_are_counted_for_each_author(store: Store) -> None:
     await write(store, first, second, tool("a", 1, who=cast.bob), tool("b", 1))
     no_key = unsigned(cast.alice, kinds.TOOL_HISTORY, [["d", "x"], ["ts", "1"]])
     await write(store, no_key)
-    assert await ids(store, rule(TOOLS, Amount(Scope.HK, 1))) == named(first)
+    assert await ids(store, rule(TOOLS, MaxAmount(Scope.HK, 1))) == named(first)
 
 
 async def test_rows_are_counted_for_each_group_and_those_of_none_not_at_all(store: Store) -> None:
     den = [unsigned(cast.alice, 9, [["h", "den"]], at=at) for at in (1, 2)]
     tea = unsigned(cast.bob, 9, [["h", "tea"]], at=1)
     await write(store, *den, tea, unsigned(cast.bob, 9, at=1), unsigned(cast.bob, 9, at=2))
-    asked = rule(Match(KindSet.of(9)), Amount(Scope.GROUP, 1))
+    asked = rule(Match(KindSet.of(9)), MaxAmount(Scope.GROUP, 1))
     assert await ids(store, asked) == named(den[0])
 
 
@@ -139,7 +149,7 @@ async def test_rows_are_counted_for_each_prefix_whoever_wrote_them(store: Store)
     rows = [record("a:1", 1), record("a:2", 2, cast.bob), record("b:1", 1), record("c:1", 0)]
     await write(store, *rows)
     match = Match(KindSet.of(kinds.APP_DATA), d_prefixes=("a:", "b:"))
-    assert await ids(store, rule(match, Amount(Scope.D_PREFIX, 1))) == named(rows[0])
+    assert await ids(store, rule(match, MaxAmount(Scope.D_PREFIX, 1))) == named(rows[0])
 
 
 @pytest.mark.parametrize("per", [None, Scope.AUTHOR])
@@ -149,14 +159,14 @@ async def test_the_oldest_rows_beyond_so_many_bytes_are_overdue(
     rows = [note("x" * 500, day=1), note("x" * 5, day=2), note("y" * 5, day=3)]
     await write(store, *rows)
     room = len(rows[1].raw) + len(rows[2].raw)
-    assert await ids(store, rule(NOTES, Amount(per, bytes=room))) == named(rows[0])
-    assert await ids(store, rule(NOTES, Amount(per, bytes=room - 1))) == named(rows[0], rows[1])
+    assert await ids(store, rule(NOTES, MaxAmount(per, bytes=room))) == named(rows[0])
+    assert await ids(store, rule(NOTES, MaxAmount(per, bytes=room - 1))) == named(rows[0], rows[1])
 
 
 async def test_rows_are_given_in_pages(store: Store) -> None:
     rows = [note(day=day) for day in range(1, 8)]
     await write(store, *rows)
-    for cause in (Age(93), Amount(Scope.AUTHOR, 1)):
+    for cause in (MaxAge(93), MaxAmount(Scope.AUTHOR, 1)):
         got: list[Stored] = []
         while page := await found(
             store,
@@ -170,15 +180,19 @@ async def test_rows_are_given_in_pages(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "cause",
-    [Age(10), *(Amount(per, 1) for per in (None, Scope.AUTHOR)), Amount(Scope.AUTHOR, bytes=1200)],
+    [
+        MaxAge(10),
+        *(MaxAmount(per, 1) for per in (None, Scope.AUTHOR)),
+        MaxAmount(Scope.AUTHOR, bytes=1200),
+    ],
 )
 async def test_what_became_overdue_since_an_earlier_look_is_found(
-    store: Store, cause: Age | Amount
+    store: Store, cause: MaxAge | MaxAmount
 ) -> None:
     """By its age, or because it or others came."""
     due = note(day=85)
     await write(store, due, note("x" * 700, day=95))
-    seen = Seen(await store.head(), NOW - 8 * DAY_S)
+    seen = LastScan(await store.head(), NOW - 8 * DAY_S)
     late = note(day=2)
     await write(store, late)
     again = await found(store, rule(NOTES, cause), seen=seen)
@@ -200,8 +214,8 @@ async def test_records_are_taken_only_by_rules_that_name_them(store: Store) -> N
     rules = SweepRules()
 
     async def taken(match: Match) -> list[str]:
-        asked = rule(match, Age(1))
-        return await ids(store, asked, rules.spared_by(asked))
+        asked = rule(match, MaxAge(1))
+        return await ids(store, asked, rules.exempt_from(asked))
 
     assert await taken(Match()) == []
     assert await taken(Match(KindSet.of((0, 65_535)))) == named(deletion)
@@ -225,6 +239,6 @@ async def test_the_oldest_of_a_rows_kin_is_a_fact(store: Store) -> None:
         tool("a", 2, who=cast.bob),
     )
     found = await look_up(store, dependencies=[*both, none])
-    assert found.dependencies == {both[0]: 70, both[1]: 800}
+    assert found.oldest_dependencies == {both[0]: 70, both[1]: 800}
     assert (await look_up(store)).dependencies == {}
     assert not NOTHING_WANTED.dependencies

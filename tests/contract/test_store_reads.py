@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.access.actors import Household, People
+from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.groups.group import Flag, Group, Groups
@@ -580,7 +580,7 @@ async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str)
         Group("tea", flags=frozenset({Flag.PRIVATE}), members={ALICE: ("label",), BOB: ("admin",)})
     )
     await set_groups(store, **groups.by_id)
-    people = People(
+    actors = Actors(
         owners=frozenset({VIEWERS["owner"]}),
         agents=frozenset({VIEWERS["robot"]}),
         households=(
@@ -592,7 +592,7 @@ async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str)
     )
     row = Stored(1, event, "tea")
     for name, pubkey in VIEWERS.items():
-        visibility = seen_by(keys(pubkey), read_rule, people=people, groups=groups)
+        visibility = seen_by(keys(pubkey), read_rule, actors=actors, groups=groups)
         answer = await read(store, visibility=visibility)
         assert (answer == [event.raw]) is visibility.may_read(row, asked()), name
         if word not in ("owner", "known"):
@@ -604,7 +604,7 @@ async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
     notes = [unsigned(who) for who in (cast.alice, cast.bob, cast.carol)]
     other = unsigned(cast.dave)
     await write(store, *notes, other)
-    people = People(
+    actors = Actors(
         owners=frozenset({VIEWERS["owner"]}),
         agents=frozenset({VIEWERS["robot"]}),
         households=(
@@ -622,7 +622,7 @@ async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
         (Who.OWNER, VIEWERS["owner"], [*notes, other]),
         (Who.AGENT, VIEWERS["robot"], [other]),
     ):
-        visibility = seen_by(keys(reader), rule(Match(), word), people=people)
+        visibility = seen_by(keys(reader), rule(Match(), word), actors=actors)
         assert await read(store, visibility=visibility) == in_order(*expected)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from relay.access.usage import Account, Size, Sized, SizedBy
 from relay.groups.group import Group
-from relay.lifecycle.deletion import banish, event_target
+from relay.lifecycle.deletion import delete_banned_author, event_target
 from relay.lifecycle.rows import Tombstone, WritePlan
 from relay.nostr.kinds import KindSet
 from tests import cast
@@ -78,13 +78,13 @@ async def test_what_is_deleted_no_longer_counts(store: Store) -> None:
 async def test_rows_that_go_with_a_group_a_key_or_a_ban_no_longer_count(store: Store) -> None:
     await set_groups(store, den=Group("den"))
     await write(store, NOTE, CHAT, OTHER)
-    await change(store, lambda plan: plan.ends.add("den"))
+    await change(store, lambda plan: plan.deleted_groups.add("den"))
     assert await store.sizes(SizedBy.KIND, 10) == [Sized(1, size(NOTE))]
     await write(store, OTHER)
 
     def ban(found: Found) -> WritePlan:
         plan = WritePlan()
-        banish(BOB, found, plan)
+        delete_banned_author(BOB, found, plan)
         return plan
 
     await store.append(Batch().wanted, ban)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.access.read_rules import Match, Target
 from relay.access.visibility import ANONYMOUS
 from relay.groups.group import Flag, Group, Groups
@@ -182,9 +182,9 @@ async def test_the_group_of_the_target_says_who_reads_what_points_to_it(store: S
 
 async def test_bans_hide_targets_too(store: Store) -> None:
     await write(store, vouch(), entry())
-    people = People(owners=frozenset({CAROL}), banned=frozenset({ALICE}))
+    actors = Actors(owners=frozenset({CAROL}), banned=frozenset({ALICE}))
     owners = rule(Match(KindSet.of(78)), Who.OWNER)
-    visibility = seen_by(keys(CAROL), LIKE_THEIR_ENTRY, owners, people=people)
+    visibility = seen_by(keys(CAROL), LIKE_THEIR_ENTRY, owners, actors=actors)
     assert await vouches_read(store, visibility) == []
 
 

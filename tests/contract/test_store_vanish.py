@@ -89,7 +89,7 @@ async def test_nothing_of_the_key_is_found_by_any_filter(house: House, until: in
     gone = Vanish(BOB, until)
     before = [await found_anywhere(store, filter_) for filter_ in named_filters(crowd)]
     await change(store, lambda plan: plan.vanishes.append(gone))
-    left = [row for row in rows if not gone.takes(row.event)]
+    left = [row for row in rows if not gone.covers(row.event)]
     assert left
     assert (len(left) < len(rows)) is (until >= 0)
     kept = {row.event.id for row in left}
@@ -296,11 +296,11 @@ async def test_found_has_the_puts_that_name_the_key(store: Store) -> None:
     rows = await write(store, first, second, other, out)
     found = await look_up(store, vanishing=[ALICE])
     assert found.rows == {first.id: rows[0], second.id: rows[1]}
-    assert found.records == []
+    assert found.group_records == []
     found = await look_up(store, ids=[second.id], vanishing=[cast.owner.pubkey, ALICE])
     assert found.rows == {first.id: rows[0], second.id: rows[1]}
-    assert found.records == [rows[0], rows[2], rows[3]]
-    assert found.records[0] is found.rows[first.id]
+    assert found.group_records == [rows[0], rows[2], rows[3]]
+    assert found.group_records[0] is found.rows[first.id]
 
 
 # the law ------------------------------------------------------------------------------------------
@@ -311,21 +311,21 @@ async def _goes(store: Store, drafts: list[world.Draft], filter_: Filter, cut: i
     for draft in drafts:
         events.append(draft.event(events))
     gone = {}
-    for number, who in enumerate(world.PEOPLE[:2]):
+    for number, who in enumerate(world.ACTORS[:2]):
         request = request_of(who, events[number].created_at)
         gone[request.id] = Vanish(request.pubkey, request.created_at)
         events.insert(cut + number, request)
     await write(store, *events)
     rows = await store.since(0, 1000)
     for vanish in gone.values():
-        assert not [row for row in rows if vanish.takes(row.event)]
+        assert not [row for row in rows if vanish.covers(row.event)]
     assert await found_anywhere(store, asked()) == {row.event.id for row in rows}
     assert await found_anywhere(store, filter_) == {
         row.event.id for row in rows if filter_.matches(row.event)
     }
     again = await write(store, *[event for event in events if event.id not in gone])
     for event, answer in zip([e for e in events if e.id not in gone], again, strict=True):
-        if any(vanish.takes(event) for vanish in gone.values()):
+        if any(vanish.covers(event) for vanish in gone.values()):
             assert answer is DELETED or answer is WriteOutcome.EXPIRED
     assert set(await write(store, *[e for e in events if e.id in gone])) == {DUPLICATE}
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
 from relay.groups.group import Groups
-from relay.lifecycle.deletion import delete_by_author, request_done, vanish
-from relay.lifecycle.rows import Found, Keep, Stored, Wanted, WritePlan, keep_by_kind
-from relay.lifecycle.versions import plan_for, wanted_for
+from relay.lifecycle.deletion import delete_by_author, vanish, vanish_outcome
+from relay.lifecycle.rows import Found, Keep, Lookups, Stored, WritePlan, keep_by_kind
+from relay.lifecycle.versions import lookups_for, plan_for
 from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from relay.storage import Place, Store
 
 TERMS: Final = FilterTerms()
-EVERYTHING: Final = everything_visible(People(), Groups())
-NOTHING_WANTED: Final = Wanted(frozenset(), frozenset(), frozenset())
+EVERYTHING: Final = everything_visible(Actors(), Groups())
+NOTHING_WANTED: Final = Lookups(frozenset(), frozenset(), frozenset())
 MAX: Final = 2**63 - 1
 
 
@@ -81,8 +81,10 @@ class Batch:
         A kind 62 is one that acts.
         """
         self.wanted = replace(
-            wanted_for([(event, kept_as(event)) for event in events]),
-            vanishing=frozenset(event.pubkey for event in events if event.kind == kinds.VANISH),
+            lookups_for([(event, kept_as(event)) for event in events]),
+            vanishing_keys=frozenset(
+                event.pubkey for event in events if event.kind == kinds.VANISH
+            ),
         )
         self.results: list[Stored | WriteOutcome] = []
         self.found: Found | None = None
@@ -97,7 +99,7 @@ class Batch:
         for event in self._events:
             if event.kind == kinds.VANISH:
                 self.results.append(
-                    request_done(event, found) or _vanished(event, found, self.plan)
+                    vanish_outcome(event, found) or _vanished(event, found, self.plan)
                 )
                 continue
             result = plan_for(
@@ -165,7 +167,7 @@ async def look_up(
     slots: Sequence[object] = (),
     tombstones: Sequence[str] = (),
     prefixes: Sequence[tuple[str, str]] = (),
-    used_groups: Sequence[str] = (),
+    groups_with_content: Sequence[str] = (),
     vanishing: Sequence[str] = (),
     recorded: Sequence[str] = (),
     usage: Sequence[Account] = (),
@@ -178,12 +180,12 @@ async def look_up(
         answers.append(found)
         return WritePlan()
 
-    wanted = Wanted(
+    wanted = Lookups(
         frozenset(ids),
         frozenset(slots),
         frozenset(tombstones),  # type: ignore[arg-type]
         frozenset(prefixes),
-        frozenset(used_groups),
+        frozenset(groups_with_content),
         frozenset(vanishing),
         frozenset(recorded),
         frozenset(usage),

@@ -238,7 +238,7 @@ async def is_told_by_the_log(rookery: Rookery) -> Groups:
         assert {tag[1] for tag in group.pins} <= ids
         assert all(replayed.by_id[child].parent == group.id for child in group.children)
     assert kept_in(rookery.folder) == (
-        {(group.id, group.is_guarded, group.is_hidden) for group in replayed.by_id.values()},
+        {(group.id, group.only_members_read, group.is_hidden) for group in replayed.by_id.values()},
         {
             (key, group.id, group.is_admin(key))
             for group in replayed.by_id.values()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PEOPLE = [cast.owner, cast.robot, cast.alice, cast.bob, cast.stranger]
+ACTORS = [cast.owner, cast.robot, cast.alice, cast.bob, cast.stranger]
 GROUPS = ["tea", "den"]
 """`tea` is private and alice is in it; `den` is open to all."""
 
@@ -63,7 +63,7 @@ Thrown = Frame | Login
 # -- the small world -------------------------------------------------------------------------------
 
 BEGINNING = 1_700_000_000
-NOTES = [who.sign(1, [["t", "tea"]], "hello", BEGINNING) for who in PEOPLE]
+NOTES = [who.sign(1, [["t", "tea"]], "hello", BEGINNING) for who in ACTORS]
 
 
 def setting() -> list[Event]:
@@ -92,7 +92,7 @@ def weighed(*choices: tuple[int, st.SearchStrategy[T]]) -> st.SearchStrategy[T]:
 
 # -- words -----------------------------------------------------------------------------------------
 
-keys = st.sampled_from(PEOPLE)
+keys = st.sampled_from(ACTORS)
 pubkeys = keys.map(lambda key: key.pubkey)
 hex64 = st.sampled_from([event.id for event in NOTES]) | st.binary(min_size=32, max_size=32).map(
     bytes.hex

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from policies import load
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.access.visibility import Viewer, visibility_for
 from relay.groups.group import Flag, Group, Groups
 from relay.lifecycle.rows import Stored
@@ -306,14 +306,14 @@ def test_a_record_is_read_by_whom_it_is_for(tmp_path: Path, case: dict[str, Any]
     groups = Groups()
     for group in (private("inner-circle", INSIDER), private("techteam", MEMBER), private("tie")):
         groups = groups.with_group(group)
-    people = People(frozenset({OWNER}), frozenset({AGENT, KEYS["agent2"].pubkey}), relay=OWNER)
+    actors = Actors(frozenset({OWNER}), frozenset({AGENT, KEYS["agent2"].pubkey}), relay=OWNER)
     event = EVENTS[case["event"].partition(" ")[0].rstrip(",")]
     row = Stored(1, event, group_of(event))
     rules, everything = load(tmp_path).read_rules, filter_from({}, FilterTerms())
     for name, reads in case["readers"].items():
         pubkey = READERS[name]
         viewer = Viewer() if pubkey is None else Viewer(frozenset({pubkey}))
-        seen = visibility_for(viewer, rules, people, groups)
+        seen = visibility_for(viewer, rules, actors, groups)
         assert seen.may_read(row, everything) == reads, name
 
 

@@ -11,7 +11,7 @@ from tests.harness.reference_store import ReferenceStore
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from relay.lifecycle.rows import Found, Wanted, WritePlan
+    from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.nip77 import Items
 
 
@@ -48,7 +48,7 @@ class ControlledStore(ReferenceStore):
     async def is_writable(self) -> bool:
         return not self.is_full
 
-    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+    async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self.appends += 1
         self.append_called.set()
         await self.may_commit.wait()

@@ -16,8 +16,8 @@ from relay.access.management import Management
 from relay.access.usage import Size, Sized, SizedBy
 from relay.errors import StoreFault
 from relay.groups.group import Groups
-from relay.lifecycle.deletion import banned_stone, is_record
-from relay.lifecycle.retention import in_sweeping_order, overdue, time_of
+from relay.lifecycle.deletion import ban_tombstone, is_record
+from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import Found
 from relay.memory.naming import MOST_STEPS, named_by
 from relay.nostr import kinds
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
     from relay.groups.group import Group
-    from relay.lifecycle.retention import Seen, SweepRule
-    from relay.lifecycle.rows import Stored, Tombstone, Wanted, WritePlan
+    from relay.lifecycle.retention import LastScan, SweepRule
+    from relay.lifecycle.rows import Lookups, Stored, Tombstone, WritePlan
     from relay.memory.naming import Named
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -60,16 +60,16 @@ class ReferenceStore:
         self._is_open = True
         self._changed = asyncio.Event()
 
-    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+    async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._must_be_open()
         found = self._found(wanted)
         self._apply(decide(found))
         # A number that was given out is spent, even when its row went again in the same batch.
-        self._head = found.head
+        self._head = found.last_seq
         self._wake()
         return self._head
 
-    def _found(self, wanted: Wanted) -> Found:
+    def _found(self, wanted: Lookups) -> Found:
         """The facts, in containers of their own: `decide` may change them and then fail."""
         found = Found(self._head)
         for row in self._rows.values():
@@ -77,14 +77,14 @@ class ReferenceStore:
                 found.rows[row.event.id] = row
             if row.slot is not None and row.slot in wanted.slots:
                 found.slots[row.slot] = row
-            if row.group in wanted.used_groups and _is_content(row):
-                found.used_groups.add(row.group)
-            for group, prefix in wanted.prefixes:
+            if row.group in wanted.groups_with_content and _is_content(row):
+                found.groups_with_content.add(row.group)
+            for group, prefix in wanted.id_prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
-                    found.prefixes.add((group, prefix))
-            if _puts_one_of(wanted.vanishing, row.event):
+                    found.id_prefixes.add((group, prefix))
+            if _puts_one_of(wanted.vanishing_keys, row.event):
                 found.rows[row.event.id] = row
-        found.records.extend(self._records(wanted))
+        found.group_records.extend(self._records(wanted))
         for account in wanted.usage:
             sizes = [
                 len(row.event.raw)
@@ -96,17 +96,17 @@ class ReferenceStore:
             times = [
                 time_of(row, dependencies.up_to)
                 for row in self._rows.values()
-                if dependencies.match.holds(row, _NO_GROUPS)
+                if dependencies.match.matches(row, _NO_GROUPS)
             ]
             if times:
-                found.dependencies[dependencies] = min(times)
+                found.oldest_dependencies[dependencies] = min(times)
         for stone in self._tombstones:
             if stone.target in wanted.tombstones:
                 found.tombstones.setdefault(stone.target, []).append(stone)
         self._find_named(wanted, found)
         return found
 
-    def _find_named(self, wanted: Wanted, found: Found) -> None:
+    def _find_named(self, wanted: Lookups, found: Found) -> None:
         step = wanted.named
         for _ in range(MOST_STEPS):
             further: set[Named] = set()
@@ -117,14 +117,14 @@ class ReferenceStore:
                 further.update(*(named_by(row.event) for row in rows))
             step = frozenset(further - found.named.keys())
 
-    def _records(self, wanted: Wanted) -> list[Stored]:
+    def _records(self, wanted: Lookups) -> list[Stored]:
         rows = [self._rows[seq] for seq in sorted(self._rows)]
         moderated = {
             row.group
             for row in rows
-            if row.event.pubkey in wanted.vanishing and row.event.kind in kinds.MODERATION
+            if row.event.pubkey in wanted.vanishing_keys and row.event.kind in kinds.MODERATION
         }
-        groups = (wanted.recorded | moderated) - {None}
+        groups = (wanted.record_groups | moderated) - {None}
         return [row for row in rows if row.group in groups and is_record(row.event)]
 
     def _apply(self, plan: WritePlan) -> None:
@@ -134,18 +134,18 @@ class ReferenceStore:
             self._rows[row.seq] = row
         # After the adds: what a group got in the very batch that ends it goes too.
         for seq, row in list(self._rows.items()):
-            if row.group in plan.ends and row.event.kind not in _OUTLIVE_THEIR_GROUP:
+            if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:
                 del self._rows[seq]
         for gone in plan.vanishes:
-            for seq in [seq for seq, row in self._rows.items() if gone.takes(row.event)]:
+            for seq in [seq for seq, row in self._rows.items() if gone.covers(row.event)]:
                 del self._rows[seq]
         for row in list(self._rows.values()):
-            upto = plan.banished.get(row.event.pubkey, 0)
+            upto = plan.deleted_authors.get(row.event.pubkey, 0)
             if row.seq <= upto and not is_record(row.event):
                 del self._rows[row.seq]
-                self._tombstones.append(banned_stone(row.event.id))
+                self._tombstones.append(ban_tombstone(row.event.id))
         self._tombstones.extend(plan.tombstones)
-        for change in plan.changes:
+        for change in plan.list_changes:
             self._management = self._management.after(change)
         for group_id, group in plan.groups.items():
             if group is None:
@@ -228,8 +228,8 @@ class ReferenceStore:
     def _may_read(self, row: Stored, filter_: Filter, visibility: Visibility, now: int) -> bool:
         readable = {
             target
-            for target, value in visibility.points_to(row)
-            if visibility.reads_one_of(self._served(now), target, value)
+            for target, value in visibility.targets_of(row)
+            if visibility.may_read_one_of(self._served(now), target, value)
         }
         return visibility.may_read(row, filter_, readable)
 
@@ -351,19 +351,19 @@ class ReferenceStore:
         self._must_be_open()
         return [row.event.id for row in self._rows.values() if _is_expired(row, now)][:limit]
 
-    async def overdue(
+    async def due_rows(
         self,
         rule: SweepRule,
         spared: Sequence[Match],
         *,
         now: int,
-        seen: Seen | None,
+        seen: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[int]:
         self._must_be_open()
-        rows = overdue(self._rows.values(), rule, spared, _NO_GROUPS, now)
-        left = [row.seq for row in rows if after is None or in_sweeping_order(row) > after]
+        rows = due_rows(self._rows.values(), rule, spared, _NO_GROUPS, now)
+        left = [row.seq for row in rows if after is None or sweep_order_key(row) > after]
         return left[:limit]
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:

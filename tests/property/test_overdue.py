@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.access.read_rules import Match
-from relay.lifecycle.retention import Age, Amount, Scope, Seen, SweepRule, SweepRules
+from relay.lifecycle.retention import LastScan, MaxAge, MaxAmount, Scope, SweepRule, SweepRules
 from relay.lifecycle.rows import RetentionDependency, UpTo
 from tests.contract.writing import look_up, write
 from tests.harness.reference_store import ReferenceStore
@@ -20,10 +20,10 @@ NOW = 3 + 86_400
 matches = world.matches.map(lambda m: Match(m.kinds, m.d, m.d_prefixes, m.h, m.authors, m.tags))
 most = st.none() | st.integers(1, 3)
 amounts = st.builds(
-    Amount, st.none() | st.sampled_from(list(Scope)), most, st.none() | st.integers(1, 2000)
+    MaxAmount, st.none() | st.sampled_from(list(Scope)), most, st.none() | st.integers(1, 2000)
 ).filter(lambda amount: amount.events is not None or amount.bytes is not None)
 rules = st.builds(
-    SweepRule, st.just("a rule"), st.just("a.toml:1"), matches, st.just(Age(1)) | amounts
+    SweepRule, st.just("a rule"), st.just("a.toml:1"), matches, st.just(MaxAge(1)) | amounts
 )
 
 
@@ -52,7 +52,7 @@ def test_both_stores_find_the_same_rows_overdue(
             earlier = {}
             for rule in rules:
                 earlier[rule] = await _same(reference, sqlite, rule, everything, None)
-            seen = Seen(await reference.head(), NOW)
+            seen = LastScan(await reference.head(), NOW)
             new = list(events)
             for draft in more:
                 new.append(draft.event(new))
@@ -60,9 +60,9 @@ def test_both_stores_find_the_same_rows_overdue(
                 await write(store, *new[len(events) :])
             for rule in rules:
                 whole = await _same(reference, sqlite, rule, everything, None)
-                spared = everything.spared_by(rule)
+                spared = everything.exempt_from(rule)
                 some = list(
-                    await sqlite.overdue(rule, spared, now=NOW, seen=seen, after=None, limit=1000)
+                    await sqlite.due_rows(rule, spared, now=NOW, seen=seen, after=None, limit=1000)
                 )
                 assert set(whole) - set(earlier[rule]) <= set(some) <= set(whole)
             await _same_kin(reference, sqlite, [rule.match for rule in rules])
@@ -75,12 +75,12 @@ async def _same(
     sqlite: object,
     rule: SweepRule,
     rules: SweepRules,
-    seen: Seen | None,
+    seen: LastScan | None,
 ) -> list[int]:
     asked = {"now": NOW, "seen": seen, "after": None, "limit": 1000}
-    spared = rules.spared_by(rule)
-    expected = list(await reference.overdue(rule, spared, **asked))  # type: ignore[arg-type]
-    found = list(await sqlite.overdue(rule, spared, **asked))  # type: ignore[attr-defined]
+    spared = rules.exempt_from(rule)
+    expected = list(await reference.due_rows(rule, spared, **asked))  # type: ignore[arg-type]
+    found = list(await sqlite.due_rows(rule, spared, **asked))  # type: ignore[attr-defined]
     assert found == expected, rule
     return expected
 

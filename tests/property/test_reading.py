@@ -24,7 +24,7 @@ from tests.property import world
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
@@ -43,7 +43,7 @@ class Scene:
 
     drafts: Sequence[tuple[world.Draft, str | None, bool]]
     groups: Groups
-    people: People
+    actors: Actors
     rules: Sequence[ReadRule]
 
 
@@ -120,14 +120,14 @@ def readable_targets(
     return frozenset(
         [
             target
-            for target, value in visibility.points_to(row)
-            if visibility.reads_one_of(rows, target, value)
+            for target, value in visibility.targets_of(row)
+            if visibility.may_read_one_of(rows, target, value)
         ]
     )
 
 
 def seen(scene: Scene, viewer: Viewer, groups: Groups | None = None) -> Visibility:
-    return visibility_for(viewer, scene.rules, scene.people, groups or scene.groups)
+    return visibility_for(viewer, scene.rules, scene.actors, groups or scene.groups)
 
 
 async def may_read_equals_its_sql(scene: Scene, asking: list[tuple[Viewer, Filter]]) -> None:
@@ -204,7 +204,7 @@ def test_what_a_viewer_sees_never_grows_when_a_member_is_removed(
 @settings(max_examples=150)
 @given(scenes | packaged_scenes(), world.viewers, world.filters())
 def test_a_wider_login_never_sees_less(scene: Scene, viewer: Viewer, filter_: Filter) -> None:
-    if viewer.keys & scene.people.banned:
+    if viewer.keys & scene.actors.banned:
         return  # who shows that they are banned sees nothing
     rows = _rows_of(scene)
     alone = readable(rows, filter_, seen(scene, ANONYMOUS))
@@ -226,8 +226,8 @@ def test_bans_take_away_what_the_banned_wrote_and_nothing_else(
     scene: Scene, viewer: Viewer, filter_: Filter, banned: frozenset[str]
 ) -> None:
     rows = _rows_of(scene)
-    free = replace(scene, people=replace(scene.people, banned=frozenset()))
-    bound = replace(scene, people=replace(scene.people, banned=banned))
+    free = replace(scene, actors=replace(scene.actors, banned=frozenset()))
+    bound = replace(scene, actors=replace(scene.actors, banned=banned))
     before = readable(rows, filter_, seen(free, viewer))
     after = readable(rows, filter_, seen(bound, viewer))
     if viewer.keys & banned:
@@ -271,11 +271,11 @@ def test_the_gate_closes_only_what_gives_nothing(
 def _involving(groups: Groups, rows: Sequence[Stored]) -> Groups:
     """These groups, with everybody noted whom the rows put in, took out or heard asking."""
     for group in list(groups.by_id.values()):
-        involved = set(group.members)
+        ever_involved = set(group.members)
         for row in rows:
             if row.group == group.id and row.event.kind in GROUP_RECORDS:
-                involved.update([row.event.pubkey, *row.event.tag_values("p")])
-        groups = groups.with_group(replace(group, involved=frozenset(involved)))
+                ever_involved.update([row.event.pubkey, *row.event.tag_values("p")])
+        groups = groups.with_group(replace(group, ever_involved=frozenset(ever_involved)))
     return groups
 
 

@@ -23,7 +23,7 @@ from relay.access.usage import Account, SizedBy
 from relay.access.visibility import visibility_for
 from relay.groups.group import Group, Groups
 from relay.lifecycle.deletion import address_target, event_target, key_target
-from relay.lifecycle.rows import Slot, Tombstone, Vanish, Wanted
+from relay.lifecycle.rows import Lookups, Slot, Tombstone, Vanish
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import KindSet
 from relay.storage.sqlite.store import SqliteStore
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.access.read_rules import ReadRule
     from relay.access.visibility import Viewer
     from relay.lifecycle.rows import Found, WritePlan
@@ -62,7 +62,7 @@ class Question:
     filters: Sequence[Filter]
     viewer: Viewer
     rules: Sequence[ReadRule]
-    people: People
+    actors: Actors
     limit: int
     size: int
     back: int
@@ -190,7 +190,7 @@ class Twins(RuleBasedStateMachine):
         events = list(self.events)
         for draft in drafts[:2]:
             events.append(draft.event(events))
-        events.append(unsigned(world.PEOPLE[0], 9008, [["h", group_id]], at=3))
+        events.append(unsigned(world.ACTORS[0], 9008, [["h", group_id]], at=3))
         new = events[len(self.events) :]
 
         async def append(store: Store) -> int:
@@ -198,7 +198,7 @@ class Twins(RuleBasedStateMachine):
 
             def decide(found: Found) -> WritePlan:
                 plan = batch.decide(found)
-                plan.ends.add(group_id)
+                plan.deleted_groups.add(group_id)
                 plan.groups[group_id] = None
                 return plan
 
@@ -209,7 +209,7 @@ class Twins(RuleBasedStateMachine):
         self.groups = self.groups.without_group(group_id)
         self.ask(asked)
 
-    @rule(who=world.people, until=world.times, drafts=batches, cut=st.integers(0, 3), asked=asked)
+    @rule(who=world.actors, until=world.times, drafts=batches, cut=st.integers(0, 3), asked=asked)
     def vanish(
         self, who: SecretKey, until: int, drafts: list[world.Draft], cut: int, asked: list[Question]
     ) -> None:
@@ -229,7 +229,7 @@ class Twins(RuleBasedStateMachine):
                 told_of.append((puts, list(told.records)))
                 return batch.decide(told)
 
-            wanted = replace(batch.wanted, recorded=frozenset({"den"}))
+            wanted = replace(batch.wanted, record_groups=frozenset({"den"}))
             head = await store.append(wanted, decide)
             return head, batch.results, batch.plan, told_of
 
@@ -238,7 +238,7 @@ class Twins(RuleBasedStateMachine):
         self.ask(asked)
         gone = Vanish(request.pubkey, request.created_at)
         rows = self.do(self.reference.since(0, 1000))
-        assert not [row for row in rows if gone.takes(row.event)]
+        assert not [row for row in rows if gone.covers(row.event)]
 
     @rule()
     def restart(self) -> None:
@@ -251,7 +251,7 @@ class Twins(RuleBasedStateMachine):
             self._ask(question)
 
     def _ask(self, question: Question) -> None:
-        visibility = visibility_for(question.viewer, question.rules, question.people, self.groups)
+        visibility = visibility_for(question.viewer, question.rules, question.actors, self.groups)
         upto = self.do(self.reference.head()) - question.back
         first = question.filters[0]
 
@@ -305,7 +305,7 @@ class Twins(RuleBasedStateMachine):
     def both_know_how_much_they_hold(self) -> None:
         accounts = frozenset(
             Account(pubkey, KindSet.of((0, 9999), 30_095), h)
-            for pubkey in (None, world.PEOPLE[0].pubkey)
+            for pubkey in (None, world.ACTORS[0].pubkey)
             for h in (None, True, False, frozenset(world.GROUPS[:1]))
         )
 
@@ -322,13 +322,13 @@ class Twins(RuleBasedStateMachine):
         ids = {event.id for event in events}
         slots = {Slot(event.pubkey, event.kind, event.d) for event in events}
         slots |= {Slot(event.pubkey, event.kind, "") for event in events}
-        wanted = Wanted(
+        wanted = Lookups(
             frozenset(ids),
             frozenset(slots),
             frozenset(
                 {event_target(event_id) for event_id in ids}
                 | {address_target(slot) for slot in slots}
-                | {key_target(key.pubkey) for key in world.PEOPLE}
+                | {key_target(key.pubkey) for key in world.ACTORS}
             ),
             frozenset((group, event_id[:8]) for group in world.GROUPS for event_id in ids),
             frozenset(world.GROUPS),
@@ -340,8 +340,8 @@ class Twins(RuleBasedStateMachine):
                 ids=list(wanted.ids),
                 slots=list(wanted.slots),
                 tombstones=list(wanted.tombstones),
-                prefixes=list(wanted.prefixes),
-                used_groups=list(wanted.used_groups),
+                prefixes=list(wanted.id_prefixes),
+                groups_with_content=list(wanted.groups_with_content),
             )
             rows = {key: row for key, row in found.rows.items() if key in ids}
             # Of several by one key the latest holds; a store need not keep the others.
@@ -351,7 +351,14 @@ class Twins(RuleBasedStateMachine):
                     key = target, stone.by
                     until = MAX if stone.until is None else stone.until
                     stones[key] = max(stones.get(key, 0), until)
-            return found.head, rows, found.slots, stones, found.prefixes, found.used_groups
+            return (
+                found.last_seq,
+                rows,
+                found.slots,
+                stones,
+                found.id_prefixes,
+                found.groups_with_content,
+            )
 
         self.both(facts)
 

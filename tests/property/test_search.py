@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.groups.group import Flag, Group, Groups
@@ -68,7 +68,7 @@ queries = st.one_of(  # most of them find several rows
 
 @st.composite
 def rows(draw: st.DrawFn) -> Event:
-    who = draw(st.sampled_from(world.PEOPLE))
+    who = draw(st.sampled_from(world.ACTORS))
     kind, at = draw(st.sampled_from([1, 9])), draw(st.integers(0, 3))
     tags = draw(st.sampled_from([[], [["h", "den"]], [["expiration", "2"]], [["t", "a"]]]))
     return unsigned(who, kind, tags, draw(texts), at)
@@ -106,7 +106,7 @@ async def answer(
 
 
 def seen_by(viewer: Viewer) -> Visibility:
-    return visibility_for(viewer, RULES, People(), Groups().with_group(DEN))
+    return visibility_for(viewer, RULES, Actors(), Groups().with_group(DEN))
 
 
 async def both_answer_alike(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.lifecycle.deletion import delete_by_author
 from relay.lifecycle.rows import Found, Keep, Stored, WritePlan, version_of
-from relay.lifecycle.versions import plan_for, wanted_for
+from relay.lifecycle.versions import lookups_for, plan_for
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from tests import cast
@@ -63,7 +63,7 @@ async def _write(store: Store, events: list[Event], keep: Keep, *, high_tie: boo
                 delete_by_author(event, found, plan)
         return plan
 
-    wanted = wanted_for(
+    wanted = lookups_for(
         [(event, Keep.ALL if event.kind == kinds.DELETION else keep) for event in events]
     )
     await store.append(wanted, decide)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
 
-from relay.access.actors import Household, People
+from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import Viewer
 from relay.groups.group import Flag, Group, Groups
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.storage import Store
 
-PEOPLE: Final = [cast.alice, cast.bob, cast.carol]
+ACTORS: Final = [cast.alice, cast.bob, cast.carol]
 GROUPS: Final = ["tea", "den"]
 KINDS: Final = [0, 1, 5, 9, 78, 1059, 9000, 9007, 30078, 30093, 30095, 39000]
 DS: Final = ["", "x", "snow:", "snow:a"]
 WORDS: Final = ["a", "b", "snow:a"]
 RULE_TAGS: Final = ["enc", "snow:tier", "visibility", "scope"]
 
-people = st.sampled_from(PEOPLE)
-pubkeys = people.map(lambda key: key.pubkey)
+actors = st.sampled_from(ACTORS)
+pubkeys = actors.map(lambda key: key.pubkey)
 some_pubkeys = st.frozensets(pubkeys, max_size=2)
 groups_or_none = st.sampled_from([None, *GROUPS, "gone", "never"])
 times = st.sampled_from([0, 1, 2, 3, 4, 5, MAX])
@@ -91,7 +91,7 @@ def drafts_of(
 ) -> st.SearchStrategy[Draft]:
     return st.builds(
         Draft,
-        people,
+        actors,
         st.sampled_from(kinds),
         st.lists(tags, max_size=4).map(tuple),
         st.sampled_from([None, *GROUPS]),
@@ -258,7 +258,7 @@ pointing_rule_sets = st.builds(
 )
 
 peoples = st.builds(
-    People,
+    Actors,
     owners=some_pubkeys,
     agents=some_pubkeys,
     households=st.lists(

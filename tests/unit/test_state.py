@@ -184,8 +184,8 @@ async def test_a_group_of_which_the_log_tells_little_is_shut() -> None:
     house = ReferenceStore()
     await write(house, record(admin, 9000, ["p", alice.pubkey]))
     den = (await rebuilt_groups(house, RELAY)).by_id["den"]
-    assert den.is_guarded
-    assert den.members_only
+    assert den.only_members_read
+    assert den.only_members_write
     assert den.is_closed
 
 
@@ -209,8 +209,8 @@ def test_what_a_group_is_now_is_what_its_rows_are_guarded_by(state: RelayState) 
 
 # any history -------------------------------------------------------------------------------------
 
-people = st.sampled_from([owner, owner, alice, alice, bob, carol])
-p = people.map(lambda key: key.pubkey)
+actors = st.sampled_from([owner, owner, alice, alice, bob, carol])
+p = actors.map(lambda key: key.pubkey)
 codes = st.sampled_from(["sesame-1", "sesame-2"])
 TAGS = {
     9: st.just(("t", "x")),
@@ -228,7 +228,7 @@ TAGS = {
 often = [9, 9, 9000, 9000, 9001, 9005, 9009, 9021, 9021, 9022]
 groups = st.sampled_from(["tea", "tea", "tea", "den"])
 steps = st.sampled_from([*often, *TAGS]).flatmap(
-    lambda kind: st.tuples(st.just(kind), people, groups, TAGS[kind])
+    lambda kind: st.tuples(st.just(kind), actors, groups, TAGS[kind])
 )
 policies = st.sampled_from(["", 'joins = "review"', 'always = ["private", "closed"]'])
 

@@ -78,9 +78,9 @@ def rules_in(found: PolicySet) -> int:
 
 def left_open(found: PolicySet) -> list[str]:
     """Notes about what nobody may do because no file names a key for it."""
-    people, notes = found.people, []
-    if not (people.owners or people.households):
+    actors, notes = found.actors, []
+    if not (actors.owners or actors.households):
         notes.append("[actors] owners is empty: nobody may write configuration or govern groups")
-    if not (people.agents or people.households):
+    if not (actors.agents or actors.households):
         notes.append("[actors] agents is empty: nobody may write memory outside groups")
     return notes

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from policies import PolicySet
     from policies.diff import Finding
-    from relay.access.actors import People
+    from relay.access.actors import Actors
 
 
 @click.command("diff", epilog="Example: rookery policy diff ./new-policies --data ./data")
@@ -87,8 +87,8 @@ async def _compared(old: PolicySet, new: PolicySet, data: Path) -> Comparison:
     async with open_folder(data) as folder:
         head = await folder.head()
         groups = await groups_of(folder, relay)
-        old = old.with_people(await people_here(folder, _with_relay(old, relay)))
-        new = new.with_people(await people_here(folder, _with_relay(new, relay)))
+        old = old.with_actors(await people_here(folder, _with_relay(old, relay)))
+        new = new.with_actors(await people_here(folder, _with_relay(new, relay)))
         now = int(time.time())  # noqa: TID251 — a shell reads the clock
         compared = Comparison(old, new, groups, relay=relay, now=now)
         with progress_bar(Amount.OF_TOTAL) as progress:
@@ -102,8 +102,8 @@ async def _compared(old: PolicySet, new: PolicySet, data: Path) -> Comparison:
         return compared
 
 
-def _with_relay(policy: PolicySet, relay: str) -> People:
-    return replace(policy.people, relay=relay)
+def _with_relay(policy: PolicySet, relay: str) -> Actors:
+    return replace(policy.actors, relay=relay)
 
 
 # -- what is told ---------------------------------------------------------------------------------

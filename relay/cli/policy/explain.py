@@ -14,7 +14,7 @@ from policies import load
 from policies.cases import Given, facts_for
 from policies.describe import where_text
 from policies.engine import Stage
-from relay.access.read_rules import points_to
+from relay.access.read_rules import targets_of
 from relay.access.visibility import Viewer
 from relay.cli.options import PublicKey, json_option, print_json, printable
 from relay.cli.policy.folder import (
@@ -205,7 +205,7 @@ async def _verdict(
     if seen is not None and seen.facts is not None:
         facts = seen.facts
     else:
-        facts = facts_for(event, found.people, Groups(), keys, now, given=Given())
+        facts = facts_for(event, found.actors, Groups(), keys, now, given=Given())
     who = facts.who | supposed
     if supposed & {Who.OWNER, Who.AGENT, Who.MEMBER, Who.INSIDER}:
         who |= {Who.KNOWN}
@@ -346,7 +346,7 @@ class _Reading:
 
 
 async def _reading(found: PolicySet, store: Path | None, event: Event, reader: str) -> _Reading:
-    groups, people = Groups(), found.people
+    groups, actors = Groups(), found.actors
     row = Stored(1, event, group_in(event))
     beside: list[Stored] = []
     if store is not None:
@@ -355,14 +355,14 @@ async def _reading(found: PolicySet, store: Path | None, event: Event, reader: s
         async with open_folder(store) as folder:
             relay_key = relay_key_of(store)
             groups = await groups_of(folder, relay_key)
-            people = await people_here(folder, replace(people, relay=relay_key))
-            for target, value in points_to(found.read_rules, row, groups):
-                async for raws in folder.events(target.asked_for(value)):
+            actors = await people_here(folder, replace(actors, relay=relay_key))
+            for target, value in targets_of(found.read_rules, row, groups):
+                async for raws in folder.events(target.filter_for(value)):
                     others = [event_from_raw(raw) for raw in raws]
                     beside += [Stored(1, other, group_in(other)) for other in others]
     viewer = _viewer(reader, event, found)
-    steps = found.with_people(people).explain_read(row, viewer, groups, beside)
-    banned = bool((viewer.keys | {event.pubkey}) & people.banned)
+    steps = found.with_actors(actors).explain_read(row, viewer, groups, beside)
+    banned = bool((viewer.keys | {event.pubkey}) & actors.banned)
     return _Reading(steps, row.group, store is not None, banned)
 
 
@@ -377,14 +377,14 @@ def group_in(event: Event) -> str | None:
 
 
 def _viewer(reader: str, event: Event, found: PolicySet) -> Viewer:
-    people = found.people
+    actors = found.actors
     # Of a household's event the words mean its own owner and agents.
-    homes = [home for home in people.households if home.has(event.pubkey)]
+    homes = [home for home in actors.households if home.has(event.pubkey)]
     named = {
         _NOBODY: frozenset[str](),
         "author": frozenset({event.pubkey}),
-        "owner": frozenset[str]().union(*[home.owners for home in homes]) or people.owners,
-        "agent": frozenset[str]().union(*[home.agents for home in homes]) or people.agents,
+        "owner": frozenset[str]().union(*[home.owners for home in homes]) or actors.owners,
+        "agent": frozenset[str]().union(*[home.agents for home in homes]) or actors.agents,
     }
     if reader not in named:
         return Viewer(frozenset({_key(reader)}))

@@ -17,7 +17,7 @@ from relay.nostr.keys import read_key_file
 from relay.server.control import ALLOWED, BANNED
 
 if TYPE_CHECKING:
-    from relay.access.actors import People
+    from relay.access.actors import Actors
     from relay.server.control import DataFolder, Folder
 
 data_option = click.option(
@@ -67,12 +67,12 @@ async def groups_of(folder: Folder, relay_key: str) -> Groups:
     return groups
 
 
-async def people_here(folder: DataFolder, people: People) -> People:
+async def people_here(folder: DataFolder, actors: Actors) -> Actors:
     """The keys of the policy files, with those that NIP-86 calls allowed and banned."""
     managed = await folder.managed_keys()
     allowed = frozenset(key for state, key in managed if state == ALLOWED)
     banned = frozenset(key for state, key in managed if state == BANNED)
-    operators = people.owners | {people.relay}
+    operators = actors.owners | {actors.relay}
     return replace(
-        people, allowed=people.allowed | allowed, banned=people.banned | banned - operators
+        actors, allowed=actors.allowed | allowed, banned=actors.banned | banned - operators
     )

@@ -59,7 +59,7 @@ def show_command(folder: Path | None, data: Path | None, *, as_json: bool) -> No
 def _page(found: PolicySet, home: Path) -> Iterator[str]:
     yield f"{home}: {rules_in(found)} rules in {len(found.files)} files"
     yield f"packaged/ is {DEFAULTS}"
-    yield from _section("People", _people(found))
+    yield from _section("People", _actors(found))
     yield from _section(
         "Who may write: every rule that matches an event must accept its author; the first that "
         "refuses decides",
@@ -102,18 +102,18 @@ def _rules(lines: Iterable[Line]) -> Iterator[str]:
         yield f"    {name} · {where}" if where else f"    {name}"
 
 
-def _people(found: PolicySet) -> Iterator[str]:
-    people = found.people
-    yield from _named("owners", people.owners)
-    yield from _named("agents", people.agents)
-    for home in people.households:
+def _actors(found: PolicySet) -> Iterator[str]:
+    actors = found.actors
+    yield from _named("owners", actors.owners)
+    yield from _named("agents", actors.agents)
+    for home in actors.households:
         yield from _named(f"household {home.name}: owner", home.owners)
         yield from _named(f"household {home.name}: agents", home.agents)
-    yield f"agents within a group: members with the role {people.agent_role!r} there"
-    if people.allowed:
-        yield f"known by a file of [allow]: {len(people.allowed)} keys"
-    if people.banned:
-        yield f"banned by a file of [bans]: {len(people.banned)} keys"
+    yield f"agents within a group: members with the role {actors.agent_role!r} there"
+    if actors.allowed:
+        yield f"known by a file of [allow]: {len(actors.allowed)} keys"
+    if actors.banned:
+        yield f"banned by a file of [bans]: {len(actors.banned)} keys"
     if found.trusted_readers:
         yield "trusted readers: " + ", ".join(map(str, found.trusted_readers))
 
@@ -165,7 +165,7 @@ def _kept(found: PolicySet) -> Iterator[Line]:
 
 def _swept(found: PolicySet) -> Iterator[Line]:
     for rule in found.sweeps.rules:
-        yield f"{match_text(rule.match)}: {rule.cause}", rule.name, rule.place
+        yield f"{match_text(rule.match)}: {rule.limit}", rule.name, rule.place
 
 
 def _held(found: PolicySet) -> Iterator[Line]:
@@ -234,13 +234,13 @@ def _memory(memory: Memory) -> Iterator[str]:
 
 
 def _as_json(found: PolicySet) -> dict[str, object]:
-    people = found.people
+    actors = found.actors
     return {
-        "owners": sorted(people.owners),
-        "agents": sorted(people.agents),
+        "owners": sorted(actors.owners),
+        "agents": sorted(actors.agents),
         "households": [
             {"name": home.name, "owners": sorted(home.owners), "agents": sorted(home.agents)}
-            for home in people.households
+            for home in actors.households
         ],
         "trusted_readers": list(map(str, found.trusted_readers)),
         "limits": {name: getattr(found.limits, name) for name in found.limits.__slots__},
@@ -311,7 +311,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
                 "name": rule.name,
                 "place": rule.place,
                 "about": match_text(rule.match),
-                "cause": str(rule.cause),
+                "cause": str(rule.limit),
             }
             for rule in found.sweeps.rules
         ],

@@ -88,8 +88,8 @@ def _leads_to(old: str, new: str, records: Sequence[RecordFacts]) -> bool:
     """Whether any stored supersessions lead from `new` back to `old`, whosever count."""
     onward: dict[str, set[str]] = {}
     for record in records:
-        if record.leads_to is not None:
-            onward.setdefault(record.d.removeprefix(SUPERSEDED), set()).add(record.leads_to)
+        if record.superseded_by is not None:
+            onward.setdefault(record.d.removeprefix(SUPERSEDED), set()).add(record.superseded_by)
     seen: set[str] = set()
     left = [new]
     while left:

@@ -130,7 +130,7 @@ class Compiler:
         return Condition(sql, tuple([value for where in wheres for value in where.values]))
 
     def matching(self, match: Match) -> Condition:
-        """`match.holds(e)` as SQL."""
+        """`match.matches(e)` as SQL."""
         return self._reading.matching(match)
 
     def known(self, values: tuple[Bound, ...], now: int) -> tuple[Value, ...]:

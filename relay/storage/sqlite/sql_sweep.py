@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.read_rules import Match
-from relay.lifecycle.retention import Age, Scope
+from relay.lifecycle.retention import MaxAge, Scope
 from relay.lifecycle.rows import UpTo
 from relay.nostr.filters import Filter
 from relay.storage.sqlite.conditions import TRUE, Condition, all_of, any_of, begins
@@ -17,7 +17,7 @@ from relay.storage.sqlite.sql import Query
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.lifecycle.retention import Amount, Seen, SweepRule
+    from relay.lifecycle.retention import LastScan, MaxAmount, SweepRule
     from relay.lifecycle.rows import RetentionDependency
     from relay.nostr.kinds import KindSet
     from relay.storage.sqlite.conditions import Bound
@@ -58,22 +58,22 @@ class SweepQueries:
             (*walk.values, *of.values),
         )
 
-    def overdue(
+    def due_rows(
         self,
         rule: SweepRule,
         spared: Sequence[Match],
         *,
         now: int,
-        seen: Seen | None,
+        seen: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Query:
         """seq of rows, in the order of sweeping."""
         about = self._about(rule, spared)
-        if isinstance(rule.cause, Age):
-            found = self._too_old(rule, rule.cause, about, now, seen)
+        if isinstance(rule.limit, MaxAge):
+            found = self._too_old(rule, rule.limit, about, now, seen)
         else:
-            found = self._beyond(rule.match, rule.cause, about, seen)
+            found = self._beyond(rule.match, rule.limit, about, seen)
         behind = TRUE
         if after is not None:
             behind = Condition("(e.version, e.id) > (?, ?)", (after[0], bytes.fromhex(after[1])))
@@ -83,7 +83,7 @@ class SweepQueries:
             (*found.values, *behind.values, limit),
         )
 
-    def changed(self, rule: SweepRule, spared: Sequence[Match], seen: Seen) -> Query:
+    def changed(self, rule: SweepRule, spared: Sequence[Match], seen: LastScan) -> Query:
         """A number when anything came since that the rule is about."""
         about = self._about(rule, spared)
         return self._query(
@@ -100,7 +100,7 @@ class SweepQueries:
         )
 
     def _too_old(
-        self, rule: SweepRule, age: Age, about: Condition, now: int, seen: Seen | None
+        self, rule: SweepRule, age: MaxAge, about: Condition, now: int, seen: LastScan | None
     ) -> Condition:
         limit = age.before(now)
         since = None if seen is None else age.before(seen.at)
@@ -125,7 +125,7 @@ class SweepQueries:
         )
 
     def _beyond(
-        self, match: Match, amount: Amount, about: Condition, seen: Seen | None
+        self, match: Match, amount: MaxAmount, about: Condition, seen: LastScan | None
     ) -> Condition:
         walk, scope = self._amounts_of(match, amount, seen), _scope(match, amount.per)
         rows = Condition(
@@ -150,7 +150,7 @@ class SweepQueries:
             (*rows.values, *held.values, *beyond.values),
         )
 
-    def _amounts_of(self, match: Match, amount: Amount, seen: Seen | None) -> Condition:
+    def _amounts_of(self, match: Match, amount: MaxAmount, seen: LastScan | None) -> Condition:
         """seq of the rows that are counted; of authors who wrote since, where that is enough."""
         kinds = _few(match.kinds)
         if seen is None or amount.per not in (Scope.AUTHOR, Scope.HK):

@@ -117,21 +117,23 @@ class ReadConditions:
         outs = [self.matching(rule.match).negated(), *[self.matching(m) for m in rule.excepts]]
         if rule.only_by is not None and not rule.only_by & names:
             return any_of(outs)
-        if visibility.stands_for(rule.readers):
+        if visibility.allows_every_row(rule.readers):
             return TRUE
         lets = self._allowed(rule, visibility)
-        if rule.points is not None:
-            lets.append(self._pointing(rule.points, visibility))  # last: it is another query
+        if rule.effective_target is not None:
+            lets.append(
+                self._pointing(rule.effective_target, visibility)
+            )  # last: it is another query
         return any_of([*outs, *lets])
 
     def _pointing(self, target: Target, visibility: Visibility) -> Condition:
         """The row `e` shares its tag with a row of the target that may be read."""
-        names = frozenset({f"#{target.found_by}"})
+        names = frozenset({f"#{target.lookup_tag}"})
         rows = all_of(
             [
                 one_of("e.kind", sorted(target.kinds)),
                 unexpired(Moment.NOW),
-                self._readable(visibility.of_targets(), target.kinds, names).condition,
+                self._readable(visibility.without_targets(), target.kinds, names).condition,
             ]
         )
         at_d = Condition("")
@@ -174,9 +176,9 @@ class ReadConditions:
         if Who.RECIPIENT in readers:
             out.append(self._has("p", keys))
         out.extend(self._with_tag(name, keys) for name in rule.tag_readers)
-        if rule.readers & visibility.standing:  # `agent` alone, and of no household's rows
-            out.append(_by(chain(*(home.keys for home in visibility.people.households))).negated())
-        for home in visibility.people.households:
+        if rule.readers & visibility.global_words:  # `agent` alone, and of no household's rows
+            out.append(_by(chain(*(home.keys for home in visibility.actors.households))).negated())
+        for home in visibility.actors.households:
             mine = visibility.viewer.keys
             if (Who.OWNER in readers and mine & home.owners) or (
                 Who.AGENT in readers and mine & home.agents
@@ -185,7 +187,7 @@ class ReadConditions:
         return out
 
     def matching(self, match: Match) -> Condition:
-        """`match.holds(e)` as SQL."""
+        """`match.matches(e)` as SQL."""
         parts = []
         if match.kinds is not None:
             parts.append(_inside(match.kinds))

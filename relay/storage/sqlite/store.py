@@ -20,13 +20,13 @@ from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from relay.access.actors import People
-from relay.access.management import Change, Register, management_of
+from relay.access.actors import Actors
+from relay.access.management import ListChange, ListName, management_of
 from relay.access.usage import Size, Sized
 from relay.access.visibility import everything_visible
 from relay.errors import StoreFault, TooWide
 from relay.groups.group import Groups
-from relay.lifecycle.retention import Amount
+from relay.lifecycle.retention import MaxAmount
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.access.usage import SizedBy
     from relay.access.visibility import Visibility
-    from relay.lifecycle.retention import Seen, SweepRule
-    from relay.lifecycle.rows import Found, Stored, Wanted, WritePlan
+    from relay.lifecycle.retention import LastScan, SweepRule
+    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
     from relay.storage.sqlite.text_index import TextIndex
@@ -69,7 +69,7 @@ _ITEMS_AT_ONCE: Final = 10_000
 _SEARCH_S: Final = 2.0
 """How long a search may take; a word that every text has takes one in a million of them."""
 _NOTED: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
-_EVERYTHING: Final = everything_visible(People(), Groups())
+_EVERYTHING: Final = everything_visible(Actors(), Groups())
 _CHECKPOINT_BYTES: Final = 128 << 20
 _STOP_AND_CHECKPOINT_BYTES: Final = 1 << 30
 
@@ -145,13 +145,13 @@ class SqliteStore:
 
     # -- writing --------------------------------------------------------------------------------
 
-    async def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+    async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
         head = await self._on(self._writing, self._append, wanted, decide)
         self._tend_wal()
         return head
 
-    def _append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+    def _append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """On the writer's thread: a commit is announced also when its caller was cancelled."""
         head = self._writer.append(wanted, decide)
         self._loop.call_soon_threadsafe(self._wake)
@@ -309,7 +309,7 @@ class SqliteStore:
     async def management(self) -> Management:
         self._check_open()
         rows = await self._on(self._reading, _managed, self._far)
-        return management_of(Change(Register(name), item, note) for name, item, note in rows)
+        return management_of(ListChange(ListName(name), item, note) for name, item, note in rows)
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         self._check_open()
@@ -322,21 +322,21 @@ class SqliteStore:
         query = Query(QUERIES["expired"], (now, limit))
         return [event_id.hex() for (event_id,) in await self._read(query, _fetched)]
 
-    async def overdue(
+    async def due_rows(
         self,
         rule: SweepRule,
         spared: Sequence[Match],
         *,
         now: int,
-        seen: Seen | None,
+        seen: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[int]:
         self._check_open()
         queries = [
-            self._sweeping.overdue(rule, spared, now=now, seen=seen, after=after, limit=limit)
+            self._sweeping.due_rows(rule, spared, now=now, seen=seen, after=after, limit=limit)
         ]
-        if seen is not None and isinstance(rule.cause, Amount):
+        if seen is not None and isinstance(rule.limit, MaxAmount):
             # Nothing can have become too much where nothing came.
             queries.insert(0, self._sweeping.changed(rule, spared, seen))
         return await self._on(self._surveying, _surveyed, self._readers, queries)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.access.usage import Size
-from relay.lifecycle.deletion import banned_stone
-from relay.lifecycle.rows import Found, Stored, Tombstone, Vanish, Wanted, WritePlan
+from relay.lifecycle.deletion import ban_tombstone
+from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone, Vanish, WritePlan
 from relay.memory.naming import MOST_STEPS, Named, named_by
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.hashes import Hashes, id_key
@@ -98,7 +98,7 @@ class Writer:
         self.head = head
         """seq of the newest row ever committed."""
 
-    def append(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> int:
+    def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """One transaction, as the port promises; the new head."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
@@ -113,25 +113,25 @@ class Writer:
             self._note(change)
         return self.head
 
-    def _change(self, wanted: Wanted, decide: Callable[[Found], WritePlan]) -> _Change | None:
+    def _change(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """One transaction's work; None: nothing changes."""
-        change = _Change(whole=bool(wanted.vanishing))
+        change = _Change(whole=bool(wanted.vanishing_keys))
         if change.whole:
             self._write_tail()
         found = self._found(wanted)
-        before = found.head
+        before = found.last_seq
         plan = decide(found)
-        if plan.is_empty() and found.head == before:
+        if plan.is_empty() and found.last_seq == before:
             return None
-        change.head = found.head
-        if not change.whole and (plan.ends or plan.vanishes):
+        change.head = found.last_seq
+        if not change.whole and (plan.deleted_groups or plan.vanishes):
             change.whole = True
             self._write_tail()
         self._apply(plan, change)
         self._sink(change)
-        if self._db.execute(QUERIES["newest_seq"]).fetchone()[0] != found.head:
+        if self._db.execute(QUERIES["newest_seq"]).fetchone()[0] != found.last_seq:
             # The newest row went, now or before; its number must not come back.
-            self._db.execute(QUERIES["put_meta"], ("head", found.head))
+            self._db.execute(QUERIES["put_meta"], ("head", found.last_seq))
         return change
 
     def _note(self, change: _Change) -> None:
@@ -162,7 +162,7 @@ class Writer:
         if upto is not None:
             self._db.execute(QUERIES["put_meta"], ("tags_upto", upto))
 
-    def _found(self, wanted: Wanted) -> Found:
+    def _found(self, wanted: Lookups) -> Found:
         found = Found(self.head)
         keys = orjson.dumps([id_key(event_id) for event_id in wanted.ids])
         for row in self._rows("rows_by_id", {"keys": keys.decode()}):
@@ -174,30 +174,30 @@ class Writer:
                 if row.slot in wanted.slots:
                     # One object in both: `retention.remove` goes by identity.
                     found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
-        if wanted.vanishing or wanted.recorded:
+        if wanted.vanishing_keys or wanted.record_groups:
             self._find_records(wanted, found)
         targets = orjson.dumps(list(wanted.tombstones)).decode()
         for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
             found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
-        for group, prefix in wanted.prefixes:
+        for group, prefix in wanted.id_prefixes:
             if self._has_prefix(group, prefix):
-                found.prefixes.add((group, prefix))
+                found.id_prefixes.add((group, prefix))
         for account in wanted.usage:
             query = usage_of(account)
             found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
         for dependencies in wanted.dependencies:
             oldest = self._db.execute(*self._sweeping.earliest(dependencies)).fetchone()[0]
             if oldest is not None:
-                found.dependencies[dependencies] = oldest
+                found.oldest_dependencies[dependencies] = oldest
         self._find_named(wanted, found)
-        for group in wanted.used_groups:
+        for group in wanted.groups_with_content:
             h = self._hashes.tag("h", group)
             newest = orjson.dumps(self._tail.seqs_of([h])).decode()
             if self._db.execute(QUERIES["group_in_use"], {"h": h, "newest": newest}).fetchone():
-                found.used_groups.add(group)
+                found.groups_with_content.add(group)
         return found
 
-    def _find_named(self, wanted: Wanted, found: Found) -> None:
+    def _find_named(self, wanted: Lookups, found: Found) -> None:
         """One query a step along the chains, all of them together."""
         step = wanted.named
         for _ in range(MOST_STEPS):
@@ -213,9 +213,9 @@ class Writer:
                 further |= named_by(event)
             step = frozenset([name for name in further if name not in found.named])
 
-    def _find_records(self, wanted: Wanted, found: Found) -> None:
-        groups = set(wanted.recorded)
-        for pubkey in wanted.vanishing:
+    def _find_records(self, wanted: Lookups, found: Found) -> None:
+        groups = set(wanted.record_groups)
+        for pubkey in wanted.vanishing_keys:
             moderated = self._db.execute(QUERIES["groups_moderated"], _key_of(pubkey))
             groups.update(group for (group,) in moderated)
             for row in self._rows("puts_of_key", {"p": self._hashes.tag("p", pubkey)}):
@@ -223,7 +223,7 @@ class Writer:
         if groups:
             named = orjson.dumps(list(groups)).decode()
             for row in self._rows("records_of_groups", {"groups": named}):
-                found.records.append(found.rows.get(row.event.id, row))
+                found.group_records.append(found.rows.get(row.event.id, row))
 
     def _rows(self, name: str, values: Mapping[str, Value]) -> list[Stored]:
         return [stored(row) for row in self._db.execute(QUERIES[name], values).fetchall()]
@@ -243,7 +243,7 @@ class Writer:
         change.tags = self._add(list(plan.adds.values()), change)
         if change.whole:
             self._insert("tags", _TAG_COLUMNS, change.tags)
-        for group_id in plan.ends:
+        for group_id in plan.deleted_groups:
             found = db.execute(
                 QUERIES["rows_of_group"],
                 {
@@ -255,17 +255,17 @@ class Writer:
             self._remove({row[0] for row in found.fetchall()}, change)
         for gone in plan.vanishes:
             self._vanish(gone, change)
-        for pubkey, upto in plan.banished.items():
+        for pubkey, upto in plan.deleted_authors.items():
             self._banish(pubkey, upto, change)
         self._put_sizes(change.sizes)
         self._bury(plan.tombstones)
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
-        for noted in plan.changes:
+        for noted in plan.list_changes:
             if noted.note is None:
-                db.execute(QUERIES["drop_entry"], (noted.register, noted.item))
+                db.execute(QUERIES["drop_entry"], (noted.list_name, noted.item))
             else:
-                db.execute(QUERIES["put_entry"], (noted.register, noted.item, noted.note))
+                db.execute(QUERIES["put_entry"], (noted.list_name, noted.item, noted.note))
 
     def _bury(self, stones: Sequence[Tombstone]) -> None:
         self._db.executemany(
@@ -366,7 +366,7 @@ class Writer:
             QUERIES["rows_to_banish"], {**_key_of(pubkey), "upto": upto}
         ).fetchall()
         self._remove_many([seq for seq, _ in rows], change)
-        self._bury([banned_stone(event_id.hex()) for _, event_id in rows])
+        self._bury([ban_tombstone(event_id.hex()) for _, event_id in rows])
 
     def _remove_many(self, seqs: Sequence[int], change: _Change) -> None:
         """In parts: a key may have written most of the store."""
@@ -379,10 +379,12 @@ class Writer:
         if group is None:
             db.execute(QUERIES["put_group"], (group_id, True, True, True))
             return
-        db.execute(QUERIES["put_group"], (group_id, group.is_guarded, group.is_hidden, False))
+        db.execute(
+            QUERIES["put_group"], (group_id, group.only_members_read, group.is_hidden, False)
+        )
         db.executemany(
             QUERIES["put_member"],
-            [(bytes.fromhex(key), group_id, group.is_led_by(key)) for key in group.members],
+            [(bytes.fromhex(key), group_id, group.is_moderated_by(key)) for key in group.members],
         )
 
     def touch(self) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from relay.access.actors import Household, People, is_known, who_writes
+from relay.access.actors import Actors, Household, is_known, who_is_author
 from relay.access.read_rules import Match, ReadRule, Target
-from relay.access.visibility import Viewer, everything_visible, kind_is_guarded, visibility_for
+from relay.access.visibility import Viewer, everything_visible, kind_is_restricted, visibility_for
 from relay.errors import Prefix
 from relay.groups.group import Flag, Group, Groups
 from relay.lifecycle.rows import Stored
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RELAY = person("relay")
 ROBOT = robot.pubkey
-PEOPLE = People(frozenset({owner.pubkey}), frozenset({robot.pubkey}), relay=RELAY.pubkey)
+ACTORS = Actors(frozenset({owner.pubkey}), frozenset({robot.pubkey}), relay=RELAY.pubkey)
 DEN = (
     Group("den", flags=frozenset({Flag.PRIVATE}))
     .with_users({admin.pubkey: ("admin",), alice.pubkey: (), carol.pubkey: ()})
@@ -85,7 +85,7 @@ def viewer_of(name: str) -> Viewer:
 
 
 def seen_by(rules: tuple[ReadRule, ...], name: str, groups: Groups = GROUPS) -> Visibility:
-    return visibility_for(viewer_of(name), rules, PEOPLE, groups)
+    return visibility_for(viewer_of(name), rules, ACTORS, groups)
 
 
 def readers_of(
@@ -188,7 +188,7 @@ def test_whoever_is_added_reads_and_whoever_is_removed_does_not(
 def test_several_keys_read_what_each_of_them_may(rules: tuple[ReadRule, ...]) -> None:
     """N42-07: all count together, also two that only together make up a reader."""
     both = Viewer(frozenset({alice.pubkey, bob.pubkey}))
-    seen = visibility_for(both, rules, PEOPLE, GROUPS)
+    seen = visibility_for(both, rules, ACTORS, GROUPS)
     assert all(seen.may_read(row(9, h, by=carol), None) for h in (H_DEN, H_ATTIC))
 
 
@@ -210,7 +210,7 @@ def test_some_rows_are_given_only_to_a_filter_that_names_one_of_its_keys(
 @pytest.mark.proves("A-20")
 def test_a_trusted_connection_reads_aman_memory_and_no_more(rules: tuple[ReadRule, ...]) -> None:
     """A-20."""
-    indexer = visibility_for(Viewer(trusted=True), rules, PEOPLE, GROUPS)
+    indexer = visibility_for(Viewer(trusted=True), rules, ACTORS, GROUPS)
     assert indexer.may_read(row(30093, ["d", "x"], by=robot), None)
     assert not indexer.may_read(row(30093, ["d", "x"], H_DEN, by=robot), None)
     assert not indexer.may_read(row(30078, ["d", "x"]), None)
@@ -219,11 +219,11 @@ def test_a_trusted_connection_reads_aman_memory_and_no_more(rules: tuple[ReadRul
 def test_a_household_keeps_its_memory_to_itself(rules: tuple[ReadRule, ...]) -> None:
     """DESIGN §5: `owner` and `agent` of a row by one of its keys are those of that household."""
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
-    people = replace(PEOPLE, households=(home,))
+    actors = replace(ACTORS, households=(home,))
     readers = {
         name
         for name in ANYONE
-        if visibility_for(viewer_of(name), rules, people, GROUPS).may_read(
+        if visibility_for(viewer_of(name), rules, actors, GROUPS).may_read(
             row(30093, ["d", "x"], by=carol), None
         )
     }
@@ -233,14 +233,14 @@ def test_a_household_keeps_its_memory_to_itself(rules: tuple[ReadRule, ...]) -> 
 def test_agents_of_the_relay_are_no_agents_of_a_household() -> None:
     """DESIGN §5: of a household's rows `agent` are its own, though plain owners read all."""
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
-    people = replace(PEOPLE, households=(home,))
+    actors = replace(ACTORS, households=(home,))
     rules = (ReadRule("r", Match(), frozenset({Who.OWNER, Who.AGENT})),)
 
     def readers(by: SecretKey) -> set[str]:
         return {
             name
             for name in ANYONE
-            if visibility_for(viewer_of(name), rules, people, GROUPS).may_read(row(1, by=by), None)
+            if visibility_for(viewer_of(name), rules, actors, GROUPS).may_read(row(1, by=by), None)
         }
 
     assert readers(carol) == readers(dave) == OWNERS | {"carol", "dave"}
@@ -249,16 +249,16 @@ def test_agents_of_the_relay_are_no_agents_of_a_household() -> None:
 
 def test_the_owner_of_a_household_leads_no_group_by_that() -> None:
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
-    people = replace(PEOPLE, households=(home,))
+    actors = replace(ACTORS, households=(home,))
     group = GROUPS.by_id["tea"]
-    assert Who.OWNER in who_writes(dave.pubkey, people, GROUPS, group)
-    assert Who.ADMIN not in who_writes(dave.pubkey, people, GROUPS, group)
-    assert Who.AGENT in who_writes(carol.pubkey, people, GROUPS, None)
-    assert Who.KNOWN in who_writes(carol.pubkey, people, GROUPS, None)
+    assert Who.OWNER in who_is_author(dave.pubkey, actors, GROUPS, group)
+    assert Who.ADMIN not in who_is_author(dave.pubkey, actors, GROUPS, group)
+    assert Who.AGENT in who_is_author(carol.pubkey, actors, GROUPS, None)
+    assert Who.KNOWN in who_is_author(carol.pubkey, actors, GROUPS, None)
 
 
 def test_the_relay_itself_sees_everything() -> None:
-    seen = everything_visible(PEOPLE, GROUPS)
+    seen = everything_visible(ACTORS, GROUPS)
     assert all(seen.may_read(row(kind, H_ATTIC, P_CAROL), None) for kind in (4, 9, 1059, 24133))
     assert seen.gate([asked(kinds=[1059])]) is None
 
@@ -400,12 +400,12 @@ def test_memory_needs_authentication_whatever_group_is_named(
 )
 def test_an_author_is(who: SecretKey, group: Group | None, words: set[Who]) -> None:
     """Contract §5, MEMORY.md 0.1: an agent's role counts in its group, for writing."""
-    assert who_writes(who.pubkey, PEOPLE, GROUPS, group) - {Who.ANYONE, Who.AUTHOR} == words
-    assert is_known(who.pubkey, PEOPLE, GROUPS) is (Who.KNOWN in words)
+    assert who_is_author(who.pubkey, ACTORS, GROUPS, group) - {Who.ANYONE, Who.AUTHOR} == words
+    assert is_known(who.pubkey, ACTORS, GROUPS) is (Who.KNOWN in words)
 
 
 def test_some_kinds_are_guarded_whatever_their_group(rules: tuple[ReadRule, ...]) -> None:
     """N29-104: what a deletion may not tell about."""
-    assert not any(kind_is_guarded(rules, kind, None) for kind in (1, 9, 30023, 24133))
-    assert all(kind_is_guarded(rules, kind, "x") for kind in (4, 1059, 30078, 30093, 1988, 9021))
+    assert not any(kind_is_restricted(rules, kind, None) for kind in (1, 9, 30023, 24133))
+    assert all(kind_is_restricted(rules, kind, "x") for kind in (4, 1059, 30078, 30093, 1988, 9021))
     assert KindSet.of(3, (1, 2), 9).ranges == ((1, 3), (9, 9))

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.departures import Cause, departures, forgotten, mending
+from relay.groups.departures import (
+    Cause,
+    groups_without_rows,
+    removals_from_groups,
+    repair_drafts,
+)
 from relay.groups.group import SHUT, Flag, Group, Groups, rebuilt, replayed
 from relay.groups.rules import Joins
 from relay.nostr import kinds
@@ -40,7 +45,9 @@ def test_a_restart_changes_nothing() -> None:
     assert world.groups.groups_of(alice.pubkey) == {"tea", "coffee"}
     assert world.tea.invites["used up now"].used == 1
     assert world.tea.removed.keys() == {stranger.pubkey}
-    assert world.tea.involved == {who.pubkey for who in (owner, admin, alice, bob, stranger, carol)}
+    assert world.tea.ever_involved == {
+        who.pubkey for who in (owner, admin, alice, bob, stranger, carol)
+    }
 
 
 @pytest.mark.proves("N29-55")
@@ -115,12 +122,12 @@ def test_twenty_thousand_records_are_replayed_to_the_end() -> None:
 
 @pytest.mark.proves("N29-10", "N29-11", "N29-97")
 def test_flags_say_who_reads_and_writes() -> None:
-    assert not Group("tea", flags=frozenset({Flag.CLOSED})).members_only
-    assert Group("tea", flags=frozenset({Flag.RESTRICTED})).members_only
-    assert not Group("tea", flags=frozenset({Flag.RESTRICTED})).is_guarded
+    assert not Group("tea", flags=frozenset({Flag.CLOSED})).only_members_write
+    assert Group("tea", flags=frozenset({Flag.RESTRICTED})).only_members_write
+    assert not Group("tea", flags=frozenset({Flag.RESTRICTED})).only_members_read
     for flag in (Flag.PRIVATE, Flag.HIDDEN):
-        assert Group("tea", flags=frozenset({flag})).is_guarded
-        assert Group("tea", flags=frozenset({flag})).members_only
+        assert Group("tea", flags=frozenset({flag})).only_members_read
+        assert Group("tea", flags=frozenset({flag})).only_members_write
 
 
 # Rows that go by themselves
@@ -133,10 +140,10 @@ def test_an_expired_invite_and_a_swept_request_are_forgotten() -> None:
     world.join(stranger)
     rows = [row for row in world.log if row.kind in (9009, 9021)]
     world.log = [row for row in world.log if row not in rows]
-    world.groups = forgotten(world.groups, rows)
+    world.groups = groups_without_rows(world.groups, rows)
     assert world.tea.invites == {}
     assert world.tea.requests == {}
-    assert stranger.pubkey not in world.tea.involved
+    assert stranger.pubkey not in world.tea.ever_involved
     assert world.rebuilt() == world.groups
 
 
@@ -144,7 +151,7 @@ def test_an_expired_invite_and_a_swept_request_are_forgotten() -> None:
 def test_a_vanished_member_leaves_every_group_and_may_come_back() -> None:
     world = tea_party(OPEN)
     world.make(alice, "coffee")
-    groups, drafts = departures(world.groups, alice.pubkey, NOON, Cause.VANISHED)
+    groups, drafts = removals_from_groups(world.groups, alice.pubkey, NOON, Cause.VANISHED)
     assert [draft.kind for draft in drafts] == [9001, 9001]
     assert not groups.is_member(alice.pubkey)
     world.mend(drafts)
@@ -157,7 +164,7 @@ def test_a_vanished_member_leaves_every_group_and_may_come_back() -> None:
 @pytest.mark.proves("N29-84", "N29-40")
 def test_a_banned_member_is_removed_from_every_group() -> None:
     world = tea_party(OPEN)
-    groups, drafts = departures(world.groups, alice.pubkey, NOON, Cause.BANNED)
+    groups, drafts = removals_from_groups(world.groups, alice.pubkey, NOON, Cause.BANNED)
     world.mend(drafts)
     assert world.groups == world.rebuilt()
     assert world.tea.removed == groups.by_id["tea"].removed == {alice.pubkey: NOON}
@@ -179,11 +186,11 @@ def test_the_state_outlives_the_admin_whose_records_vanish() -> None:
     world.put(admin, alice, "admin")
     world.make(admin, "gone")
     world.end(admin, "gone")
-    before, drafts = departures(world.groups, admin.pubkey, NOON + 1, Cause.VANISHED)
+    before, drafts = removals_from_groups(world.groups, admin.pubkey, NOON + 1, Cause.VANISHED)
     world.log = [row for row in world.log if row.pubkey != admin.pubkey]
     world.groups = world.rebuilt()
     world.mend(drafts)
-    mended = mending(before, world.groups, NOON + 1)
+    mended = repair_drafts(before, world.groups, NOON + 1)
     assert [draft.kind for draft in mended] == [9008, 9001, 9000]
     world.mend(mended)
     assert world.groups == world.rebuilt()

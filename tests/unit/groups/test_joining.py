@@ -57,7 +57,7 @@ def test_a_closed_group_keeps_nothing_of_who_asks_without_a_code() -> None:
     assert world.join(stranger) == NO_CODE
     assert world.join(stranger, "guessing") == BAD_CODE
     assert len(world.log) == length
-    assert stranger.pubkey not in world.tea.involved
+    assert stranger.pubkey not in world.tea.ever_involved
 
 
 @pytest.mark.proves("N29-31", "N29-35", "Z-01")
@@ -66,7 +66,7 @@ def test_a_group_under_review_keeps_the_request_and_says_so() -> None:
     assert world.join(stranger) == PENDING
     asked = world.last(kinds.JOIN_REQUEST).id
     assert world.tea.requests == {stranger.pubkey: asked}
-    assert stranger.pubkey in world.tea.involved
+    assert stranger.pubkey in world.tea.ever_involved
     assert not world.is_in(stranger)
     assert world.put(admin, stranger) == STORED
     assert world.tea.requests == {}
@@ -91,9 +91,9 @@ def test_a_removal_turns_away_who_only_waits() -> None:
     world.join(stranger)
     assert world.remove(admin, stranger) == STORED
     assert world.tea.requests == {}
-    assert world.tea.newcomers == frozenset()
+    assert world.tea.only_requested == frozenset()
     assert stranger.pubkey in world.tea.removed
-    assert stranger.pubkey in world.tea.involved
+    assert stranger.pubkey in world.tea.ever_involved
 
 
 @pytest.mark.proves("N29-51", "N29-92")
@@ -102,11 +102,11 @@ def test_a_deleted_request_leaves_no_trace_of_who_asked() -> None:
     world.join(stranger)
     assert world.delete(admin, world.last(kinds.JOIN_REQUEST).id) == STORED
     assert world.tea.requests == {}
-    assert stranger.pubkey not in world.tea.involved
+    assert stranger.pubkey not in world.tea.ever_involved
     world.remove(admin, alice)
     world.join(alice)
     world.delete(admin, world.last(kinds.JOIN_REQUEST).id)
-    assert alice.pubkey in world.tea.involved
+    assert alice.pubkey in world.tea.ever_involved
     assert world.rebuilt() == world.groups
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.groups.departures import Cause, departures, mending
+from relay.groups.departures import Cause, removals_from_groups, repair_drafts
 from relay.groups.group import SHUT, Flag, Groups, pins_of, rebuilt
 from relay.groups.rules import Joins
 from relay.nostr import kinds
@@ -130,7 +130,7 @@ def write(world: World, who: object, d: str, group: str) -> object:
 
 def leave_all(world: World, who: object, cause: Cause) -> None:
     world.now += 1  # as after a vanish: what a key does next is later than it
-    _, drafts = departures(world.groups, who.pubkey, world.now, cause)
+    _, drafts = removals_from_groups(world.groups, who.pubkey, world.now, cause)
     world.mend(drafts)
 
 
@@ -237,9 +237,14 @@ def test_the_index_of_memberships_agrees_with_the_groups(history: list[Step]) ->
         assert groups.groups_of(who.pubkey) == of
         assert groups.is_member(who.pubkey) is bool(of)
     for group in groups.by_id.values():
-        assert group.newcomers <= group.requests.keys() <= group.involved
-        assert group.members.keys() <= group.involved
-        assert type(group.involved) is type(group.newcomers) is type(group.flags) is frozenset
+        assert group.only_requested <= group.requests.keys() <= group.ever_involved
+        assert group.members.keys() <= group.ever_involved
+        assert (
+            type(group.ever_involved)
+            is type(group.only_requested)
+            is type(group.flags)
+            is frozenset
+        )
     assert groups.ended.isdisjoint(groups.by_id)
 
 
@@ -247,15 +252,15 @@ def test_the_index_of_memberships_agrees_with_the_groups(history: list[Step]) ->
 @given(histories)
 def test_what_the_relay_says_of_a_group_is_what_it_is(history: list[Step]) -> None:
     world = World(OPEN)
-    stamps: dict[tuple[str, int], int] = {}
+    notice_times: dict[tuple[str, int], int] = {}
     for do in history:
         do(world)
         for group in world.groups.by_id.values():
-            for kind, stamp in group.stamps.items():
-                assert stamps.setdefault((group.id, kind), stamp) <= stamp
-                stamps[group.id, kind] = stamp
+            for kind, stamp in group.notice_times.items():
+                assert notice_times.setdefault((group.id, kind), stamp) <= stamp
+                notice_times[group.id, kind] = stamp
                 assert world.last(kind, group.id).created_at == stamp
-        stamps = {key: at for key, at in stamps.items() if key[0] in world.groups.by_id}
+        notice_times = {key: at for key, at in notice_times.items() if key[0] in world.groups.by_id}
     for group in world.groups.by_id.values():
         members = world.last(kinds.GROUP_MEMBERS, group.id).tag_values("p")
         assert members == list(group.members)
@@ -299,7 +304,7 @@ def test_what_is_pinned_is_there(history: list[Step]) -> None:
             assert len(set(pins)) == len(pins)
             for name, value in pins:
                 assert any((name, value) in pins_of(row) for row in world.log)
-            if kinds.GROUP_PINS in group.stamps:
+            if kinds.GROUP_PINS in group.notice_times:
                 shown = world.last(kinds.GROUP_PINS, group.id).tags
                 assert shown == [["d", group.id], *map(list, group.pins)]
             else:
@@ -367,11 +372,11 @@ def test_forced_flags_are_on_in_every_group_that_is_made_or_edited(history: list
 def test_who_vanishes_takes_no_one_along(history: list[Step], who: object) -> None:
     """Their records go, what these did to others stays."""
     world = lived(history)
-    before, drafts = departures(world.groups, who.pubkey, world.now + 1, Cause.VANISHED)
+    before, drafts = removals_from_groups(world.groups, who.pubkey, world.now + 1, Cause.VANISHED)
     world.log = [row for row in world.log if row.pubkey != who.pubkey]
     world.groups = world.rebuilt()
     world.mend(drafts)
-    world.mend(mending(before, world.groups, world.now + 2))
+    world.mend(repair_drafts(before, world.groups, world.now + 2))
     assert world.groups == world.rebuilt()
     assert world.groups.ended == before.ended
     assert world.groups.memberships == before.memberships

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.groups.group import Flag
 from relay.verdict import Origin
 from tests import cast
@@ -94,7 +94,7 @@ def test_of_any_other_road_nobody_is_the_old_relay(origin: Origin) -> None:
     assert world.make(admin) == STORED
     assert world.put(OLD, admin, "admin") == STRANGERS_ANSWER
     assert world.put(OLD, stranger) == STRANGERS_ANSWER
-    assert not world.tea.former
+    assert not world.tea.former_relay_keys
 
 
 @pytest.mark.proves("N29-152")
@@ -193,5 +193,5 @@ def test_an_owner_who_names_the_founder_again_gains_nothing() -> None:
     world.make(admin)
     assert world.put(owner, admin, "admin") == STORED
     assert world.rebuilt() == world.groups
-    world.people = People()
+    world.actors = Actors()
     assert world.put(owner, stranger) == STRANGERS_ANSWER

@@ -48,7 +48,7 @@ def test_a_new_group_is_described_in_full() -> None:
     )
     assert members == (("d", "tea"), *(("p", pubkey) for pubkey in MEMBERS))
     assert [tag[:2] for tag in roles] == [("d", "tea"), ("role", "admin"), ("role", "moderator")]
-    assert stamped == replace(group, stamps=dict.fromkeys(range(39000, 39004), NOON))
+    assert stamped == replace(group, notice_times=dict.fromkeys(range(39000, 39004), NOON))
 
 
 @pytest.mark.proves("N29-62")
@@ -94,7 +94,7 @@ def test_each_notice_is_later_than_the_one_before() -> None:
     world.now += 100
     world.put(admin, stranger)
     assert world.last(kinds.GROUP_MEMBERS).created_at == NOON + 100
-    assert world.tea.stamps[kinds.GROUP_MEMBERS] == NOON + 100
+    assert world.tea.notice_times[kinds.GROUP_MEMBERS] == NOON + 100
     world.now = NOON  # a clock that was set back
     world.remove(admin, stranger)
     assert world.last(kinds.GROUP_MEMBERS).created_at == NOON + 101
@@ -110,7 +110,7 @@ def test_there_is_one_of_each_and_the_relay_signed_it() -> None:
 
 @pytest.mark.proves("N29-69")
 def test_nothing_changed_says_nothing() -> None:
-    group = Group("tea", members=MEMBERS, stamps={39000: NOON})
+    group = Group("tea", members=MEMBERS, notice_times={39000: NOON})
     assert notices_for(group, group, NOON) == (group, ())
 
 

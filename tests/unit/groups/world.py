@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from relay.access.actors import People, who_writes
+from relay.access.actors import Actors, who_is_author
 from relay.errors import Invalid
 from relay.groups.actions import action_of, group_of
-from relay.groups.departures import forgotten
+from relay.groups.departures import groups_without_rows
 from relay.groups.group import Flag, Groups, pins_of, rebuilt
 from relay.groups.notices import Draft, notices_for
 from relay.groups.rules import (
@@ -66,8 +66,8 @@ class World:
     groups: Groups = field(default_factory=Groups)
     log: list[Event] = field(default_factory=list)
     """Rows in order of seq."""
-    people: People = field(
-        default_factory=lambda: People(
+    actors: Actors = field(
+        default_factory=lambda: Actors(
             owners=frozenset({cast.owner.pubkey}), agents=frozenset({cast.robot.pubkey})
         )
     )
@@ -188,7 +188,7 @@ class World:
         """Rows go by themselves."""
         before = self.groups
         self.log = [row for row in self.log if row not in rows]
-        self.groups = forgotten(self.groups, rows)
+        self.groups = groups_without_rows(self.groups, rows)
         for group_id, group in self.groups.by_id.items():
             if group is not before.get(group_id):
                 self._notify(before.get(group_id), group)
@@ -228,8 +228,8 @@ class World:
         return GroupContext(
             now=self.now,
             origin=self.origin,
-            who=who_writes(sent.pubkey, self.people, self.groups, self.groups.get(group_id)),
-            operators=self.people.owners,
+            who=who_is_author(sent.pubkey, self.actors, self.groups, self.groups.get(group_id)),
+            operators=self.actors.owners,
             has_content=any(
                 row.kind not in kinds.GROUP_RECORDS and row.kind not in kinds.GROUP_STATE
                 for row in of_group

@@ -353,14 +353,14 @@ async def test_other_rules_count_from_the_reload_on(house: Callable[..., Home]) 
 async def test_a_sweep_found_under_other_rules_takes_nothing(house: Callable[..., Home]) -> None:
     async with house(NOTES) as home:
         await home.do(alice, 1, at=OLD)
-        overdue = home.store.overdue
+        due_rows = home.store.due_rows
 
         async def overdue_and_reloaded(*args: object, **more: object) -> object:
-            rows = await overdue(*args, **more)  # type: ignore[arg-type]
+            rows = await due_rows(*args, **more)  # type: ignore[arg-type]
             home.state.enforce(policy_of("open"))
             return rows
 
-        home.store.overdue = overdue_and_reloaded  # type: ignore[method-assign, assignment]
+        home.store.due_rows = overdue_and_reloaded  # type: ignore[method-assign, assignment]
         assert await home.sweep.once() == 0
         assert len(await home.log()) == 1
 

@@ -92,9 +92,9 @@ async def test_a_write_takes_nothing_along_and_a_sweep_tells_what_it_took(
 ) -> None:
     old = NOON - 20 * DAY_S
     async with Home(store, policy_of("open", APP, LOOSE)) as home:
-        overdue = [tool(old, at=old) for _ in range(3)]
+        due_rows = [tool(old, at=old) for _ in range(3)]
         summary = robot.sign(30094, [["d", "a:summary"], *TAGS[30094]], "", NOON - 40 * DAY_S)
-        assert set(await home.take(*overdue, summary)) == {STORED}
+        assert set(await home.take(*due_rows, summary)) == {STORED}
         assert await home.take(tool(NOON)) == [STORED]
         assert len(await home.log()) == 5
         with caplog.at_level(logging.INFO, logger="relay.write.sweeper"):

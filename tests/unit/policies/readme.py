@@ -10,7 +10,7 @@ import policies
 from policies import PolicySet, load
 from policies.cases import Cast
 from policies.load import PRESETS
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.nostr.keys import npub
 
 TEXT = (Path(policies.__file__).parent / "README.md").read_text("utf-8")
@@ -80,5 +80,5 @@ def rows(title: str, heading: str = "") -> list[tuple[str, str, str | None]]:
 
 
 def _with_keys(text: str) -> str:
-    cast = Cast(People())
+    cast = Cast(Actors())
     return _SOMEBODY.sub(lambda found: npub(cast.key(found[1] or "somebody")), text)

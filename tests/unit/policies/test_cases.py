@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policies.cases import Cast, case_table, results
-from relay.access.actors import People
+from relay.access.actors import Actors
 from tests.unit.policies.folders import written
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MALLORY = Cast(People()).key("mallory")
+MALLORY = Cast(Actors()).key("mallory")
 BANNED = """
 [[case]]
 says = "a banned key does not write"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 RELAY = person("relay")
-PEOPLE = f'[actors]\nowners = ["{owner.pubkey}"]\nagents = ["{robot.pubkey}"]\n'
+ACTORS = f'[actors]\nowners = ["{owner.pubkey}"]\nagents = ["{robot.pubkey}"]\n'
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ class Sets:
         self._folder = folder
         self._number = 0
 
-    def of(self, text: str, people: str = PEOPLE) -> PolicySet:
+    def of(self, text: str, actors: str = ACTORS) -> PolicySet:
         self._number += 1
         home = self._folder / str(self._number)
         home.mkdir()
-        return loaded(home, a=people, b=text)
+        return loaded(home, a=actors, b=text)
 
 
 def findings(old: PolicySet, new: PolicySet, events: Sequence[Event]) -> Sequence[Finding]:
@@ -147,7 +147,7 @@ def test_outside_groups_nobody_is_in_the_group(sets: Sets) -> None:
 
 def test_who_is_banned_is_refused_and_what_they_wrote_is_hidden(sets: Sets) -> None:
     new = sets.of("")
-    new = new.with_people(replace(new.people, banned=frozenset({alice.pubkey})))
+    new = new.with_actors(replace(new.actors, banned=frozenset({alice.pubkey})))
     note = alice.sign(1, [], "", NOW)
     found = findings(sets.of(""), new, [*a_group(alice.pubkey), note, bob.sign(0, [], "", NOW)])
     refused, hidden = [each for each in found if note.id in each.examples]
@@ -178,7 +178,7 @@ def test_what_a_rule_hid_and_no_rule_hides_now_is_shown(sets: Sets) -> None:
 
 
 def test_somebody_who_is_no_owner_any_more_loses_what_owners_read(sets: Sets) -> None:
-    new = sets.of("", PEOPLE.replace(owner.pubkey, bob.pubkey))
+    new = sets.of("", ACTORS.replace(owner.pubkey, bob.pubkey))
     said = alice.sign(9, [["h", "tea"]], "hi", NOW)
     found = findings(sets.of(""), new, [*a_group(alice.pubkey)[1:], said])
     hidden = [each for each in found if each.effect is Effect.HIDDEN]
@@ -222,8 +222,8 @@ def test_what_is_too_old_by_a_new_rule_would_be_swept(sets: Sets) -> None:
 def test_what_the_old_rule_lets_go_already_is_no_difference(sets: Sets) -> None:
     rule = '[[retention]]\nname = "old"\nmatch = {{ kinds = [9] }}\ndays = {}\n'
     chats = [alice.sign(9, [], "", NOW - days * DAY) for days in range(20)]
-    people = '[[rule]]\nname = "known people write"\nenabled = false\n'
-    old, new = sets.of(people + rule.format(10)), sets.of(people + rule.format(5))
+    actors = '[[rule]]\nname = "known people write"\nenabled = false\n'
+    old, new = sets.of(actors + rule.format(10)), sets.of(actors + rule.format(5))
     [finding] = findings(old, new, chats)
     assert finding.events == 5  # six to ten days old
     assert findings(new, old, chats) == []

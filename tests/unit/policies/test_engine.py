@@ -11,7 +11,7 @@ import pytest
 
 from policies import PolicySet, load
 from policies.engine import Stage
-from relay.access.actors import People
+from relay.access.actors import Actors
 from relay.errors import Prefix
 from relay.nostr.event import Event, event_from
 from relay.verdict import Origin, Reject, Who
@@ -286,7 +286,7 @@ def test_explain_tells_each_rule_and_the_one_that_decides(policy: PolicySet) -> 
 
 
 def test_people_may_change_without_reading_the_files_again(policy: PolicySet) -> None:
-    changed = policy.with_people(People(owners=frozenset({owner.pubkey})))
-    assert changed.people.owners == {owner.pubkey}
+    changed = policy.with_actors(Actors(owners=frozenset({owner.pubkey})))
+    assert changed.actors.owners == {owner.pubkey}
     assert changed.write_rules == policy.write_rules
-    assert policy.people.owners == frozenset()
+    assert policy.actors.owners == frozenset()

@@ -39,22 +39,22 @@ def test_a_key_a_line_npub_or_hex_with_comments(tmp_path: Path) -> None:
         carol.pubkey.upper(),
         alice.pubkey,
     )
-    people = load(tmp_path).people
-    assert people.banned == {alice.pubkey, bob.pubkey, carol.pubkey}
-    assert people.allowed == frozenset()
+    actors = load(tmp_path).actors
+    assert actors.banned == {alice.pubkey, bob.pubkey, carol.pubkey}
+    assert actors.allowed == frozenset()
 
 
 def test_who_is_allowed_is_known(tmp_path: Path) -> None:
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists" / "friends").write_text(alice.npub)
     (tmp_path / "more").write_text(bob.npub)
-    people = loaded(tmp_path, a='[allow]\nfiles = ["lists/friends", "more"]').people
-    assert people.allowed == {alice.pubkey, bob.pubkey}
+    actors = loaded(tmp_path, a='[allow]\nfiles = ["lists/friends", "more"]').actors
+    assert actors.allowed == {alice.pubkey, bob.pubkey}
 
 
 def test_a_later_list_of_files_replaces_the_earlier(tmp_path: Path) -> None:
     with_keys(tmp_path, alice.npub)
-    assert loaded(tmp_path, b="[bans]\nfiles = []").people.banned == frozenset()
+    assert loaded(tmp_path, b="[bans]\nfiles = []").actors.banned == frozenset()
 
 
 def test_all_wrong_lines_are_told_at_once(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_change_of_a_key_file_is_seen(tmp_path: Path) -> None:
     assert fingerprint(tmp_path, policy.watched) != before
     again = reloaded(policy, tmp_path)
     assert isinstance(again, PolicySet)
-    assert again.people.banned == {alice.pubkey, bob.pubkey}
+    assert again.actors.banned == {alice.pubkey, bob.pubkey}
 
 
 def test_one_wrong_key_keeps_the_whole_old_set(tmp_path: Path) -> None:

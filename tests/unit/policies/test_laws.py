@@ -56,7 +56,7 @@ FACTS = st.builds(
     lambda who, readers, keys, flags, origin: replace(
         NOBODY,
         who=NOBODY.who | who,
-        readers_who=readers,
+        authenticated_who=readers,
         authenticated=keys,
         origin=origin,
         wraps_for_known=flags[0],

@@ -13,13 +13,13 @@ from tests.unit.policies.folders import loaded
 if TYPE_CHECKING:
     from pathlib import Path
 
-PEOPLE = f'[actors]\nowners = ["{"11" * 32}"]\nagents = ["{"22" * 32}"]\n'
+ACTORS = f'[actors]\nowners = ["{"11" * 32}"]\nagents = ["{"22" * 32}"]\n'
 KEY = "33" * 32
 
 
-def warnings(folder: Path, text: str, people: str = PEOPLE) -> list[str]:
+def warnings(folder: Path, text: str, actors: str = ACTORS) -> list[str]:
     """Each as `line: text`."""
-    found = warnings_of(loaded(folder, a=people, b=text))
+    found = warnings_of(loaded(folder, a=actors, b=text))
     assert all(warning.file == f"{folder}/b.toml" for warning in found)
     return [f"{warning.line}: {warning.text}" for warning in found]
 
@@ -158,7 +158,7 @@ def test_rules_that_some_people_pass_are_not_shadowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "people", "why"),
+    ("rule", "actors", "why"),
     [
         ('match = { kinds = [1] }\nwrite = ["owner"]', "", "lets nobody write: [actors] owners"),
         (
@@ -168,17 +168,17 @@ def test_rules_that_some_people_pass_are_not_shadowed(tmp_path: Path) -> None:
         ),
         (
             'match = { kinds = [1], h = false }\nwrite = ["insider", "admin"]',
-            PEOPLE,
+            ACTORS,
             "lets nobody write: outside groups nobody is admin or insider",
         ),
         (
             'match = { kinds = [1] }\nread = ["trusted"]',
-            PEOPLE,
+            ACTORS,
             "lets nobody read: [actors] trusted_readers is empty",
         ),
         (
             'match = { kinds = [1], h = false }\nread = ["group"]',
-            PEOPLE,
+            ACTORS,
             "lets nobody read: outside groups nobody is group",
         ),
         (
@@ -188,8 +188,8 @@ def test_rules_that_some_people_pass_are_not_shadowed(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_words_that_name_nobody_are_told(tmp_path: Path, rule: str, people: str, why: str) -> None:
-    [warning] = warnings(tmp_path, f'[[rule]]\nname = "x"\n{rule}\n', people)
+def test_words_that_name_nobody_are_told(tmp_path: Path, rule: str, actors: str, why: str) -> None:
+    [warning] = warnings(tmp_path, f'[[rule]]\nname = "x"\n{rule}\n', actors)
     assert warning.startswith(f'1: "x" {why}')
 
 
@@ -204,8 +204,8 @@ def test_words_that_name_nobody_are_told(tmp_path: Path, rule: str, people: str,
     ],
 )
 def test_words_that_name_somebody_or_nobody_on_purpose_are_fine(tmp_path: Path, rule: str) -> None:
-    people = f'[actors]\nowners = ["{KEY}"]\n'
-    assert warnings(tmp_path, f'[[rule]]\nname = "x"\n{rule}\n', people) == []
+    actors = f'[actors]\nowners = ["{KEY}"]\n'
+    assert warnings(tmp_path, f'[[rule]]\nname = "x"\n{rule}\n', actors) == []
 
 
 def test_a_household_has_an_owner_and_agents(tmp_path: Path) -> None:

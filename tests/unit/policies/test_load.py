@@ -11,7 +11,7 @@ import pytest
 from policies import load
 from policies.load import KNOWN_WRITE, PRESETS
 from policies.settings import AuthWrites
-from relay.access.management import BannedRows
+from relay.access.management import BannedAuthorRows
 from relay.groups.group import Flag
 from relay.lifecycle.rows import Keep
 from relay.nostr.keys import SecretKey
@@ -45,8 +45,8 @@ def test_what_is_not_enforced_yet_is_refused_and_not_ignored(
 
 @pytest.mark.proves("N86-11")
 def test_an_admin_says_what_becomes_of_what_the_banned_wrote(tmp_path: Path) -> None:
-    assert load(tmp_path).banned_rows is BannedRows.HIDE
-    assert loaded(tmp_path, a='[bans]\nstored = "delete"').banned_rows is BannedRows.DELETE
+    assert load(tmp_path).banned_rows is BannedAuthorRows.HIDE
+    assert loaded(tmp_path, a='[bans]\nstored = "delete"').banned_rows is BannedAuthorRows.DELETE
     [fault] = faults_of(tmp_path, a='[bans]\nstored = "hid"')
     assert fault.startswith("a.toml:2: ")
     assert "hide" in fault
@@ -198,9 +198,9 @@ def test_tables_are_merged_key_by_key_and_lists_replaced(tmp_path: Path) -> None
         a=f'[actors]\nowners = ["{key}"]\nagents = ["{alice.pubkey}"]\n[groups]\nlate = 5',
         b='[actors]\nowners = []\nagent_role = "bot"\n[auth]\nwrites = "groups"',
     )
-    assert found.people.owners == frozenset()
-    assert found.people.agents == {alice.pubkey}
-    assert found.people.agent_role == "bot"
+    assert found.actors.owners == frozenset()
+    assert found.actors.agents == {alice.pubkey}
+    assert found.actors.agent_role == "bot"
     assert found.groups.late_s == 5
     assert found.groups.invite_uses == 1
     assert found.auth_writes is AuthWrites.GROUPS
@@ -208,7 +208,7 @@ def test_tables_are_merged_key_by_key_and_lists_replaced(tmp_path: Path) -> None
 
 def test_keys_are_npub_or_hex(tmp_path: Path) -> None:
     found = loaded(tmp_path, a=f'[actors]\nowners = ["{owner.npub}", "{alice.pubkey.upper()}"]')
-    assert found.people.owners == {owner.pubkey, alice.pubkey}
+    assert found.actors.owners == {owner.pubkey, alice.pubkey}
 
 
 def test_a_household_has_owners_and_agents_of_its_own(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_household_has_owners_and_agents_of_its_own(tmp_path: Path) -> None:
         agents = ["{robot.npub}"]
         """,
     )
-    [home] = found.people.households
+    [home] = found.actors.households
     assert (home.name, home.owners, home.agents) == ("attic", {alice.pubkey}, {robot.pubkey})
 
 
@@ -384,4 +384,4 @@ def test_every_setting_of_the_design_is_known(tmp_path: Path) -> None:
 
 
 def test_the_relays_own_key_is_taken_along(tmp_path: Path) -> None:
-    assert load(tmp_path, relay=owner.pubkey).people.relay == owner.pubkey
+    assert load(tmp_path, relay=owner.pubkey).actors.relay == owner.pubkey

@@ -30,9 +30,9 @@ def meters_of(tmp_path: Path) -> Meters:
 
     def meters(recipe: str, preset: str, by: str) -> dict[str, Meter]:
         policy = RECIPES[recipe].laid_over(preset, tmp_path)
-        cast = Cast(policy.people)
+        cast = Cast(policy.actors)
         event = signed(cast.key(by), NOW, 9, [["h", "tea"]], "", lambda _: "0" * 128)
-        facts = facts_for(event, cast.people, Groups(), frozenset(), NOW, given=Given())
+        facts = facts_for(event, cast.actors, Groups(), frozenset(), NOW, given=Given())
         return {meter.rule: meter for meter in policy.meters(event, facts)}
 
     return meters
@@ -78,7 +78,7 @@ def causes_of(recipe: str, preset: str, folder: Path) -> list[tuple[str, str]]:
     """(rule, why rows go) of the recipe's own rules."""
     policy = RECIPES[recipe].laid_over(preset, folder)
     return [
-        (rule.name, str(rule.cause))
+        (rule.name, str(rule.limit))
         for rule in policy.sweeps.rules
         if rule.place.startswith(str(folder))
     ]

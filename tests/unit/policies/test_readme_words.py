@@ -22,7 +22,7 @@ from policies.settings import (
     Vouchers,
 )
 from policies.tables import SETTINGS
-from relay.access.management import BannedRows
+from relay.access.management import BannedAuthorRows
 from relay.access.quotas import Per
 from relay.errors import ConfigFaults
 from relay.groups.group import Flag
@@ -83,7 +83,7 @@ def test_every_memory_system_is_named() -> None:
         TsRule,
         AnonymousRead,
         Vouchers,
-        BannedRows,
+        BannedAuthorRows,
         Joins,
         Keep,
         Per,

@@ -60,4 +60,4 @@ def test_what_no_file_says_is_carried_over(tmp_path: Path) -> None:
     current = load(tmp_path, relay=owner.pubkey)
     found = reloaded(current, tmp_path)
     assert isinstance(found, PolicySet)
-    assert found.people.relay == owner.pubkey
+    assert found.actors.relay == owner.pubkey

@@ -11,7 +11,7 @@ from policies.describe import match_text
 from policies.lint import warnings_of
 from relay.access.read_rules import Match
 from relay.groups.group import Groups
-from relay.lifecycle.retention import Age, Amount, NeverBefore, Scope
+from relay.lifecycle.retention import MaxAge, MaxAmount, NeverBefore, Scope
 from relay.lifecycle.rows import Keep, Stored, UpTo
 from relay.nostr.event import signed
 from relay.nostr.kinds import KindSet
@@ -63,10 +63,10 @@ def test_each_key_comes_to_a_rule_with_its_place(tmp_path: Path) -> None:
         """,
     ).sweeps
     tools = Match(KindSet.of(30095))
-    assert [(rule.name, rule.match, rule.cause) for rule in found.rules] == [
-        ("tools", tools, Age(14)),
-        ("tools", tools, Amount(Scope.HK, 200, 9000)),
-        ("notes", Match(KindSet.of(1)), Amount(None, None, 5000)),
+    assert [(rule.name, rule.match, rule.limit) for rule in found.rules] == [
+        ("tools", tools, MaxAge(14)),
+        ("tools", tools, MaxAmount(Scope.HK, 200, 9000)),
+        ("notes", Match(KindSet.of(1)), MaxAmount(None, None, 5000)),
     ]
     assert [rule.place.rpartition("a.toml:")[2] for rule in found.rules] == ["4", "4", "10"]
 
@@ -79,7 +79,7 @@ def test_packaged_a_clear_never_goes_before_what_it_clears(tmp_path: Path) -> No
     assert {rule.name for rule in found.rules} == {"nmem observations"}
 
 
-PEOPLE = f"""
+ACTORS = f"""
     [actors]
     owners = ["{owner.npub}"]
     agents = ["{robot.npub}"]
@@ -105,7 +105,7 @@ def test_words_for_authors_are_the_keys_of_the_files(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         # Whichever file comes first.
-        found = loaded(folder, a=rule % words, b=PEOPLE)
+        found = loaded(folder, a=rule % words, b=ACTORS)
         [match] = [rule.match for rule in found.sweeps.rules if rule.name == "n"]
         assert match.authors == keys
         said = match_text(match)
@@ -120,7 +120,7 @@ def test_a_word_for_nobody_matches_nothing_and_is_told(tmp_path: Path) -> None:
     [match] = [rule.match for rule in found.sweeps.rules if rule.name == "n"]
     assert match.authors == frozenset()
     note = signed(robot.pubkey, 1, 1, [], "", lambda _: "0" * 128)
-    assert not match.holds(Stored(1, note), Groups())
+    assert not match.matches(Stored(1, note), Groups())
     assert [warning.text for warning in warnings_of(found)] == [
         '"n" can never match: [actors] agents is empty'
     ]
@@ -129,7 +129,7 @@ def test_a_word_for_nobody_matches_nothing_and_is_told(tmp_path: Path) -> None:
 def test_every_part_of_a_rule_is_about_the_same_authors(tmp_path: Path) -> None:
     found = loaded(
         tmp_path,
-        a=PEOPLE,
+        a=ACTORS,
         b="""
         [[retention]]
         name = "chatter"
@@ -191,4 +191,4 @@ def test_what_others_wait_for_goes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("days", [1, 10**18])
 def test_any_number_of_days_is_a_time(days: int) -> None:
     row = Stored(1, signed(robot.pubkey, 5, 1, [], "", lambda _: "0" * 128))
-    assert Age(days).before(1000) <= row.event.created_at
+    assert MaxAge(days).before(1000) <= row.event.created_at

@@ -70,8 +70,8 @@ class NegentropySide(ReadSide):
             idle_timeout_s=idle_timeout_s,
         )
 
-    def client(self, *people: SecretKey) -> NegentropyClient:
-        self.clients.append(NegentropyClient(self.negentropy, *people))
+    def client(self, *actors: SecretKey) -> NegentropyClient:
+        self.clients.append(NegentropyClient(self.negentropy, *actors))
         return self.clients[-1]
 
 

@@ -60,15 +60,15 @@ def note(**changes: Any) -> Event:
 
 
 # A world so small that filters and events meet in it often; `t` is a broad name, `e` a narrow one.
-PEOPLE = [alice, bob]
+ACTORS = [alice, bob]
 IDS = ["e" * 64, "f" * 64]
 WORDS = ["x", "snow:", "snow:a"]
 KINDS = [1, 78, 30078]
-pubkeys = st.sampled_from([key.pubkey for key in PEOPLE])
+pubkeys = st.sampled_from([key.pubkey for key in ACTORS])
 words = st.lists(st.sampled_from(WORDS), max_size=2)
 events = st.builds(
     lambda key, kind, tags, at: unsigned(key, kind, tags, at=at),
-    st.sampled_from(PEOPLE),
+    st.sampled_from(ACTORS),
     st.sampled_from(KINDS),
     st.lists(
         st.tuples(st.sampled_from(["t", "d", "hk"]), st.sampled_from(WORDS))

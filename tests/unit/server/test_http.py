@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from relay.access.management import Change, Management, Register
+from relay.access.management import ListChange, ListName, Management
 from relay.config import Config, RelayConfig, StorageConfig
 from relay.groups.group import Groups
 from relay.server.http import client_address, information, is_within, page, wants_information
@@ -198,7 +198,7 @@ def test_the_document_names_the_kinds_of_memory_and_what_filters_may_name(tmp_pa
         "index_tags": ["hk", "x"],
         "prefix_d_kinds": [78],
     }
-    refused = Management().after(Change(Register.REFUSED_KINDS, "30092", ""))
+    refused = Management().after(ListChange(ListName.REFUSED_KINDS, "30092", ""))
     told = document_of(tmp_path, Config(), management=refused)["memory"]["kinds"]
     assert told[4:6] == [[30090, 30091], [30093, 30097]]
 

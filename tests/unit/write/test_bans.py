@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.access.management import Register
+from relay.access.management import ListName
 from relay.access.visibility import Viewer
 from relay.verdict import Origin
 from tests.cast import alice, bob, carol, owner, robot
@@ -78,7 +78,7 @@ async def test_several_calls_in_a_row_come_to_what_the_last_one_says(home: Home)
     done = [await answer for answer in answers]
     assert [accepted for accepted, _ in done] == [True, True, True, False, True]
     assert await home.take(home.made(bob, 1)) == [STORED]
-    assert not home.state.management.of(Register.BANNED_KEYS)
+    assert not home.state.management.of(ListName.BANNED_KEYS)
 
 
 @pytest.mark.proves("N86-11")
@@ -118,7 +118,7 @@ async def test_a_call_that_cannot_be_carried_out_changes_nothing(home: Home) -> 
         assert not done
         assert text.startswith("restricted: ")
     assert await home.store.management() == home.state.management
-    assert not home.state.people.banned
+    assert not home.state.actors.banned
     assert await home.store.head() == head
 
 

@@ -334,7 +334,7 @@ async def test_a_full_quota_takes_no_token() -> None:
 
 
 def listing(policy: PolicySet, *keys: str) -> PolicySet:
-    return policy.with_people(replace(policy.people, banned=frozenset(keys)))
+    return policy.with_actors(replace(policy.actors, banned=frozenset(keys)))
 
 
 async def test_a_key_that_a_file_bans_is_banned_as_by_a_call() -> None:
@@ -357,7 +357,7 @@ async def test_what_a_banned_key_wrote_goes_where_files_delete() -> None:
         kept = await here.do(alice, 1)
         answers: list[object] = []
         banned = frozenset({mallory.pubkey, cast.carol.pubkey})
-        here.ingest.order(ManagementChange((), answers.append, banishes=banned))
+        here.ingest.order(ManagementChange((), answers.append, deleted_authors=banned))
         assert await here.take(note) == [(False, "blocked: deleted")]
         assert answers == [None]
         assert [event.id for event in await here.log()] == [kept.id]
