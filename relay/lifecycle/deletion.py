@@ -187,7 +187,7 @@ def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
 def remaining_records(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
     """What the log says of these groups, whose records were wanted, as the batch has left it.
 
-    Of those in `plan.ends` also what goes with their end: whoever reads on comes to that end.
+    Of those in `plan.deleted_groups` also what goes with their end: whoever reads on comes to that end.
     """
     stored = [row for row in found.group_records if row.seq not in plan.removes]
     added = [row for row in plan.adds.values() if is_record(row.event)]

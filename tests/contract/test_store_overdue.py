@@ -240,5 +240,5 @@ async def test_the_oldest_of_a_rows_kin_is_a_fact(store: Store) -> None:
     )
     found = await look_up(store, dependencies=[*both, none])
     assert found.oldest_dependencies == {both[0]: 70, both[1]: 800}
-    assert (await look_up(store)).dependencies == {}
+    assert (await look_up(store)).oldest_dependencies == {}
     assert not NOTHING_WANTED.dependencies

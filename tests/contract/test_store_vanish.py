@@ -276,7 +276,7 @@ async def test_found_has_the_records_of_groups_that_the_key_moderated(store: Sto
         return [row for row in records if row.group in groups]
 
     async def told(vanishing: list[str], recorded: list[str]) -> list[Stored]:
-        return (await look_up(store, vanishing=vanishing, recorded=recorded)).records
+        return (await look_up(store, vanishing=vanishing, recorded=recorded)).group_records
 
     assert await told([], []) == []
     assert await told([ALICE], []) == of("tea")

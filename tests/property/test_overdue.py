@@ -87,5 +87,5 @@ async def _same(
 
 async def _same_kin(reference: ReferenceStore, sqlite: object, matches: list[Match]) -> None:
     dependencies = [RetentionDependency(match, up_to) for match in matches for up_to in UpTo]
-    expected = (await look_up(reference, dependencies=dependencies)).dependencies
-    assert (await look_up(sqlite, dependencies=dependencies)).dependencies == expected  # type: ignore[arg-type]
+    expected = (await look_up(reference, dependencies=dependencies)).oldest_dependencies
+    assert (await look_up(sqlite, dependencies=dependencies)).oldest_dependencies == expected  # type: ignore[arg-type]

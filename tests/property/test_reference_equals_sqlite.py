@@ -226,7 +226,7 @@ class Twins(RuleBasedStateMachine):
 
             def decide(told: Found) -> WritePlan:
                 puts = {key: row for key, row in told.rows.items() if row.event.kind == 9000}
-                told_of.append((puts, list(told.records)))
+                told_of.append((puts, list(told.group_records)))
                 return batch.decide(told)
 
             wanted = replace(batch.wanted, record_groups=frozenset({"den"}))

@@ -160,7 +160,7 @@ class Life:
             # Whom the key had removed the relay removes again; then they ask again.
             again = {who.pubkey, *group.removed}
             assert left.requests.keys() - again == group.requests.keys() - again
-        old = [event for event in self.sent if self.gone[who.pubkey].takes(event)]
+        old = [event for event in self.sent if self.gone[who.pubkey].covers(event)]
         answers = await self.home.take(*[event for event in old if event.kind in (1, 9, 1059)])
         assert set(answers) <= {DELETED, (False, "restricted: not a member")}
 
