@@ -185,9 +185,10 @@ def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
 
 
 def remaining_records(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
-    """What the log says of these groups, whose records were wanted, as the batch has left it.
+    """The log of these groups after the batch; `Lookups.record_groups` must have named them.
 
-    Of those in `plan.deleted_groups` also what goes with their end: whoever reads on comes to that end.
+    Of groups in `plan.deleted_groups` it has the rows too that go with the group: a replay ends
+    with the 9008 anyway.
     """
     stored = [row for row in found.group_records if row.seq not in plan.removes]
     added = [row for row in plan.adds.values() if is_record(row.event)]
