@@ -30,7 +30,6 @@ from relay.errors import ConfigFaults, Fault, Prefix
 from relay.groups.group import Flag, Group, Groups, Role
 from relay.groups.rules import GroupContext, NotStored, objection
 from relay.lifecycle.rows import Stored
-from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64, signed
 from relay.nostr.filters import Filter
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from policies.engine import PolicySet
     from relay.access.actors import Actors
     from relay.access.quotas import Meter
+    from relay.memory.registry import MemorySystems
 
 NOW: Final = 1_772_000_000
 """The moment at which every case takes place, unix seconds."""
@@ -281,13 +281,13 @@ def _stored(table: Table | None) -> Size:
     return Size(table.integer("events") or 0, table.integer("bytes") or 0)
 
 
-def results(table: CaseTable, folder: Path | None) -> Sequence[Result]:
+def results(table: CaseTable, folder: Path | None, systems: MemorySystems) -> Sequence[Result]:
     """Run every case against a policy folder (None: the packaged policies alone)."""
-    policy = _policy_for(table, folder)
+    policy = _policy_for(table, folder, systems)
     return [result_of(case, policy) for case in table.cases]
 
 
-def _policy_for(table: CaseTable, folder: Path | None) -> PolicySet:
+def _policy_for(table: CaseTable, folder: Path | None, systems: MemorySystems) -> PolicySet:
     with tempfile.TemporaryDirectory(prefix="rookery-cases-") as made:
         home = Path(made)
         if folder is not None:
@@ -304,7 +304,7 @@ def _policy_for(table: CaseTable, folder: Path | None) -> PolicySet:
             (home / "10-preset.toml").write_bytes(preset)
         (home / _OWN).write_text(table.policy)
         try:
-            return load(home)
+            return load(home, systems)
         except ConfigFaults as wrong:
             raise ConfigFaults(
                 [_at_home(fault, home, folder, table) for fault in wrong.faults]
@@ -385,7 +385,8 @@ def verdict_on(
         given.origin,
         facts.who,
         moved_from=event.tag("h") if given.replaces else NotStored.NOT_STORED,
-        is_memory=is_memory(event),
+        is_memory=policy.systems.is_memory(event),
+        h_is_label=policy.systems.h_is_label(event),
         operators=policy.actors.owners,
     )
     refusal = objection(event, event.tag("h"), groups, policy.groups, context)

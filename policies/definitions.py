@@ -19,7 +19,6 @@ from policies.conditions import (
 from policies.limits import content_from, meter_from
 from policies.retention import Forgetting, forgetting_from
 from policies.rules.people import CODED
-from policies.settings import System
 from policies.write_rule import Place, WriteRule
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.lifecycle.rows import Keep
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from relay.access.actors import Actors
+    from relay.memory.registry import MemorySystems
     from relay.toml.fields import Table
 
 
@@ -127,7 +127,7 @@ def _place(table: Table, name: str) -> Place:
     return Place(name, table.source.name, table.line)
 
 
-def rule_from(table: Table, name: str) -> RuleDefinition:
+def rule_from(table: Table, name: str, systems: MemorySystems) -> RuleDefinition:
     packaged = table.source.packaged
     known = (*RULE_KEYS, *_PACKAGED_RULE_KEYS) if packaged else RULE_KEYS
     table.refuse_unknown(known)
@@ -141,7 +141,7 @@ def rule_from(table: Table, name: str) -> RuleDefinition:
         return rule
     about_writing = any(table.has(key) for key in _WRITE_KEYS)
     if about_writing or (packaged and name in CODED):
-        rule.write = _write_rule(table, rule.place)
+        rule.write = _write_rule(table, rule.place, systems)
     if table.has("read"):
         rule.read = _read_rule(table, name)
     else:
@@ -155,15 +155,12 @@ def rule_from(table: Table, name: str) -> RuleDefinition:
     return rule
 
 
-def _write_rule(table: Table, place: Place) -> WriteRule:
+def _write_rule(table: Table, place: Place, systems: MemorySystems) -> WriteRule:
     match = table.table("match")
     schema = table.text("schema")
-    systems = {system.value: system for system in System}
-    if schema is not None and schema not in (*systems, "off"):
-        table.wrong(
-            "schema",
-            f'unknown memory system "{schema}" in schema{nearest(schema, [*systems, "off"])}',
-        )
+    known = [*systems.by_name, "off"]
+    if schema is not None and schema not in known:
+        table.wrong("schema", f'unknown memory system "{schema}" in schema{nearest(schema, known)}')
     bits = table.integer("pow", 1)
     if bits is not None and bits > 256:
         table.wrong("pow", "pow must be a whole number of bits from 1 to 256")
@@ -178,12 +175,13 @@ def _write_rule(table: Table, place: Place) -> WriteRule:
         tuple([condition_from(other) for other in table.tables("except")]),
         who_words(table, "write", WRITERS, "for writing"),
         require,
-        systems.get(schema or ""),
+        systems.by_name.get(schema or ""),
         bits or 0,
         reject,
         content_from(table),
         # With `write`, reject is the text for the authors it refuses.
         meter_from(table, place.name, condition, None if table.has("write") else reject),
+        systems.record_rules.get(place.name),
     )
 
 
@@ -253,7 +251,7 @@ _RETENTION_PARTS: Final = ("keep", "days", "count", "bytes", "never", "never_bef
 _FORGETS_NOTHING: Final = f"a rule without {_listed(_RETENTION_PARTS)} does nothing"
 
 
-def retention_from(table: Table, name: str) -> KeepDefinition:
+def retention_from(table: Table, name: str, systems: MemorySystems) -> KeepDefinition:
     table.refuse_unknown(RETENTION_KEYS)
     enabled = table.boolean("enabled")
     keep = KeepDefinition(_place(table, name), table.source.packaged, enabled=enabled is not False)
@@ -268,5 +266,5 @@ def retention_from(table: Table, name: str) -> KeepDefinition:
     keep.match = Match() if match is None else match_of_kept(match)
     how = table.choice("keep", Keep)
     keep.rule = None if how is None else KeepRule(name, keep.match, how)
-    keep.forgetting = forgetting_from(table, keep.place, keep.match)
+    keep.forgetting = forgetting_from(table, keep.place, keep.match, systems)
     return keep

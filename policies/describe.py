@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from policies.rules.memory import asks_records
 from relay.lifecycle.rows import Keep
 from relay.nostr.kinds import MAX_KIND, KindSet
 from relay.verdict import Who
@@ -232,16 +231,17 @@ def where_text(place: Place) -> str:
 
 def form_text(rule: WriteRule) -> str:
     """The form the rule requires of an event; empty when it requires none."""
-    parts = [f"tags {', '.join(rule.require)}"] if rule.require else []
+    tags = tuple(dict.fromkeys((*rule.require, *rule.schema_tags)))
+    parts = [f"tags {', '.join(tags)}"] if tags else []
     if rule.schema is not None:
-        parts.append(f"the form of {rule.schema.value}")
+        parts.append(f"the form of {rule.schema.name}")
     if rule.pow_bits:
         parts.append(f"{rule.pow_bits} bits of work")
     if rule.content is not None and rule.content.is_json:
         parts.append("a JSON object")
     if rule.content is not None and rule.content.refuse is not None:
         parts.append("no match of its patterns")
-    if asks_records(rule.place.name):
+    if rule.record_rule is not None:
         parts.append("an author who owns the target, or an owner")
     return ", ".join(parts)
 

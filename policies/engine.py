@@ -16,7 +16,7 @@ from policies.conditions import EVERYTHING
 from policies.plugins.protocol import asks_plugins
 from policies.rules.content import is_hit
 from policies.rules.forms import FORMS
-from policies.rules.memory import records_objection, schema_fault
+from policies.rules.memory import records_objection, schema_objection
 from policies.rules.people import CODED, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
@@ -24,7 +24,6 @@ from policies.write_rule import Place, RulesByKind, WriteRule
 from relay.access.visibility import visibility_for
 from relay.errors import Prefix
 from relay.lifecycle.retention import SweepRules
-from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Groups
     from relay.groups.rules import GroupSettings
     from relay.lifecycle.versions import KeepRules
+    from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
     from relay.toml.fields import Network
@@ -148,6 +148,7 @@ class PolicySet:
         groups: GroupSettings,
         limits: Limits,
         memory: Memory,
+        systems: MemorySystems,
         auth_writes: AuthWrites,
         banned_rows: BannedAuthorRows,
         searched: KindSet,
@@ -168,6 +169,7 @@ class PolicySet:
         self.groups = groups
         self.limits = limits
         self.memory = memory
+        self.systems = systems
         self.auth_writes = auth_writes
         self.banned_rows = banned_rows
         self.searched = searched
@@ -179,7 +181,7 @@ class PolicySet:
         """Where each of `read_rules` stands."""
         self.keep_places = keep_places
         """Where each of `keep.rules` stands."""
-        self.sweeps = SweepRules() if sweeps is None else sweeps
+        self.sweeps = SweepRules(systems=systems) if sweeps is None else sweeps
         """Which rows go, and which must not."""
         self.forgetting = forgetting
         """What of it each `[[retention]]` says."""
@@ -262,7 +264,7 @@ class PolicySet:
                 f"created_at: {ahead} s in the future, at most {self._upper} s allowed",
                 "[limits] created_at_upper",
             )
-        if event.kind in _ANY_AGE or is_memory(event):  # N59-06, N62-01, G-14
+        if event.kind in _ANY_AGE or self.systems.is_memory(event):  # N59-06, N62-01, G-14
             return None
         return Reject(
             Prefix.INVALID,
@@ -295,7 +297,7 @@ class PolicySet:
     def _secret(self, event: Event) -> Reject | None:
         """M-31: what memory must not hold."""
         patterns = self.memory.reject_patterns
-        if patterns is not None and is_memory(event) and is_hit(event, patterns):
+        if patterns is not None and self.systems.is_memory(event) and is_hit(event, patterns):
             return _PATTERNS
         return None
 
@@ -365,23 +367,27 @@ class PolicySet:
         if not asked.about(event, facts):
             return None
         if rule.schema is not None and self.memory.schema_of(rule.schema) is SchemaMode.OFF:
-            return records_objection(name, event, facts, self.actors)
+            return records_objection(rule, event, facts, self.actors)
         # With `write` it is said to whom that keeps out.
         custom = rule.reject if rule.writers is None else None
         for tag in rule.require:
             if not _has(event, tag):
                 return Reject(Prefix.INVALID, custom or f"missing tag {tag}", name)
+        record = None if rule.schema is None else self.systems.type_of(event)
+        missing = None if record is None else record.missing_tag(event)
+        if missing is not None:
+            return Reject(Prefix.INVALID, custom or f"missing tag {missing}", name)
         if rule.pow_bits:
             refusal = too_little_work(event, rule.pow_bits, name)
             if refusal is not None:
                 return refusal if custom is None else Reject(Prefix.POW, custom, name)
-        refusal = records_objection(name, event, facts, self.actors)
+        refusal = records_objection(rule, event, facts, self.actors)
         if refusal is not None:
             return refusal
         if rule.schema is not None:
-            fault = schema_fault(rule.schema, event, facts, self.memory)
-            if fault is not None:
-                return Reject(*fault, name)
+            refusal = schema_objection(rule.schema, name, event, facts, self.memory)
+            if refusal is not None:
+                return refusal
         if rule.content is not None:
             return rule.content.objection(event, name, custom)
         return None
@@ -409,7 +415,7 @@ class PolicySet:
         for asked in forms:
             refusal = self._form_refusal(asked, event, facts)
             yield Step(asked.rule.place, Stage.FORM, asked.about(event, facts), refusal)
-        if self.memory.reject_patterns is not None and is_memory(event):
+        if self.memory.reject_patterns is not None and self.systems.is_memory(event):
             secret = self._secret(event)
             yield Step(Place(_PATTERNS.rule, "", 0), Stage.FORM, secret is not None, secret)
         for plugin in self.plugins:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,6 @@ from policies.retention import Forgetting, sweep_rules
 from policies.rules.memory import tuned_read, tuned_write
 from policies.settings import SERVER_TABLES, Tie
 from policies.tables import (
-    SETTINGS,
     groups_of,
     limits_of,
     memory_of,
@@ -35,6 +35,7 @@ from policies.tables import (
     people_of,
     read_settings,
     searched_of,
+    settings_with,
 )
 from relay.errors import ConfigFaults, Fault
 from relay.lifecycle.versions import KeepRules
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from policies.write_rule import Place
     from relay.access.read_rules import ReadRule
+    from relay.memory.registry import MemorySystems
 
 HOME: Final = Path(__file__).parent
 DEFAULTS: Final = HOME / "defaults"
@@ -54,14 +56,7 @@ PRESETS: Final = HOME / "presets"
 KNOWN_WRITE: Final = "known people write"
 """The rule that makes a preset: on in "group", off in "open"."""
 
-
-_TOP: Final = (
-    "include",
-    "rule",
-    "retention",
-    "plugin",
-    *(table for table in SETTINGS if "." not in table),
-)
+_ARRAYS: Final = ("include", "rule", "retention", "plugin")
 
 _Definition = RuleDefinition | KeepDefinition | PluginDefinition
 
@@ -111,7 +106,9 @@ def values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[str
     return None
 
 
-def _file(path: Path, name: str, faults: list[Fault], *, packaged: bool) -> _File | None:
+def _file(
+    path: Path, name: str, faults: list[Fault], systems: MemorySystems, *, packaged: bool
+) -> _File | None:
     if path.is_fifo():  # reading it would wait for whoever writes
         faults.append(Fault(name, 0, "cannot be read: it is a pipe"))
         return None
@@ -122,17 +119,19 @@ def _file(path: Path, name: str, faults: list[Fault], *, packaged: bool) -> _Fil
     source = Source(name, lines_of(text), faults, packaged)
     top = Table(source, (), values)
     file = _File(source)
+    settings = settings_with(systems)
+    known = (*_ARRAYS, *(table for table in settings if "." not in table))
     for key in values:
         if key in SERVER_TABLES:
             top.wrong(key, f"[{key}] belongs in rookery.toml")
-        elif key not in _TOP:
-            top.wrong(key, f'unknown key "{key}" in this file{nearest(key, _TOP)}')
-    for table_name in SETTINGS:
-        read_settings(top, table_name, file.settings)
+        elif key not in known:
+            top.wrong(key, f'unknown key "{key}" in this file{nearest(key, known)}')
+    for table_name in settings:
+        read_settings(top, table_name, settings, file.settings)
     for number, include in enumerate(top.strings("include") or ()):
         file.includes.append((include, source.line(("include", number))))
-    file.rules = named(_tables_of(top, "rule"), rule_from)
-    file.keeps = named(_tables_of(top, "retention"), retention_from)
+    file.rules = named(_tables_of(top, "rule"), partial(rule_from, systems=systems))
+    file.keeps = named(_tables_of(top, "retention"), partial(retention_from, systems=systems))
     file.plugins = named(_tables_of(top, "plugin"), plugin_from)
     return file
 
@@ -151,6 +150,7 @@ def _tables_of(top: Table, key: str) -> Sequence[Table]:
 class _Reading:
     """The files of one load, in the order in which they count."""
 
+    systems: MemorySystems
     faults: list[Fault] = field(default_factory=list)
     files: list[_File] = field(default_factory=list)
     done: set[Path] = field(default_factory=set)
@@ -162,7 +162,7 @@ class _Reading:
             return
         self.done.add(path)
         self.open.append(path)
-        file = _file(path, name, self.faults, packaged=packaged)
+        file = _file(path, name, self.faults, self.systems, packaged=packaged)
         if file is not None:
             for include, line in file.includes:
                 self.include(include, Fault(name, line, ""), folder)
@@ -198,13 +198,14 @@ def _files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.toml") if not path.name.startswith("."))
 
 
-def load(folder: str | Path, relay: str = "") -> PolicySet:
+def load(folder: str | Path, systems: MemorySystems, relay: str = "") -> PolicySet:
     """The packaged defaults and the folder's files as one set. Raises ConfigFaults with all faults.
 
-    `relay`: the relay's own key, which reads as an owner.
+    `systems`: the memory systems that a `schema` may name. `relay`: the relay's own key, which
+    reads as an owner.
     """
     home = Path(folder)
-    reading = _Reading()
+    reading = _Reading(systems)
     for path in _files_of(DEFAULTS):
         reading.read(path, f"packaged/{path.name}", packaged=True, folder=home)
     if home.is_dir():
@@ -212,7 +213,7 @@ def load(folder: str | Path, relay: str = "") -> PolicySet:
             reading.read(path, str(path), packaged=False, folder=home)
     else:
         reading.faults.append(Fault(str(home), 0, "no such folder"))
-    found = _merged(reading.files, reading.faults, relay, home)
+    found = _merged(reading, relay, home)
     if reading.faults or found is None:
         raise ConfigFaults(_sorted(reading.faults))
     return found
@@ -293,9 +294,8 @@ def _is_news(before: _Definition) -> bool:
     return before.packaged and before.place.name != KNOWN_WRITE
 
 
-def _merged(
-    files: Sequence[_File], faults: list[Fault], relay: str, home: Path
-) -> PolicySet | None:
+def _merged(reading: _Reading, relay: str, home: Path) -> PolicySet | None:
+    files, faults, systems = reading.files, reading.faults, reading.systems
     settings: dict[tuple[str, str], Any] = {}
     for file in files:
         settings.update(file.settings)
@@ -310,7 +310,7 @@ def _merged(
     if faults:
         return None
     keeps = [keep.among(actors) for keep in keeps]
-    memory = memory_of(settings)
+    memory = memory_of(settings, systems)
     write_rules = [
         tuned_write(rule.write, memory) if rule.packaged else rule.write
         for rule in rules
@@ -334,6 +334,7 @@ def _merged(
         groups=groups_of(settings),
         limits=limits_of(settings),
         memory=memory,
+        systems=systems,
         auth_writes=settings["auth", "writes"],
         banned_rows=settings["bans", "stored"],
         searched=searched_of(settings),
@@ -343,7 +344,7 @@ def _merged(
         forgetting=tuple(
             [(keep.place, keep.forgetting) for keep in keeps if keep.forgetting != Forgetting()]
         ),
-        sweeps=sweep_rules([keep.forgetting for keep in keeps], settings),
+        sweeps=sweep_rules([keep.forgetting for keep in keeps], settings, systems),
         keep_places=tuple([keep.place for keep in keeps if keep.rule is not None]),
         files=tuple([file.source.name for file in files]),
         key_files=paths_of(settings, home),

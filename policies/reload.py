@@ -39,9 +39,9 @@ def fingerprint(folder: str | Path, watched: Iterable[str] = ()) -> Fingerprint:
 def reloaded(current: PolicySet, folder: str | Path) -> PolicySet | ConfigFaults:
     """The folder's policies, or their faults; then `current` stays in force.
 
-    The relay's own key, which stands in no file, is carried over.
+    The memory systems and the relay's own key, which stand in no file, are carried over.
     """
     try:
-        return load(folder, current.actors.relay)
+        return load(folder, current.systems, current.actors.relay)
     except ConfigFaults as faults:
         return faults

@@ -1,4 +1,4 @@
-"""What `[[retention]]` and `[memory.nmem]` say about rows that go, and about rows that must not."""
+"""`[[retention]]` and the ages of memory records: which rows a sweep removes and which it keeps."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.read_rules import Match
 from relay.lifecycle.retention import (
-    NEVER_SWEPT,
     MaxAge,
     MaxAmount,
     NeverBefore,
     Scope,
     SweepRule,
     SweepRules,
+    never_swept,
 )
 from relay.lifecycle.rows import UpTo
-from relay.memory.nmem.retention import DAYS
-from relay.nostr import kinds
 from relay.nostr.kinds import KindSet
 from relay.toml.fields import nearest
 
@@ -25,13 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from policies.write_rule import Place
+    from relay.memory.registry import AgedRecords, MemorySystems
     from relay.toml.fields import Table
 
 COUNT_KEYS: Final = ("per", "max")
 NEVER_BEFORE_KEYS: Final = ("kinds", "same", "up_to")
 _SAME: Final = ("author", "group", "hk", "d")
-
-_NMEM_PLACE: Final = "[memory.nmem] retention_days"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +48,11 @@ class Forgetting:
         )
 
 
-def forgetting_from(table: Table, place: Place, match: Match) -> Forgetting:
+def forgetting_from(table: Table, place: Place, match: Match, systems: MemorySystems) -> Forgetting:
     """Of a retention rule about the rows that `match`."""
     where = f"{place.file}:{place.line}"
     rules = [SweepRule(place.name, where, match, cause) for cause in _causes(table, match)]
-    never = table.boolean("never")
+    never, kept = table.boolean("never"), never_swept(systems)
     if never and rules:
         table.wrong("never", "never keeps these rows; days, count and bytes let them go")
     if (
@@ -63,20 +60,25 @@ def forgetting_from(table: Table, place: Place, match: Match) -> Forgetting:
         and match.kinds is not None
         and match.kinds.ranges
         and not any(
-            kind not in NEVER_SWEPT
-            for low, high in match.kinds.ranges
-            for kind in range(low, high + 1)
+            kind not in kept for low, high in match.kinds.ranges for kind in range(low, high + 1)
         )
     ):
         table.wrong(
             "match",
-            "these kinds never go: the state of groups follows from 9000-9020 and "
-            "39000-39005, and 30093 are preferences",
+            "these kinds are never swept: the state of groups follows from 9000-9020 and "
+            f"39000-39005{_also_kept(systems)}",
         )
     before = _never_before(table)
     return Forgetting(
         tuple(rules), match if never else None, None if before is None else (match, before)
     )
+
+
+def _also_kept(systems: MemorySystems) -> str:
+    ranges = [
+        str(low) if low == high else f"{low}-{high}" for low, high in systems.never_swept.ranges
+    ]
+    return f", and memory systems keep {', '.join(ranges)}" if ranges else ""
 
 
 def _causes(table: Table, match: Match) -> list[MaxAge | MaxAmount]:
@@ -127,29 +129,35 @@ def days_by_type(table: Table, key: str) -> Mapping[str, int] | None:
     return {name: number for name, number in days.items() if number is not None}
 
 
-def sweep_rules(found: Sequence[Forgetting], settings: Mapping[tuple[str, str], Any]) -> SweepRules:
-    """All that the files say about forgetting, M-24 among it."""
+def sweep_rules(
+    found: Sequence[Forgetting], settings: Mapping[tuple[str, str], Any], systems: MemorySystems
+) -> SweepRules:
+    """All rules of the files, and the ages that memory systems have (M-24)."""
     rules = [rule for each in found for rule in each.rules]
-    if settings.get(("memory.nmem", "sweep"), True):
-        rules += _nmem_rules({**DAYS, **settings.get(("memory.nmem", "retention_days"), {})})
+    for system in systems.systems:
+        table = f"memory.{system.name}"
+        if system.aged is not None and settings.get((table, "sweep"), True):
+            days = {**system.aged.days, **settings.get((table, "retention_days"), {})}
+            rules += _rules_by_age(system.aged, f"[{table}] retention_days", days)
     return SweepRules(
         tuple(rules),
         tuple([each.never for each in found if each.never is not None]),
         tuple([each.waiting for each in found if each.waiting is not None]),
+        systems,
     )
 
 
-def _nmem_rules(days: Mapping[str, int]) -> list[SweepRule]:
+def _rules_by_age(aged: AgedRecords, place: str, days: Mapping[str, int]) -> list[SweepRule]:
     types: dict[int, list[str]] = {}
     for name, number in days.items():
         types.setdefault(number, []).append(f"type:{name}")
     return [
         SweepRule(
-            "nmem observations",
-            _NMEM_PLACE,
+            aged.rule,
+            place,
             Match(
-                KindSet.of(kinds.APP_RECORD),
-                d_prefixes=("nmem:obs:",),
+                KindSet.of(aged.kind),
+                d_prefixes=(aged.prefix,),
                 tags=(("t", frozenset(named)),),
             ),
             MaxAge(number),

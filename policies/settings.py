@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.terms import MAX_CHARS
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policies.patterns import Patterns
+    from relay.memory.registry import MemorySystem
 
 
 class AuthWrites(Enum):
@@ -28,16 +29,6 @@ class SchemaMode(Enum):
     STRICT = "strict"
     LENIENT = "lenient"
     OFF = "off"
-
-
-class System(StrEnum):
-    """The five memory systems."""
-
-    AMAN = "aman"
-    TRANSCRIPTS = "transcripts"
-    SNOWCLAW = "snowclaw"
-    NMEM = "nmem"
-    ANAMNESIS = "anamnesis"
 
 
 class Tie(Enum):
@@ -91,7 +82,8 @@ class Limits:
 class Memory:
     """`[memory]` and its tables."""
 
-    schemas: Mapping[System, SchemaMode] = field(default_factory=dict)
+    schemas: Mapping[str, SchemaMode] = field(default_factory=dict)
+    """Name of a memory system → mode."""
     owner_annotations: bool = False
     tie: Tie = Tie.HIGH
     ts_rule: TsRule = TsRule.ORDER
@@ -108,8 +100,8 @@ class Memory:
     reject_patterns: Patterns | None = None
     """What no unencrypted content may hold (M-31)."""
 
-    def schema_of(self, system: System) -> SchemaMode:
-        return self.schemas.get(system, SchemaMode.STRICT)
+    def schema_of(self, system: MemorySystem) -> SchemaMode:
+        return self.schemas.get(system.name, SchemaMode.STRICT)
 
 
 SERVER_TABLES: Final = ("relay", "server", "storage", "bus", "log")

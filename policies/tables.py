@@ -5,6 +5,7 @@ SETTINGS lists all of them; the defaults are in `policies/defaults`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.conditions import WRITERS, who_words
@@ -18,7 +19,6 @@ from policies.settings import (
     Limits,
     Memory,
     SchemaMode,
-    System,
     Tie,
     TsRule,
     Vouchers,
@@ -32,14 +32,16 @@ from relay.nostr.kinds import MAX_KIND, KindSet
 from relay.toml.fields import Table, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from policies.key_files import ListedKey
+    from relay.memory.registry import MemorySystems
     from relay.verdict import Who
 
-    Reader = Callable[[Table, str], object]
     Settings = Mapping[tuple[str, str], Any]
+
+Reader = Callable[[Table, str], object]
 
 EVERY_KIND: Final = KindSet.of((0, MAX_KIND))
 
@@ -163,32 +165,41 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "reject_patterns": patterns_from,
     },
     "memory.aman": {
-        "schema": _schema,
         "tie": lambda table, key: table.choice(key, Tie),
         "ts_rule": lambda table, key: table.choice(key, TsRule),
         "verify_hash": _boolean,
         "anonymous_read": lambda table, key: table.choice(key, AnonymousRead),
     },
-    "memory.transcripts": {"schema": _schema},
-    "memory.snowclaw": {"schema": _schema},
-    "memory.nmem": {
-        "schema": _schema,
-        "sweep": _boolean,
-        "retention_days": days_by_type,
-    },
     "memory.anamnesis": {
-        "schema": _schema,
         "max_chars": _at_least_one,
         "max_bytes": _count,
         "vouchers": lambda table, key: table.choice(key, Vouchers),
     },
     "memory.envelopes": {"keys": _keys},
 }
-"""Every setting beside rules: table → key → its reader."""
+"""Settings beside rules: table → key → its reader. `settings_with` adds those that every memory
+system has."""
+
+AllSettings = Mapping[str, Mapping[str, Reader]]
 
 
-def read_settings(top: Table, name: str, into: dict[tuple[str, str], object]) -> None:
-    """One table of SETTINGS out of a file."""
+def settings_with(systems: MemorySystems) -> AllSettings:
+    """SETTINGS, and `[memory.<system>]` of each system: `schema`; also `sweep` and
+    `retention_days` where records are removed by age."""
+    found: dict[str, Mapping[str, Reader]] = dict(SETTINGS)
+    for system in systems.systems:
+        table = f"memory.{system.name}"
+        own: dict[str, Reader] = {"schema": _schema}
+        if system.aged is not None:
+            own |= {"sweep": _boolean, "retention_days": days_by_type}
+        found[table] = {**own, **found.get(table, {})}
+    return found
+
+
+def read_settings(
+    top: Table, name: str, settings: AllSettings, into: dict[tuple[str, str], object]
+) -> None:
+    """One table of a file."""
     *outer, last = name.split(".")
     home: Table | None = top
     for part in outer:
@@ -197,8 +208,8 @@ def read_settings(top: Table, name: str, into: dict[tuple[str, str], object]) ->
     table = None if home is None else home.table(last)
     if table is None:
         return
-    inner = [other.rpartition(".")[2] for other in SETTINGS if other.startswith(f"{name}.")]
-    readers = SETTINGS[name]
+    inner = [other.rpartition(".")[2] for other in settings if other.startswith(f"{name}.")]
+    readers = settings[name]
     for key in table.values:
         if name == "limits" and key in SERVER_LIMITS:
             table.wrong(key, f"{key} belongs in [limits] of rookery.toml")
@@ -270,11 +281,11 @@ def groups_of(settings: Settings) -> GroupSettings:
     )
 
 
-def memory_of(settings: Settings) -> Memory:
+def memory_of(settings: Settings, systems: MemorySystems) -> Memory:
     general = settings["memory", "schema"]
     return Memory(
         schemas={
-            system: settings.get((f"memory.{system}", "schema"), general) for system in System
+            name: settings.get((f"memory.{name}", "schema"), general) for name in systems.by_name
         },
         owner_annotations=settings["memory", "owner_annotations"],
         tie=settings["memory.aman", "tie"],

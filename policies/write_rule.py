@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from policies.conditions import EVERYTHING
-from policies.rules.memory import asks_records
 from policies.rules.people import CODED
 
 if TYPE_CHECKING:
@@ -14,8 +13,8 @@ if TYPE_CHECKING:
 
     from policies.conditions import Condition
     from policies.rules.content import Content
-    from policies.settings import System
     from relay.access.quotas import Meter
+    from relay.memory.registry import MemorySystem, RecordRule, RecordType
     from relay.verdict import Who
 
 
@@ -36,26 +35,46 @@ class WriteRule:
     writers: frozenset[Who] | None = None
     """None: any author."""
     require: tuple[str, ...] = ()
-    schema: System | None = None
-    """The memory system that checks the record; its mode `off` also disables `require` (G-05)."""
+    schema: MemorySystem | None = None
+    """The memory system whose required tags and check apply. Its mode `off` disables `require` too
+    (G-05)."""
     pow_bits: int = 0
     reject: str | None = None
     content: Content | None = None
     meter: Meter | None = None
     """`rate` and `quota`."""
+    record_rule: RecordRule | None = None
+    """What a memory system also asks under the name of this rule."""
 
     @property
     def asks_who(self) -> bool:
         return self.writers is not None or self.place.name in CODED
 
     @property
+    def schema_tags(self) -> tuple[str, ...]:
+        """The tags that the schema requires of the record types that the rule is about."""
+        records = () if self.schema is None else self.schema.records
+        return tuple(
+            [tag for each in records if self._is_about(each) for tag in each.required_tags]
+        )
+
+    def _is_about(self, record: RecordType) -> bool:
+        kinds, prefixes = self.match.kinds, self.match.d_prefixes
+        return (
+            (kinds is None or record.kind in kinds)
+            and (prefixes is None or record.prefix.startswith(prefixes))
+            and not any(
+                (other.kinds is None or record.kind in other.kinds)
+                and other.d_prefixes is not None
+                and record.prefix.startswith(other.d_prefixes)
+                for other in self.excepts
+            )
+        )
+
+    @property
     def asks_form(self) -> bool:
         return bool(
-            self.require
-            or self.schema
-            or self.pow_bits
-            or self.content
-            or asks_records(self.place.name)
+            self.require or self.schema or self.pow_bits or self.content or self.record_rule
         )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import Stored
     from relay.lifecycle.versions import KeepRules
+    from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
     from relay.storage import Store
@@ -60,6 +61,8 @@ class Policy(Protocol):
     def keep(self) -> KeepRules: ...
     @property
     def sweeps(self) -> SweepRules: ...
+    @property
+    def systems(self) -> MemorySystems: ...
     @property
     def read_rules(self) -> tuple[ReadRule, ...]: ...
     @property

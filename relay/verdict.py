@@ -74,15 +74,15 @@ class Arrival:
 
 
 class RecordFacts(NamedTuple):
-    """What rules look at of a stored record."""
+    """What rules look at of a stored event that a memory record refers to."""
 
     d: str
     pubkey: str
     created_at: int
     """Unix seconds."""
     id: str
-    superseded_by: str | None
-    """The hash of the newer memory, of a supersession."""
+    refers_to: tuple[str, ...] = ()
+    """The `d` of the records that it refers to itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,9 @@ class Facts:
     has_group: bool
     """The group that `h` names exists."""
     records: tuple[RecordFacts, ...] | None = None
-    """The stored memory records that the event is about, as far as its author may read them.
+    """The stored events that a memory record refers to, as far as its author may read them.
 
-    Of a pin its target, whoever may read it. None: nobody looked, so no rule asks.
+    None: not looked up, so that no rule about them is asked.
     """
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
+from relay.memory.encrypted import may_be_encrypted
 from relay.memory.fields import NOT_AN_OBJECT, object_in
-from relay.memory.sealed import is_sealed
 from relay.verdict import Reject
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Content:
     refuse: Patterns | None = None
 
     def objection(self, event: Event, rule: str, reject: str | None) -> Reject | None:
-        if self.is_json and not is_sealed(event) and object_in(event.content) is None:
+        if self.is_json and not may_be_encrypted(event) and object_in(event.content) is None:
             return Reject(Prefix.INVALID, reject or NOT_AN_OBJECT, rule)
         if self.refuse is not None and is_hit(event, self.refuse):
             text = reject or f"content is refused by the rule {rule!r}"
@@ -45,6 +45,6 @@ class Content:
 
 def is_hit(event: Event, patterns: Patterns) -> bool:
     """Whether a pattern matches the content, unless it is encrypted."""
-    if is_sealed(event) and _CIPHERTEXT.fullmatch(event.content):
+    if may_be_encrypted(event) and _CIPHERTEXT.fullmatch(event.content):
         return False
     return patterns.found_in(event.content)

@@ -21,12 +21,12 @@ from relay.cli.tables import say_nothing_found
 from relay.client.anamnesis.reading import AnamnesisReader
 from relay.client.information import can_search
 from relay.client.settings import Actor
+from relay.memory.anamnesis.references import ENTRY, PATCH
 from relay.memory.fence import fenced
 from relay.memory.fields import object_in, whole
-from relay.memory.naming import ENTRY, PATCH
 from relay.memory.question import ANSWERS_TO_A_WORD, keywords, merged
-from relay.memory.search_text import search_text
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.keys import npub
@@ -213,7 +213,7 @@ async def _looked_through(client: Client, wanted: Mapping[str, object], query: s
         event
         async for event in client.query_all({**everything, "limit": _LOOKED_THROUGH})
         if event.d.startswith(tuple(prefixes))
-        and (text := search_text(event))
+        and (text := MEMORY_SYSTEMS.search_text(event))
         and all(word in text.casefold() for word in words)
     ]
 
@@ -243,7 +243,7 @@ async def _by_any_word(client: Client, wanted: Mapping[str, object], question: s
 def _hits(system: str, events: Iterable[Event]) -> list[Hit]:
     """Each system answers with its best first, and says no scores: ranks are what can be merged."""
     return [
-        Hit(system, rank, event, search_text(event) or "")
+        Hit(system, rank, event, MEMORY_SYSTEMS.search_text(event) or "")
         for rank, event in enumerate(events)
         if not event.d.startswith(CONFIG)
     ]

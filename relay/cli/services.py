@@ -18,6 +18,7 @@ import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.errors import UserError
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
 from relay.nostr.nip42 import OwnAddresses
@@ -96,7 +97,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     """
     relay_key = _relay_key(folder)
     policy_files = fingerprint(folder / "policies")
-    policy = policies.load(folder / "policies", relay_key.pubkey)
+    policy = policies.load(folder / "policies", MEMORY_SYSTEMS, relay_key.pubkey)
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
     )

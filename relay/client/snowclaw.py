@@ -23,7 +23,6 @@ from relay.client.client import Client
 from relay.client.errors import ClientError
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
-from relay.memory.search_text import search_text
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.chat import KINDS, Chat
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
@@ -31,6 +30,7 @@ from relay.memory.snowclaw.isolation import enters, leaks
 from relay.memory.snowclaw.keys import KeyStyle
 from relay.memory.snowclaw.records import GroupRecord, UserRecord
 from relay.memory.snowclaw.respond import Agent
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.keys import SecretKey
 
@@ -276,7 +276,11 @@ class Snowclaw(SnowclawRecords):
                 and isinstance(record, (UserRecord, GroupRecord))
                 and not enters(record, group)
             )
-            text = record.text if isinstance(record, AgentMemory) else search_text(event)
+            text = (
+                record.text
+                if isinstance(record, AgentMemory)
+                else MEMORY_SYSTEMS.search_text(event)
+            )
             if text and not is_of_others:
                 recalled.append(Recalled(event, self.key_filter.filtered(text).text))
         return recalled[:limit]
@@ -291,7 +295,8 @@ class Snowclaw(SnowclawRecords):
         return [
             event
             for event in newest_first
-            if (text := search_text(event)) and all(word in text.casefold() for word in words)
+            if (text := MEMORY_SYSTEMS.search_text(event))
+            and all(word in text.casefold() for word in words)
         ]
 
     async def verify_isolation(self, readers: Iterable[SecretKey] = ()) -> list[Leak]:

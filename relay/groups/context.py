@@ -88,7 +88,9 @@ class GroupContext:
     moved_from: str | NotStored | None = NotStored.NOT_STORED
     """Group of the stored version of the event's address; None: stored outside all groups."""
     is_memory: bool = False
-    """The event belongs to a memory system: MEMORY.md G-31 and G-33 hold."""
+    """The event is a memory record (G-31, G-33)."""
+    h_is_label: bool = False
+    """A memory record whose `h` does not place it in a group."""
     relay: str = ""
     """The relay's own key, whose 9000–9022 may come in by an import."""
     operators: frozenset[str] = frozenset()

@@ -24,8 +24,6 @@ RELAY_ONLY: Final = Reject(
 )
 """For 39000–39005 from outside, the relay's own included; stored ones are duplicates (N29-60)."""
 
-CONFIG_PREFIX: Final = "snowclaw:config:"
-
 _OF_NO_GROUP: Final = frozenset({kinds.PROFILE, kinds.CONTACTS, kinds.RELAY_LIST})
 _ALWAYS_SUPPORTED: Final = frozenset({kinds.DELETION, kinds.VANISH})
 _TALK: Final = frozenset(
@@ -57,8 +55,8 @@ def objection(
     context: GroupContext,
 ) -> Reject | None:
     """Why an event that is no 9000–9022 may not be written, as far as groups are concerned."""
-    if _is_config(event) and (group_id is None or Who.OWNER in context.who):
-        return None  # its `h` is a label (G-33, G-31)
+    if context.h_is_label and (group_id is None or Who.OWNER in context.who):
+        return None  # G-33, G-31
     if group_id is None:
         return _moved(event, None, context)
     if event.kind in _OF_NO_GROUP:
@@ -72,10 +70,6 @@ def objection(
         or check_created_at(event, settings, context)
         or check_previous(event, settings, context)
     )
-
-
-def _is_config(event: Event) -> bool:
-    return event.kind == kinds.APP_DATA and event.d.startswith(CONFIG_PREFIX)
 
 
 def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
-import orjson
-
 from relay.access.read_rules import Match
 from relay.groups.group import Groups
 from relay.lifecycle.deletion import address_target
 from relay.lifecycle.rows import Keep, RetentionDependency, Slot, Tombstone, UpTo
+from relay.memory.registry import NO_SYSTEMS, Authors, Sweeping
 from relay.nostr import kinds
 from relay.nostr.kinds import KindSet
 
@@ -26,14 +25,10 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors
     from relay.lifecycle.rows import Found, Stored, WritePlan
+    from relay.memory.registry import Hold, MemorySystems
     from relay.nostr.event import Event
 
 DAY_S: Final = 86_400
-
-_OBSERVATION: Final = "nmem:obs:"
-_NMEM_PIN: Final = "nmem:pin:"
-_NMEM_SESSION: Final = "nmem:session:"
-_HASH_CHARS: Final = 64
 
 
 class Scope(Enum):
@@ -112,37 +107,29 @@ class NeverBefore:
         return RetentionDependency(match, self.up_to)
 
 
-class Hold(Enum):
-    """Why a row stays that a rule lets go."""
+NEVER: Final = "never"
+PINNED: Final = "pinned"
+NOT_FIRST: Final = "older rows must go first"
+"""Reasons to keep a row that a rule would remove; memory systems have their own."""
 
-    NEVER = "never"
-    PINNED = "pinned"
-    UNSUMMARISED = "its session has no summary"
-    NOT_FIRST = "older rows must go first"
-
-
-NEVER_SWEPT: Final = KindSet.of((9000, 9020), kinds.PREFERENCE, (39_000, 39_005))
-"""What the state of groups follows from, and preferences (A-19)."""
+_GROUP_STATE: Final = (9000, 9020), (39_000, 39_005)
+"""The state of groups follows from these kinds."""
 _ONLY_BY_KIND: Final = KindSet.of(kinds.DELETION, kinds.VANISH, (9021, 9022))
-_ONLY_BY_D: Final = tuple(
-    Match(KindSet.of(kind), d_prefixes=(prefix,))
-    for kind, prefix in [
-        (kinds.APP_DATA, "snowclaw:config:"),
-        (kinds.APP_DATA, _NMEM_SESSION),
-        (kinds.APP_DATA, _NMEM_PIN),
-        (kinds.APP_RECORD, "nmem:prompt:"),
-    ]
-)
-"""M-23, and the settings of agents."""
+
+
+def never_swept(systems: MemorySystems) -> KindSet:
+    """Kinds that no rule removes."""
+    return KindSet.of(*_GROUP_STATE, *systems.never_swept.ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRules:
-    """All that is said about forgetting. Equal rules are the same rules."""
+    """All retention rules. A sweep is given up when the rules in force no longer equal its own."""
 
     rules: tuple[SweepRule, ...] = ()
     never: tuple[Match, ...] = ()
     waiting: tuple[tuple[Match, NeverBefore], ...] = ()
+    systems: MemorySystems = NO_SYSTEMS
 
     def in_order(self) -> Iterator[SweepRule]:
         """So that what others wait for goes first."""
@@ -155,14 +142,15 @@ class SweepRules:
 
         Some are never taken at all, some only by a rule that names their kind or their `d`.
         """
-        spared = [*self.never, Match(NEVER_SWEPT)]
+        spared = [*self.never, Match(never_swept(self.systems))]
         if rule.match.kinds is None:
             spared.append(Match(_ONLY_BY_KIND))
         named = (*(rule.match.d or ()), *(rule.match.d_prefixes or ()))
-        for family in _ONLY_BY_D:
-            assert family.d_prefixes is not None
-            if not any(d.startswith(family.d_prefixes) for d in named):
-                spared.append(family)
+        spared += [
+            Match(KindSet.of(record.kind), d_prefixes=(record.prefix,))
+            for record in self.systems.record_types(Sweeping.NAMED)
+            if not any(d.startswith(record.prefix) for d in named)
+        ]
         return tuple(spared)
 
     def kin_of(self, row: Stored) -> Iterator[RetentionDependency]:
@@ -184,10 +172,12 @@ def time_of(row: Stored, up_to: UpTo) -> int:
 # -- what holds a row -----------------------------------------------------------------------------
 
 
-def pin_authors(row: Stored, actors: Actors) -> tuple[str, ...]:
-    """Whose nmem pins hold the row: its author's and the owners' (M-07)."""
-    owners = actors.owners.union(*(home.owners for home in actors.households))
-    return tuple({row.event.pubkey, *owners})
+def _slots_of(hold: Hold, event: Event, actors: Actors) -> Iterator[Slot]:
+    """The records that decide about a hold."""
+    authors = {event.pubkey}
+    if hold.by is Authors.AUTHOR_OR_OWNERS:
+        authors.update(actors.owners, *(home.owners for home in actors.households))
+    return (Slot(pubkey, *hold.name) for pubkey in authors)
 
 
 def hold_lookups(
@@ -198,82 +188,47 @@ def hold_lookups(
     dependencies: set[RetentionDependency] = set()
     for row in rows:
         dependencies.update(rules.kin_of(row))
-        if _is_nmem(row.event):
-            slots.update(_pins_of(row, actors))
-        session = _session_of(row.event)
-        if session is not None:
-            slots.add(session)
+        for hold in rules.systems.holds(row.event):
+            slots.update(_slots_of(hold, row.event, actors))
     return frozenset(slots), frozenset(dependencies)
 
 
 def hold_reason(
     row: Stored, rules: SweepRules, actors: Actors, groups: Groups, found: Found, plan: WritePlan
-) -> Hold | None:
-    """What keeps the row for now; its facts must have been wanted."""
+) -> str | None:
+    """Why a sweep must not remove the row now, None if it may. Needs `hold_lookups` in `found`."""
     if any(match.matches(row, groups) for match in rules.never):
-        return Hold.NEVER
-    if _is_pinned(row, groups, actors, found):
-        return Hold.PINNED
-    session = _session_of(row.event)
-    if session is not None and not _is_summarised(found.slots.get(session)):
-        return Hold.UNSUMMARISED
+        return NEVER
+    if _is_pinned(row, groups):
+        return PINNED
+    for hold in rules.systems.holds(row.event):
+        for slot in _slots_of(hold, row.event, actors):
+            record = found.slots.get(slot)
+            if hold.holds(None if record is None else record.event):
+                return hold.reason
     for dependencies in rules.kin_of(row):
         own, earliest = (
             time_of(row, dependencies.up_to),
             found.oldest_dependencies.get(dependencies),
         )
         if earliest is not None and earliest <= own:
-            return Hold.NOT_FIRST
+            return NOT_FIRST
         # What the events before it in the batch brought.
         for added in plan.adds.values():
             if time_of(added, dependencies.up_to) <= own and dependencies.match.matches(
                 added, groups
             ):
-                return Hold.NOT_FIRST
+                return NOT_FIRST
     return None
 
 
-def _is_pinned(row: Stored, groups: Groups, actors: Actors, found: Found) -> bool:
+def _is_pinned(row: Stored, groups: Groups) -> bool:
+    """In a group, by id or by address."""
     if ("e", row.event.id) in groups.pinned:
         return True
-    if row.slot is not None:
-        address = f"{row.slot.kind}:{row.slot.pubkey}:{row.slot.d}"
-        if ("a", address) in groups.pinned:
-            return True
-    if not _is_nmem(row.event):
+    if row.slot is None:
         return False
-    pins = [found.slots.get(slot) for slot in _pins_of(row, actors)]
-    return any(pin is not None and _says(pin.event, "pinned") is not False for pin in pins)
-
-
-def _is_nmem(event: Event) -> bool:
-    return event.kind in (kinds.APP_RECORD, kinds.APP_DATA) and event.d.startswith("nmem:")
-
-
-def _pins_of(row: Stored, actors: Actors) -> Iterator[Slot]:
-    d = f"{_NMEM_PIN}{row.event.id}"
-    return (Slot(pubkey, kinds.APP_DATA, d) for pubkey in pin_authors(row, actors))
-
-
-def _session_of(event: Event) -> Slot | None:
-    """The session that an observation belongs to (M-02)."""
-    if event.kind != kinds.APP_RECORD or not event.d.startswith(_OBSERVATION):
-        return None
-    session = event.d[len(_OBSERVATION) : -_HASH_CHARS - 1]
-    return Slot(event.pubkey, kinds.APP_DATA, f"{_NMEM_SESSION}{session}")
-
-
-def _is_summarised(session: Stored | None) -> bool:
-    return session is not None and _says(session.event, "summary") is not None
-
-
-def _says(event: Event, name: str) -> object:
-    """A field of its JSON; None when there is none."""
-    try:
-        value = orjson.loads(event.content)
-    except orjson.JSONDecodeError:
-        return None
-    return value.get(name) if isinstance(value, dict) else None
+    return ("a", f"{row.slot.kind}:{row.slot.pubkey}:{row.slot.d}") in groups.pinned
 
 
 def tombstone_for(row: Stored, keep: Keep, why: str) -> Tombstone | None:

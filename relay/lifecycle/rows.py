@@ -17,11 +17,13 @@ from relay.nostr.event import is_hex64
 from relay.nostr.kinds import KindClass, class_of, is_kind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from relay.access.management import ListChange
     from relay.access.read_rules import Match
     from relay.access.usage import Account
     from relay.groups.group import Group
-    from relay.memory.naming import Named
+    from relay.memory.registry import RecordName
     from relay.nostr.event import Event
 
 
@@ -123,6 +125,10 @@ class WritePlan:
         )
 
 
+def no_names(_: Event) -> frozenset[RecordName]:
+    return frozenset()
+
+
 class UpTo(Enum):
     """Which time of rows `never_before` compares."""
 
@@ -158,8 +164,10 @@ class Lookups:
     """Accounts of what is stored, for quotas, into `Found.usage`."""
     dependencies: frozenset[RetentionDependency] = frozenset()
     """Rows of which it must be known how old the oldest is, into `Found.oldest_dependencies`."""
-    named: frozenset[Named] = frozenset()
-    """Memory records, those that these name in turn, and so on, into `Found.named`."""
+    named: frozenset[RecordName] = frozenset()
+    """Memory records to look up by name, into `Found.named`."""
+    names_in: Callable[[Event], frozenset[RecordName]] = no_names
+    """The names that a found record refers to: they are looked up too, step by step."""
 
 
 @dataclass(slots=True)
@@ -180,10 +188,10 @@ class Found:
     """The accounts wanted. What goes with a whole group or key is counted off with the commit."""
     oldest_dependencies: dict[RetentionDependency, int] = field(default_factory=dict)
     """Unix seconds of the oldest of each kin wanted that has rows."""
-    named: dict[Named, set[str]] = field(default_factory=dict)
-    """Of every name that was looked up the ids of its rows; those still there are in `rows`."""
+    named: dict[RecordName, set[str]] = field(default_factory=dict)
+    """Each name that was looked up → ids of its rows; those not removed since are in `rows`."""
 
-    def rows_named(self, named: Named) -> list[Stored]:
+    def rows_named(self, named: RecordName) -> list[Stored]:
         return [self.rows[id_] for id_ in self.named.get(named, ()) if id_ in self.rows]
 
 

@@ -29,7 +29,7 @@ from relay.lifecycle.rows import (
     slot_of,
     version_of,
 )
-from relay.memory.naming import Named
+from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.kinds import is_ephemeral
@@ -107,7 +107,7 @@ def plan_for(
     plan.adds[event.id] = row
     found.rows[event.id] = row
     if found.named:
-        ids = found.named.get(Named(event.kind, event.d))
+        ids = found.named.get(RecordName(event.kind, event.d))
         if ids is not None:
             ids.add(event.id)
     found.usage.add(event.pubkey, event.kind, group, len(event.raw))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from relay.memory.search_text import search_text
 from relay.nostr import messages
 from relay.nostr.nip50 import searchable
 from relay.read.linked_rows import NO_LINKS
@@ -140,7 +139,8 @@ class Fanout:
         return self._matcher.contains(text, search)
 
     def _text_of(self, event: Event) -> Searchable | None:
-        text = search_text(event) if event.kind in self._state.policy.searched else None
+        policy = self._state.policy
+        text = policy.systems.search_text(event) if event.kind in policy.searched else None
         return None if text is None else searchable(text)
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:

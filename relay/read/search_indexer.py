@@ -12,11 +12,11 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
-from relay.memory.search_text import TEXT_RULES, search_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
     from relay.state import RelayState
@@ -83,7 +83,8 @@ class SearchIndexer:
         return True
 
     def _is_indexed(self, seq: int) -> bool:
-        return self._upto >= seq and self._rules == rules_for(self._state.policy.searched)
+        policy = self._state.policy
+        return self._upto >= seq and self._rules == rules_for(policy.searched, policy.systems)
 
     async def _run(self) -> None:
         while True:
@@ -108,10 +109,10 @@ class SearchIndexer:
     async def _catch_up(self) -> None:
         loop = asyncio.get_running_loop()
         while not self._is_indexed(self._store.committed()):
-            searched = self._state.policy.searched
-            rules = rules_for(searched)
+            searched, systems = self._state.policy.searched, self._state.policy.systems
+            rules = rules_for(searched, systems)
             began, head = loop.time(), self._store.committed()
-            self._upto = await self._store.index(text_by(searched), rules, _BATCH)
+            self._upto = await self._store.index(text_by(searched, systems), rules, _BATCH)
             self._rules = rules
             self._progress.set()
             if self._store.committed() > head and not self._waiting_searches:
@@ -127,16 +128,16 @@ class SearchIndexer:
             pass
 
 
-def rules_for(searched: KindSet) -> str:
+def rules_for(searched: KindSet, systems: MemorySystems) -> str:
     """Version of the indexed texts: another value means that the index must be rebuilt."""
     kinds = ",".join(f"{low}-{high}" for low, high in searched.ranges)
-    return f"{TEXT_RULES};{kinds}"
+    return f"{systems.search_version};{kinds}"
 
 
-def text_by(searched: KindSet) -> Callable[[Event], str | None]:
+def text_by(searched: KindSet, systems: MemorySystems) -> Callable[[Event], str | None]:
     """Gives the indexed text of an event; None for kinds that are not searchable."""
 
     def text_of(event: Event) -> str | None:
-        return search_text(event) if event.kind in searched else None
+        return systems.search_text(event) if event.kind in searched else None
 
     return text_of

@@ -10,11 +10,10 @@ import orjson
 
 from relay import __version__
 from relay.access.management import ListName
-from relay.memory import ADDRESSED, OWN_KINDS
 from relay.nostr.kinds import KindSet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
     from aiohttp import web
@@ -65,7 +64,7 @@ def information(config: Config, state: RelayState, relay_pubkey: str, features: 
             "payment_required": False,
             "restricted_writes": policy.restricted_writes,
         },
-        "memory": _memory(config, management),
+        "memory": _memory(config, management, policy.systems.kinds),
     }
     owners = sorted(policy.actors.owners)
     if owners:
@@ -77,13 +76,11 @@ def information(config: Config, state: RelayState, relay_pubkey: str, features: 
     return orjson.dumps(document)
 
 
-def _memory(config: Config, management: Management) -> dict[str, object]:
+def _memory(config: Config, management: Management, kinds: Iterable[int]) -> dict[str, object]:
     """For agents: accepted memory kinds as numbers and inclusive ranges, and what filters may name
     (G-25, G-09)."""
     disallowed = management.of(ListName.REFUSED_KINDS)
-    accepted = KindSet.of(
-        *(kind for kind in {*OWN_KINDS, *ADDRESSED} if str(kind) not in disallowed)
-    )
+    accepted = KindSet.of(*(kind for kind in kinds if str(kind) not in disallowed))
     terms = config.storage.terms
     return {
         "kinds": [low if low == high else [low, high] for low, high in accepted.ranges],

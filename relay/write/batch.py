@@ -47,13 +47,12 @@ from relay.lifecycle.deletion import (
 from relay.lifecycle.retention import hold_reason, tombstone_for
 from relay.lifecycle.rows import Stored, Tombstone, WritePlan, slot_of
 from relay.lifecycle.versions import plan_for, unstored_outcome
-from relay.memory import is_memory
 from relay.nostr import kinds
 from relay.nostr.kinds import is_kind
 from relay.verdict import Facts, Origin, Reject, Who, WriteOutcome
 from relay.write.commands import DryRun, Purpose
 from relay.write.pins import all_pinning, pinnable, pins_left, unsettled_pins
-from relay.write.record_lookups import names_any, records_about
+from relay.write.record_lookups import has_references, referenced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Set
@@ -329,14 +328,14 @@ class Decision:
         )
 
     def _records(self, event: Event, group_id: str | None, found: Found) -> tuple[RecordFacts, ...]:
-        if not names_any(event):
+        systems = self._policy.systems
+        if not has_references(event, systems):
             return ()
         who = self._who_is(event.pubkey, group_id)
         author, rules = Viewer(frozenset({event.pubkey})), self._policy.read_rules
         seen = visibility_for(author, rules, self._actors, self.groups)
-        return records_about(
-            event, seen, found, self._now, along_chains=bool(who & {Who.AGENT, Who.OWNER})
-        )
+        along_chains = bool(who & {Who.AGENT, Who.OWNER})
+        return referenced(event, seen, found, self._now, systems, along_chains=along_chains)
 
     def _circumstances(
         self,
@@ -370,7 +369,8 @@ class Decision:
             targets=targets,
             pinnable=pinnable(event, gid, found, self._now, submission.origin),
             moved_from=NotStored.NOT_STORED if holder is None else holder.group,
-            is_memory=is_memory(event),
+            is_memory=self._policy.systems.is_memory(event),
+            h_is_label=self._policy.systems.h_is_label(event),
             relay=self._relay_key.pubkey,
             operators=self._actors.owners,
         )
@@ -492,9 +492,9 @@ class Decision:
             stored = found.rows.get(row.event.id)
             if stored is None:
                 continue
-            hold = hold_reason(stored, rules, self._actors, self.groups, found, self.plan)
-            if hold is not None:
-                sweeping.held[hold] = sweeping.held.get(hold, 0) + 1
+            reason = hold_reason(stored, rules, self._actors, self.groups, found, self.plan)
+            if reason is not None:
+                sweeping.held[reason] = sweeping.held.get(reason, 0) + 1
                 continue
             sweeping.gone.append(stored)
             if sweeping.purpose is Purpose.TRIAL:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.access.management import ListChange
-    from relay.lifecycle.retention import Hold, SweepRules
+    from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.verdict import Facts, Result
@@ -94,7 +94,7 @@ class SweepRows:
     done: Future[bool]
     """Whether it was decided: set after the commit, or when there is none."""
     gone: list[Stored] = field(default_factory=list)
-    held: dict[Hold, int] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
     """What for, and how many rows."""
 
 

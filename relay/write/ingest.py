@@ -37,7 +37,7 @@ from relay.write.lookups import (
     with_swept,
 )
 from relay.write.pins import all_pinning
-from relay.write.record_lookups import with_named
+from relay.write.record_lookups import with_references
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -171,7 +171,9 @@ class Ingest:
         submission = WriteEvent(event, author, Origin.WIRE)
         keep, now = self._state.policy.keep.keep_of(event), self._clock()
         wanted = self._with_the_relays_own(lookups_for([(event, keep)]), [(event, keep)])
-        wanted = with_named(with_quotas(wanted, [event], self._state.policy), [event])
+        wanted = with_references(
+            with_quotas(wanted, [event], self._state.policy), [event], self._state.policy.systems
+        )
         decision = Decision(self._state, self._relay_key, now, self._is_here, Guesses(), Buckets())
         seen: list[DryRun] = []
 
@@ -322,7 +324,9 @@ class Ingest:
         events = [submission.event for submission in _submissions(batch)]
         kept = [(event, keep_of(event)) for event in events]
         wanted = self._with_the_relays_own(lookups_for(kept), kept)
-        wanted = with_named(with_quotas(wanted, events, self._state.policy), events)
+        wanted = with_references(
+            with_quotas(wanted, events, self._state.policy), events, self._state.policy.systems
+        )
         groups, relay = self._state.groups, self._relay_key.pubkey
         for item in batch:
             if isinstance(item, ManagementChange):

@@ -24,7 +24,7 @@ from relay.write.commands import ExpireRows, Purpose, SweepRows
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from relay.lifecycle.retention import Hold, SweepRule, SweepRules
+    from relay.lifecycle.retention import SweepRule, SweepRules
     from relay.lifecycle.rows import Stored
     from relay.observe import Metrics
     from relay.state import RelayState
@@ -55,7 +55,7 @@ class Swept:
 
     rule: SweepRule
     gone: Sequence[Stored]
-    held: Mapping[Hold, int]
+    held: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def lines_of(swept: Swept) -> list[SweepLine]:
     of = (rule.name, rule.place, str(rule.limit))
     return [
         *_lines(of, swept.gone),
-        *(SweepLine(*of, None, hold.value, number, 0) for hold, number in swept.held.items()),
+        *(SweepLine(*of, None, reason, number, 0) for reason, number in swept.held.items()),
     ]
 
 

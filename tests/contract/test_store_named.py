@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.lifecycle.rows import Found, WritePlan
-from relay.memory.naming import MOST_STEPS, Named, entries_of, named_by, supersessions_of
+from relay.memory.anamnesis.references import entries_of, supersessions_of
+from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, Batch, unsigned, write
@@ -31,18 +33,20 @@ def superseding(old: str, new: str, who: SecretKey = cast.robot) -> Event:
     return unsigned(who, kinds.APP_DATA, tags, f'{{"superseded_by":"{new}"}}')
 
 
-async def found_by(store: Store, *named: Named) -> Found:
+async def found_by(store: Store, *named: RecordName) -> Found:
     answers: list[Found] = []
 
     def decide(found: Found) -> WritePlan:
         answers.append(found)
         return WritePlan()
 
-    await store.append(replace(NOTHING_WANTED, named=frozenset(named)), decide)
+    await store.append(
+        replace(NOTHING_WANTED, named=frozenset(named), names_in=MEMORY_SYSTEMS.names_in), decide
+    )
     return answers[0]
 
 
-def ids(found: Found, named: Named) -> set[str]:
+def ids(found: Found, named: RecordName) -> set[str]:
     return {row.event.id for row in found.rows_named(named)}
 
 
@@ -68,10 +72,10 @@ async def test_what_they_name_in_turn_is_found_too(store: Store) -> None:
 
 
 async def test_a_chain_is_followed_for_a_thousand_steps(store: Store) -> None:
-    hashes = [f"{number:064x}" for number in range(MOST_STEPS + 2)]
+    hashes = [f"{number:064x}" for number in range(MAX_REFERENCE_STEPS + 2)]
     await write(store, *(superseding(*pair) for pair in pairwise(hashes)))
     found = await found_by(store, supersessions_of(hashes[0]))
-    assert len(found.rows) == MOST_STEPS
+    assert len(found.rows) == MAX_REFERENCE_STEPS
     assert supersessions_of(hashes[-2]) not in found.named
 
 
@@ -88,4 +92,7 @@ async def test_what_the_batch_adds_and_takes_away_is_seen_by_the_next(store: Sto
 
 @pytest.mark.parametrize("d", ["anamnesis:superseded:", "anamnesis:superseded:A", "nmem:pin:"])
 def test_what_names_no_hash_names_nothing(d: str) -> None:
-    assert named_by(unsigned(cast.robot, kinds.APP_DATA, [["d", d]], "{}")) == frozenset()
+    assert (
+        MEMORY_SYSTEMS.names_in(unsigned(cast.robot, kinds.APP_DATA, [["d", d]], "{}"))
+        == frozenset()
+    )

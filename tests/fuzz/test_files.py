@@ -20,6 +20,7 @@ from relay.cli.import_lines import Place
 from relay.cli.importing import import_events
 from relay.config import load_config
 from relay.errors import ConfigFaults
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.server.control import ControlServer
 from relay.verdict import Origin
 from tests.fuzz.effort import share
@@ -205,7 +206,7 @@ def test_a_policy_file_is_taken_or_has_faults(tally: Tally, tmp_path: Path) -> N
     def load(text: bytes) -> None:
         tally.example()
         (tmp_path / "00-fuzz.toml").write_bytes(text)
-        policy = _found(lambda: policies.load(tmp_path))
+        policy = _found(lambda: policies.load(tmp_path, MEMORY_SYSTEMS))
         if policy is not None:
             tally.counts["taken"] += 1
             for note in NOTES:

@@ -27,6 +27,7 @@ from relay.memory.aman.records import (
     sealed_draft_of,
 )
 from relay.memory.reading import Unread
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.terms import Terms
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
@@ -182,7 +183,7 @@ def test_another_schema_version_is_taken_and_reported_as_unread(tmp_path: Path) 
     case = VECTORS["unknown_version"]
     event = event_from(case["event"])
     assert case["ok"] == [True, ""]
-    assert load(tmp_path).judge(event, AGENT) is None
+    assert load(tmp_path, MEMORY_SYSTEMS).judge(event, AGENT) is None
     found = record_in(event)
     assert isinstance(found, Unread)
     assert not found.is_locked
@@ -191,7 +192,7 @@ def test_another_schema_version_is_taken_and_reported_as_unread(tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return load(tmp_path_factory.mktemp("policies"))
+    return load(tmp_path_factory.mktemp("policies"), MEMORY_SYSTEMS)
 
 
 WHO = {

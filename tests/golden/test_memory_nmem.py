@@ -35,6 +35,7 @@ from relay.memory.nmem.secrets import SecretFilter, Sensitivity, entropy
 from relay.memory.nmem.summary import EMPTY_SESSION, summary_from
 from relay.memory.nmem.tools import classify_tool
 from relay.memory.reading import Unread
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.terms import Terms
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
@@ -274,7 +275,9 @@ STORED = (EVENTS["file_read"],)
 @pytest.mark.parametrize("case", VECTORS["bad"], ids=lambda case: case["name"])
 def test_a_bad_record_is_refused_with_its_text(case: dict[str, Any], tmp_path: Path) -> None:
     event = event_from(case["event"])
-    verdict = load(tmp_path).judge(event, replace(WHO[event.pubkey], records=STORED))
+    verdict = load(tmp_path, MEMORY_SYSTEMS).judge(
+        event, replace(WHO[event.pubkey], records=STORED)
+    )
     assert verdict is not None
     assert f"{verdict.prefix}: {verdict.text}" == case["message"]
     if verdict.prefix == "invalid":

@@ -33,6 +33,7 @@ from relay.memory.snowclaw.key_filter import KeyFilter
 from relay.memory.snowclaw.keys import Everywhere, OfGroup, OfUser
 from relay.memory.snowclaw.records import GroupRecord, UserRecord, newest, record_in
 from relay.memory.snowclaw.respond import Agent, should_respond
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.terms import Terms
 from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms, filter_from
@@ -264,7 +265,7 @@ STANDING = {
 @pytest.mark.parametrize("case", VECTORS["bad"], ids=lambda case: case["name"])
 def test_a_bad_record_is_refused_with_its_text(tmp_path: Path, case: dict[str, Any]) -> None:
     event = event_from(case["event"])
-    verdict = load(tmp_path).judge(event, STANDING[event.pubkey])
+    verdict = load(tmp_path, MEMORY_SYSTEMS).judge(event, STANDING[event.pubkey])
     assert verdict is not None
     assert f"{verdict.prefix}: {verdict.text}" == case["message"]
 
@@ -272,7 +273,7 @@ def test_a_bad_record_is_refused_with_its_text(tmp_path: Path, case: dict[str, A
 @pytest.mark.parametrize("name", EVENTS)
 def test_a_good_record_is_taken(tmp_path: Path, name: str) -> None:
     event = EVENTS[name]
-    assert load(tmp_path).judge(event, STANDING[event.pubkey]) is None
+    assert load(tmp_path, MEMORY_SYSTEMS).judge(event, STANDING[event.pubkey]) is None
 
 
 def private(name: str, *members: str) -> Group:
@@ -309,7 +310,7 @@ def test_a_record_is_read_by_whom_it_is_for(tmp_path: Path, case: dict[str, Any]
     actors = Actors(frozenset({OWNER}), frozenset({AGENT, KEYS["agent2"].pubkey}), relay=OWNER)
     event = EVENTS[case["event"].partition(" ")[0].rstrip(",")]
     row = Stored(1, event, group_of(event))
-    rules, everything = load(tmp_path).read_rules, filter_from({}, FilterTerms())
+    rules, everything = load(tmp_path, MEMORY_SYSTEMS).read_rules, filter_from({}, FilterTerms())
     for name, reads in case["readers"].items():
         pubkey = READERS[name]
         viewer = Viewer() if pubkey is None else Viewer(frozenset({pubkey}))

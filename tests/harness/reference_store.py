@@ -19,7 +19,7 @@ from relay.groups.group import Groups
 from relay.lifecycle.deletion import ban_tombstone, is_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import Found
-from relay.memory.naming import MOST_STEPS, named_by
+from relay.memory.registry import MAX_REFERENCE_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
 from relay.nostr.nip77 import Items
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Group
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Lookups, Stored, Tombstone, WritePlan
-    from relay.memory.naming import Named
+    from relay.memory.registry import RecordName
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
 
@@ -108,13 +108,13 @@ class ReferenceStore:
 
     def _find_named(self, wanted: Lookups, found: Found) -> None:
         step = wanted.named
-        for _ in range(MOST_STEPS):
-            further: set[Named] = set()
+        for _ in range(MAX_REFERENCE_STEPS):
+            further: set[RecordName] = set()
             for name in step:
                 rows = [r for r in self._rows.values() if (r.event.kind, r.event.d) == name]
                 found.named[name] = {row.event.id for row in rows}
                 found.rows.update((row.event.id, row) for row in rows)
-                further.update(*(named_by(row.event) for row in rows))
+                further.update(*(wanted.names_in(row.event) for row in rows))
             step = frozenset(further - found.named.keys())
 
     def _records(self, wanted: Lookups) -> list[Stored]:

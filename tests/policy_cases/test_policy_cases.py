@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policies.cases import case_table, results
+from relay.memory.systems import MEMORY_SYSTEMS
 from tests.conformance.statements import ids_named_in
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def _rows() -> list[object]:
             result, id=f"{path.stem}:{result.case.line} {result.case.says}", marks=_proves(path)
         )
         for path in TABLES
-        for result in results(case_table(path), None)
+        for result in results(case_table(path), None, MEMORY_SYSTEMS)
     ]
 
 

@@ -16,6 +16,7 @@ from policies import load
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.lifecycle.rows import Found, Keep, Stored, WritePlan
 from relay.lifecycle.versions import plan_for
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_RECORDS
 from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
@@ -65,7 +66,7 @@ pointing_scenes = st.builds(
 @lru_cache
 def packaged_rules() -> tuple[ReadRule, ...]:
     with tempfile.TemporaryDirectory() as folder:
-        return load(folder).read_rules
+        return load(folder, MEMORY_SYSTEMS).read_rules
 
 
 @st.composite

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import policies
 from relay.access.management import changes_of
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import event_from_raw
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
@@ -57,7 +58,7 @@ def policy_of(preset: str, *more: str) -> PolicySet:
         (home / "00-actors.toml").write_text(_ACTORS)
         (home / "10-preset.toml").write_text((_PRESETS / f"{preset}.toml").read_text())
         (home / "20-own.toml").write_text("\n".join(more))
-        return policies.load(home, RELAY.pubkey)
+        return policies.load(home, MEMORY_SYSTEMS, RELAY.pubkey)
 
 
 class AtOnce:

@@ -13,6 +13,7 @@ from policies.load import DEFAULTS
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.cli.words import counted
+from relay.memory.systems import MEMORY_SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ def cases_command(files: tuple[Path, ...], data: Path | None, *, as_json: bool) 
     ran = [
         (table.file, result)
         for table in map(case_table, files)
-        for result in results(table, folder)
+        for result in results(table, folder, MEMORY_SYSTEMS)
     ]
     failed = [(file, result) for file, result in ran if not result.passed]
     if as_json:

@@ -14,6 +14,7 @@ from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.cli.words import counted
 from relay.errors import ConfigFaults
+from relay.memory.systems import MEMORY_SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,7 @@ def check_command(folder: Path | None, data: Path | None, *, strict: bool, as_js
     """
     home = policy_folder(folder or data)
     try:
-        found = load(home)
+        found = load(home, MEMORY_SYSTEMS)
     except ConfigFaults as wrong:
         if as_json:
             print_json({"ok": False, "faults": _listed(wrong.faults), "warnings": []})

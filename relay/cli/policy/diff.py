@@ -22,6 +22,7 @@ from relay.cli.policy.folder import (
 from relay.cli.progress import Amount, progress_bar
 from relay.cli.words import counted
 from relay.errors import UserError
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 
@@ -60,7 +61,7 @@ def diff_command(folders: tuple[Path, ...], data: Path, *, as_json: bool) -> Non
     if len(folders) > 2:
         raise click.UsageError("give one folder of policies, or an old and a new one")
     old, new = (data, *folders) if len(folders) == 1 else folders
-    before, after = load(policy_folder(old)), load(policy_folder(new))
+    before, after = (load(policy_folder(each), MEMORY_SYSTEMS) for each in (old, new))
     if not (data / "rookery.db").is_file():
         raise UserError(f"{data} has no store: give the data folder with --data")
     compared = asyncio.run(_compared(before, after, data))

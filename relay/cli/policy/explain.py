@@ -28,6 +28,7 @@ from relay.cli.policy.folder import (
 from relay.errors import Invalid, Prefix, Refused, UserError
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event, event_from, event_from_raw, is_hex64, signed
 from relay.nostr.keys import is_signed, npub
 from relay.verdict import Reject, Who, ok_reply
@@ -95,7 +96,7 @@ def explain_command(
     EVENT is one event as JSON, or a draft of one: without id and sig, and with "pubkey" or an
     author taken for nobody. Exit code 0: accepted, or readable; 1: not.
     """
-    found = load(policy_folder(data))
+    found = load(policy_folder(data), MEMORY_SYSTEMS)
     store = store_folder(data)
     now = int(time.time())  # noqa: TID251 — a shell reads the clock
     try:

@@ -28,6 +28,7 @@ from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.check import left_open, rules_in
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.cli.words import counted
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 def show_command(folder: Path | None, data: Path | None, *, as_json: bool) -> None:
     """Print the policies in force, packaged ones included, in the order in which they apply."""
     home = policy_folder(folder or data)
-    found = load(home)
+    found = load(home, MEMORY_SYSTEMS)
     if as_json:
         print_json(_as_json(found))
         return
@@ -208,7 +209,7 @@ def _settings(found: PolicySet) -> Iterator[str]:
     yield f"stored events of a banned key: {found.banned_rows.value}"
     yield f"searched: {kinds_text(found.searched)}"
     for system, mode in found.memory.schemas.items():
-        yield f"schema of {system.value}: {mode.value}"
+        yield f"schema of {system}: {mode.value}"
     yield from _memory(found.memory)
 
 
@@ -256,7 +257,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
         },
         "bans": {"stored": found.banned_rows.value},
         "search": kinds_text(found.searched),
-        "schemas": {system.value: mode.value for system, mode in found.memory.schemas.items()},
+        "schemas": {system: mode.value for system, mode in found.memory.schemas.items()},
         "owner_annotations": found.memory.owner_annotations,
         "reject_patterns": []
         if found.memory.reject_patterns is None

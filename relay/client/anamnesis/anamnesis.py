@@ -23,7 +23,6 @@ from relay.client.errors import ClientError, PublishRefused
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid
 from relay.memory.anamnesis.checks import (
-    VOUCH,
     Attestation,
     MemoryType,
     content_hash,
@@ -40,8 +39,8 @@ from relay.memory.anamnesis.records import (
     timestamp_of,
     vouch_draft,
 )
+from relay.memory.anamnesis.references import PATCH, SUPERSEDED, VOUCH
 from relay.memory.fields import compact, object_in
-from relay.memory.naming import PATCH, SUPERSEDED
 from relay.memory.terms import MAX_CHARS
 from relay.nostr import kinds
 from relay.nostr.filters import Filter

@@ -18,8 +18,8 @@ from relay.memory.anamnesis import correction, provenance, recall
 from relay.memory.anamnesis.archive import Archive, archive_of
 from relay.memory.anamnesis.checks import Attestation, MemoryType
 from relay.memory.anamnesis.records import Memory, Supersession, record_in
+from relay.memory.anamnesis.references import ENTRY, PATCH
 from relay.memory.anamnesis.trust import Reputations, trust_in
-from relay.memory.naming import ENTRY, PATCH
 from relay.memory.reading import Unread
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64

@@ -12,8 +12,8 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
+from relay.memory.anamnesis.references import ENTRY
 from relay.memory.fields import NOT_AN_OBJECT, object_in
-from relay.memory.naming import ENTRY
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Fields = Mapping[str, object]
 
-VOUCH: Final = "anamnesis:vouch:"
 _BAD_RECORD: Final = "d must be anamnesis:memory, vouch, superseded or meta and a hash"
 _BAD_VOUCH: Final = "d must be anamnesis:vouch:<64 lowercase hex>"
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from relay.memory.anamnesis.checks import (
     PATCH_FIELDS,
-    VOUCH,
     Attestation,
     MemoryType,
     check,
@@ -20,9 +19,9 @@ from relay.memory.anamnesis.checks import (
     entry_faults,
     time_in,
 )
+from relay.memory.anamnesis.references import ENTRY, PATCH, SUPERSEDED, VOUCH
 from relay.memory.draft import Draft
 from relay.memory.fields import NOT_AN_OBJECT, compact, object_to_keep
-from relay.memory.naming import ENTRY, PATCH, SUPERSEDED
 from relay.memory.reading import Unread
 from relay.memory.terms import MAX_CHARS, Terms
 from relay.nostr import kinds

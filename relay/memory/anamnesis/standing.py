@@ -1,7 +1,7 @@
-"""Who may say something about a stored memory. MEMORY.md X-05, X-07, X-16.
+"""Who may supersede or patch a stored memory (X-05, X-07, X-16).
 
-`records` are those that the author of the event may read: what is hidden from them counts as not
-stored, so that no refusal tells of it.
+`records` are those that the author of the event may read: others count as not stored, so that no
+refusal reveals them.
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from relay.errors import Prefix
-from relay.memory.naming import ENTRY, PATCH, SUPERSEDED, replacement_in
+from relay.memory.anamnesis.references import ENTRY, PATCH, SUPERSEDED, replacement_in
 from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from relay.memory.registry import Objection, Owns
     from relay.nostr.event import Event
     from relay.verdict import RecordFacts
-
-    Objection = tuple[Prefix, str]
-    Owns = Callable[[str | None], bool]
-    """Whether whoever writes is an owner to what this key wrote; None: to whatever anybody will."""
 
 _MAY_NOT_SUPERSEDE: Final = (
     Prefix.RESTRICTED,
@@ -48,10 +45,10 @@ def original_of(entries: Iterable[_Entry]) -> _Entry | None:
     return min(entries, key=lambda entry: (entry.created_at, entry.id), default=None)
 
 
-def against_supersession(
+def supersession_objection(
     event: Event, records: Sequence[RecordFacts], owns: Owns
 ) -> Objection | None:
-    """Itself, unknown, not allowed, cycle: in this order. What is malformed is not looked at."""
+    """Itself, unknown, not allowed, cycle: in this order. Malformed ones are left to the check."""
     old, new = event.d.removeprefix(SUPERSEDED), replacement_in(event)
     if not is_hex64(old) or event.tag("x") != old:
         return None
@@ -60,20 +57,20 @@ def against_supersession(
     for hashed in [old] if new is None else [old, new]:
         if not _entries(records, hashed):
             return Prefix.INVALID, f"unknown memory {hashed[:12]}"
-    if not _is_for(event.pubkey, _entries(records, old), owns):
+    if not _may_change(event.pubkey, _entries(records, old), owns):
         return _MAY_NOT_SUPERSEDE
     return _CYCLE if new is not None and _leads_to(old, new, records) else None
 
 
-def against_patch(event: Event, records: Sequence[RecordFacts], owns: Owns) -> Objection | None:
-    """A patch of what is not stored is for an owner of all: nobody is its author."""
+def patch_objection(event: Event, records: Sequence[RecordFacts], owns: Owns) -> Objection | None:
+    """A memory that is not stored has no author: only an owner over any key may patch it."""
     hashed = event.d.removeprefix(PATCH)
     if not is_hex64(hashed) or event.tag("x") != hashed:
         return None
-    return None if _is_for(event.pubkey, _entries(records, hashed), owns) else _MAY_NOT_PATCH
+    return None if _may_change(event.pubkey, _entries(records, hashed), owns) else _MAY_NOT_PATCH
 
 
-def _is_for(pubkey: str, entries: Iterable[RecordFacts], owns: Owns) -> bool:
+def _may_change(pubkey: str, entries: Iterable[RecordFacts], owns: Owns) -> bool:
     original = original_of(entries)
     author = None if original is None else original.pubkey
     return author == pubkey or owns(author)
@@ -85,18 +82,18 @@ def _entries(records: Iterable[RecordFacts], hashed: str) -> list[RecordFacts]:
 
 
 def _leads_to(old: str, new: str, records: Sequence[RecordFacts]) -> bool:
-    """Whether any stored supersessions lead from `new` back to `old`, whosever count."""
-    onward: dict[str, set[str]] = {}
+    """Whether stored supersessions, by any author, lead from `new` back to `old`."""
+    replacements: dict[str, set[str]] = {}
     for record in records:
-        if record.superseded_by is not None:
-            onward.setdefault(record.d.removeprefix(SUPERSEDED), set()).add(record.superseded_by)
+        if record.d.startswith(SUPERSEDED):
+            replacements.setdefault(record.d, set()).update(record.refers_to)
     seen: set[str] = set()
-    left = [new]
-    while left:
-        hashed = left.pop()
-        if hashed == old:
+    stack = [SUPERSEDED + new]
+    while stack:
+        d = stack.pop()
+        if d == SUPERSEDED + old:
             return True
-        if hashed not in seen:
-            seen.add(hashed)
-            left.extend(onward.get(hashed, ()))
+        if d not in seen:
+            seen.add(d)
+            stack.extend(replacements.get(d, ()))
     return False

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
+from relay.memory.encrypted import may_be_encrypted
 from relay.memory.reading import Unread
-from relay.memory.sealed import is_sealed
 from relay.nostr import nip44
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def content_of(event: Event, key: bytes | None) -> str | Unread:
 
     The author must be the agent whose key it is: nobody else's text opens with it.
     """
-    if not is_sealed(event):
+    if not may_be_encrypted(event):
         return event.content
     if key is None:
         return Unread(event, "encrypted, and no key is at hand", is_locked=True)

@@ -17,7 +17,7 @@ import orjson
 from relay.access.usage import Size
 from relay.lifecycle.deletion import ban_tombstone
 from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone, Vanish, WritePlan
-from relay.memory.naming import MOST_STEPS, Named, named_by
+from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.queries import QUERIES, stored
@@ -200,17 +200,17 @@ class Writer:
     def _find_named(self, wanted: Lookups, found: Found) -> None:
         """One query a step along the chains, all of them together."""
         step = wanted.named
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_REFERENCE_STEPS):
             if not step:
                 return
             found.named.update((name, set()) for name in step)
             names = orjson.dumps([list(name) for name in step]).decode()
-            further: set[Named] = set()
+            further: set[RecordName] = set()
             for row in self._rows("rows_by_name", {"names": names}):
                 event = row.event
-                found.named[Named(event.kind, event.d)].add(event.id)
+                found.named[RecordName(event.kind, event.d)].add(event.id)
                 found.rows.setdefault(event.id, row)
-                further |= named_by(event)
+                further |= wanted.names_in(event)
             step = frozenset([name for name in further if name not in found.named])
 
     def _find_records(self, wanted: Lookups, found: Found) -> None:

@@ -253,6 +253,7 @@ class World:
             ),
             moved_from=_group(holder[0]) if is_addressed and holder else NotStored.NOT_STORED,
             is_memory=sent.kind == kinds.APP_DATA and sent.d.startswith("snow:"),
+            h_is_label=sent.kind == kinds.APP_DATA and sent.d.startswith("snowclaw:config:"),
             relay=RELAY,
         )
 

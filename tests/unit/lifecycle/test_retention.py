@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from relay.lifecycle.retention import DAY_S, Hold
+from relay.lifecycle.retention import DAY_S, NOT_FIRST, PINNED
 from relay.verdict import Origin
 from relay.write.commands import Purpose, SweepRows, WriteEvent
 from tests.cast import admin, alice, owner, robot
@@ -123,7 +123,7 @@ async def test_what_the_same_batch_brings_holds_a_clear_back(house: Callable[...
         home.ingest.sweep(sweeping)
         assert await letter.answer == STORED
         assert await sweeping.done
-        assert sweeping.held == {Hold.NOT_FIRST: 1}
+        assert sweeping.held == {NOT_FIRST: 1}
         assert clear.id in [event.id for event in await home.log()]
 
 
@@ -220,7 +220,7 @@ async def test_what_a_group_pins_stays_until_it_is_unpinned(house: Callable[...,
         await home.do(admin, 9010, ["e", note.id], h="tea")
         home.now += 3 * DAY_S
         (swept,) = [one async for one in home.sweep.by_rules(Purpose.TRIAL)]
-        assert swept.held == {Hold.PINNED: 1}
+        assert swept.held == {PINNED: 1}
         assert await home.sweep.once() == 0
         await home.do(admin, 9010, h="tea")
         home.now += 3600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.memory import is_memory
+from relay.memory.systems import MEMORY_SYSTEMS
 from tests import cast
 
 
@@ -26,11 +26,11 @@ from tests import cast
     ],
 )
 def test_records_of_the_five_systems_are_memory(kind: int, d: str) -> None:
-    assert is_memory(cast.robot.sign(kind, [["d", d]], "", 0))
+    assert MEMORY_SYSTEMS.is_memory(cast.robot.sign(kind, [["d", d]], "", 0))
 
 
 @pytest.mark.parametrize(
     ("kind", "d"), [(30078, "my app"), (78, "my app"), (1, "nmem:session:x"), (30023, "snowclaw:")]
 )
 def test_other_app_data_is_not(kind: int, d: str) -> None:
-    assert not is_memory(cast.robot.sign(kind, [["d", d]], "", 0))
+    assert not MEMORY_SYSTEMS.is_memory(cast.robot.sign(kind, [["d", d]], "", 0))

@@ -13,6 +13,7 @@ import policies
 from policies import load
 from relay.config import Config
 from relay.groups.group import Groups
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.server.http import information
 from relay.state import RelayState
 from tests import cast
@@ -42,7 +43,7 @@ def tables(memory: dict[str, object]) -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize("block", OF_POLICIES, ids=range(len(OF_POLICIES)))
 def test_a_block_of_policies_loads(tmp_path: Path, block: str) -> None:
     (tmp_path / "20-block.toml").write_text(block.replace("npub1…", cast.owner.npub))
-    load(tmp_path)
+    load(tmp_path, MEMORY_SYSTEMS)
 
 
 def test_what_stands_there_is_the_default() -> None:
@@ -57,7 +58,7 @@ def test_what_stands_there_is_the_default() -> None:
 
 def test_what_the_relay_says_of_memory_is_as_shown(tmp_path: Path) -> None:
     (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    state = RelayState(load(tmp_path), Groups())
+    state = RelayState(load(tmp_path, MEMORY_SYSTEMS), Groups())
     document = orjson.loads(
         information(Config(), state, cast.owner.pubkey, ReferenceStore.features)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relay.memory.search_text import search_text
+from relay.memory.systems import MEMORY_SYSTEMS
 from tests.cast import robot
 from tests.contract.writing import unsigned
 
@@ -22,7 +22,7 @@ def text(
     """What is found of such an event; objects are written as JSON."""
     said = content if isinstance(content, str) else json.dumps(content)
     named = () if d is None else (("d", d),)
-    return search_text(unsigned(robot, kind, [*named, *tags], said))
+    return MEMORY_SYSTEMS.search_text(unsigned(robot, kind, [*named, *tags], said))
 
 
 def words(*args: Any, **more: Any) -> list[str]:
@@ -197,4 +197,4 @@ def test_however_deep_a_field_is_nested_its_texts_are_found() -> None:
     for depth in (1, 100, 1000, 1020):
         nested = "[" * depth + '"tea", "cake"' + "]" * depth
         profile = f'{{"about": {nested}, "name": "al"}}'
-        assert search_text(unsigned(robot, 0, content=profile)) == "al\ntea\ncake"
+        assert MEMORY_SYSTEMS.search_text(unsigned(robot, 0, content=profile)) == "al\ntea\ncake"

@@ -8,6 +8,7 @@ import pytest
 
 from policies import PolicySet, load
 from relay.errors import ConfigFaults
+from relay.memory.systems import MEMORY_SYSTEMS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +22,11 @@ def written(folder: Path, **files: str) -> Path:
 
 
 def loaded(folder: Path, **files: str) -> PolicySet:
-    return load(written(folder, **files))
+    return load(written(folder, **files), MEMORY_SYSTEMS)
 
 
 def faults_of(folder: Path, **files: str) -> list[str]:
     """Every fault as `file:line: text`, the file without its folder."""
     with pytest.raises(ConfigFaults) as raised:
-        load(written(folder, **files))
+        load(written(folder, **files), MEMORY_SYSTEMS)
     return [str(fault).removeprefix(f"{folder}/") for fault in raised.value.faults]

@@ -11,6 +11,7 @@ from policies import PolicySet, load
 from policies.cases import Cast
 from policies.load import PRESETS
 from relay.access.actors import Actors
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import npub
 
 TEXT = (Path(policies.__file__).parent / "README.md").read_text("utf-8")
@@ -41,7 +42,7 @@ class Recipe:
         (folder / "20-recipe.toml").write_text(self.policy)
         for name, text in self.files.items():
             (folder / name).write_text(text)
-        return load(folder)
+        return load(folder, MEMORY_SYSTEMS)
 
 
 def section(title: str) -> str:

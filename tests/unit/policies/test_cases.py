@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from policies.cases import Cast, case_table, results
 from relay.access.actors import Actors
+from relay.memory.systems import MEMORY_SYSTEMS
 from tests.unit.policies.folders import written
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def test_a_table_runs_against_policies_that_name_files_of_keys(tmp_path: Path) -
     (folder / "banned.txt").write_text(f"{MALLORY}\n")
     written(folder, **{"20-mine": '[bans]\nfiles = ["banned.txt"]\n'})
     (tmp_path / "cases.toml").write_text(f'preset = "open"\n{BANNED}')
-    ran = results(case_table(tmp_path / "cases.toml"), folder)
+    ran = results(case_table(tmp_path / "cases.toml"), folder, MEMORY_SYSTEMS)
     assert [(result.got, result.passed) for result in ran] == [
         ("blocked: this key is banned here", True),
         ("accept", True),
@@ -47,6 +48,6 @@ def test_a_preset_of_a_table_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
         'preset = "open"\n[[case]]\nsays = "a long one"\nwant = "invalid"\n'
         "event = { kind = 1, content_chars = 400_001 }\n"
     )
-    (result,) = results(case_table(tmp_path / "cases.toml"), folder)
+    (result,) = results(case_table(tmp_path / "cases.toml"), folder, MEMORY_SYSTEMS)
     assert result.passed
     assert (folder / "10-preset.toml").read_text() == "# mine\n"

@@ -13,6 +13,7 @@ from policies import PolicySet, load
 from policies.engine import Stage
 from relay.access.actors import Actors
 from relay.errors import Prefix
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event, event_from
 from relay.verdict import Origin, Reject, Who
 from tests.cast import alice, bob, owner, robot, stranger
@@ -30,7 +31,7 @@ PROTECTED = [["-"]]
 
 @pytest.fixture
 def policy(tmp_path: Path) -> PolicySet:
-    return load(tmp_path)
+    return load(tmp_path, MEMORY_SYSTEMS)
 
 
 def said(verdict: Reject | None) -> str | None:

@@ -11,6 +11,7 @@ from policies import PolicySet, load
 from policies.reload import fingerprint, reloaded
 from relay.access.management import MAX_ENTRIES
 from relay.errors import ConfigFaults
+from relay.memory.systems import MEMORY_SYSTEMS
 from tests.cast import alice, bob, carol, owner
 from tests.unit.policies.folders import faults_of, loaded, written
 
@@ -39,7 +40,7 @@ def test_a_key_a_line_npub_or_hex_with_comments(tmp_path: Path) -> None:
         carol.pubkey.upper(),
         alice.pubkey,
     )
-    actors = load(tmp_path).actors
+    actors = load(tmp_path, MEMORY_SYSTEMS).actors
     assert actors.banned == {alice.pubkey, bob.pubkey, carol.pubkey}
     assert actors.allowed == frozenset()
 
@@ -109,7 +110,7 @@ def test_an_owner_is_never_banned(tmp_path: Path) -> None:
     text = faults_of(tmp_path, b=f'[actors]\nowners = ["{owner.npub}"]')
     assert text == ["bans.txt:2: this key is an owner's: no ban on it"]
     with pytest.raises(ConfigFaults, match="the relay's own"):
-        load(tmp_path / ".." / tmp_path.name, alice.pubkey)
+        load(tmp_path / ".." / tmp_path.name, MEMORY_SYSTEMS, alice.pubkey)
 
 
 def test_bans_are_not_without_number(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_bans_are_not_without_number(tmp_path: Path) -> None:
 
 
 def test_a_change_of_a_key_file_is_seen(tmp_path: Path) -> None:
-    policy = load(with_keys(tmp_path, alice.npub))
+    policy = load(with_keys(tmp_path, alice.npub), MEMORY_SYSTEMS)
     before = fingerprint(tmp_path, policy.watched)
     (tmp_path / "bans.txt").write_text(f"{alice.npub}\n{bob.npub}")
     assert fingerprint(tmp_path, policy.watched) != before
@@ -131,5 +132,5 @@ def test_a_change_of_a_key_file_is_seen(tmp_path: Path) -> None:
 
 
 def test_one_wrong_key_keeps_the_whole_old_set(tmp_path: Path) -> None:
-    policy = load(with_keys(tmp_path, alice.npub))
+    policy = load(with_keys(tmp_path, alice.npub), MEMORY_SYSTEMS)
     assert isinstance(reloaded(policy, with_keys(tmp_path, alice.npub, "x")), ConfigFaults)

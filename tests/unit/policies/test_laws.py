@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from policies import PolicySet, load
 from policies.conditions import Condition
 from policies.write_rule import Place, WriteRule
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event
 from relay.nostr.kinds import VANISH, KindSet
 from relay.verdict import Facts, Origin, Who
@@ -92,7 +93,7 @@ RULES = st.builds(
 def _policy() -> PolicySet:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "a.toml").write_text(f'[actors]\nowners = ["{owner.npub}"]\n')
-        return load(folder)
+        return load(folder, MEMORY_SYSTEMS)
 
 
 POLICY = _policy()

@@ -14,6 +14,7 @@ from policies.settings import AuthWrites
 from relay.access.management import BannedAuthorRows
 from relay.groups.group import Flag
 from relay.lifecycle.rows import Keep
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import SecretKey
 from relay.verdict import Who
 from tests.cast import alice, owner
@@ -45,7 +46,7 @@ def test_what_is_not_enforced_yet_is_refused_and_not_ignored(
 
 @pytest.mark.proves("N86-11")
 def test_an_admin_says_what_becomes_of_what_the_banned_wrote(tmp_path: Path) -> None:
-    assert load(tmp_path).banned_rows is BannedAuthorRows.HIDE
+    assert load(tmp_path, MEMORY_SYSTEMS).banned_rows is BannedAuthorRows.HIDE
     assert loaded(tmp_path, a='[bans]\nstored = "delete"').banned_rows is BannedAuthorRows.DELETE
     [fault] = faults_of(tmp_path, a='[bans]\nstored = "hid"')
     assert fault.startswith("a.toml:2: ")
@@ -384,4 +385,4 @@ def test_every_setting_of_the_design_is_known(tmp_path: Path) -> None:
 
 
 def test_the_relays_own_key_is_taken_along(tmp_path: Path) -> None:
-    assert load(tmp_path, relay=owner.pubkey).actors.relay == owner.pubkey
+    assert load(tmp_path, MEMORY_SYSTEMS, relay=owner.pubkey).actors.relay == owner.pubkey

@@ -11,6 +11,7 @@ from policies.engine import Stage
 from policies.load import load
 from policies.write_rule import RulesByKind
 from relay.access.quotas import Meter, Pace, Per, Quota
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import alice
@@ -85,7 +86,7 @@ def test_what_an_operator_brings_in_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_the_packaged_rules_measure_nothing(tmp_path: Path) -> None:
-    policy = load(tmp_path)
+    policy = load(tmp_path, MEMORY_SYSTEMS)
     assert all(policy.quotas_of(kind) == () for kind in (0, 1, 9, 30023, 30095))
     assert met(policy, 1) == []
 

@@ -12,6 +12,7 @@ import pytest
 from policies import load
 from policies.cases import Case, case_table, result_of, results
 from policies.lint import warnings_of
+from relay.memory.systems import MEMORY_SYSTEMS
 from tests import cast
 from tests.unit.policies import readme
 from tests.unit.policies.folders import faults_of
@@ -43,7 +44,7 @@ def test_a_block_loads(tmp_path: Path, block: str) -> None:
     for recipe in RECIPES.values():
         for name, text in recipe.files.items():
             (tmp_path / name).write_text(text)
-    load(tmp_path)
+    load(tmp_path, MEMORY_SYSTEMS)
 
 
 def test_the_first_rule_and_its_fault_are_told_as_on_the_page(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_the_first_rule_and_its_fault_are_told_as_on_the_page(tmp_path: Path) ->
     refused = 'preset = "open"\n[[case]]\nsays = "not by an agent"\n'
     refused += 'event = { kind = 30023, by = "agent" }\nwant = "restricted"\n'
     (tmp_path / "cases").write_text(refused)
-    (result,) = results(replace(case_table(tmp_path / "cases"), policy=first), None)
+    (result,) = results(replace(case_table(tmp_path / "cases"), policy=first), None, MEMORY_SYSTEMS)
     assert f'"{result.got}"]' in readme.TEXT
     (fault,) = faults_of(tmp_path, **{"20-mine": first.replace('"owner"', '"onwer"')})
     assert f"    DIR/policies/{fault}" in readme.TEXT
@@ -61,7 +62,9 @@ def test_what_the_front_page_shows_loads(tmp_path: Path) -> None:
     front = (Path(readme.__file__).parents[3] / "README.md").read_text("utf-8")
     (shown,) = re.findall(r"^```toml\n(.*?)^```", front, re.MULTILINE | re.DOTALL)
     (tmp_path / "20-mine.toml").write_text(shown)
-    assert "articles are the owner's" in {rule.place.name for rule in load(tmp_path).write_rules}
+    assert "articles are the owner's" in {
+        rule.place.name for rule in load(tmp_path, MEMORY_SYSTEMS).write_rules
+    }
 
 
 def test_every_recipe_has_its_cases_and_every_case_its_recipe() -> None:

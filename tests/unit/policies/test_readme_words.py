@@ -16,12 +16,11 @@ from policies.settings import (
     AnonymousRead,
     AuthWrites,
     SchemaMode,
-    System,
     Tie,
     TsRule,
     Vouchers,
 )
-from policies.tables import SETTINGS
+from policies.tables import settings_with
 from relay.access.management import BannedAuthorRows
 from relay.access.quotas import Per
 from relay.errors import ConfigFaults
@@ -29,6 +28,7 @@ from relay.groups.group import Flag
 from relay.groups.rules import Joins
 from relay.lifecycle.retention import Scope
 from relay.lifecycle.rows import Keep, UpTo
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.verdict import Who
 from tests.unit.policies import readme
 
@@ -71,7 +71,7 @@ def test_every_link_within_the_page_leads_somewhere() -> None:
 
 
 def test_every_memory_system_is_named() -> None:
-    assert [system.value for system in System if f"`{system}`" not in readme.TEXT] == []
+    assert [system for system in MEMORY_SYSTEMS.by_name if f"`{system}`" not in readme.TEXT] == []
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,9 @@ def test_every_word_to_choose_from_is_named(choices: type[Enum]) -> None:
 
 
 def _settings() -> list[str]:
-    return ["include"] + [f"[{table}] {key}" for table, keys in SETTINGS.items() for key in keys]
+    return ["include"] + [
+        f"[{table}] {key}" for table, keys in settings_with(MEMORY_SYSTEMS).items() for key in keys
+    ]
 
 
 def test_every_setting_has_a_line() -> None:
@@ -132,5 +134,5 @@ def test_the_tables_of_a_rule_have_the_keys_of_the_page(
 ) -> None:
     (tmp_path / "20-mine.toml").write_text(f'[[rule]]\nname = "a"\n{table} = {{ zzzz = 1 }}\n')
     with pytest.raises(ConfigFaults) as raised:
-        load(tmp_path)
+        load(tmp_path, MEMORY_SYSTEMS)
     assert f'unknown key "zzzz" in {table}' in str(raised.value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from policies import PolicySet, load
 from policies.reload import fingerprint, reloaded
 from relay.errors import ConfigFaults
+from relay.memory.systems import MEMORY_SYSTEMS
 from tests.cast import owner
 from tests.unit.policies.folders import written
 
@@ -39,7 +40,7 @@ def test_a_folder_that_is_gone_has_a_fingerprint_too(tmp_path: Path) -> None:
 
 
 def test_a_right_folder_gives_a_new_set(tmp_path: Path) -> None:
-    current = load(tmp_path)
+    current = load(tmp_path, MEMORY_SYSTEMS)
     found = reloaded(current, written(tmp_path, a="[limits]\nmax_event_tags = 1"))
     assert isinstance(found, PolicySet)
     assert found.limits.max_event_tags == 1
@@ -47,7 +48,7 @@ def test_a_right_folder_gives_a_new_set(tmp_path: Path) -> None:
 
 
 def test_one_fault_keeps_the_whole_old_set(tmp_path: Path) -> None:
-    current = load(tmp_path)
+    current = load(tmp_path, MEMORY_SYSTEMS)
     faults = reloaded(
         current,
         written(tmp_path, a="[limits]\nmax_event_tags = 1", b="[limits]\nmax_event_tag = 1"),
@@ -57,7 +58,7 @@ def test_one_fault_keeps_the_whole_old_set(tmp_path: Path) -> None:
 
 
 def test_what_no_file_says_is_carried_over(tmp_path: Path) -> None:
-    current = load(tmp_path, relay=owner.pubkey)
+    current = load(tmp_path, MEMORY_SYSTEMS, relay=owner.pubkey)
     found = reloaded(current, tmp_path)
     assert isinstance(found, PolicySet)
     assert found.actors.relay == owner.pubkey

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.errors import StoreFault, TooWide
-from relay.memory.search_text import search_text
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
@@ -57,7 +57,7 @@ class SearchSide(QuerySide):
 
     async def write(self, *events: Event) -> None:
         await super().write(*events)
-        await self.store.index(search_text, "all", 10_000)
+        await self.store.index(MEMORY_SYSTEMS.search_text, "all", 10_000)
 
     async def reached(self, seq: int) -> bool:
         self.waited_for.append(seq)

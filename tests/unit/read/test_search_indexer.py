@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.read.search_indexer import SearchIndexer, rules_for, text_by
@@ -110,11 +111,14 @@ async def test_it_rests_while_others_write_unless_somebody_searches(
 
 
 def test_rules_tell_policies_apart() -> None:
-    assert rules_for(KindSet.of(1)) != rules_for(KindSet.of(1, (9, 12)))
-    assert rules_for(KindSet.of(1, 2)) == rules_for(KindSet.of((1, 2)))
+    def rules(*kinds: int | tuple[int, int]) -> str:
+        return rules_for(KindSet.of(*kinds), MEMORY_SYSTEMS)
+
+    assert rules(1) != rules(1, (9, 12))
+    assert rules(1, 2) == rules((1, 2))
 
 
 def test_only_kinds_that_may_be_found_have_a_text() -> None:
-    text_of = text_by(KindSet.of((9, 12)))
+    text_of = text_by(KindSet.of((9, 12)), MEMORY_SYSTEMS)
     assert text_of(unsigned(alice, 11, content="tea")) is not None
     assert text_of(unsigned(alice, 1, content="tea")) is None

@@ -23,6 +23,7 @@ from policies import load
 from relay.config import config_from
 from relay.errors import UserError
 from relay.groups.group import Groups
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.observe import Metrics, Readiness
 from relay.read.fanout import Fanout
 from relay.read.negentropy import Negentropy
@@ -167,7 +168,7 @@ async def serving(
         settings = config_from(config, Path(folder) / "rookery.toml")
         actors = f'owners = ["{owner.npub}"]\nagents = ["{robot.npub}"]\n'
         files = written(Path(folder), a=f"[actors]\n{actors}", b=policy)
-        state = RelayState(load(files, RELAY.pubkey), Groups())
+        state = RelayState(load(files, MEMORY_SYSTEMS, RELAY.pubkey), Groups())
         disk, fanout, metrics, readiness = ControlledStore(), Fanout(state), Metrics(), Readiness()
         ingest = Ingest(
             disk,

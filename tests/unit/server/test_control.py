@@ -48,7 +48,7 @@ FACTS = Facts(
     deletes_own=True,
     replaces=False,
     has_group=True,
-    records=(RecordFacts("anamnesis:memory:x", alice.pubkey, 1_700_000_000, NOTES[0].id, None),),
+    records=(RecordFacts("anamnesis:memory:x", alice.pubkey, 1_700_000_000, NOTES[0].id),),
 )
 REFUSED = [
     Refusal(number, 1_700_000_000, "a rule", "restricted", 1, alice.pubkey, NOTES[0].id, 7, "::1")

@@ -1,4 +1,4 @@
-"""Which events are encrypted: by kind, by what their tags say, by their form. G-21."""
+"""Which events may be encrypted: by kind, by tag, by the form of their content. G-21."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _NIP44: Final = re.compile(r"A[g-v][A-Za-z0-9+/]{130,}={0,2}")
 _NIP04: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}\?iv=[A-Za-z0-9+/]+={0,2}")
 
 
-def is_sealed(event: Event) -> bool:
-    """Whether the content is encrypted, or said to be: then it is nobody's to look into."""
+def may_be_encrypted(event: Event) -> bool:
+    """Whether the content is encrypted or marked so: then it is not parsed, indexed or logged."""
     return (
         event.kind in _KINDS
         or any(tag and tag[0] in _TAGS for tag in event.tags)

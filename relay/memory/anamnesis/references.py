@@ -1,0 +1,55 @@
+"""Which records refer to which: entries, supersessions and metadata patches of one hash."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.memory.fields import object_in
+from relay.memory.registry import NO_REFERENCES, RecordName, References
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.nostr.event import Event
+
+ENTRY: Final = "anamnesis:memory:"
+VOUCH: Final = "anamnesis:vouch:"
+SUPERSEDED: Final = "anamnesis:superseded:"
+PATCH: Final = "anamnesis:meta:"
+
+
+def supersession_references(event: Event) -> References:
+    """Entries and supersessions of the old and the new memory (X-07, X-16): followed, they lead
+    along the chain."""
+    return _references([event.d.removeprefix(SUPERSEDED), replacement_in(event)])
+
+
+def patch_references(event: Event) -> References:
+    return _references([event.d.removeprefix(PATCH)])
+
+
+def _references(hashes: Iterable[str | None]) -> References:
+    names = frozenset(
+        name
+        for hashed in hashes
+        if hashed is not None and is_hex64(hashed)
+        for name in (entries_of(hashed), supersessions_of(hashed))
+    )
+    return References(names=names) if names else NO_REFERENCES
+
+
+def entries_of(hashed: str) -> RecordName:
+    return RecordName(kinds.APP_RECORD, ENTRY + hashed)
+
+
+def supersessions_of(hashed: str) -> RecordName:
+    return RecordName(kinds.APP_DATA, SUPERSEDED + hashed)
+
+
+def replacement_in(event: Event) -> str | None:
+    """The hash of the new memory that a supersession names."""
+    fields = object_in(event.content)
+    new = None if fields is None else fields.get("superseded_by")
+    return new if isinstance(new, str) and is_hex64(new) else None
