@@ -1,9 +1,8 @@
-"""`rookery` and `python -m relay`: is this installation ours? Then the command line takes over.
+"""`rookery` and `python -m relay`: check that the import names are ours, then run the command line.
 
-Python does not know whose an import name is. Another distribution that ships a package `relay` or
-`policies` may lie before ours on the path, or in the same folder with its files among ours, over
-them if it was installed last. Nothing of Rookery but this file is needed to find out. Only when a
-foreign `relay` lies before ours as a whole is this file not reached.
+Another distribution may ship a package `relay` or `policies`: earlier on the path, or in the same
+folder with its files mixed with ours. This file finds out with nothing but the standard library.
+A `relay` that shadows ours completely is reported by `relay.launcher`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NAMES: Final = ("relay", "policies")
 def main() -> None:
     """Runs the command line and exits with its code."""
     root = Path(__file__).resolve().parent.parent
-    if fault := foreign(root):
+    if fault := name_conflict(root):
         sys.stderr.write(f"rookery: {fault}\n")
         sys.exit(1)
     from relay.cli import run
@@ -32,10 +31,10 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def foreign(root: Path) -> str:
-    """Which of the import names is not ours alone, in one line; empty when all is well.
+def name_conflict(root: Path) -> str:
+    """The import name that another distribution owns too, in one line; empty without a conflict.
 
-    `root`: the folder that this package lies in.
+    `root`: the parent folder of this package.
     """
     for name in _NAMES:
         found = _location(name)
@@ -56,13 +55,13 @@ def foreign(root: Path) -> str:
 
 def _conflict(name: str, owner: str, found: Path) -> str:
     return (
-        f"the import name {name!r} also belongs to {owner} ({found}): uninstall that, or give"
+        f"the import name {name!r} also belongs to {owner} ({found}): uninstall it, or give"
         " Rookery a virtual environment of its own (python3 -m venv)"
     )
 
 
 def _location(name: str) -> Path | None:
-    """The folder that `import name` takes; a module file for what is no package; None if broken."""
+    """The folder that `import name` loads; the file of a plain module; None when not importable."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError):
@@ -74,10 +73,10 @@ def _location(name: str) -> Path | None:
 
 
 def _owners(folder: Path, name: str) -> Iterator[str]:
-    """Other distributions in this folder whose list of files has this import name.
+    """Other distributions in this folder whose RECORD has this import name.
 
-    Read here and not with importlib.metadata: `packages_distributions()` parses every list of files
-    and takes ten times as long, at each start of the command.
+    Not by importlib.metadata: `packages_distributions()` parses every RECORD and takes ten times as
+    long, at each start of the command.
     """
     package, module = f"{name}/".encode(), f"{name}.py,".encode()
     for record in sorted(folder.glob("*.dist-info/RECORD")):
@@ -98,7 +97,7 @@ def _title(folder_name: str) -> str:
 
 
 def _is_changed(root: Path, name: str) -> bool:
-    """Whether the package's first file is another than the one that was installed with us."""
+    """Whether `__init__.py` of the package differs from our RECORD."""
     path = root / name / "__init__.py"
     for record in root.glob("rookery-*.dist-info/RECORD"):
         for line in record.read_text("utf-8").splitlines():

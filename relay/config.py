@@ -1,8 +1,8 @@
-"""rookery.toml → Config: what the admin set for the server, read once at start. DESIGN §10, rows R.
+"""rookery.toml → Config: the settings of the server, read once at start.
 
-Invariants: frozen; each room gets only its own slice. A key that is not known, stands in the wrong
-table or belongs in a policy file is a fault with its line; all faults come at once. A reader gives
-the value, or None when the key is not there or wrong (then it noted the fault).
+Invariants: frozen; a module gets only its own section. A key that is unknown, in the wrong table or
+for a policy file is a fault with its line; all faults are reported at once. A reader returns the
+value, or None when the key is missing or wrong (then it recorded a fault).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LOOPBACK: Final[tuple[Network, ...]] = (ip_network("127.0.0.0/8"), ip_network(":
 
 
 class Synchronous(StrEnum):
-    """`[storage] synchronous`: when a commit counts as durable. NORMAL may lose acknowledged
-    events at a power loss (contract §9); whoever starts the relay says so in the log."""
+    """`[storage] synchronous` of SQLite. NORMAL may lose acknowledged events at a power loss, and
+    `serve` logs a warning."""
 
     FULL = "FULL"
     NORMAL = "NORMAL"
@@ -57,7 +57,7 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RelayConfig:
-    """`[relay]`: what NIP-11 shows, unless NIP-86 changed it since."""
+    """`[relay]`: fields of NIP-11; NIP-86 calls may override them."""
 
     name: str = "Rookery"
     description: str = ""
@@ -80,31 +80,31 @@ class ServerConfig:
     trusted_proxies: tuple[Network, ...] = ()
     metrics_from: tuple[Network, ...] = LOOPBACK
     compression: bool = False
-    """permessage-deflate; 106 KiB a connection (DESIGN §7)."""
+    """permessage-deflate; 106 KiB per connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """`[limits]` of rookery.toml: of a connection. Those of an event stand in the policy files."""
+    """`[limits]` of rookery.toml: per connection. Limits of an event are in the policy files."""
 
     max_message_length: int = 524_288
-    """Bytes of a frame."""
+    """Bytes per frame."""
     max_subscriptions: int = 200
     """Per connection."""
     max_filters: int = 50
     """Per REQ or COUNT."""
     max_limit: int = 50_000
-    """Rows of a filter."""
+    """Rows per filter."""
     default_limit: int = 50_000
-    """Rows of a filter that names no `limit`; never more than `max_limit`."""
+    """Rows of a filter without `limit`; at most `max_limit`."""
     max_connections: int = 5000
-    """0: no bound."""
+    """0: no limit."""
     connections_per_address: int = 0
-    """0: no bound."""
+    """0: no limit."""
     outbox_bytes: int = 4_194_304
     """Per connection."""
     neg_records: int = 1_000_000
-    """Of one negentropy session."""
+    """Records per negentropy session."""
     neg_sessions: int = 16
     """Per connection."""
 
@@ -117,7 +117,7 @@ class StorageConfig:
 
     @property
     def terms(self) -> FilterTerms:
-        """What filters may name here."""
+        """What a filter may name."""
         return FilterTerms(self.index_tags, self.prefix_d_kinds)
 
 
@@ -141,7 +141,7 @@ class Config:
 
 
 def load_config(path: Path) -> Config:
-    """Settings of this file; defaults when it is not there. Raises ConfigFaults with all faults."""
+    """The defaults when the file does not exist. Raises ConfigFaults with all faults."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -155,14 +155,14 @@ def load_config(path: Path) -> Config:
 
 
 def config_from(text: str, path: Path) -> Config:
-    """Settings of a text that stands (or will stand) in `path`. Raises ConfigFaults."""
+    """`path`: the file of this text, for faults and relative paths. Raises ConfigFaults."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as wrong:
         raise ConfigFaults([_syntax_fault(wrong, text, path)]) from None
     except RecursionError:
         raise ConfigFaults([Fault(str(path), 0, "not valid TOML: nested too deep")]) from None
-    except ValueError:  # what tomllib lets int() say of thousands of digits
+    except ValueError:  # int() in tomllib refuses thousands of digits
         fault = Fault(str(path), 0, "not valid TOML: a number has too many digits")
         raise ConfigFaults([fault]) from None
     source = Source(str(path), lines_of(text), [])
@@ -171,7 +171,7 @@ def config_from(text: str, path: Path) -> Config:
     _refuse_unknown_tables(top)
     config = Config(
         relay=_section(top, "relay", RelayConfig),
-        server=_placed(_section(top, "server", ServerConfig), path.parent),
+        server=_resolve_paths(_section(top, "server", ServerConfig), path.parent),
         limits=_section(top, "limits", LimitsConfig),
         storage=_section(top, "storage", StorageConfig),
         log=_section(top, "log", LogConfig),
@@ -184,7 +184,7 @@ def config_from(text: str, path: Path) -> Config:
 
 def _section(top: Table, name: str, kind: Callable[..., S]) -> S:
     if isinstance(top.values.get(name), list):
-        _stranger(top, name, f"[{name}] is one table, no list")
+        _misplaced(top, name, f"[{name}] must be a table, not an array of tables")
         return kind()
     table = top.table(name)
     if table is None:
@@ -192,31 +192,31 @@ def _section(top: Table, name: str, kind: Callable[..., S]) -> S:
     readers = SETTINGS[name]
     for key in table.values:
         if key not in readers:
-            _stranger(table, key, _unknown_key(name, key))
+            _misplaced(table, key, _unknown_key(name, key))
     found = {key: reader(table, key) for key, reader in readers.items()}
     if name in AGREEMENTS:
         AGREEMENTS[name](table, found)
     return kind(**{key: value for key, value in found.items() if value is not None})
 
 
-def _placed(server: ServerConfig, home: Path) -> ServerConfig:
-    """Files are named from where rookery.toml is, not from where the relay was started."""
-    # Whether they are there is not asked: export or doctor do not need them, and TLS tells itself.
+def _resolve_paths(server: ServerConfig, folder: Path) -> ServerConfig:
+    """Paths are relative to rookery.toml, not to the working directory."""
+    # Not checked for existence: export and doctor do not need them, TLS reports it itself.
     if server.tls_cert is None or server.tls_key is None:
         return server
-    return replace(server, tls_cert=home / server.tls_cert, tls_key=home / server.tls_key)
+    return replace(server, tls_cert=folder / server.tls_cert, tls_key=folder / server.tls_key)
 
 
 # -- values ---------------------------------------------------------------------------------------
 
 
-def _whole(least: int, most: int = 2**31 - 1) -> Reader:
+def _integer(minimum: int, maximum: int = 2**31 - 1) -> Reader:
     def read(table: Table, key: str) -> int | None:
         value = table.values.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
         if table.has(key):
-            table.wrong(key, f"{key} must be a whole number from {least} to {most}")
+            table.wrong(key, f"{key} must be an integer from {minimum} to {maximum}")
         return None
 
     return read
@@ -234,12 +234,12 @@ def _choice(words: type[StrEnum]) -> Reader:
 
 
 def _text(table: Table, key: str) -> str | None:
-    """May be empty, which is the default of what NIP-11 shows."""
+    """May be empty: the field is then left out of NIP-11."""
     value = table.values.get(key)
     if isinstance(value, str):
         return value
     if table.has(key):
-        table.wrong(key, f"{key} must be a text")
+        table.wrong(key, f"{key} must be a string")
     return None
 
 
@@ -297,15 +297,15 @@ def _index_tags(table: Table, key: str) -> frozenset[str] | None:
             table.wrong_item(
                 key,
                 number,
-                f'{key}: "{value}": single letters can be filtered by anyway; name tags of several',
+                f'{key}: "{value}": single-letter tags are always indexed; name longer ones',
             )
         elif not _TAG_NAME(value):
-            table.wrong_item(key, number, f"{key}: {value!r} cannot be the name of a tag")
+            table.wrong_item(key, number, f"{key}: {value!r} is not a valid tag name")
         elif value in NEVER_FILTERED:
             table.wrong_item(
                 key,
                 number,
-                f'{key}: "{value}" decides who may read an event; no filter may ask for it',
+                f'{key}: "{value}" decides who may read an event; filters may not name it',
             )
     return frozenset(values)
 
@@ -321,7 +321,7 @@ _MAX_NAME: Final = 30
 """Characters (N11-04)."""
 _TAG_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f#\"]{2,64}").fullmatch
 NEVER_FILTERED: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
-"""Tags that packaged read rules ask for (DESIGN §4)."""
+"""Tags that packaged read rules look at."""
 
 SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "relay": {
@@ -335,7 +335,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     },
     "server": {
         "host": _host,
-        "port": _whole(0, 65535),
+        "port": _integer(0, 65535),
         "tls_cert": _path,
         "tls_key": _path,
         "trusted_proxies": _networks,
@@ -343,16 +343,16 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "compression": _boolean,
     },
     "limits": {
-        "max_message_length": _whole(1),
-        "max_subscriptions": _whole(1),
-        "max_filters": _whole(1),
-        "max_limit": _whole(1),
-        "default_limit": _whole(1),
-        "max_connections": _whole(0),
-        "connections_per_address": _whole(0),
-        "outbox_bytes": _whole(1),
-        "neg_records": _whole(1),
-        "neg_sessions": _whole(1),
+        "max_message_length": _integer(1),
+        "max_subscriptions": _integer(1),
+        "max_filters": _integer(1),
+        "max_limit": _integer(1),
+        "default_limit": _integer(1),
+        "max_connections": _integer(0),
+        "connections_per_address": _integer(0),
+        "outbox_bytes": _integer(1),
+        "neg_records": _integer(1),
+        "neg_sessions": _integer(1),
     },
     "storage": {
         "synchronous": _choice(Synchronous),
@@ -361,33 +361,33 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     },
     "log": {"level": _choice(LogLevel), "format": _choice(LogFormat)},
 }
-"""Every table and key of rookery.toml, with what reads it."""
+"""Every table and key of rookery.toml, with its reader."""
 
 
 def _files_agree(table: Table, found: dict[str, object]) -> None:
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if table.has(one) and not table.has(other):
-            table.wrong(one, f"{one} needs {other} beside it")
+            table.wrong(one, f"{one} requires {other}")
 
 
 def _limits_agree(table: Table, found: dict[str, object]) -> None:
-    most = found["max_limit"] or LimitsConfig().max_limit
+    max_limit = found["max_limit"] or LimitsConfig().max_limit
     default = found["default_limit"] or LimitsConfig().default_limit
-    assert isinstance(most, int)
+    assert isinstance(max_limit, int)
     assert isinstance(default, int)
-    if default <= most:
+    if default <= max_limit:
         return
     if table.has("default_limit"):
-        table.wrong("default_limit", f"default_limit must not be over max_limit, which is {most}")
+        table.wrong("default_limit", f"default_limit must be at most max_limit ({max_limit})")
     else:
-        found["default_limit"] = most
+        found["default_limit"] = max_limit
 
 
 AGREEMENTS: Final[Mapping[str, Agreement]] = {
     "server": _files_agree,
     "limits": _limits_agree,
 }
-"""What the keys of a table ask of each other."""
+"""Checks across the keys of a table."""
 
 
 # -- settings of earlier versions -----------------------------------------------------------------
@@ -422,7 +422,7 @@ def _take_former_settings(top: Table, values: dict[str, object]) -> tuple[str, .
     return tuple(sorted(ignored))
 
 
-# -- keys that are not ours -----------------------------------------------------------------------
+# -- unknown and misplaced keys --------------------------------------------------------------------
 
 _POLICY_TABLES: Final = (
     "include",
@@ -451,33 +451,33 @@ def _refuse_unknown_tables(top: Table) -> None:
         if key in SETTINGS:
             continue
         if key in _POLICY_TABLES:
-            _stranger(top, key, f'"{key}" belongs in policies/*.toml')
+            _misplaced(top, key, f'"{key}" belongs in policies/*.toml')
         elif key in _POLICY_LIMITS:
-            _stranger(top, key, f'"{key}" belongs in [limits] of policies/*.toml')
-        elif homes := _homes_of(key):
-            _stranger(top, key, f'"{key}" belongs under {" or ".join(homes)}')
+            _misplaced(top, key, f'"{key}" belongs in [limits] of policies/*.toml')
+        elif tables := _tables_with(key):
+            _misplaced(top, key, f'"{key}" belongs under {" or ".join(tables)}')
         else:
-            _stranger(top, key, f'unknown table "{key}"{nearest(key, SETTINGS)}')
+            _misplaced(top, key, f'unknown table "{key}"{nearest(key, SETTINGS)}')
 
 
-def _stranger(table: Table, key: str, text: str) -> None:
-    """A fault where the text first speaks of the key: `[rule.match]` alone gives `rule` no line."""
+def _misplaced(table: Table, key: str, text: str) -> None:
+    """A fault at the first line below the key: `[rule.match]` alone gives `rule` no line."""
     path = (*table.path, key)
-    ok_reply = (known for known in table.source.lines if known[: len(path)] == path)
-    table.source.fault(next(ok_reply, path), text)
+    below = (known for known in table.source.lines if known[: len(path)] == path)
+    table.source.fault(next(below, path), text)
 
 
 def _unknown_key(section: str, key: str) -> str:
     if section == "limits" and key in _POLICY_LIMITS:
         return f'"{key}" belongs in [limits] of policies/*.toml'
     close = nearest(key, SETTINGS[section])
-    homes = _homes_of(key)
-    if homes and "did you mean" not in close:
-        return f'"{key}" belongs under {" or ".join(homes)}'
+    tables = _tables_with(key)
+    if tables and "did you mean" not in close:
+        return f'"{key}" belongs under {" or ".join(tables)}'
     return f'unknown key "{key}" in [{section}]{close}'
 
 
-def _homes_of(key: str) -> Sequence[str]:
+def _tables_with(key: str) -> Sequence[str]:
     return [f"[{name}]" for name, readers in SETTINGS.items() if key in readers]
 
 
@@ -485,8 +485,8 @@ _PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$
 
 
 def _syntax_fault(wrong: tomllib.TOMLDecodeError, text: str, path: Path) -> Fault:
-    said = str(wrong)
-    place = _PLACE.search(said)
+    message = str(wrong)
+    place = _PLACE.search(message)
     last = text.count("\n") + (not text.endswith("\n"))
     line = int(place[1]) if place and place[1] else last if place else 0
-    return Fault(str(path), line, f"not valid TOML: {_PLACE.sub('', said)}")
+    return Fault(str(path), line, f"not valid TOML: {_PLACE.sub('', message)}")

@@ -1,13 +1,13 @@
-"""`rookery hook EVENT`, as quick as it can be: it tells the keeper.
+"""`rookery hook EVENT`: hands the hook to a background process, the keeper, as fast as possible.
 
-A coding agent waits for its hooks, and to import what records one takes longer than it may wait. So
-a process stays behind, the keeper (relay.client.nmem.keeper), which does it for all of them. Of the
-hooks that find none, the one that gets the keeper's lock leaves one behind, with that lock, and
-does its own work itself; the others wait for its keeper. This module imports nothing of ours and
-little of Python: `socket` alone, which only wraps `_socket`, would double the time.
+A coding agent waits for its hooks, and importing the modules that record one takes too long. So a
+keeper process (relay.client.nmem.keeper) does the work for all hooks. When no keeper runs, the hook
+that gets the keeper's lock starts one, which inherits the lock, and does its own work itself; other
+hooks wait for that keeper. This module imports nothing of Rookery and little of the standard
+library: `socket`, a wrapper of `_socket`, would double the time.
 
-To the keeper: words apart by NUL, the last of them what the agent said; then the end of writing.
-From it: `+` and what is to be printed; anything else means that it does not do it.
+Protocol. Request: words separated by NUL, the last one is the stdin of the hook; then end of file.
+Reply: `+` and the text to print; anything else: the hook must do the work itself.
 """
 
 from __future__ import annotations
@@ -23,99 +23,99 @@ from relay import __version__
 SOCKET = ".local/share/rookery/hook.sock"
 """Below the home folder."""
 LOCK = "hook.lock"
-"""Beside the socket: whose it is, is the keeper, or is about to start it."""
+"""Beside the socket: held by the keeper, or by the hook that is starting it."""
 VARIABLES = ("ROOKERY_RELAY", "ROOKERY_KEY", "NMEM_KEY")
-"""A keeper that was started with others does not do."""
+"""A keeper with other values refuses the request."""
 ANSWER_S = 1.0
-"""After which the hook does it itself: both together take less than two seconds (M-13)."""
+"""Then the hook does the work itself: both together take less than two seconds (M-13)."""
 _PAUSE_S = 0.01
-"""Between two tries to reach a keeper that is about to listen."""
-_NO_HOOKS = ("install", "uninstall", "keep", "--help", "-h")
+"""Between two attempts to connect to a keeper that is starting."""
+_SUBCOMMANDS = ("install", "uninstall", "keep", "--help", "-h")
 
 
-class Heard(io.BytesIO):
-    """What the agent said, in place of stdin: it can be read again."""
+class HookInput(io.BytesIO):
+    """Replaces stdin after it was read: can be read again."""
 
-    def __init__(self, said: bytes, at: int) -> None:
-        super().__init__(said)
+    def __init__(self, data: bytes, at: int) -> None:
+        super().__init__(data)
         self.at = at
-        """Unix seconds. Whoever records it, or both, names the same time: it stays one record."""
+        """Unix seconds. Keeper and hook use the same time, so that a hook is recorded once."""
 
 
-def tell_keeper(args: list[str]) -> bool:
-    """Whether nothing is left to do. If something is, stdin of a hook is `Heard`."""
-    if args and args[0] in _NO_HOOKS:
+def ask_keeper(args: list[str]) -> bool:
+    """True: the hook is done. False: the caller does the work; stdin is a `HookInput`."""
+    if args and args[0] in _SUBCOMMANDS:
         return False
     if sys.stdin is None:
-        return True  # closed by the agent, which says nothing
-    if isinstance(sys.stdin.buffer, Heard):
-        return False  # it was asked before
-    said = sys.stdin.buffer.read()
+        return True  # closed by the agent: no input
+    if isinstance(sys.stdin.buffer, HookInput):
+        return False  # the keeper was asked before
+    data = sys.stdin.buffer.read()
     at = int(time.time())  # noqa: TID251  a hook has no other clock
-    answer = _answer(b"\0".join([*words(args[0] if args else "", at), said]))
-    if answer is None:
-        sys.stdin = io.TextIOWrapper(Heard(said, at), "utf-8", "replace")
+    reply = _reply(b"\0".join([*words(args[0] if args else "", at), data]))
+    if reply is None:
+        sys.stdin = io.TextIOWrapper(HookInput(data, at), "utf-8", "replace")
         return False
-    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.write(reply)
     sys.stdout.buffer.flush()
     return True
 
 
-def words(named: str, at: int) -> list[bytes]:
-    """What keeper and hook must agree about, how the agent named the hook, and when, in Unix
-    seconds."""
-    said = [__version__, *(os.environ.get(name, "") for name in VARIABLES), named, str(at)]
-    return [os.fsencode(word) for word in said]
+def words(hook: str, at: int) -> list[bytes]:
+    """Version and environment, which keeper and hook must share, the hook's name, and the time in
+    Unix seconds."""
+    parts = [__version__, *(os.environ.get(name, "") for name in VARIABLES), hook, str(at)]
+    return [os.fsencode(part) for part in parts]
 
 
-def _answer(asking: bytes) -> bytes | None:
-    """What a keeper has to say; None: the hook is to do it itself."""
+def _reply(request: bytes) -> bytes | None:
+    """The reply of a keeper; None: the hook must do the work itself."""
     home = os.path.expanduser("~")
     if not os.path.isabs(home) or not hasattr(_socket, "AF_UNIX"):
         return None
     socket = f"{home}/{SOCKET}"
-    ends = time.monotonic() + ANSWER_S
-    while time.monotonic() < ends:
-        answer = _asked(socket, asking, ends)
-        if answer is not None:
-            return answer
+    deadline = time.monotonic() + ANSWER_S
+    while time.monotonic() < deadline:
+        reply = _ask(socket, request, deadline)
+        if reply is not None:
+            return reply
         try:
-            if _leave_keeper(os.path.dirname(socket)):
+            if _start_keeper_if_free(os.path.dirname(socket)):
                 return None
         except OSError:
-            return None  # nowhere to leave one
+            return None  # a keeper cannot be started here
         time.sleep(_PAUSE_S)
     return None
 
 
-def _asked(socket: str, asking: bytes, ends: float) -> bytes | None:
-    """None: there is no keeper, or it does not do it, or not until `ends` (of `monotonic`)."""
+def _ask(socket: str, request: bytes, deadline: float) -> bytes | None:
+    """None: no keeper, it refuses, or it does not reply before `deadline` (`time.monotonic`)."""
     keeper = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
-        keeper.settimeout(_left(ends))
+        keeper.settimeout(_left(deadline))
         keeper.connect(socket)
-        keeper.settimeout(_left(ends))
-        keeper.sendall(asking)
+        keeper.settimeout(_left(deadline))
+        keeper.sendall(request)
         keeper.shutdown(_socket.SHUT_WR)
-        answer = b""
-        keeper.settimeout(_left(ends))
+        reply = b""
+        keeper.settimeout(_left(deadline))
         while part := keeper.recv(65_536):
-            answer += part
-            keeper.settimeout(_left(ends))
+            reply += part
+            keeper.settimeout(_left(deadline))
     except OSError:
         return None
     finally:
         keeper.close()
-    return answer[1:] if answer.startswith(b"+") else None
+    return reply[1:] if reply.startswith(b"+") else None
 
 
-def _left(ends: float) -> float:
-    return max(0.0, ends - time.monotonic())
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
-def _leave_keeper(folder: str) -> bool:
-    """Start a keeper with its lock, which it inherits, so that it is never free in between; False:
-    another process has that lock. Raises OSError."""
+def _start_keeper_if_free(folder: str) -> bool:
+    """Start a keeper that inherits the lock. False: another process holds the lock. Raises
+    OSError."""
     import fcntl
 
     os.makedirs(folder, 0o700, exist_ok=True)
@@ -125,7 +125,7 @@ def _leave_keeper(folder: str) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        os.ftruncate(lock, 0)  # the number of the process that had it before
+        os.ftruncate(lock, 0)  # the process id of the previous holder
         _start_keeper(lock)
         return True
     finally:
@@ -133,7 +133,7 @@ def _leave_keeper(folder: str) -> bool:
 
 
 def _start_keeper(lock: int) -> None:
-    """It outlives the agent, holds none of its files, and runs none that lies in its folder."""
+    """Detached from the agent: no open files of it, and `-P`: no code from its folder."""
     import subprocess
 
     subprocess.Popen(  # noqa: S603  ourselves

@@ -1,7 +1,7 @@
-"""What the command `rookery` starts, installed beside the packages as `rookery_launcher`.
+"""Entry point of the command `rookery`, installed as top-level module `rookery_launcher`.
 
-A foreign package `relay` may lie before ours as a whole: then nothing of ours can be imported by
-its name, and only a module with a name of its own is left to say so.
+When another distribution's package `relay` shadows ours, nothing of ours can be imported by that
+name: only a module with another name can report it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Hands over to `relay.__main__`, if that is ours."""
-    if sys.argv[1:2] == ["hook"] and _tell_keeper():
+    """Runs `relay.__main__.main` if that package is Rookery's."""
+    if sys.argv[1:2] == ["hook"] and _ask_keeper():
         return
     from importlib.util import find_spec
     from pathlib import Path
@@ -27,7 +27,7 @@ def main() -> None:
     if spec is None or spec.origin is None or not _is_ours(Path(spec.origin).parent):
         where = "nowhere" if spec is None or spec.origin is None else spec.origin
         sys.stderr.write(
-            f"rookery: the import name 'relay' belongs to {_owner()} ({where}): uninstall that, or"
+            f"rookery: the import name 'relay' belongs to {_owner()} ({where}): uninstall it, or"
             " give Rookery a virtual environment of its own (python3 -m venv)\n"
         )
         sys.exit(1)
@@ -36,13 +36,13 @@ def main() -> None:
     run()
 
 
-def _tell_keeper() -> bool:
-    """Whether a hook of a coding agent is done, before anything is imported that takes time."""
+def _ask_keeper() -> bool:
+    """Fast path of `rookery hook`, before slow imports. True: the hook is done."""
     try:
-        from relay.hook import tell_keeper
+        from relay.hook import ask_keeper
     except ImportError:
-        return False  # a foreign `relay`: it is named below
-    return tell_keeper(sys.argv[2:])
+        return False  # not our `relay`: reported below
+    return ask_keeper(sys.argv[2:])
 
 
 def _is_ours(folder: Path) -> bool:

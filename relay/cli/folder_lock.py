@@ -1,4 +1,4 @@
-"""The lock of a data folder: one process writes in it (contract §4)."""
+"""The lock of a data folder: only one process writes in it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The folder is this process's inside. Raises FolderBusy with the other's process id.
+    """Holds the lock inside. Raises FolderBusy with the process id of the holder.
 
-    The lock dies with its process, however that ends. The file stays: if it were removed, two could
-    each hold a lock on a file of this name.
+    `flock` is released when the process ends, however it ends. The file is not removed: two
+    processes could then lock two files of this name.
     """
     path = folder / "rookery.lock"
     try:
@@ -44,6 +44,6 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _pid_in(file: int) -> int | None:
-    """None in the moment between the other's lock and its writing."""
+    """None between the other process's lock and its write."""
     text = os.pread(file, 32, 0).strip()
     return int(text) if text.isdigit() else None

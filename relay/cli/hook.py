@@ -21,7 +21,7 @@ import orjson
 from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
 from relay.errors import UserError
-from relay.hook import Heard, tell_keeper
+from relay.hook import HookInput, ask_keeper
 from relay.memory.nmem.capture import HookEvent
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ def hook(ctx: click.Context) -> None:
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def event(args: tuple[str, ...] = ()) -> None:
     """Record one hook; done, whatever happens."""
-    if tell_keeper(list(args)):
+    if ask_keeper(list(args)):
         return
     from relay.client.nmem.recording import take_alone
 
     heard = sys.stdin.buffer
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, HookInput)
     try:
         home = Path.home()
     except RuntimeError:

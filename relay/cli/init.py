@@ -32,9 +32,9 @@ _FOLDER: Final = 0o700
 """A new data folder is its owner's alone: the database in it holds what private groups say."""
 
 _SETTINGS: Final = """\
-# Rookery: what the server is, and where it listens. Read at start.
-# A line that is commented out shows the default, or an example where it says "none".
-# Who may do what stands in policies/*.toml, which is read again when it changes.
+# Settings of the server, read at start.
+# A commented line shows the default, or an example where it says "none".
+# Policies are in policies/*.toml and are reloaded when a file changes.
 
 [relay]
 {name}
@@ -43,38 +43,38 @@ _SETTINGS: Final = """\
 # icon = ""
 # banner = ""
 # terms_of_service = ""
-# The public URL: what clients log in to (NIP-42). Its path is the endpoint.
+# The public URL, which clients sign in NIP-42. Its path is the endpoint.
 {url}
 
 [server]
-# host = "127.0.0.1"                   # "0.0.0.0" or "::" to be reached from other machines
+# host = "127.0.0.1"                   # "0.0.0.0" or "::" to accept other machines
 # port = 7777
 # tls_cert = "cert.pem"                # none
 # tls_key = "key.pem"                  # none
-# trusted_proxies = []                 # CIDRs whose forwarding header is believed
+# trusted_proxies = []                 # CIDRs whose X-Forwarded-For is trusted
 # metrics_from = ["127.0.0.0/8", "::1/128"]
-# compression = false                  # permessage-deflate; costs about 100 KiB a connection
+# compression = false                  # permessage-deflate; about 100 KiB per connection
 
 [limits]
-# max_message_length = 524288          # bytes of a frame
-# max_subscriptions = 200              # of a connection
-# max_filters = 50                     # of a REQ
-# max_limit = 50000                    # rows of a filter, at most
-# default_limit = 50000                # … when the filter has no limit
+# max_message_length = 524288          # bytes per frame
+# max_subscriptions = 200              # per connection
+# max_filters = 50                     # per REQ or COUNT
+# max_limit = 50000                    # rows per filter
+# default_limit = 50000                # rows of a filter without limit
 # max_connections = 5000
-# connections_per_address = 0          # 0: any number
-# outbox_bytes = 4194304               # that wait for one slow client
-# neg_records = 1000000                # negentropy: records of a set
-# neg_sessions = 16                    # … and sets of a connection
+# connections_per_address = 0          # 0: no limit
+# outbox_bytes = 4194304               # buffered per connection
+# neg_records = 1000000                # records per negentropy session
+# neg_sessions = 16                    # negentropy sessions per connection
 
 [storage]
-# synchronous = "FULL"                 # "NORMAL" may lose acknowledged events when power fails
+# synchronous = "FULL"                 # "NORMAL" may lose acknowledged events at a power loss
 # index_tags = ["hk"]                  # multi-letter tags that filters may name
-# prefix_d_kinds = [30078, 78]         # kinds whose #d value that ends in ":" is a prefix
+# prefix_d_kinds = [30078, 78]         # kinds where a #d value ending in ":" is a prefix
 
 [log]
 # level = "info"
-# format = "auto"                      # text on a terminal, json elsewhere
+# format = "auto"                      # text on a terminal, else json
 """
 
 _ACTORS: Final = """\

@@ -1,1 +1,4 @@
-"""TOML files of an admin: values with their place, every fault with file, line and nearest word."""
+"""TOML files of the admin: typed values, and faults with file, line and the nearest valid name.
+
+Used by `relay.config` and `policies`. Pure; knows no setting by name.
+"""

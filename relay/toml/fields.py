@@ -1,7 +1,7 @@
-"""One table of a policy file, read with its place: every wrong value becomes a Fault, none is lost.
+"""Typed access to a TOML table; every wrong value becomes a Fault with its line.
 
-Invariants: a reader gives the typed value, or None after it noted a fault; nothing raises. A fault
-says the file, the line, what is wrong and the nearest word that would be right.
+Invariants: a reader returns the typed value, or None after it recorded a fault; nothing raises. A
+fault has file, line, what is wrong and the nearest valid word.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
 Network = IPv4Network | IPv6Network
 E = TypeVar("E", bound=Enum)
 
-_SHOWN: Final = 12
-"""So many words of a long list are worth reading in a fault."""
+_MAX_LISTED: Final = 12
+"""Known words listed in a fault."""
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """` (did you mean "x"?)`, or the words that are known."""
+    """`; did you mean "x"?`, or the known words."""
     words = sorted(set(valid))
     close = get_close_matches(word, words, n=1, cutoff=0.55)
     if close:
         return f'; did you mean "{close[0]}"?'
     if not words:
         return ""
-    more = ", …" if len(words) > _SHOWN else ""
-    return "; known: " + ", ".join(words[:_SHOWN]) + more
+    more = ", …" if len(words) > _MAX_LISTED else ""
+    return "; known: " + ", ".join(words[:_MAX_LISTED]) + more
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that is being read, and where its faults are gathered."""
+    """A file that is being read, and its faults."""
 
     name: str
     lines: Mapping[Path, int]
     faults: list[Fault]
     packaged: bool = False
-    """One of ours: may use the keys that admins have no say in."""
+    """Shipped with Rookery: may use keys that admins may not."""
 
     def fault(self, path: Path, text: str) -> None:
         self.faults.append(Fault(self.name, self.line(path), text))
 
     def line(self, path: Path) -> int:
-        """The line of the key, or of the nearest thing around it."""
+        """The line of the key, or of the nearest table around it; 0 when unknown."""
         while path:
             found = self.lines.get(path)
             if found is not None:
@@ -64,7 +64,7 @@ class Source:
 
 
 class Table:
-    """A TOML table with its place in its file."""
+    """A TOML table and its path in the file."""
 
     def __init__(self, source: Source, path: Path, values: Mapping[str, object]) -> None:
         self.source = source
@@ -105,7 +105,7 @@ class Table:
         if isinstance(value, str) and value:
             return value
         if key in self.values:
-            self.wrong(key, f"{key} must be a text")
+            self.wrong(key, f"{key} must be a string")
         return None
 
     def boolean(self, key: str) -> bool | None:
@@ -116,12 +116,12 @@ class Table:
             self.wrong(key, f"{key} must be true or false")
         return None
 
-    def integer(self, key: str, least: int = 0) -> int | None:
+    def integer(self, key: str, minimum: int = 0) -> int | None:
         value = self.values.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value < 2**63:
             return value
         if key in self.values:
-            self.wrong(key, f"{key} must be a whole number from {least} on")
+            self.wrong(key, f"{key} must be an integer of at least {minimum}")
         return None
 
     def choice(self, key: str, words: type[E]) -> E | None:
@@ -137,14 +137,14 @@ class Table:
         return None
 
     def strings(self, key: str) -> Sequence[str] | None:
-        """A list of texts; one text alone counts as a list of it. None with a fault otherwise."""
+        """A list of strings; a single string counts as a list of one."""
         value = self.values.get(key)
         if isinstance(value, str):
             value = [value]
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return value
         if key in self.values:
-            self.wrong(key, f"{key} must be a list of texts")
+            self.wrong(key, f"{key} must be a list of strings")
         return None
 
     def list_of(self, key: str, words: type[E]) -> frozenset[E] | None:
@@ -163,7 +163,7 @@ class Table:
         self.source.fault((*self.path, key, number), text)
 
     def keys(self, key: str) -> frozenset[str] | None:
-        """Public keys as hex, from npubs or hex."""
+        """Public keys as hex, given as npub or hex."""
         values = self.strings(key)
         if values is None:
             return None
@@ -176,12 +176,12 @@ class Table:
 
     def key_of(self, key: str, number: int, value: str) -> str | None:
         if value.strip().lower().startswith("nsec"):
-            # Never repeated: the fault goes to logs and screens.
+            # The value is not quoted: faults are logged and printed.
             self.wrong_item(
                 key,
                 number,
-                f"{key}: that is a secret key (nsec); take it out of this "
-                "file and give the public key (npub)",
+                f"{key}: this is a secret key (nsec); remove it from this "
+                "file and use the public key (npub)",
             )
             return None
         try:
@@ -199,7 +199,7 @@ class Table:
             try:
                 found.append(ip_network(value))
             except ValueError:
-                self.wrong_item(key, number, f"{key}: {value!r} is no CIDR block{_meant(value)}")
+                self.wrong_item(key, number, f"{key}: {value!r} is not a CIDR block{_meant(value)}")
         return tuple(found)
 
     def kinds(self, key: str) -> KindSet | None:
@@ -217,7 +217,7 @@ class Table:
                 self.wrong_item(
                     key,
                     number,
-                    f'{key}: {item!r} is no kind (0 to {MAX_KIND}) and no range like "9000-9022"',
+                    f'{key}: {item!r} is not a kind (0 to {MAX_KIND}) or a range like "9000-9022"',
                 )
             else:
                 parts.append(span)
@@ -261,7 +261,7 @@ def _span(item: object) -> tuple[int, int] | None:
 
 
 def _meant(value: str) -> str:
-    """A block with bits of a host in it was meant as its network."""
+    """Suggests the network of a block with host bits set."""
     try:
         return f'; did you mean "{ip_network(value, strict=False)}"?'
     except ValueError:

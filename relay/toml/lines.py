@@ -1,6 +1,6 @@
-"""Where a key stands in a TOML text: `tomllib` tells no lines, an admin needs them.
+"""Line numbers of the keys of a TOML text, which `tomllib` does not give.
 
-House rule: the text was read by `tomllib` before, so it is valid; this only walks over it.
+Precondition: `tomllib` has parsed the text, so it is valid.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ESCAPES: Final = re.compile(r"\\(.)", re.DOTALL)
 
 def lines_of(text: str) -> dict[Path, int]:
     """Line (from 1) of every key and table of a valid TOML text; each array of tables by index."""
-    return _Walk(text).lines
+    return _Scanner(text).lines
 
 
-class _Walk:
+class _Scanner:
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
@@ -38,7 +38,7 @@ class _Walk:
                 self.pair(table)
 
     def skip_blank(self) -> bool:
-        """Over spaces, line ends and comments; whether something is left."""
+        """Skip whitespace and comments. False: the text is over."""
         text = self.text
         while self.at < len(text):
             char = text[self.at]
@@ -52,7 +52,7 @@ class _Walk:
         return False
 
     def note(self, path: Path, at: int) -> None:
-        # Keys come in the order of the text, so line ends are counted once, not from the top.
+        # Keys come in text order, so newlines are counted from the last position.
         seen, line = self.counted_at
         line += self.text.count("\n", seen, at)
         self.counted_at = (at, line)
@@ -68,7 +68,7 @@ class _Walk:
             path = (*path, number)
         self.at = self.text.index("]" * brackets, self.at) + brackets
         for size in range(1, len(path) + 1):
-            self.note(path[:size], start)  # what stands around it has no line of its own
+            self.note(path[:size], start)  # parent tables without a header of their own
         return path
 
     def placed(self, names: list[str]) -> Path:
@@ -98,7 +98,7 @@ class _Walk:
         if self.text[self.at] in "\"'":
             return self.string()
         found = _BARE.match(self.text, self.at)
-        assert found is not None  # tomllib took this text
+        assert found is not None  # the text is valid
         self.at = found.end()
         return found.group()
 

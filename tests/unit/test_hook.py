@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.hook import LOCK, SOCKET, Heard, tell_keeper, words
+from relay.hook import LOCK, SOCKET, HookInput, ask_keeper, words
 from tests.harness.patience import ANSWER_S, PROGRAM_S
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ import sys
 import relay.hook
 sys.executable = sys.argv[1]
 relay.hook.ANSWER_S = 0.3
-sys.exit(relay.hook.tell_keeper(["Stop"]))
+sys.exit(relay.hook.ask_keeper(["Stop"]))
 """
 """A hook in a process of its own, which is told what to start as Python."""
 KEEPER = """\
@@ -106,7 +106,7 @@ def test_a_keeper_is_told_all_and_what_it_answers_is_printed(
 ) -> None:
     began = int(time.time())
     with keeper(home, b"+known: tea") as asked:
-        assert tell_keeper(["Stop"])
+        assert ask_keeper(["Stop"])
     assert capsysbinary.readouterr().out == b"known: tea"
     *agreed, at, first, second = asked[0].split(b"\0")
     assert [*agreed, b"0"] == words("Stop", 0)
@@ -120,7 +120,7 @@ def test_while_another_hook_starts_a_keeper_it_is_waited_for(
 ) -> None:
     monkeypatch.setattr("relay.hook.ANSWER_S", ANSWER_S)
     with locked(home), keeper(home, b"", b"-", b"+done") as asked:
-        assert tell_keeper(["Stop"])
+        assert ask_keeper(["Stop"])
     assert capsysbinary.readouterr().out == b"done"
     assert len(asked) == 3
     assert len(set(asked)) == 1
@@ -132,11 +132,11 @@ def test_a_keeper_that_does_not_come_is_not_waited_for_long(
     monkeypatch.setattr("relay.hook.ANSWER_S", 0.05)
     began = int(time.time())
     with locked(home):
-        assert not tell_keeper(["Stop"])
+        assert not ask_keeper(["Stop"])
         heard = sys.stdin.buffer
-        assert isinstance(heard, Heard)
+        assert isinstance(heard, HookInput)
         assert began <= heard.at <= began + 60
-        assert not tell_keeper(["Stop"]), "it does not ask again"
+        assert not ask_keeper(["Stop"]), "it does not ask again"
     assert heard.read() == SAID
     assert capsysbinary.readouterr().out == b""
 
@@ -148,7 +148,7 @@ def test_one_that_says_nothing_is_not_waited_for_long_either(
     with locked(home), socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / SOCKET))
         listener.listen()
-        assert not tell_keeper(["Stop"])
+        assert not ask_keeper(["Stop"])
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_where_no_keeper_can_be_the_hook_is_left_to_itself(
 ) -> None:
     monkeypatch.setenv("HOME", nowhere)
     monkeypatch.setattr(sys, "executable", str(home / "nothing"))
-    assert not tell_keeper(["Stop"])
+    assert not ask_keeper(["Stop"])
     assert sys.stdin.buffer.read() == SAID
 
 
@@ -186,10 +186,10 @@ def test_an_agent_that_has_closed_stdin_has_said_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    assert tell_keeper(["Stop"])
+    assert ask_keeper(["Stop"])
 
 
 @pytest.mark.parametrize("command", ["install", "uninstall", "keep", "--help", "-h"])
 def test_what_is_no_hook_reads_nothing(home: Path, command: str) -> None:
-    assert not tell_keeper([command])
+    assert not ask_keeper([command])
     assert sys.stdin.buffer.read() == SAID

@@ -63,7 +63,7 @@ def test_a_secret_key_is_refused_and_never_repeated(tmp_path: Path) -> None:
     secret = alice.nsec
     for spelling in (secret, secret.upper(), f" {secret}"):
         [fault] = faults_of(tmp_path, a=f'[actors]\nagents = ["{spelling}"]')
-        assert fault.startswith("a.toml:2: agents: that is a secret key (nsec)")
+        assert fault.startswith("a.toml:2: agents: this is a secret key (nsec)")
         assert secret not in fault.lower()
 
 
