@@ -7,7 +7,7 @@
     want  = "restricted"
 
 `want`: "accept", a wire word, or the whole text; `rule` pins which rule spoke. With `reads = "bob"`
-the question is whether he may read the event, and `want` is "shown" or "hidden". People are names:
+the question is whether he may read the event, and `want` is "shown" or "hidden". Actors are names:
 "owner" and "agent" are those of the policies under test, everybody else is somebody only by
 `given`. A file may name a `preset` and add a `policy`, both laid over what it is run with.
 """
@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final
 from policies.load import PRESETS, load, values_of
 from relay.access.actors import is_known, who_is_author
 from relay.access.management import check_author_not_banned
-from relay.access.quotas import Buckets, Coming, excess
-from relay.access.usage import Size, UsageCounter
+from relay.access.quotas import CountedEvent, Size, TokenBuckets, UsageCounter, check_usage_limits
 from relay.access.visibility import Viewer, visibility_for
 from relay.errors import ConfigFaults, Fault, Prefix
 from relay.groups.group import Flag, Group, Groups, Role
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from policies.engine import PolicySet
     from relay.access.actors import Actors
-    from relay.access.quotas import Meter
+    from relay.access.quotas import UsageLimit
     from relay.memory.registry import MemorySystems
 
 NOW: Final = 1_772_000_000
@@ -390,22 +389,30 @@ def verdict_on(
         operators=policy.actors.owners,
     )
     refusal = objection(event, event.tag("h"), groups, policy.groups, context)
-    return refusal or _too_much(event, policy.meters(event, facts), given)
+    return refusal or _too_much(event, policy.usage_limits(event, facts), given)
 
 
-def _too_much(event: Event, meters: Sequence[Meter], given: Given) -> Reject | None:
+def _too_much(event: Event, limits: Sequence[UsageLimit], given: Given) -> Reject | None:
     """What rates and quotas say, in a world that is told."""
-    h, buckets, ledger = event.tag("h"), Buckets(), UsageCounter()
+    h, buckets, usage = event.tag("h"), TokenBuckets(), UsageCounter()
     replaced = Stored(1, event, h) if given.replaces else None
-    coming = Coming(event, h, given.origin, None, is_stored=True, replaced=replaced)
-    for meter in meters:
-        account = None if meter.quota is None else meter.quota.account_of(event.pubkey, h)
+    counted = CountedEvent(
+        event,
+        h,
+        0,
+        is_rated=given.origin is Origin.WIRE,
+        is_stored=True,
+        replaces=replaced,
+    )
+    for limit in limits:
+        account = None if limit.quota is None else limit.quota.account_of(event.pubkey, h)
         if account is not None:
-            ledger.open(account, given.stored)
-        if meter.pace is not None:
-            for _ in range(min(given.sent, meter.pace.burst)):
-                buckets.take(meter.pace, coming.counted_as(meter.pace.per) or "", NOW)
-    return excess(meters, coming, ledger, buckets, NOW)
+            usage.open(account, given.stored)
+        if limit.rate is not None:
+            for _ in range(min(given.sent, limit.rate.burst)):
+                buckets.take(limit.rate, counted.bucket(limit.rate.per) or "", NOW)
+    checked = check_usage_limits(limits, counted, usage, buckets, NOW)
+    return checked if isinstance(checked, Reject) else None
 
 
 def facts_for(
@@ -436,7 +443,7 @@ def facts_for(
 
 
 class Cast:
-    """Names → keys. The policies' own people where they have some, made-up ones elsewhere."""
+    """Names → keys. The policies' own actors where they have some, made-up ones elsewhere."""
 
     def __init__(self, actors: Actors) -> None:
         owner = min(actors.owners, default=_made_up("owner"))

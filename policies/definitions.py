@@ -16,7 +16,7 @@ from policies.conditions import (
     who_words,
     with_keys_of,
 )
-from policies.limits import content_from, meter_from
+from policies.limits import content_from, usage_limit_from
 from policies.retention import Forgetting, forgetting_from
 from policies.rules.people import CODED
 from policies.write_rule import Place, WriteRule
@@ -180,7 +180,7 @@ def _write_rule(table: Table, place: Place, systems: MemorySystems) -> WriteRule
         reject,
         content_from(table),
         # With `write`, reject is the text for the authors it refuses.
-        meter_from(table, place.name, condition, None if table.has("write") else reject),
+        usage_limit_from(table, place.name, condition, None if table.has("write") else reject),
         systems.record_rules.get(place.name),
     )
 

@@ -248,12 +248,12 @@ def form_text(rule: WriteRule) -> str:
 
 def amounts_text(rule: WriteRule) -> str:
     """The rate and quota of the rule; empty when it has none."""
-    meter, parts = rule.meter, []
-    if meter is not None and meter.pace is not None:
-        pace = meter.pace
-        parts.append(f"{pace.per_minute} a minute per {pace.per.value}, {pace.burst} at once")
-    if meter is not None and meter.quota is not None:
-        quota = meter.quota
+    limit, parts = rule.usage_limit, []
+    if limit is not None and limit.rate is not None:
+        rate = limit.rate
+        parts.append(f"{rate.per_minute} a minute per {rate.per.value}, {rate.burst} at once")
+    if limit is not None and limit.quota is not None:
+        quota = limit.quota
         parts += [
             f"{number} {what} stored per {quota.per.value}"
             for number, what in ((quota.events, "events"), (quota.bytes, "bytes"))

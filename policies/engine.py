@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from policies.retention import Forgetting
     from relay.access.actors import Actors
     from relay.access.management import BannedAuthorRows
-    from relay.access.quotas import Meter, Quota
+    from relay.access.quotas import Quota, UsageLimit
     from relay.access.read_rules import ReadRule, Row
     from relay.access.visibility import Viewer
     from relay.errors import Fault
@@ -96,14 +96,14 @@ class ReadStep:
 class _Asked:
     """A rule with what depends on the kind alone already answered."""
 
-    __slots__ = ("always", "excepts", "match", "meter", "refusal", "rule", "writers")
+    __slots__ = ("always", "excepts", "match", "refusal", "rule", "usage_limit", "writers")
 
     def __init__(self, rule: WriteRule, match: Condition, excepts: tuple[Condition, ...]) -> None:
         self.rule = rule
         self.match = match
         self.excepts = excepts
         self.always = match == EVERYTHING and not excepts
-        self.meter = rule.meter
+        self.usage_limit = rule.usage_limit
         self.writers = rule.writers
         self.refusal = Reject(
             Prefix.RESTRICTED,
@@ -123,12 +123,12 @@ class _OfKind(NamedTuple):
 
     writers: tuple[_Asked, ...] = ()
     forms: tuple[_Asked, ...] = ()
-    meters: tuple[_Asked, ...] = ()
+    limited: tuple[_Asked, ...] = ()
     quotas: tuple[Quota, ...] = ()
 
 
 _NO_RULES: Final = _OfKind()
-_NO_METERS: Final[tuple[Meter, ...]] = ()
+_NO_USAGE_LIMITS: Final[tuple[UsageLimit, ...]] = ()
 _PATTERNS: Final = Reject(
     Prefix.BLOCKED, "content matches a reject pattern", "[memory] reject_patterns"
 )
@@ -276,7 +276,7 @@ class PolicySet:
         """Why this event may not be written, given the state before it; None: no objection.
 
         Who writes first, so that whoever may not write learns nothing else (G-03); then logins,
-        then the form. How much somebody may do is another question: `meters`.
+        then the form. How much somebody may do is another question: `usage_limits`.
         """
         writers, forms, _, _ = self._by_kind.get(event.kind) or self._asked_about(event.kind)
         if facts.origin is not Origin.TRUSTED_IMPORT:
@@ -305,24 +305,24 @@ class PolicySet:
         """Those that may be about events of this kind."""
         return (self._by_kind.get(kind) or self._asked_about(kind)).quotas
 
-    def meters(self, event: Event, facts: Facts) -> Sequence[Meter]:
+    def usage_limits(self, event: Event, facts: Facts) -> Sequence[UsageLimit]:
         """The rates and quotas about an event that `judge` does not object to, in their order.
 
         What an operator brings in of their own is not measured.
         """
-        asked_about = (self._by_kind.get(event.kind) or self._asked_about(event.kind)).meters
+        asked_about = (self._by_kind.get(event.kind) or self._asked_about(event.kind)).limited
         if not asked_about or facts.origin is Origin.TRUSTED_IMPORT:
-            return _NO_METERS
+            return _NO_USAGE_LIMITS
         return [
-            asked.meter
+            asked.usage_limit
             for asked in asked_about
-            if asked.meter is not None and asked.about(event, facts)
+            if asked.usage_limit is not None and asked.about(event, facts)
         ]
 
     def _asked_about(self, kind: int) -> _OfKind:
         writers: list[_Asked] = []
         forms: list[_Asked] = []
-        meters: list[_Asked] = []
+        limited: list[_Asked] = []
         quotas: list[Quota] = []
         for rule in self._rules.of(kind):
             match = rule.match.for_kind(kind)
@@ -338,16 +338,16 @@ class PolicySet:
                 writers.append(asked)
             if rule.asks_form:
                 forms.append(asked)
-            if asked.meter is not None:
-                quota = asked.meter.quota
-                if quota is not None and quota.is_about(kind):
+            if asked.usage_limit is not None:
+                quota = asked.usage_limit.quota
+                if quota is not None and quota.counts(kind):
                     quotas.append(quota)
                 else:
-                    asked.meter = replace(asked.meter, quota=None)
-                if asked.meter.pace is not None or asked.meter.quota is not None:
-                    meters.append(asked)
+                    asked.usage_limit = replace(asked.usage_limit, quota=None)
+                if asked.usage_limit.rate is not None or asked.usage_limit.quota is not None:
+                    limited.append(asked)
         # At most 65,536 kinds exist, and most of them share the empty answer.
-        found = _OfKind(tuple(writers), tuple(forms), tuple(meters), tuple(quotas))
+        found = _OfKind(tuple(writers), tuple(forms), tuple(limited), tuple(quotas))
         if found == _NO_RULES:
             found = _NO_RULES
         self._by_kind[kind] = found
@@ -403,7 +403,7 @@ class PolicySet:
         screened = self.screen(event, facts.now, facts.origin)
         rule = "limits and forms" if screened is None else screened.rule
         yield Step(Place(rule, "", 0), Stage.SCREEN, True, screened)  # noqa: FBT003
-        writers, forms, meters, _ = self._by_kind.get(event.kind) or self._asked_about(event.kind)
+        writers, forms, limited, _ = self._by_kind.get(event.kind) or self._asked_about(event.kind)
         if facts.origin is not Origin.TRUSTED_IMPORT:
             for asked in writers:
                 refusal = self._writer_refusal(asked, event, facts)
@@ -422,7 +422,7 @@ class PolicySet:
             is_asked = asks_plugins(event, facts.origin)
             yield Step(plugin.place, Stage.PLUGIN, is_asked, None)
         if facts.origin is not Origin.TRUSTED_IMPORT:
-            for asked in meters:
+            for asked in limited:
                 # Whether it is too much is told by the relay alone, when the event comes.
                 yield Step(asked.rule.place, Stage.QUOTA, asked.about(event, facts), None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from policies.conditions import MATCH_KEYS
 from policies.patterns import patterns_from
 from policies.rules.content import Content
-from relay.access.quotas import Meter, Pace, Per, Quota
+from relay.access.quotas import Per, Quota, Rate, UsageLimit
 from relay.nostr import kinds
 from relay.nostr.kinds import KindSet
 from relay.toml.fields import Table
@@ -41,13 +41,15 @@ def content_from(rule: Table) -> Content | None:
     return Content(is_json is True, refuse)
 
 
-def meter_from(rule: Table, name: str, match: Condition, reject: str | None) -> Meter | None:
+def usage_limit_from(
+    rule: Table, name: str, match: Condition, reject: str | None
+) -> UsageLimit | None:
     """`rate` and `quota` of a rule, for the events that it matches."""
-    pace, quota = _pace(rule, name), _quota(rule, match)
-    return None if pace is None and quota is None else Meter(name, pace, quota, reject)
+    rate, quota = _rate(rule, name), _quota(rule, match)
+    return None if rate is None and quota is None else UsageLimit(name, rate, quota, reject)
 
 
-def _pace(rule: Table, name: str) -> Pace | None:
+def _rate(rule: Table, name: str) -> Rate | None:
     table = rule.table("rate")
     if table is None:
         return None
@@ -60,7 +62,7 @@ def _pace(rule: Table, name: str) -> Pace | None:
     if per is None or burst is None or per_minute is None:
         return None
     said = json.dumps([name, rule.values], sort_keys=True, default=str)
-    return Pace(said, per, burst, per_minute)
+    return Rate(said, per, burst, per_minute)
 
 
 def _quota(rule: Table, match: Condition) -> Quota | None:

@@ -76,7 +76,7 @@ def _about_writing(found: PolicySet) -> Iterator[Fault]:
         if Who.NOBODY not in rule.writers and not _somebody(rule.writers, rule.match, found):
             yield _at(rule.place, f"lets nobody write: {_why_nobody(rule.writers)}")
         elif Who.ANYONE in rule.writers:
-            asks_more = rule.asks_form or rule.meter is not None
+            asks_more = rule.asks_form or rule.usage_limit is not None
             if not asks_more and rule.place.name != KNOWN_WRITE:
                 yield _at(rule.place, _does_nothing(rule, found))
         else:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from policies.conditions import Condition
     from policies.rules.content import Content
-    from relay.access.quotas import Meter
+    from relay.access.quotas import UsageLimit
     from relay.memory.registry import MemorySystem, RecordRule, RecordType
     from relay.verdict import Who
 
@@ -41,7 +41,7 @@ class WriteRule:
     pow_bits: int = 0
     reject: str | None = None
     content: Content | None = None
-    meter: Meter | None = None
+    usage_limit: UsageLimit | None = None
     """`rate` and `quota`."""
     record_rule: RecordRule | None = None
     """What a memory system also asks under the name of this rule."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors
     from relay.access.management import BannedAuthorRows
-    from relay.access.quotas import Meter, Quota
+    from relay.access.quotas import Quota, UsageLimit
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Viewer, Visibility
     from relay.groups.context import GroupSettings
@@ -88,7 +88,7 @@ class Policy(Protocol):
     def quotas_of(self, kind: int) -> Sequence[Quota]:
         """Quotas that may apply to this kind: what they count must be looked up."""
 
-    def meters(self, event: Event, facts: Facts) -> Sequence[Meter]:
+    def usage_limits(self, event: Event, facts: Facts) -> Sequence[UsageLimit]:
         """Rates and quotas that apply to this event, in order of their rules."""
 
 

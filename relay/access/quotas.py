@@ -1,78 +1,184 @@
-"""How much somebody may do: so often in a minute, so much in the store.
+"""Quotas (rows and bytes that may be stored), rates (events per minute), invite code guesses.
 
-Invariants: time is given in; counters live as long as the process, have bounded memory and are
-nobody's state.
+Invariants: pure; `now` is an argument. Asking (`wait_s`, `allows`, `check_usage_limits`) changes
+nothing; counting is a call of its own, made only for what is accepted. Counters live as long as the
+process and have bounded memory.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
-from relay.access.usage import Account, Size
 from relay.errors import Prefix
-from relay.verdict import Origin, Reject
+from relay.verdict import Reject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from ipaddress import IPv4Address
 
     from relay.access.read_rules import Row
-    from relay.access.usage import UsageCounter
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
 
+# -- usage: what is stored ------------------------------------------------------------------------
+
+
+class Size(NamedTuple):
+    """A number of rows, and the bytes of their JSON."""
+
+    events: int = 0
+    bytes: int = 0
+
+    def plus(self, other: Size) -> Size:
+        return Size(self.events + other.events, self.bytes + other.bytes)
+
+    def minus(self, other: Size) -> Size:
+        return Size(self.events - other.events, self.bytes - other.bytes)
+
+
+class Account(NamedTuple):
+    """Which rows are added up: those of an author, of groups, or both; of some kinds."""
+
+    pubkey: str | None
+    """None: any author."""
+    kinds: KindSet | None = None
+    h: bool | frozenset[str] | None = None
+    """As in a match: rows of any group, of no group, of these groups."""
+
+    def has(self, pubkey: str, kind: int, group: str | None) -> bool:
+        """Whether a row of this author, kind and group counts."""
+        if self.pubkey is not None and pubkey != self.pubkey:
+            return False
+        if self.kinds is not None and kind not in self.kinds:
+            return False
+        if isinstance(self.h, bool):
+            return (group is not None) is self.h
+        return self.h is None or group in self.h
+
+
+class SizedBy(Enum):
+    """What a table of sizes has one line for."""
+
+    KIND = "kind"
+    AUTHOR = "author"
+    GROUP = "group"
+    """Rows of no group have a line too, under None."""
+
+
+class Sized(NamedTuple):
+    """One line of such a table."""
+
+    of: int | str | None
+    size: Size
+
+
+@dataclass(slots=True)
+class UsageCounter:
+    """Accounts, counted on as the events of a batch add and remove rows.
+
+    The store keeps the numbers in the transaction that changes its rows.
+    """
+
+    _sizes: dict[Account, Size] = field(default_factory=dict)
+    _by_author: dict[str | None, list[Account]] = field(default_factory=dict)
+
+    def __contains__(self, account: Account) -> bool:
+        return account in self._sizes
+
+    def open(self, account: Account, size: Size) -> None:
+        """Set what the store holds of an account."""
+        if account not in self._sizes:
+            self._by_author.setdefault(account.pubkey, []).append(account)
+        self._sizes[account] = size
+
+    def size_of(self, account: Account) -> Size:
+        """Raises KeyError for an account that was not opened."""
+        return self._sizes[account]
+
+    def add(self, pubkey: str, kind: int, group: str | None, size: int) -> None:
+        """Count a new row; `size` in bytes."""
+        for account in self._with(pubkey, kind, group):
+            self._sizes[account] = self._sizes[account].plus(Size(1, size))
+
+    def remove(self, pubkey: str, kind: int, group: str | None, size: int) -> None:
+        """Count off a removed row; `size` in bytes."""
+        for account in self._with(pubkey, kind, group):
+            self._sizes[account] = self._sizes[account].minus(Size(1, size))
+
+    def _with(self, pubkey: str, kind: int, group: str | None) -> list[Account]:
+        if not self._sizes:
+            return []
+        return [
+            account
+            for owner in (pubkey, None)
+            for account in self._by_author.get(owner, ())
+            if account.has(pubkey, kind, group)
+        ]
+
+
+# -- invite codes ---------------------------------------------------------------------------------
+
 WINDOW_S: Final = 60
-GUESSES_OF_A_KEY: Final = 30
-GUESSES_OF_AN_ADDRESS: Final = 300
-_NAMES: Final = 10_000
-_BUCKETS: Final = 50_000
-"""Some 15 MB when all are in use."""
+GUESSES_PER_KEY: Final = 30
+GUESSES_PER_ADDRESS: Final = 300
+_MAX_NAMES: Final = 10_000
 
 
-class Rate:
-    """So many times in a minute, each name for itself. Counts at most `names` at a time: of more
-    the one whose minute began first is forgotten."""
+class MinuteCounter:
+    """At most `limit` per name and minute. Keeps at most `max_names` names; the one whose minute
+    began first is dropped."""
 
-    def __init__(self, most: int, *, names: int = _NAMES) -> None:
-        self._most = most
-        self._names = names
+    def __init__(self, limit: int, *, max_names: int = _MAX_NAMES) -> None:
+        self._limit = limit
+        self._max_names = max_names
         self._counted: dict[str, tuple[int, int]] = {}
         """name → (unix seconds of the first in its minute, how many), in order of the first."""
 
-    def takes(self, name: str, now: int) -> bool:
-        """Whether this is not one too many; counts it if so."""
-        began, count = self._counted.get(name, (now, 0))
-        if not 0 <= now - began < WINDOW_S:
-            began, count = now, 0
-        if count >= self._most:
+    def allows(self, name: str, now: int) -> bool:
+        return self._window(name, now)[1] < self._limit
+
+    def count(self, name: str, now: int) -> bool:
+        """Count one, if `allows`; whether it was counted."""
+        began, count = self._window(name, now)
+        if count >= self._limit:
             return False
         if not count:
             self._counted.pop(name, None)
-            if len(self._counted) >= self._names:
+            if len(self._counted) >= self._max_names:
                 del self._counted[next(iter(self._counted))]
         self._counted[name] = began, count + 1
         return True
 
+    def _window(self, name: str, now: int) -> tuple[int, int]:
+        began, count = self._counted.get(name, (now, 0))
+        return (began, count) if 0 <= now - began < WINDOW_S else (now, 0)
 
-class Guesses:
-    """Invite codes that were tried: 30 a minute of one key, 300 from one address (N29-39)."""
+
+class InviteGuesses:
+    """Invite codes tried: 30 a minute per key, 300 per address (N29-39).
+
+    All clients without a known address count as one address.
+    """
 
     def __init__(self) -> None:
-        self._of_key = Rate(GUESSES_OF_A_KEY)
-        self._from_address = Rate(GUESSES_OF_AN_ADDRESS)
+        self._by_key = MinuteCounter(GUESSES_PER_KEY)
+        self._by_address = MinuteCounter(GUESSES_PER_ADDRESS)
 
-    def admits(self, pubkey: str, address: IPv4Address | IPv6Address | None, now: int) -> bool:
-        """Whether one more may be tried; counts it if so. Addresses that nobody knows are one."""
-        # First the address, or somebody with many keys would fill the counters of keys.
-        return self._from_address.takes(_home_of(address), now) and self._of_key.takes(pubkey, now)
+    def allows(self, pubkey: str, address: IPv4Address | IPv6Address | None, now: int) -> bool:
+        return self._by_address.allows(_subnet(address), now) and self._by_key.allows(pubkey, now)
+
+    def count(self, pubkey: str, address: IPv4Address | IPv6Address | None, now: int) -> None:
+        # The address first: else one client with many keys would fill the counters of keys.
+        if self._by_address.count(_subnet(address), now):
+            self._by_key.count(pubkey, now)
 
 
-def _home_of(address: IPv4Address | IPv6Address | None) -> str:
-    """An address, of IPv6 its /64: that many everybody has at home."""
+def _subnet(address: IPv4Address | IPv6Address | None) -> str:
+    """The address, of IPv6 its /64: one household has that many."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is None:
             return str(IPv6Network((address, 64), strict=False))
@@ -80,11 +186,11 @@ def _home_of(address: IPv4Address | IPv6Address | None) -> str:
     return str(address)
 
 
-# What rules of the policy files allow ------------------------------------------------------------
+# -- `rate` and `quota` of policy rules -----------------------------------------------------------
 
 
 class Per(Enum):
-    """Who or what has an allowance of its own."""
+    """What a rate or quota counts separately."""
 
     AUTHOR = "author"
     CONNECTION = "connection"
@@ -93,11 +199,11 @@ class Per(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """`rate` of a rule: a bucket holds `burst` events and gains `per_minute` in a minute."""
+class Rate:
+    """`rate` of a rule: a token bucket of `burst` tokens, refilled with `per_minute` a minute."""
 
     name: str
-    """Of the rule, with all that it says: a rule that changes begins with full buckets."""
+    """The rule with all its keys: an edited rule starts with full buckets."""
     per: Per
     burst: int
     per_minute: int
@@ -105,7 +211,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """`quota` of a rule: the most that is stored of an author or in a group."""
+    """`quota` of a rule: the most that may be stored of an author or in a group."""
 
     per: Per
     """AUTHOR or GROUP."""
@@ -115,11 +221,11 @@ class Quota:
     h: bool | frozenset[str] | None = None
     """Which rows count, as in a match."""
 
-    def is_about(self, kind: int) -> bool:
+    def counts(self, kind: int) -> bool:
         return self.kinds is None or kind in self.kinds
 
     def account_of(self, pubkey: str, group: str | None) -> Account | None:
-        """What an event by this author, into this group, adds to; None: to nothing."""
+        """The account that an event by this author, in this group, adds to; None: none."""
         if self.per is Per.GROUP:
             counts = isinstance(self.h, bool) or self.h is None or group in self.h
             if group is None or self.h is False or not counts:
@@ -127,9 +233,9 @@ class Quota:
             return Account(None, self.kinds, frozenset({group}))
         return Account(pubkey, self.kinds, self.h)
 
-    def objection(self, before: Size, after: Size) -> str | None:
-        """What there is too much of after an event; None: nothing. Who is over the quota already
-        may still do what adds nothing."""
+    def refusal(self, before: Size, after: Size) -> str | None:
+        """Why an event that changes the account so is over the quota; None: it is not. An author
+        over the quota may still write what adds nothing."""
         if self.events is not None and before.events < after.events > self.events:
             return f"full: at most {self.events} events may be stored"
         if self.bytes is not None and before.bytes < after.bytes > self.bytes:
@@ -138,85 +244,91 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
-    """What a rule says about how much: asked when nothing else stands against an event."""
+class UsageLimit:
+    """`rate` and `quota` of one rule."""
 
     rule: str
-    pace: Pace | None = None
+    rate: Rate | None = None
     quota: Quota | None = None
     reject: str | None = None
-    """What the author is told, in the admin's words."""
+    """The admin's own text for the author."""
 
     def too_fast(self, wait_s: int) -> Reject:
         text = self.reject or f"too many events; try again in {wait_s} s"
         return Reject(Prefix.RATE_LIMITED, text, self.rule)
 
-    def too_much(self, before: Size, after: Size) -> Reject | None:
-        """What the quota says to an event that makes one of the other; None: it has room."""
-        text = None if self.quota is None else self.quota.objection(before, after)
+    def over_quota(self, before: Size, after: Size) -> Reject | None:
+        text = None if self.quota is None else self.quota.refusal(before, after)
         return None if text is None else Reject(Prefix.RATE_LIMITED, self.reject or text, self.rule)
 
 
-_FULL_MINUTE: Final = 60
-"""A bucket is counted in 60ths of an event: it gains `per_minute` of them each second."""
+_TOKEN: Final = 60
+"""Buckets count in 60ths of a token: a bucket gains `per_minute` of them each second."""
+_MAX_BUCKETS: Final = 50_000
+"""Some 15 MB when all are in use."""
 
 
-class Buckets:
-    """How many events are left of each allowance, by pace and by name.
+class TokenBuckets:
+    """One token bucket for each (rate, name).
 
-    Counts at most `most` at a time: of more the one that was used longest ago is forgotten, which
-    is full by then unless somebody has that many names.
+    Keeps at most `max_buckets`; the least recently used is dropped, which is full by then unless
+    that many names are active.
     """
 
-    def __init__(self, most: int = _BUCKETS) -> None:
-        self._most = most
-        self._left: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
-        """(60ths of an event, unix seconds when that was so); the longest unused first."""
+    def __init__(self, max_buckets: int = _MAX_BUCKETS) -> None:
+        self._max_buckets = max_buckets
+        self._levels: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        """(60ths of a token, unix seconds when it was so); least recently used first."""
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._levels)
 
-    def wait_s(self, pace: Pace, name: str, now: int) -> int:
-        """In how many seconds one more may come; 0: now."""
-        lacking = _FULL_MINUTE - self._filled(pace, name, now)
-        return max(0, -(-lacking // pace.per_minute))
+    def wait_s(self, rate: Rate, name: str, now: int) -> int:
+        """Seconds until the next token; 0: there is one."""
+        lacking = _TOKEN - self._level(rate, name, now)
+        return max(0, -(-lacking // rate.per_minute))
 
-    def take(self, pace: Pace, name: str, now: int) -> None:
-        """Count an event that `wait_s` lets come."""
-        key = (pace.name, name)
-        self._left[key] = self._filled(pace, name, now) - _FULL_MINUTE, now
-        self._left.move_to_end(key)
-        if len(self._left) > self._most:
-            self._left.popitem(last=False)
+    def take(self, rate: Rate, name: str, now: int) -> None:
+        """Take one token, which `wait_s` said is there."""
+        key = (rate.name, name)
+        self._levels[key] = self._level(rate, name, now) - _TOKEN, now
+        self._levels.move_to_end(key)
+        if len(self._levels) > self._max_buckets:
+            self._levels.popitem(last=False)
 
-    def _filled(self, pace: Pace, name: str, now: int) -> int:
-        full = pace.burst * _FULL_MINUTE
-        left, since = self._left.get((pace.name, name), (full, now))
+    def _level(self, rate: Rate, name: str, now: int) -> int:
+        full = rate.burst * _TOKEN
+        level, since = self._levels.get((rate.name, name), (full, now))
         if now < since:
-            return full  # the clock was set back: better too much once than shut out for long
-        return min(full, left + (now - since) * pace.per_minute)
+            return full  # the clock was set back: rather one burst too many than a long lockout
+        return min(full, level + (now - since) * rate.per_minute)
+
+
+Token = tuple[Rate, str]
+"""One token of the bucket (rate, name)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
-    """An event that nothing else stands against."""
+class CountedEvent:
+    """An event that would be stored or passed on, as rates and quotas see it."""
 
     event: Event
     group: str | None
-    origin: Origin
     connection: int | None
+    """None: rates per connection do not apply."""
+    is_rated: bool
+    """False: rates do not apply (imports)."""
     is_stored: bool
-    """False: passed on, and needs no room."""
-    replaced: Row | None
-    """Whose place it takes."""
+    """False: ephemeral; quotas do not apply."""
+    replaces: Row | None
 
-    def counted_as(self, per: Per) -> str | None:
-        """The name that a rate counts it under; None: it does not count."""
+    def bucket(self, per: Per) -> str | None:
+        """The name of the event's bucket; None: it has none."""
         match per:
             case Per.AUTHOR:
                 return self.event.pubkey
             case Per.CONNECTION:
-                return str(self.connection)
+                return None if self.connection is None else str(self.connection)
             case Per.GROUP:
                 return self.group
             case Per.KIND:
@@ -224,40 +336,39 @@ class Coming:
             case _:
                 assert_never(per)
 
-    def beyond(self, meter: Meter, ledger: UsageCounter) -> Reject | None:
-        """What a quota says."""
-        event, quota = self.event, meter.quota
+    def over_quota(self, limit: UsageLimit, usage: UsageCounter) -> Reject | None:
+        event, quota = self.event, limit.quota
         account = None if quota is None else quota.account_of(event.pubkey, self.group)
         if account is None or not self.is_stored:
             return None
-        before = ledger.size_of(account)
+        before = usage.size_of(account)
         after = before.plus(Size(1, len(event.raw)))
-        held = self.replaced
-        if held is not None and account.has(event.pubkey, event.kind, held.group):
-            after = after.minus(Size(1, len(held.event.raw)))
-        return meter.too_much(before, after)
+        replaced = self.replaces
+        if replaced is not None and account.has(event.pubkey, event.kind, replaced.group):
+            after = after.minus(Size(1, len(replaced.event.raw)))
+        return limit.over_quota(before, after)
 
 
-def excess(
-    meters: Iterable[Meter], coming: Coming, ledger: UsageCounter, buckets: Buckets, now: int
-) -> Reject | None:
-    """What the first meter objects to that has too much; None: all have counted the event.
-
-    Of several all count, or none.
-    """
-    taken: list[tuple[Pace, str]] = []
-    for meter in meters:
-        full = coming.beyond(meter, ledger)
-        if full is not None:
-            return full
-        pace = meter.pace
-        name = None if pace is None else coming.counted_as(pace.per)
-        if pace is None or name is None or coming.origin is not Origin.WIRE:
+def check_usage_limits(
+    limits: Iterable[UsageLimit],
+    counted: CountedEvent,
+    usage: UsageCounter,
+    buckets: TokenBuckets,
+    now: int,
+) -> Reject | Sequence[Token]:
+    """The refusal of the first limit that is exceeded, or the tokens to take: of all the rates,
+    or of none."""
+    tokens: list[Token] = []
+    for limit in limits:
+        refusal = counted.over_quota(limit, usage)
+        if refusal is not None:
+            return refusal
+        rate = limit.rate
+        name = None if rate is None else counted.bucket(rate.per)
+        if rate is None or name is None or not counted.is_rated:
             continue
-        wait = buckets.wait_s(pace, name, now)
-        if wait > 0:
-            return meter.too_fast(wait)
-        taken.append((pace, name))
-    for pace, name in taken:
-        buckets.take(pace, name, now)
-    return None
+        wait_s = buckets.wait_s(rate, name, now)
+        if wait_s > 0:
+            return limit.too_fast(wait_s)
+        tokens.append((rate, name))
+    return tokens

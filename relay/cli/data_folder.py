@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from relay.access.usage import Sized, SizedBy
+    from relay.access.quotas import Sized, SizedBy
     from relay.cli.services import Services
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.access.usage import Size, SizedBy
+from relay.access.quotas import Size, SizedBy
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
 from relay.nostr.keys import npub
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from relay.access.usage import Sized
+    from relay.access.quotas import Sized
 
 _FILES: Final = (
     "rookery.db",

@@ -6,7 +6,7 @@ As in `relay.lifecycle.versions`, `Found` and the batch's plan change together.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from relay.lifecycle.rows import Slot, Tombstone, Vanish, address_of
 from relay.nostr import kinds
@@ -32,15 +32,22 @@ def key_target(pubkey: str) -> str:
     return f"p:{pubkey}"
 
 
-def deletion_targets(event: Event) -> tuple[list[str], list[Slot]]:
-    """Well-formed ids and own addresses that a kind 5 names."""
+class DeletionTargets(NamedTuple):
+    """What a kind 5 names."""
+
+    ids: list[str]
+    slots: list[Slot]
+
+
+def deletion_targets(event: Event) -> DeletionTargets:
+    """The well-formed ids and own addresses that a kind 5 names."""
     ids = [value for value in event.tag_values("e") if is_hex64(value)]
     slots = []
     for value in event.tag_values("a"):
         slot = address_of(value)
         if slot is not None and slot.pubkey == event.pubkey:
             slots.append(slot)
-    return ids, slots
+    return DeletionTargets(ids, slots)
 
 
 def is_undeletable(kind: int) -> bool:
@@ -98,29 +105,27 @@ def add_tombstone(stone: Tombstone, found: Found, plan: WritePlan) -> None:
     found.tombstones.setdefault(stone.target, []).append(stone)
 
 
-def delete_by_author(event: Event, found: Found, plan: WritePlan) -> None:
+def delete_by_author(event: Event, targets: DeletionTargets, found: Found, plan: WritePlan) -> None:
     """What an accepted kind 5 does: own targets go, tombstones stay (N09)."""
-    for row in deleted_rows(event, found):
+    for row in deleted_rows(event, targets, found):
         remove(row, found, plan)
-    ids, slots = deletion_targets(event)
-    for event_id in ids:
+    for event_id in targets.ids:
         add_tombstone(Tombstone(event_target(event_id), event.pubkey, None, "kind 5"), found, plan)
-    for slot in slots:
+    for slot in targets.slots:
         add_tombstone(
             Tombstone(address_target(slot), event.pubkey, event.created_at, "kind 5"), found, plan
         )
 
 
-def deleted_rows(event: Event, found: Found) -> list[Stored]:
-    """The stored rows that a kind 5 takes away."""
-    ids, slots = deletion_targets(event)
+def deleted_rows(event: Event, targets: DeletionTargets, found: Found) -> list[Stored]:
+    """The stored rows that a kind 5 deletes."""
     rows = {}
-    for event_id in ids:
+    for event_id in targets.ids:
         row = found.rows.get(event_id)
         # A kind 5 of a group takes what is of this group or of none (N09-14).
         if row is not None and may_delete(event, row.event) and _within(event, row):
             rows[row.seq] = row
-    for slot in slots:
+    for slot in targets.slots:
         row = found.slots.get(slot)
         if (
             row is not None

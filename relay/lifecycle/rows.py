@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from relay.access.usage import UsageCounter
+from relay.access.quotas import UsageCounter
 from relay.errors import Invalid
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relay.access.management import ListChange
+    from relay.access.quotas import Account
     from relay.access.read_rules import Match
-    from relay.access.usage import Account
     from relay.groups.group import Group
     from relay.memory.registry import RecordName
     from relay.nostr.event import Event

@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from relay.groups.group import Groups
 from relay.lifecycle.deletion import (
-    address_target,
-    deletion_targets,
-    event_target,
     is_deleted,
-    key_target,
     remove,
 )
 from relay.lifecycle.rows import (
     Keep,
-    Lookups,
     Stored,
-    address_of,
     expiry_of,
     keep_by_kind,
     slot_of,
@@ -31,12 +25,11 @@ from relay.lifecycle.rows import (
 )
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
 from relay.nostr.kinds import is_ephemeral
 from relay.verdict import WriteOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from relay.access.read_rules import Match
     from relay.lifecycle.rows import Found, Slot, WritePlan
@@ -89,14 +82,28 @@ def plan_for(
     high_tie: bool,
     quiet: bool = False,
 ) -> Stored | WriteOutcome:
-    """Decide one event that no rule objects to, and note it in `plan` and `found`.
-
-    Gives the row that was added (its `seq` is the next one), or why there is none.
-    """
+    """`add_row`, or why an event that no rule objects to is not stored."""
     slot = slot_of(event, keep)
     outcome = unstored_outcome(event, slot, keep, found, now=now, high_tie=high_tie)
     if outcome is not None:
         return outcome
+    return add_row(event, slot, keep, group, found, plan, quiet=quiet)
+
+
+def add_row(
+    event: Event,
+    slot: Slot | None,
+    keep: Keep,
+    group: str | None,
+    found: Found,
+    plan: WritePlan,
+    *,
+    quiet: bool = False,
+) -> Stored:
+    """Store an event of which `unstored` is None, in place of its slot's holder.
+
+    Gives the new row; its `seq` is the next one.
+    """
     holder = None if slot is None else found.slots.get(slot)
     if holder is not None:
         remove(holder, found, plan)
@@ -120,43 +127,6 @@ def plan_for(
     ):
         found.groups_with_content.add(group)
     return row
-
-
-def lookups_for(events: Sequence[tuple[Event, Keep]]) -> Lookups:
-    """What must be looked up to decide these events."""
-    ids: set[str] = set()
-    slots: set[Slot] = set()
-    targets: set[str] = set()
-    prefixes: set[tuple[str, str]] = set()
-    used: set[str] = set()
-    for event, keep in events:
-        ids.add(event.id)
-        targets.add(event_target(event.id))
-        targets.add(key_target(event.pubkey))
-        slot = slot_of(event, keep)
-        if slot is not None:
-            slots.add(slot)
-            targets.add(address_target(slot))
-        kind = event.kind
-        if kind == kinds.DELETION:
-            named, addressed = deletion_targets(event)
-            ids.update(named)
-            slots.update(addressed)
-        elif kind == kinds.DELETE_EVENT:
-            ids.update(value for value in event.tag_values("e") if is_hex64(value))
-        elif kind == kinds.UPDATE_PINS:
-            ids.update(value for value in event.tag_values("e") if is_hex64(value))
-            slots.update(filter(None, map(address_of, event.tag_values("a"))))
-        elif kind == kinds.EDIT_METADATA:
-            used.add(event.tag("h") or "")
-        elif kind == kinds.GIFT_WRAP:
-            targets.update(key_target(pubkey) for pubkey in event.tag_values("p"))
-        for tag in event.tags:
-            if tag and tag[0] == "previous":
-                prefixes.update((event.tag("h") or "", value) for value in tag[1:])
-    return Lookups(
-        frozenset(ids), frozenset(slots), frozenset(targets), frozenset(prefixes), frozenset(used)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from relay.access.management import Management
+    from relay.access.quotas import Sized, SizedBy
     from relay.access.read_rules import Match
-    from relay.access.usage import Sized, SizedBy
     from relay.access.visibility import Visibility
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan

@@ -12,39 +12,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from relay.access.management import check_kind_allowed
-from relay.access.quotas import Buckets, Guesses
+from relay.access.quotas import InviteGuesses, TokenBuckets
 from relay.errors import Prefix, StoreFault
 from relay.lifecycle.rows import WritePlan
-from relay.lifecycle.versions import lookups_for
-from relay.nostr import kinds
 from relay.nostr.keys import are_signed
 from relay.read.linked_rows import NO_LINKS
 from relay.verdict import Arrival, Origin, Reject
-from relay.write.batch import ONLY_RELAY, Decision, acts_here
-from relay.write.commands import ExpireRows, ManagementChange, SweepRows, Work, WriteEvent
-from relay.write.lane import Lane
-from relay.write.lookups import (
-    with_changes,
-    with_departures,
-    with_expired,
-    with_groups,
-    with_pins,
-    with_quotas,
-    with_swept,
+from relay.write.batch import Batch
+from relay.write.candidate import Sender, candidate_of
+from relay.write.commands import (
+    DryRun,
+    ExpireRows,
+    ManagementChange,
+    SweepRows,
+    Work,
+    WriteEvent,
 )
-from relay.write.pins import all_pinning
-from relay.write.record_lookups import with_references
+from relay.write.judge import screen, screen_and_judge
+from relay.write.lane import Lane
+from relay.write.lookups import lookups_for
+from relay.write.world import World, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from relay.groups.group import Group, Groups
-    from relay.lifecycle.rows import Found, Keep, Lookups, Stored
+    from relay.lifecycle.rows import Found, Stored
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
@@ -52,7 +48,7 @@ if TYPE_CHECKING:
     from relay.read.linked_rows import Links
     from relay.state import RelayState
     from relay.storage import Store
-    from relay.write.commands import Author, DryRun
+    from relay.write.commands import Author
 
 _log = logging.getLogger(__name__)
 
@@ -111,8 +107,8 @@ class Ingest:
         self._metrics = metrics
         self._is_here = is_here
         self._plugins = plugins
-        self._guesses = Guesses()
-        self._buckets = Buckets()
+        self._guesses = InviteGuesses()
+        self._buckets = TokenBuckets()
         self._verifying = Lane(self._verify, max_batch=_MAX_VERIFIED, max_waiting=_MAX_WAITING)
         self._asking = Lane(self._ask, max_batch=_MAX_ASKED, max_waiting=_MAX_WAITING)
         self._lane: Lane[Work] = Lane(
@@ -151,13 +147,9 @@ class Ingest:
             author.answered(event, objected)
 
     def _screened(self, event: Event, origin: Origin) -> Reject | None:
-        """What stands against it before its signature."""
-        objected = self._state.policy.screen(event, self._clock(), origin)
-        if objected is not None:
-            return objected
-        if event.kind in kinds.GROUP_STATE and event.pubkey != self._relay_key.pubkey:
-            return ONLY_RELAY
-        return check_kind_allowed(event.kind, self._state.management)
+        state = self._state
+        relay = self._relay_key.pubkey
+        return screen(event, origin, self._clock(), state.policy, state.management, relay)
 
     def _note(self, reject: Reject, event: Event, author: Author) -> None:
         self._metrics.refusals.note(reject, event, self._clock(), author.connection, author.address)
@@ -168,24 +160,31 @@ class Ingest:
         Its signature is not looked at, rates are taken as unused, plug-ins are not asked. Raises
         StoreFault.
         """
-        submission = WriteEvent(event, author, Origin.WIRE)
-        keep, now = self._state.policy.keep.keep_of(event), self._clock()
-        wanted = self._with_the_relays_own(lookups_for([(event, keep)]), [(event, keep)])
-        wanted = with_references(
-            with_quotas(wanted, [event], self._state.policy), [event], self._state.policy.systems
+        state, relay = self._state, self._relay_key.pubkey
+        sender = Sender(Origin.WIRE, author.authenticated, author.address, author.connection)
+        candidate = candidate_of(
+            event, state.policy.keep.keep_of(event), state.policy.systems, sender, self._is_here
         )
-        decision = Decision(self._state, self._relay_key, now, self._is_here, Guesses(), Buckets())
-        seen: list[DryRun] = []
+        wanted = lookups_for(
+            [candidate],
+            (),
+            groups=state.groups,
+            actors=state.actors,
+            policy=state.policy,
+            relay=relay,
+        )
+        now, seen = self._clock(), list[DryRun]()
 
         def decide(found: Found) -> WritePlan:
-            head = found.last_seq
-            seen.append(decision.dry_run(submission, keep, found))
-            found.last_seq = head
+            world = World(
+                state.policy, state.groups, state.actors, found, relay, now, state.management
+            )
+            facts = facts_of(candidate, world) if candidate.malformed is None else None
+            seen.append(DryRun(screen_and_judge(candidate, world).result, facts))
             return WritePlan()
 
         await self._store.append(wanted, decide)
-        objected = self._screened(event, Origin.WIRE)
-        return seen[0] if objected is None else replace(seen[0], result=objected)
+        return seen[0]
 
     def order(self, order: ManagementChange) -> None:
         """Start what a NIP-86 call changes on its road; it is answered at its end, or at once."""
@@ -264,7 +263,7 @@ class Ingest:
 
     async def _commit(self, batch: Sequence[Work]) -> None:
         try:
-            decision, _ = await self._stored(batch)
+            committed = await self._stored(batch)
         except StoreFault as fault:
             _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
             self._answer(batch, OUR_FAULT)
@@ -278,12 +277,12 @@ class Ingest:
                 await self._commit([item])
         else:
             # From here on it is on disk: whatever happens, nothing of it is taken back.
-            _log_changes(self._state.groups, decision.plan.groups)
-            self._state.adopt(decision.groups)
-            self._state.manage(decision.management)
+            _log_changes(self._state.groups, committed.plan.groups)
+            self._state.adopt(committed.groups)
+            self._state.manage(committed.management)
             self._answer(batch, None)
-            if decision.rows:
-                await self._announce(decision.rows)
+            if committed.rows:
+                await self._announce(committed.rows)
 
     def _answer(self, batch: Sequence[Work], fault: Reject | None) -> None:
         """Each its own result, or all of them our fault."""
@@ -317,57 +316,20 @@ class Ingest:
             _log.error("what stored events point to was not found: %s", fault)
             return NO_LINKS
 
-    async def _stored(self, batch: Sequence[Work]) -> tuple[Decision, int]:
-        """Decide the batch and commit it: what was decided, and the new head."""
-        now = self._clock()
-        keep_of = self._state.policy.keep.keep_of
-        events = [submission.event for submission in _submissions(batch)]
-        kept = [(event, keep_of(event)) for event in events]
-        wanted = self._with_the_relays_own(lookups_for(kept), kept)
-        wanted = with_references(
-            with_quotas(wanted, events, self._state.policy), events, self._state.policy.systems
+    async def _stored(self, items: Sequence[Work]) -> Batch:
+        """Judge and commit."""
+        batch = Batch(
+            items,
+            self._state,
+            self._relay_key,
+            now=self._clock(),
+            is_here=self._is_here,
+            guesses=self._guesses,
+            buckets=self._buckets,
         )
-        groups, relay = self._state.groups, self._relay_key.pubkey
-        for item in batch:
-            if isinstance(item, ManagementChange):
-                wanted = with_changes(wanted, item.changes, groups, relay)
-                if item.deleted_authors:
-                    wanted = with_pins(wanted, all_pinning(groups), groups, relay)
-            elif isinstance(item, ExpireRows):
-                wanted = with_expired(wanted, item.ids, groups, relay)
-            elif isinstance(item, SweepRows):
-                wanted = with_swept(wanted, item.rows, item.rules, self._state.actors)
-        decision = Decision(
-            self._state, self._relay_key, now, self._is_here, self._guesses, self._buckets
-        )
-
-        def decide(found: Found) -> WritePlan:
-            keeps = iter(kept)
-            for item in batch:
-                match item:
-                    case WriteEvent():
-                        item.result = decision.take(item, next(keeps)[1], found)
-                    case ManagementChange():
-                        item.result = decision.manage(item, found)
-                    case ExpireRows():
-                        decision.expire(item, found)
-                    case SweepRows():
-                        decision.sweep(item, found)
-                    case _:
-                        assert_never(item)
-            return decision.plan
-
-        with self._metrics.commit(len(batch)):
-            return decision, await self._store.append(wanted, decide)
-
-    def _with_the_relays_own(self, wanted: Lookups, kept: Sequence[tuple[Event, Keep]]) -> Lookups:
-        """Also what must be known to say what the relay itself will sign."""
-        groups, relay = self._state.groups, self._relay_key.pubkey
-        wanted = with_groups(wanted, kept, groups, relay)
-        events = [event for event, _ in kept]
-        requests = [event for event in events if event.kind == kinds.VANISH]
-        leaving = {event.pubkey for event in requests if acts_here(event, self._is_here)}
-        return with_departures(wanted, events, groups, leaving, relay) if leaving else wanted
+        with self._metrics.commit(len(items)):
+            await self._store.append(batch.lookups, batch.decide)
+        return batch
 
 
 def _submissions(batch: Sequence[Work]) -> list[WriteEvent]:

@@ -1,152 +1,213 @@
-"""What a batch must know of the store because of the groups that its events are about.
+"""Lookups: what must be read from the store before a batch is judged.
 
-Invariants: all this is asked before the first event of the batch is decided. What an event of the
-batch makes or names itself is wanted by that event, so the groups before the batch suffice.
+Invariants: everything is read before the first event of the batch is judged. What an event of the
+batch adds or names is looked up because of that event, so the groups before the batch suffice.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, assert_never
 
+from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.retention import hold_lookups
-from relay.lifecycle.rows import Lookups, Slot, slot_of
+from relay.lifecycle.rows import Lookups, RetentionDependency, Slot, address_of
+from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
-from relay.write.pins import all_pinning, slot_of_pin, unsettled_pins
+from relay.nostr.event import is_hex64
+from relay.write.commands import ExpireRows, ManagementChange, SweepRows
+from relay.write.pins import all_pinning, outdated_pins, slot_of_pin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
     from relay.access.actors import Actors
-    from relay.access.management import ListChange
+    from relay.access.quotas import Account, Quota
     from relay.groups.group import Groups
-    from relay.lifecycle.retention import SweepRules
-    from relay.lifecycle.rows import Keep, Stored
+    from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
-    from relay.state import Policy
+    from relay.write.candidate import Candidate
 
 
-def with_pins(wanted: Lookups, group_ids: Iterable[str], groups: Groups, relay: str) -> Lookups:
-    """Also what these groups pin, and the 39005 that says so."""
-    ids: set[str] = set()
-    slots: set[Slot] = set()
-    for group_id in group_ids:
-        slots.add(Slot(relay, kinds.GROUP_PINS, group_id))
-        for name, value, *_ in groups.by_id[group_id].pins:
-            slot = slot_of_pin((name, value))
-            if slot is not None:
-                slots.add(slot)
-            elif name == "e":
-                ids.add(value)
-    return replace(wanted, ids=wanted.ids | ids, slots=wanted.slots | slots)
+class Policy(Protocol):
+    """The part of a policy that lookups need."""
+
+    @property
+    def systems(self) -> MemorySystems: ...
+
+    def quotas_of(self, kind: int) -> Sequence[Quota]: ...
 
 
-def with_groups(
-    wanted: Lookups, events: Sequence[tuple[Event, Keep]], groups: Groups, relay: str
+def lookups_for(
+    candidates: Sequence[Candidate],
+    commands: Iterable[ManagementChange | ExpireRows | SweepRows],
+    *,
+    groups: Groups,
+    actors: Actors,
+    policy: Policy,
+    relay: str,
 ) -> Lookups:
-    """Also the rows that the relay itself will replace: its 39000–39005, and pending requests."""
-    slots: set[Slot] = set()
-    ids: set[str] = set()
-    pinning: set[str] = set()
-    for event, keep in events:
-        pinning |= unsettled_pins(event, slot_of(event, keep), groups)
-        group_id = event.tag("h") if event.kind in kinds.GROUP_RECORDS else None
-        if group_id is None:
-            continue
-        slots.update(Slot(relay, kind, group_id) for kind in kinds.GROUP_STATE)
-        slots.update(
-            Slot(relay, kinds.GROUP_METADATA, other) for other in _relatives(event, groups)
+    """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
+    found = _Builder(groups, relay, policy.systems)
+    for candidate in candidates:
+        if candidate.malformed is None or candidate.vanishes:
+            found.add_event(candidate)
+            found.accounts.update(accounts_of(candidate, policy))
+    found.add_vanishing(candidates)
+    for command in commands:
+        match command:
+            case ManagementChange():
+                found.add_change(command)
+            case ExpireRows():
+                found.ids.update(command.ids)
+                found.add_pins(all_pinning(groups))
+            case SweepRows():
+                found.ids.update(row.event.id for row in command.rows)
+                slots, dependencies = hold_lookups(command.rows, command.rules, actors)
+                found.slots |= slots
+                found.dependencies |= dependencies
+            case _:
+                assert_never(command)
+    return found.lookups()
+
+
+def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:
+    """Whose usage the quotas about this event need."""
+    quotas = policy.quotas_of(candidate.event.kind)
+    if not quotas:
+        return ()
+    pubkey, group = candidate.event.pubkey, candidate.group
+    accounts = [quota.account_of(pubkey, group) for quota in quotas]
+    return [account for account in accounts if account is not None]
+
+
+class _Builder:
+    """Collects what a `Lookups` holds."""
+
+    def __init__(self, groups: Groups, relay: str, systems: MemorySystems) -> None:
+        self._groups = groups
+        self._relay = relay
+        self._systems = systems
+        self.ids: set[str] = set()
+        self.slots: set[Slot] = set()
+        self.accounts: set[Account] = set()
+        self.dependencies: set[RetentionDependency] = set()
+        self._tombstones: set[str] = set()
+        self._prefixes: set[tuple[str, str]] = set()
+        self._used_groups: set[str] = set()
+        self._vanishing: set[str] = set()
+        self._recorded: set[str] = set()
+        self._named: set[RecordName] = set()
+
+    def lookups(self) -> Lookups:
+        return Lookups(
+            frozenset(self.ids),
+            frozenset(self.slots),
+            frozenset(self._tombstones),
+            id_prefixes=frozenset(self._prefixes),
+            groups_with_content=frozenset(self._used_groups),
+            vanishing_keys=frozenset(self._vanishing),
+            record_groups=frozenset(self._recorded),
+            usage=frozenset(self.accounts),
+            dependencies=frozenset(self.dependencies),
+            named=frozenset(self._named),
+            names_in=self._systems.names_in,
         )
-        group = groups.get(group_id)
+
+    # -- events -------------------------------------------------------------------------------
+
+    def add_event(self, candidate: Candidate) -> None:
+        event, kind = candidate.event, candidate.event.kind
+        tombstones = self._tombstones
+        self.ids.add(event.id)
+        tombstones.add(event_target(event.id))
+        tombstones.add(key_target(event.pubkey))
+        slot = candidate.slot
+        if slot is not None:
+            self.slots.add(slot)
+            tombstones.add(address_target(slot))
+        if candidate.targets is not None:
+            self.ids.update(candidate.targets.ids)
+            self.slots.update(candidate.targets.slots)
+        elif kind == kinds.GIFT_WRAP:
+            tombstones.update(key_target(pubkey) for pubkey in event.tag_values("p"))
+        if candidate.references is not NO_REFERENCES:
+            self.ids |= candidate.references.ids
+            self._named |= candidate.references.names
+        if candidate.group is not None:
+            self._add_in_group(event, candidate.group)
+        if self._groups.pinned:
+            self.add_pins(outdated_pins(candidate, self._groups))
+
+    def _add_in_group(self, event: Event, group_id: str) -> None:
+        for tag in event.tags:
+            if tag and tag[0] == "previous":
+                self._prefixes.update((group_id, value) for value in tag[1:])
+        kind = event.kind
+        if kind not in kinds.GROUP_RECORDS:
+            return
+        if kind == kinds.DELETE_EVENT:
+            self.ids.update(filter(is_hex64, event.tag_values("e")))
+        elif kind == kinds.UPDATE_PINS:
+            self.ids.update(filter(is_hex64, event.tag_values("e")))
+            self.slots.update(filter(None, map(address_of, event.tag_values("a"))))
+        elif kind == kinds.EDIT_METADATA:
+            self._used_groups.add(group_id)
+        # The relay will replace its 39000–39005 of this group, and the 39000 of related ones.
+        self.slots.update(Slot(self._relay, state, group_id) for state in kinds.GROUP_STATE)
+        related = _related_groups(event, group_id, self._groups)
+        self.slots.update(Slot(self._relay, kinds.GROUP_METADATA, other) for other in related)
+        group = self._groups.get(group_id)
         if group is not None and group.requests:
-            for pubkey in (event.pubkey, *event.tag_values("p")):
-                if pubkey in group.requests:
-                    ids.add(group.requests[pubkey])
-    if slots:
-        wanted = replace(wanted, slots=wanted.slots | slots, ids=wanted.ids | ids)
-    return with_pins(wanted, pinning, groups, relay) if pinning else wanted
+            named = {event.pubkey, *event.tag_values("p")}
+            self.ids.update(group.requests[pubkey] for pubkey in named & group.requests.keys())
+
+    def add_vanishing(self, candidates: Iterable[Candidate]) -> None:
+        """What is needed of the groups that keys vanish from."""
+        leaving = {candidate.event.pubkey for candidate in candidates if candidate.vanishes}
+        if not leaving:
+            return
+        groups = self._groups
+        self._vanishing |= leaving
+        for pubkey in leaving:
+            for group_id in groups.groups_of(pubkey):
+                self.slots.update(Slot(self._relay, kind, group_id) for kind in kinds.GROUP_STATE)
+        for group in groups.by_id.values():
+            self.ids.update(group.requests[pubkey] for pubkey in leaving & group.requests.keys())
+        self._recorded.update(
+            candidate.group
+            for candidate in candidates
+            if candidate.event.pubkey in leaving
+            and candidate.event.kind in kinds.MODERATION
+            and candidate.group is not None
+        )
+        self.add_pins(all_pinning(groups))
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def add_change(self, command: ManagementChange) -> None:
+        """The events that a NIP-86 call bans; and all pins, for what they name may be removed."""
+        if command.deleted_authors or any(change.is_ban for change in command.changes):
+            self.add_pins(all_pinning(self._groups))
+        self.ids.update(change.item for change in command.changes if change.bans_event)
+
+    def add_pins(self, group_ids: Set[str]) -> None:
+        """What these groups pin, and the 39005 that lists it."""
+        for group_id in group_ids:
+            self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
+            for name, value, *_ in self._groups.by_id[group_id].pins:
+                slot = slot_of_pin((name, value))
+                if slot is not None:
+                    self.slots.add(slot)
+                elif name == "e":
+                    self.ids.add(value)
 
 
-def _relatives(event: Event, groups: Groups) -> Iterable[str]:
+def _related_groups(event: Event, group_id: str, groups: Groups) -> Iterable[str]:
     """Groups whose 39000 may change with the event's own."""
     if event.kind not in (kinds.EDIT_METADATA, kinds.CREATE_GROUP, kinds.DELETE_GROUP):
         return ()
     named = event.tag_values("parent")
-    group = groups.get(event.tag("h"))
+    group = groups.get(group_id)
     if group is None:
         return named
     return (*named, *group.children, *(() if group.parent is None else (group.parent,)))
-
-
-def with_departures(
-    wanted: Lookups, events: Sequence[Event], groups: Groups, leaving: Set[str], relay: str
-) -> Lookups:
-    """Also what must be known of the groups that these keys are about to vanish from."""
-    replaced = {
-        Slot(relay, kind, group_id)
-        for pubkey in leaving
-        for group_id in groups.groups_of(pubkey)
-        for kind in kinds.GROUP_STATE
-    }
-    pending = {
-        group.requests[pubkey]
-        for group in groups.by_id.values()
-        for pubkey in leaving & group.requests.keys()
-    }
-    recorded = {
-        group_id
-        for event in events
-        if event.pubkey in leaving
-        and event.kind in kinds.MODERATION
-        and (group_id := event.tag("h")) is not None
-    }
-    wanted = replace(
-        wanted,
-        ids=wanted.ids | pending,
-        slots=wanted.slots | replaced,
-        vanishing_keys=frozenset(leaving),
-        record_groups=frozenset(recorded),
-    )
-    return with_pins(wanted, all_pinning(groups), groups, relay)
-
-
-def with_changes(
-    wanted: Lookups, changes: Iterable[ListChange], groups: Groups, relay: str
-) -> Lookups:
-    """Also the events that a NIP-86 call bans, and what is pinned anywhere: it may go too."""
-    for change in changes:
-        if change.is_ban:
-            wanted = with_pins(wanted, all_pinning(groups), groups, relay)
-        if change.bans_event:
-            wanted = replace(wanted, ids=wanted.ids | {change.item})
-    return wanted
-
-
-def with_swept(
-    wanted: Lookups, rows: Sequence[Stored], rules: SweepRules, actors: Actors
-) -> Lookups:
-    """Also rows that may be swept, and what may hold them."""
-    slots, dependencies = hold_lookups(rows, rules, actors)
-    return replace(
-        wanted,
-        ids=wanted.ids | {row.event.id for row in rows},
-        slots=wanted.slots | slots,
-        dependencies=wanted.dependencies | dependencies,
-    )
-
-
-def with_expired(wanted: Lookups, ids: Iterable[str], groups: Groups, relay: str) -> Lookups:
-    """Also these events, and what is pinned where one of them is."""
-    wanted = replace(wanted, ids=wanted.ids.union(ids))
-    return with_pins(wanted, all_pinning(groups), groups, relay)
-
-
-def with_quotas(wanted: Lookups, events: Iterable[Event], policy: Policy) -> Lookups:
-    """Also how much is stored of what the quotas about these events count."""
-    accounts = {
-        account
-        for event in events
-        for quota in policy.quotas_of(event.kind)
-        if (account := quota.account_of(event.pubkey, event.tag("h"))) is not None
-    }
-    return replace(wanted, usage=frozenset(accounts)) if accounts else wanted

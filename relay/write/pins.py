@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relay.groups.group import PIN_TAGS
-from relay.lifecycle.deletion import deletion_targets
 from relay.lifecycle.rows import address_of
 from relay.nostr import kinds
 from relay.verdict import Origin
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Group, Groups, Pin
     from relay.lifecycle.rows import Found, Slot
     from relay.nostr.event import Event
+    from relay.write.candidate import Candidate
 
 
 def pin_of_slot(slot: Slot) -> Pin:
@@ -32,19 +32,18 @@ def slot_of_pin(pin: Pin) -> Slot | None:
     return slot if slot is not None and pin_of_slot(slot) == pin else None
 
 
-def unsettled_pins(event: Event, slot: Slot | None, groups: Groups) -> frozenset[str]:
+def outdated_pins(candidate: Candidate, groups: Groups) -> frozenset[str]:
     """Ids of groups whose pins the event may outdate: its own group, and those where something is
     pinned that it deletes or replaces."""
     if not groups.pinned:
         return frozenset()
-    group = groups.get(event.tag("h"))
+    group = groups.get(candidate.group)
     found = frozenset({group.id}) if group is not None and group.pins else frozenset[str]()
-    named: list[Pin] = [] if slot is None else [pin_of_slot(slot)]
-    if event.kind == kinds.DELETION:
-        ids, slots = deletion_targets(event)
-        named += [("e", event_id) for event_id in ids]
-        named += [pin_of_slot(deleted) for deleted in slots]
-    return found.union(*(groups.pinned.get(pin, ()) for pin in named))
+    outdated: list[Pin] = [] if candidate.slot is None else [pin_of_slot(candidate.slot)]
+    if candidate.targets is not None:
+        outdated += [("e", event_id) for event_id in candidate.targets.ids]
+        outdated += [pin_of_slot(slot) for slot in candidate.targets.slots]
+    return found.union(*(groups.pinned.get(pin, ()) for pin in outdated))
 
 
 def all_pinning(groups: Groups) -> frozenset[str]:

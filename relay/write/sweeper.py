@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from relay.access.usage import Size
+from relay.access.quotas import Size
 from relay.errors import StoreFault
 from relay.lifecycle.retention import LastScan
 from relay.write.commands import ExpireRows, Purpose, SweepRows

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relay.access.management import ListChange, ListName
-from relay.access.usage import SizedBy
+from relay.access.quotas import SizedBy
 from relay.errors import StoreFault, StoreVersion
 from relay.lifecycle.rows import Keep, version_of
 from relay.nostr.event import event_from_raw

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.access.usage import Account, Size, Sized, SizedBy
+from relay.access.quotas import Account, Size, Sized, SizedBy
 from relay.groups.group import Group
 from relay.lifecycle.deletion import delete_banned_author, event_target
 from relay.lifecycle.rows import Tombstone, WritePlan

@@ -6,21 +6,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
 from relay.groups.group import Groups
-from relay.lifecycle.deletion import delete_by_author, vanish, vanish_outcome
+from relay.lifecycle.deletion import delete_by_author, deletion_targets, vanish
 from relay.lifecycle.rows import Found, Keep, Lookups, Stored, WritePlan, keep_by_kind
-from relay.lifecycle.versions import lookups_for, plan_for
+from relay.lifecycle.versions import plan_for
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.verdict import WriteOutcome
+from relay.write import lookups
+from relay.write.candidate import Sender, candidate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from relay.access.usage import Account
+    from relay.access.quotas import Account, Quota
     from relay.access.visibility import Visibility
     from relay.groups.group import Group
     from relay.lifecycle.rows import RetentionDependency, Tombstone
@@ -70,6 +75,28 @@ _KEPT: Final = {
 }
 
 
+class _Policy:
+    systems = MEMORY_SYSTEMS
+
+    def quotas_of(self, _kind: int) -> Sequence[Quota]:
+        return ()
+
+
+def lookups_for(events: Sequence[tuple[Event, Keep]]) -> Lookups:
+    """What the relay looks up for these events when there are no groups and no quotas."""
+    sender = Sender()
+    # Stores take events that the relay would refuse as malformed.
+    candidates = [
+        msgspec.structs.replace(
+            candidate_of(event, keep, MEMORY_SYSTEMS, sender, lambda _: False), malformed=None
+        )
+        for event, keep in events
+    ]
+    return lookups.lookups_for(
+        candidates, (), groups=Groups(), actors=Actors(), policy=_Policy(), relay="f" * 64
+    )
+
+
 class Batch:
     """What several writes add up to, for `Store.append`."""
 
@@ -113,7 +140,7 @@ class Batch:
                 quiet=self._quiet,
             )
             if isinstance(result, Stored) and event.kind == kinds.DELETION:
-                delete_by_author(event, found, self.plan)
+                delete_by_author(event, deletion_targets(event), found, self.plan)
             self.results.append(result)
         return self.plan
 

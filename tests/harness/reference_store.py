@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.management import Management
-from relay.access.usage import Size, Sized, SizedBy
+from relay.access.quotas import Size, Sized, SizedBy
 from relay.errors import StoreFault
 from relay.groups.group import Groups
 from relay.lifecycle.deletion import ban_tombstone, is_record

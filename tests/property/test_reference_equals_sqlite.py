@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from relay.access.usage import Account, SizedBy
+from relay.access.quotas import Account, SizedBy
 from relay.access.visibility import visibility_for
 from relay.groups.group import Group, Groups
 from relay.lifecycle.deletion import address_target, event_target, key_target

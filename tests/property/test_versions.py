@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.lifecycle.deletion import delete_by_author
+from relay.lifecycle.deletion import delete_by_author, deletion_targets
 from relay.lifecycle.rows import Found, Keep, Stored, WritePlan, version_of
-from relay.lifecycle.versions import lookups_for, plan_for
+from relay.lifecycle.versions import plan_for
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from tests import cast
-from tests.contract.writing import read, unsigned
+from tests.contract.writing import lookups_for, read, unsigned
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ async def _write(store: Store, events: list[Event], keep: Keep, *, high_tie: boo
             of = Keep.ALL if event.kind == kinds.DELETION else keep
             result = plan_for(event, None, of, found, plan, now=0, high_tie=high_tie)
             if isinstance(result, Stored) and event.kind == kinds.DELETION:
-                delete_by_author(event, found, plan)
+                delete_by_author(event, deletion_targets(event), found, plan)
         return plan
 
     wanted = lookups_for(

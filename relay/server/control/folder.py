@@ -12,7 +12,7 @@ from relay.verdict import Facts
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from relay.access.usage import Sized, SizedBy
+    from relay.access.quotas import Sized, SizedBy
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import Refusal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.access.usage import Sized, SizedBy
+from relay.access.quotas import Sized, SizedBy
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
 from relay.observe import Refusal

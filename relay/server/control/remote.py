@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from relay.access.usage import Sized, SizedBy
+    from relay.access.quotas import Sized, SizedBy
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import Refusal

@@ -47,8 +47,8 @@ from relay.storage.sqlite.words import expression
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from relay.access.quotas import Account
     from relay.access.read_rules import Match
-    from relay.access.usage import Account
     from relay.access.visibility import Visibility
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.access.actors import Actors
 from relay.access.management import ListChange, ListName, management_of
-from relay.access.usage import Size, Sized
+from relay.access.quotas import Size, Sized
 from relay.access.visibility import everything_visible
 from relay.errors import StoreFault, TooWide
 from relay.groups.group import Groups
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.access.management import Management
+    from relay.access.quotas import SizedBy
     from relay.access.read_rules import Match
-    from relay.access.usage import SizedBy
     from relay.access.visibility import Visibility
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.access.usage import Size
+from relay.access.quotas import Size
 from relay.lifecycle.deletion import ban_tombstone
 from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone, Vanish, WritePlan
 from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName

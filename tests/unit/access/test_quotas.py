@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.access.quotas import (
-    GUESSES_OF_A_KEY,
-    GUESSES_OF_AN_ADDRESS,
-    Buckets,
-    Guesses,
-    Pace,
+    GUESSES_PER_ADDRESS,
+    GUESSES_PER_KEY,
+    Account,
+    InviteGuesses,
+    MinuteCounter,
     Per,
     Quota,
     Rate,
+    Size,
+    TokenBuckets,
 )
-from relay.access.usage import Account, Size
 from relay.nostr.kinds import KindSet
 from tests.cast import alice, bob
 
@@ -26,43 +27,52 @@ HERE = ip_address("192.0.2.7")
 
 
 def test_so_many_in_a_minute_and_no_more() -> None:
-    rate = Rate(3)
-    assert [rate.takes("x", now) for now in (0, 30, 59, 59)] == [True, True, True, False]
-    assert rate.takes("y", 59)
-    assert [rate.takes("x", now) for now in (60, 61, 62, 63)] == [True, True, True, False]
+    counter = MinuteCounter(3)
+    assert [counter.count("x", now) for now in (0, 30, 59, 59)] == [True, True, True, False]
+    assert counter.count("y", 59)
+    assert [counter.count("x", now) for now in (60, 61, 62, 63)] == [True, True, True, False]
 
 
 def test_a_clock_that_is_set_back_shuts_nobody_out() -> None:
-    rate = Rate(1)
-    assert rate.takes("x", 1000)
-    assert not rate.takes("x", 1001)
-    assert rate.takes("x", 10)
+    counter = MinuteCounter(1)
+    assert counter.count("x", 1000)
+    assert not counter.count("x", 1001)
+    assert counter.count("x", 10)
 
 
 def test_memory_is_bounded_and_the_oldest_minute_is_forgotten() -> None:
-    rate = Rate(1, names=2)
-    assert rate.takes("a", 0)
-    assert rate.takes("b", 1)
-    assert rate.takes("c", 2)
-    assert not rate.takes("b", 3)
-    assert not rate.takes("c", 3)
-    assert rate.takes("a", 3)
-    assert rate.takes("b", 4)
+    counter = MinuteCounter(1, max_names=2)
+    assert counter.count("a", 0)
+    assert counter.count("b", 1)
+    assert counter.count("c", 2)
+    assert not counter.count("b", 3)
+    assert not counter.count("c", 3)
+    assert counter.count("a", 3)
+    assert counter.count("b", 4)
+
+
+def tried(
+    guesses: InviteGuesses, pubkey: str, address: IPv4Address | IPv6Address | None, now: int
+) -> bool:
+    """Whether one more code may be tried; it is counted either way."""
+    allowed = guesses.allows(pubkey, address, now)
+    guesses.count(pubkey, address, now)
+    return allowed
 
 
 @pytest.mark.proves("N29-39")
 def test_codes_are_counted_by_key_and_by_address() -> None:
-    guesses = Guesses()
-    assert all(guesses.admits(alice.pubkey, HERE, 0) for _ in range(GUESSES_OF_A_KEY))
-    assert not guesses.admits(alice.pubkey, HERE, 1)
-    assert not guesses.admits(alice.pubkey, ip_address("192.0.2.8"), 1)
-    assert guesses.admits(bob.pubkey, HERE, 1)
+    guesses = InviteGuesses()
+    assert all(tried(guesses, alice.pubkey, HERE, 0) for _ in range(GUESSES_PER_KEY))
+    assert not tried(guesses, alice.pubkey, HERE, 1)
+    assert not tried(guesses, alice.pubkey, ip_address("192.0.2.8"), 1)
+    assert tried(guesses, bob.pubkey, HERE, 1)
     # Two of alice's tries counted for the address before it was her turn to be refused.
-    left = GUESSES_OF_AN_ADDRESS - GUESSES_OF_A_KEY - 2
-    assert all(guesses.admits(f"{number:064x}", HERE, 2) for number in range(left))
-    assert not guesses.admits("f" * 64, HERE, 3)
-    assert guesses.admits("f" * 64, ip_address("192.0.2.9"), 3)
-    assert guesses.admits("f" * 64, HERE, 60)
+    left = GUESSES_PER_ADDRESS - GUESSES_PER_KEY - 2
+    assert all(tried(guesses, f"{number:064x}", HERE, 2) for number in range(left))
+    assert not tried(guesses, "f" * 64, HERE, 3)
+    assert tried(guesses, "f" * 64, ip_address("192.0.2.9"), 3)
+    assert tried(guesses, "f" * 64, HERE, 60)
 
 
 @pytest.mark.proves("N29-39")
@@ -75,29 +85,29 @@ def test_codes_are_counted_by_key_and_by_address() -> None:
     ],
 )
 def test_addresses_of_one_home_are_one(one: str | None, other: str | None) -> None:
-    guesses = Guesses()
+    guesses = InviteGuesses()
     here, there = (None if text is None else ip_address(text) for text in (one, other))
-    assert all(guesses.admits(f"{n:064x}", here, 0) for n in range(GUESSES_OF_AN_ADDRESS))
-    assert not guesses.admits("f" * 64, there, 0)
-    assert guesses.admits("f" * 64, ip_address("2001:db8:1:3::1"), 0)
+    assert all(tried(guesses, f"{n:064x}", here, 0) for n in range(GUESSES_PER_ADDRESS))
+    assert not tried(guesses, "f" * 64, there, 0)
+    assert tried(guesses, "f" * 64, ip_address("2001:db8:1:3::1"), 0)
 
 
 # what rules allow --------------------------------------------------------------------------------
 
 
-def pace(burst: int, per_minute: int, name: str = "slowly") -> Pace:
-    return Pace(name, Per.AUTHOR, burst, per_minute)
+def rate(burst: int, per_minute: int, name: str = "slowly") -> Rate:
+    return Rate(name, Per.AUTHOR, burst, per_minute)
 
 
-def admits(buckets: Buckets, pace: Pace, name: str, now: int) -> bool:
-    if buckets.wait_s(pace, name, now) > 0:
+def admits(buckets: TokenBuckets, rate: Rate, name: str, now: int) -> bool:
+    if buckets.wait_s(rate, name, now) > 0:
         return False
-    buckets.take(pace, name, now)
+    buckets.take(rate, name, now)
     return True
 
 
 def test_a_burst_comes_at_once_and_then_so_many_a_minute() -> None:
-    buckets, slowly = Buckets(), pace(burst=3, per_minute=2)
+    buckets, slowly = TokenBuckets(), rate(burst=3, per_minute=2)
     assert [admits(buckets, slowly, "alice", 0) for _ in range(4)] == [True, True, True, False]
     assert buckets.wait_s(slowly, "alice", 0) == 30
     assert buckets.wait_s(slowly, "alice", 29) == 1
@@ -106,20 +116,20 @@ def test_a_burst_comes_at_once_and_then_so_many_a_minute() -> None:
 
 
 def test_a_bucket_holds_no_more_than_a_burst() -> None:
-    buckets, slowly = Buckets(), pace(burst=2, per_minute=60)
+    buckets, slowly = TokenBuckets(), rate(burst=2, per_minute=60)
     assert admits(buckets, slowly, "alice", 0)
     assert [admits(buckets, slowly, "alice", 10**6) for _ in range(3)] == [True, True, False]
 
 
 def test_a_clock_that_is_set_back_empties_no_bucket() -> None:
-    buckets, slowly = Buckets(), pace(burst=1, per_minute=1)
+    buckets, slowly = TokenBuckets(), rate(burst=1, per_minute=1)
     assert admits(buckets, slowly, "alice", 10**6)
     assert not admits(buckets, slowly, "alice", 10**6)
     assert [admits(buckets, slowly, "alice", now) for now in (10, 69, 70)] == [True, False, True]
 
 
 def test_a_wait_is_told_in_whole_seconds_that_suffice() -> None:
-    buckets, slowly = Buckets(), pace(burst=1, per_minute=7)
+    buckets, slowly = TokenBuckets(), rate(burst=1, per_minute=7)
     assert admits(buckets, slowly, "alice", 0)
     wait = buckets.wait_s(slowly, "alice", 0)
     assert wait == 9
@@ -128,15 +138,15 @@ def test_a_wait_is_told_in_whole_seconds_that_suffice() -> None:
 
 
 def test_each_rule_has_buckets_of_its_own() -> None:
-    buckets = Buckets()
-    one, other = pace(1, 1, "one"), pace(1, 1, "other")
+    buckets = TokenBuckets()
+    one, other = rate(1, 1, "one"), rate(1, 1, "other")
     assert admits(buckets, one, "alice", 0)
     assert admits(buckets, other, "alice", 0)
     assert not admits(buckets, one, "alice", 0)
 
 
 def test_of_too_many_buckets_the_longest_unused_is_forgotten() -> None:
-    buckets, slowly = Buckets(most=2), pace(burst=2, per_minute=1)
+    buckets, slowly = TokenBuckets(max_buckets=2), rate(burst=2, per_minute=1)
     for name in ("a", "b", "a", "c"):
         assert admits(buckets, slowly, name, 0)
     assert len(buckets) == 2
@@ -153,7 +163,7 @@ def test_of_too_many_buckets_the_longest_unused_is_forgotten() -> None:
 def test_never_more_than_the_burst_and_what_time_adds(
     burst: int, per_minute: int, pauses: list[int]
 ) -> None:
-    buckets, slowly = Buckets(), pace(burst, per_minute)
+    buckets, slowly = TokenBuckets(), rate(burst, per_minute)
     now = taken = 0
     for pause in pauses:
         now += pause
@@ -190,9 +200,9 @@ def test_a_quota_counts_what_its_match_names() -> None:
 def test_a_quota_is_full_when_something_is_added(
     before: Size, after: Size, objected: str | None
 ) -> None:
-    assert Quota(Per.AUTHOR, events=2, bytes=100).objection(before, after) == objected
+    assert Quota(Per.AUTHOR, events=2, bytes=100).refusal(before, after) == objected
 
 
 def test_a_quota_of_nothing_takes_nothing() -> None:
     quota = Quota(Per.AUTHOR, events=0)
-    assert quota.objection(Size(), Size(1, 10)) == "full: at most 0 events may be stored"
+    assert quota.refusal(Size(), Size(1, 10)) == "full: at most 0 events may be stored"

@@ -17,61 +17,61 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from relay.access.quotas import Meter
+    from relay.access.quotas import UsageLimit
 
-    Meters = Callable[[str, str, str], dict[str, Meter]]
+    Limits = Callable[[str, str, str], dict[str, UsageLimit]]
 
 RECIPES = {recipe.title: recipe for recipe in readme.recipes()}
 
 
 @pytest.fixture
-def meters_of(tmp_path: Path) -> Meters:
-    """The meters by rule that run for an event of somebody, under a recipe over a preset."""
+def limits_of(tmp_path: Path) -> Limits:
+    """The limits by rule that run for an event of somebody, under a recipe over a preset."""
 
-    def meters(recipe: str, preset: str, by: str) -> dict[str, Meter]:
+    def limits(recipe: str, preset: str, by: str) -> dict[str, UsageLimit]:
         policy = RECIPES[recipe].laid_over(preset, tmp_path)
         cast = Cast(policy.actors)
         event = signed(cast.key(by), NOW, 9, [["h", "tea"]], "", lambda _: "0" * 128)
-        facts = facts_for(event, cast.actors, Groups(), frozenset(), NOW, given=Given())
-        return {meter.rule: meter for meter in policy.meters(event, facts)}
+        facts = facts_for(event, cast.people, Groups(), frozenset(), NOW, given=Given())
+        return {limit.rule: limit for limit in policy.usage_limits(event, facts)}
 
-    return meters
-
-
-def test_agents_have_thirty_a_minute_and_people_any_number(meters_of: Meters) -> None:
-    (meter,) = meters_of("Agents at most 30 a minute", "group", "agent").values()
-    assert meter.pace is not None
-    assert (meter.pace.per, meter.pace.burst, meter.pace.per_minute) == (Per.AUTHOR, 30, 30)
-    assert meters_of("Agents at most 30 a minute", "group", "alice") == {}
+    return limits
 
 
-def test_agents_that_answer_have_ten_a_minute(meters_of: Meters) -> None:
-    found = meters_of("Agents that may only talk when mentioned", "group", "agent")
-    assert {rule: meter.pace and meter.pace.per_minute for rule, meter in found.items()} == {
+def test_agents_have_thirty_a_minute_and_people_any_number(limits_of: Limits) -> None:
+    (limit,) = limits_of("Agents at most 30 a minute", "group", "agent").values()
+    assert limit.rate is not None
+    assert (limit.rate.per, limit.rate.burst, limit.rate.per_minute) == (Per.AUTHOR, 30, 30)
+    assert limits_of("Agents at most 30 a minute", "group", "alice") == {}
+
+
+def test_agents_that_answer_have_ten_a_minute(limits_of: Limits) -> None:
+    found = limits_of("Agents that may only talk when mentioned", "group", "agent")
+    assert {rule: limit.rate and limit.rate.per_minute for rule, limit in found.items()} == {
         "agents take their time": 10
     }
 
 
-def test_strangers_of_a_community_have_a_pace_and_a_quota(meters_of: Meters) -> None:
-    found = meters_of("A public community", "open", "stranger")
+def test_strangers_of_a_community_have_a_pace_and_a_quota(limits_of: Limits) -> None:
+    found = limits_of("A public community", "open", "stranger")
     assert set(found) == {"nobody floods", "nobody fills the disk"}
     quota = found["nobody fills the disk"].quota
     assert quota is not None
     assert (quota.per, quota.bytes, quota.events) == (Per.AUTHOR, 5_000_000, None)
-    assert meters_of("A public community", "open", "owner") == {}
+    assert limits_of("A public community", "open", "owner") == {}
 
 
-def test_each_has_the_pace_of_one_rule(meters_of: Meters) -> None:
-    assert set(meters_of("Another pace for some", "open", "feeds")) == {"the feed reader"}
-    assert set(meters_of("Another pace for some", "open", "stranger")) == {"everybody"}
+def test_each_has_the_pace_of_one_rule(limits_of: Limits) -> None:
+    assert set(limits_of("Another pace for some", "open", "feeds")) == {"the feed reader"}
+    assert set(limits_of("Another pace for some", "open", "stranger")) == {"everybody"}
 
 
-def test_a_group_and_a_connection_have_caps(meters_of: Meters) -> None:
-    found = meters_of("Size caps", "group", "owner")
-    quota, pace = found["groups are no file store"].quota, found["one connection, one person"].pace
+def test_a_group_and_a_connection_have_caps(limits_of: Limits) -> None:
+    found = limits_of("Size caps", "group", "owner")
+    quota, rate = found["groups are no file store"].quota, found["one connection, one person"].rate
     assert quota is not None
-    assert pace is not None
-    assert (quota.per, pace.per) == (Per.GROUP, Per.CONNECTION)
+    assert rate is not None
+    assert (quota.per, rate.per) == (Per.GROUP, Per.CONNECTION)
 
 
 def causes_of(recipe: str, preset: str, folder: Path) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.access.quotas import GUESSES_OF_A_KEY
+from relay.access.quotas import GUESSES_PER_KEY
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, person
@@ -168,7 +168,7 @@ async def test_who_tries_too_many_codes_waits_and_learns_nothing_of_it(home: Hom
     for group in ("dark", "nowhere"):
         guesses = [home.made(bob, 9021, ["code", f"sesame {n}"], h=group) for n in range(9)]
         assert await home.take(*guesses) == [NOT_A_MEMBER] * 9
-    assert GUESSES_OF_A_KEY == 12 + 9 + 9
+    assert GUESSES_PER_KEY == 12 + 9 + 9
     for group in ("tea", "dark", "nowhere"):
         right = home.made(bob, 9021, ["code", "open sesame"], h=group)
         assert await home.take(right) == [TOO_MANY]

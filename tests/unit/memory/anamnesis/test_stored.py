@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.lifecycle.rows import Keep
 from relay.memory.anamnesis.checks import content_hash
-from relay.memory.systems import MEMORY_SYSTEMS
 from relay.verdict import Origin
-from relay.write.record_lookups import with_references
 from tests.cast import alice, bob, carol, dave, owner, robot, rover
-from tests.contract.writing import NOTHING_WANTED
+from tests.contract.writing import lookups_for
 from tests.unit.home import NOON, STORED, Home, Letter, policy_of, store_of
 from tests.unit.memory.anamnesis.making import patched, superseded, told, vouched
 
@@ -413,7 +412,9 @@ async def test_what_would_become_of_one_is_foreseen(home: Home) -> None:
 
 def test_what_names_no_record_asks_the_store_for_nothing_more() -> None:
     events = [told(robot, "a"), vouched(robot, A), robot.sign(1, [], "x", NOON)]
-    assert with_references(NOTHING_WANTED, events, MEMORY_SYSTEMS) is NOTHING_WANTED
+    wanted = lookups_for([(event, Keep.ALL) for event in events])
+    assert not wanted.named
+    assert wanted.ids == {event.id for event in events}
 
 
 @pytest.mark.proves("X-12")

@@ -10,7 +10,7 @@ import pytest
 from policies.engine import Stage
 from policies.load import load
 from policies.write_rule import RulesByKind
-from relay.access.quotas import Meter, Pace, Per, Quota
+from relay.access.quotas import Per, Quota, Rate, UsageLimit
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.verdict import Origin
@@ -35,19 +35,19 @@ def rules(folder: Path, *texts: str) -> PolicySet:
 
 def met(policy: PolicySet, kind: int, *tags: list[str]) -> list[str]:
     event = event_by(alice, kind, list(tags))
-    return [meter.rule for meter in policy.meters(event, NOBODY)]
+    return [limit.rule for limit in policy.usage_limits(event, NOBODY)]
 
 
 def test_a_rule_may_have_both_and_each_says_what_it_is(tmp_path: Path) -> None:
     policy = rules(tmp_path, f"match = {{ kinds = [1] }}\n{RATE}\n{QUOTA}\nreject = 'enough'")
-    [meter] = policy.meters(event_by(alice, 1), NOBODY)
-    assert isinstance(meter, Meter)
-    assert meter.reject == "enough"
-    assert isinstance(meter.pace, Pace)
-    assert (meter.pace.per, meter.pace.burst, meter.pace.per_minute) == (Per.AUTHOR, 3, 2)
-    assert isinstance(meter.quota, Quota)
-    assert (meter.quota.per, meter.quota.events, meter.quota.bytes) == (Per.GROUP, 10, 1000)
-    assert policy.quotas_of(1) == (meter.quota,)
+    [limit] = policy.usage_limits(event_by(alice, 1), NOBODY)
+    assert isinstance(limit, UsageLimit)
+    assert limit.reject == "enough"
+    assert isinstance(limit.rate, Rate)
+    assert (limit.rate.per, limit.rate.burst, limit.rate.per_minute) == (Per.AUTHOR, 3, 2)
+    assert isinstance(limit.quota, Quota)
+    assert (limit.quota.per, limit.quota.events, limit.quota.bytes) == (Per.GROUP, 10, 1000)
+    assert policy.quotas_of(1) == (limit.quota,)
 
 
 def test_each_event_meets_the_rules_about_it_in_their_order(tmp_path: Path) -> None:
@@ -72,17 +72,17 @@ def test_each_event_meets_the_rules_about_it_in_their_order(tmp_path: Path) -> N
 def test_no_quota_is_about_what_makes_room_or_leads_groups(tmp_path: Path, kind: int) -> None:
     policy = rules(tmp_path, QUOTA, f"match = {{ kinds = [{kind}, 1] }}\n{QUOTA}\n{RATE}")
     assert policy.quotas_of(kind) == ()
-    [meter] = policy.meters(event_by(alice, kind), NOBODY)
-    assert (meter.rule, meter.quota) == ("r1", None)
+    [limit] = policy.usage_limits(event_by(alice, kind), NOBODY)
+    assert (limit.rule, limit.quota) == ("r1", None)
     for quota in policy.quotas_of(1):
-        assert not quota.is_about(kind)
+        assert not quota.counts(kind)
 
 
 def test_what_an_operator_brings_in_is_not_measured(tmp_path: Path) -> None:
     policy = rules(tmp_path, RATE, QUOTA)
     event = event_by(alice, 1)
-    assert list(policy.meters(event, replace(NOBODY, origin=Origin.TRUSTED_IMPORT))) == []
-    assert len(policy.meters(event, replace(NOBODY, origin=Origin.IMPORT))) == 2
+    assert list(policy.usage_limits(event, replace(NOBODY, origin=Origin.TRUSTED_IMPORT))) == []
+    assert len(policy.usage_limits(event, replace(NOBODY, origin=Origin.IMPORT))) == 2
 
 
 def test_the_packaged_rules_measure_nothing(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_the_packaged_rules_measure_nothing(tmp_path: Path) -> None:
 def test_a_bucket_is_named_for_all_that_its_rule_says(tmp_path: Path) -> None:
     def name(text: str) -> str:
         [rule] = [rule for rule in rules(tmp_path, text).write_rules if rule.place.name == "r0"]
-        assert rule.meter is not None
-        assert rule.meter.pace is not None
-        return rule.meter.pace.name
+        assert rule.usage_limit is not None
+        assert rule.usage_limit.rate is not None
+        return rule.usage_limit.rate.name
 
     assert name(RATE) == name(f"{RATE}  # said otherwise")
     assert name(RATE) != name(RATE.replace("3", "4"))
@@ -131,5 +131,5 @@ def test_rules_are_found_by_kind_in_their_order(tmp_path: Path) -> None:
 
 def test_with_write_the_words_of_the_admin_are_for_whom_it_keeps_out(tmp_path: Path) -> None:
     policy = rules(tmp_path, f'write = ["anyone"]\nreject = "agents only"\n{RATE}')
-    [meter] = policy.meters(event_by(alice, 1), NOBODY)
-    assert meter.reject is None
+    [limit] = policy.usage_limits(event_by(alice, 1), NOBODY)
+    assert limit.reject is None

@@ -1,0 +1,102 @@
+"""Candidate: an event on its way to the judge, with all that is read from the event alone.
+
+Invariants: each field is computed once, here; lookups, judge and batch take it from the Candidate.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from relay.errors import Refused
+from relay.groups.actions import Action, action_of, group_of
+from relay.lifecycle.deletion import DeletionTargets, deletion_targets
+from relay.lifecycle.rows import Keep, Slot, slot_of
+from relay.memory.registry import MemorySystems, References
+from relay.nostr import kinds
+from relay.nostr.event import Event
+from relay.verdict import Origin, Reject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ALL_RELAYS: Final = "ALL_RELAYS"
+_NO_KEYS: Final[frozenset[str]] = frozenset()
+
+
+class Sender(msgspec.Struct, frozen=True, gc=False):
+    """Where an event came from."""
+
+    origin: Origin = Origin.WIRE
+    authenticated: frozenset[str] = _NO_KEYS
+    """Keys that logged in on the connection."""
+    address: IPv4Address | IPv6Address | None = None
+    connection: int | None = None
+    """None: it came over none."""
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """An event, and what follows from it and the retention rules alone.
+
+    A Struct because 20,000 a second are made: 0.3 us each, a frozen dataclass takes 3 us.
+    """
+
+    event: Event
+    sender: Sender
+    keep: Keep
+    slot: Slot | None
+    malformed: Reject | None
+    """What is wrong with `h` or the tags of a 9000–9022."""
+    group: str | None
+    """The group that the event belongs to; None too when it is malformed."""
+    action: Action | None
+    """What a 9000–9022 asks for."""
+    targets: DeletionTargets | None
+    """What a kind 5 names."""
+    references: References
+    """Stored events that a memory record refers to."""
+    vanishes: bool
+    """A kind 62 for this relay; one for other relays is an event like any other (N62-03, Z-13)."""
+    objection: Reject | None
+    """Of the first plug-in that does not want it."""
+
+
+def candidate_of(
+    event: Event,
+    keep: Keep,
+    systems: MemorySystems,
+    sender: Sender,
+    is_here: Callable[[str], bool],
+    objection: Reject | None = None,
+) -> Candidate:
+    """`is_here`: whether a URL is this relay's; `objection`: of a plug-in."""
+    malformed, group, action = None, None, None
+    try:
+        group = group_of(event)
+        action = action_of(event)
+    except Refused as refused:
+        malformed, group = refused_form(refused), None
+    kind = event.kind
+    return Candidate(
+        event,
+        sender,
+        keep,
+        slot_of(event, keep),
+        malformed,
+        group,
+        action,
+        deletion_targets(event) if kind == kinds.DELETION else None,
+        systems.references(event),
+        kind == kinds.VANISH and _is_for_here(event, is_here),
+        objection,
+    )
+
+
+def refused_form(refused: Refused) -> Reject:
+    return Reject(refused.prefix, refused.text, "form")
+
+
+def _is_for_here(request: Event, is_here: Callable[[str], bool]) -> bool:
+    return any(url == _ALL_RELAYS or is_here(url) for url in request.tag_values("relay"))

@@ -1,0 +1,289 @@
+"""Judge: whether an event is accepted, and what follows from it.
+
+Invariants: pure. This module alone knows in which order an event is judged: `screen` before its
+signature is verified, `judge` in the lane. The batch, `rookery policy test`, `diff` and `explain`
+call it with a World of their own. What is to be counted (tokens, tried invite codes) is named in
+the Judgement and counted by whoever applies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from relay.access.management import (
+    check_author_not_banned,
+    check_event_not_banned,
+    check_kind_allowed,
+)
+from relay.access.quotas import CountedEvent, Token, check_usage_limits
+from relay.access.visibility import ANONYMOUS, kind_is_restricted, visibility_for
+from relay.errors import Invalid, Prefix, Refused
+from relay.groups.actions import JoinRequest
+from relay.groups.context import Ruling
+from relay.groups.rules import ruling_on
+from relay.groups.writing import objection
+from relay.lifecycle.deletion import deleted_rows, vanish_outcome
+from relay.lifecycle.versions import unstored_outcome
+from relay.nostr import kinds
+from relay.nostr.kinds import is_kind
+from relay.verdict import Origin, Reject, Result, Who, WriteOutcome
+from relay.write.candidate import refused_form
+from relay.write.pins import outdated_pins
+from relay.write.world import facts_of, group_context
+
+if TYPE_CHECKING:
+    from relay.access.management import Management
+    from relay.lifecycle.deletion import DeletionTargets
+    from relay.nostr.event import Event
+    from relay.state import Policy
+    from relay.verdict import Facts
+    from relay.write.candidate import Candidate
+    from relay.write.world import World
+
+_RELAY_ONLY: Final = Reject(
+    Prefix.RESTRICTED, "kinds 39000 to 39005 are signed by the relay alone", "group state"
+)
+_OTHER_RELAYS: Final = Reject(
+    Prefix.RESTRICTED, "this request to vanish is for other relays", "requests to vanish"
+)
+_OWN_KEY: Final = Reject(
+    Prefix.RESTRICTED, "the key of this relay cannot vanish from it", "requests to vanish"
+)
+_TOO_MANY_CODES: Final = Reject(
+    Prefix.RATE_LIMITED, "too many invite codes tried, wait a minute", "invite codes"
+)
+"""Does not depend on whether the code was right or the group exists (N29-39)."""
+_ROLES_IN_GROUP: Final = frozenset({Who.INSIDER, Who.OWNER, Who.ADMIN})
+
+
+class Judgement(msgspec.Struct, frozen=True, gc=False):
+    """What becomes of one event and, when it is accepted, what changes with it."""
+
+    outcome: Result
+    """STORED and PASSED_ON: accepted. Anything else: nothing changes but `tries_code`."""
+    group: str | None = None
+    """The group that the row belongs to."""
+    quiet: bool = False
+    """A kind 5 that not everyone may read."""
+    ruling: Ruling | None = None
+    """What a 9000–9022 does to its group."""
+    outdated_pins: frozenset[str] = frozenset()
+    """Ids of groups whose pins must be looked through."""
+    tokens: Sequence[Token] = ()
+    """To take from the token buckets."""
+    tries_code: bool = False
+    """An invite code was tried: counts whether it is accepted or not."""
+    vanishes: bool = False
+    """The author's key vanishes from this relay; False of a request that asks for nothing new. The
+    request itself is not stored as a row."""
+
+    @property
+    def result(self) -> Result:
+        """What the author's OK says."""
+        if self.ruling is not None and self.ruling.reply is not None:
+            return self.ruling.reply
+        return self.outcome
+
+
+def screen(
+    event: Event, origin: Origin, now: int, policy: Policy, management: Management, relay: str
+) -> Reject | None:
+    """What is checked before the signature: limits, form, kinds that are not taken."""
+    objected = policy.screen(event, now, origin)
+    if objected is not None:
+        return objected
+    if event.kind in kinds.GROUP_STATE and event.pubkey != relay:
+        return _RELAY_ONLY
+    return check_kind_allowed(event.kind, management)
+
+
+def screen_and_judge(candidate: Candidate, world: World) -> Judgement:
+    """The whole way of an event with a valid signature; for what does not come through the lane."""
+    objected = screen(
+        candidate.event,
+        candidate.sender.origin,
+        world.now,
+        world.policy,
+        world.management,
+        world.relay,
+    )
+    return judge(candidate, world) if objected is None else Judgement(objected)
+
+
+def judge(candidate: Candidate, world: World) -> Judgement:
+    """What becomes of the event in this world."""
+    if candidate.vanishes:
+        return _judge_vanish(candidate.event, world)
+    if candidate.malformed is not None:
+        return Judgement(candidate.malformed)
+    try:
+        return _judge(candidate, world)
+    except Invalid as refused:
+        return Judgement(refused_form(refused))
+    except Refused as refused:
+        return Judgement(Reject(refused.prefix, refused.text, "rule"))
+
+
+def _judge(candidate: Candidate, world: World) -> Judgement:
+    event, origin, policy = candidate.event, candidate.sender.origin, world.policy
+    is_known_id = event.id in world.found.rows
+    if origin is not Origin.WIRE:
+        # Whoever reads files into the folder knows what is in it: no rule need keep it secret.
+        if is_known_id:
+            return Judgement(WriteOutcome.DUPLICATE)
+        if event.kind in kinds.GROUP_STATE:
+            return Judgement(WriteOutcome.REGENERATED)
+    if event.pubkey == world.relay and is_known_id:
+        return Judgement(WriteOutcome.DUPLICATE)
+    objected = check_event_not_banned(event, world.management)
+    if objected is None and origin is not Origin.TRUSTED_IMPORT:
+        objected = check_author_not_banned(event, world.actors)
+    if objected is not None:
+        return Judgement(objected)
+    facts = facts_of(candidate, world)
+    objected = policy.judge(event, facts)
+    if objected is not None:
+        return Judgement(objected)
+    if event.kind in kinds.GROUP_STATE:
+        return Judgement(_RELAY_ONLY)
+    if is_known_id and _may_know_of_duplicate(candidate, world, facts):
+        return Judgement(_unstored(candidate, world) or WriteOutcome.DUPLICATE)
+    if candidate.objection is not None:
+        return Judgement(candidate.objection)
+    if event.kind == kinds.VANISH and _author_is_unknown(facts, policy):
+        return Judgement(_OTHER_RELAYS)
+    if not _tries_code(candidate):
+        return _judge_in_groups(candidate, world, facts)
+    if not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
+        return Judgement(_TOO_MANY_CODES, tries_code=True)
+    judged = _judge_in_groups(candidate, world, facts)
+    return msgspec.structs.replace(judged, tries_code=True)
+
+
+def _judge_in_groups(candidate: Candidate, world: World, facts: Facts) -> Judgement:
+    """What groups say, then versions, then rates and quotas."""
+    event, group_id, slot, found = candidate.event, candidate.group, candidate.slot, world.found
+    groups, settings = world.groups, world.policy.groups
+    holder = None if slot is None else found.slots.get(slot)
+    ruling: Ruling | None = None
+    if group_id is not None or (holder is not None and holder.group is not None):
+        context = group_context(candidate, world, facts)
+        if candidate.action is not None:
+            ruled = ruling_on(event, candidate.action, groups, settings, context)
+            if isinstance(ruled, Reject):
+                return Judgement(ruled)
+            ruling = ruled
+        else:
+            objected = objection(event, group_id, groups, settings, context)
+            if objected is not None:
+                return Judgement(objected)
+    outcome = _unstored(candidate, world)
+    if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
+        return Judgement(outcome)
+    tokens: Sequence[Token] = ()
+    limits = world.policy.usage_limits(event, facts)
+    if limits:
+        counted = CountedEvent(
+            event,
+            group_id,
+            candidate.sender.connection,
+            is_rated=facts.origin is Origin.WIRE,
+            is_stored=outcome is None,
+            replaces=holder,
+        )
+        checked = check_usage_limits(limits, counted, found.usage, world.buckets, world.now)
+        if isinstance(checked, Reject):
+            return Judgement(checked)
+        tokens = checked
+    quiet = False
+    if candidate.targets is not None:
+        group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
+    # An import may yet bring what a pin names.
+    outdated = outdated_pins(candidate, groups) if facts.origin is Origin.WIRE else frozenset()
+    return Judgement(
+        WriteOutcome.STORED if outcome is None else outcome,
+        group_id,
+        quiet,
+        ruling,
+        outdated,
+        tokens,
+    )
+
+
+def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
+    """Why the event is not stored although no rule objects; None: it is. Raises Invalid."""
+    return unstored_outcome(
+        candidate.event,
+        candidate.slot,
+        candidate.keep,
+        world.found,
+        now=world.now,
+        high_tie=world.policy.keep.high_tie,
+    )
+
+
+def _may_know_of_duplicate(candidate: Candidate, world: World, facts: Facts) -> bool:
+    """Whether the author may be told that the event is stored (N01-96)."""
+    group = world.groups.get(candidate.group)
+    return (
+        group is None or not group.only_members_write or not facts.who.isdisjoint(_ROLES_IN_GROUP)
+    )
+
+
+def _author_is_unknown(facts: Facts, policy: Policy) -> bool:
+    """Whether a request to vanish from other relays is refused for its author (Z-13)."""
+    return (
+        policy.restricted_writes
+        and Who.KNOWN not in facts.who
+        and facts.origin is not Origin.TRUSTED_IMPORT
+    )
+
+
+def _tries_code(candidate: Candidate) -> bool:
+    action = candidate.action
+    return (
+        isinstance(action, JoinRequest)
+        and action.code is not None
+        and candidate.sender.origin is Origin.WIRE
+    )
+
+
+def _deletion_reach(
+    candidate: Candidate, targets: DeletionTargets, world: World
+) -> tuple[str | None, bool]:
+    """The group that a kind 5 belongs to, and whether not everyone may read it (N29-104)."""
+    event, group_id, found = candidate.event, candidate.group, world.found
+    rules = world.policy.read_rules
+    removed = deleted_rows(event, targets, found)
+    anonymous = visibility_for(ANONYMOUS, rules, world.actors, world.groups)
+    quiet = any(not anonymous.may_read(row, None) for row in removed)
+    named: list[tuple[str, str | None]] = [(value, None) for value in event.tag_values("k")]
+    for value in event.tag_values("a"):
+        kind, _, rest = value.partition(":")
+        named.append((kind, rest.partition(":")[2]))
+    quiet = quiet or any(
+        is_kind(kind) and kind_is_restricted(rules, int(kind), d) for kind, d in named
+    )
+    if candidate.sender.origin is Origin.TRUSTED_IMPORT:
+        # One's own export no longer has what was deleted, and that may have been private.
+        quiet = quiet or any(value not in found.rows for value in event.tag_values("e"))
+    if group_id is None:
+        groups_of_removed = {row.group for row in removed if row.group is not None}
+        if len(groups_of_removed) == 1:
+            return groups_of_removed.pop(), quiet
+    return group_id, quiet
+
+
+def _judge_vanish(request: Event, world: World) -> Judgement:
+    """No policy rule is asked (N62-11)."""
+    ahead, most = request.created_at - world.now, world.policy.limits.created_at_upper
+    if ahead > most:  # of an import too: it would shut the author out until then (N62-10)
+        text = f"created_at: {ahead} s in the future, at most {most} s allowed"
+        return Judgement(Reject(Prefix.INVALID, text, "[limits] created_at_upper"))
+    if request.pubkey == world.relay:
+        return Judgement(_OWN_KEY)
+    done = vanish_outcome(request, world.found)
+    return Judgement(WriteOutcome.STORED, vanishes=True) if done is None else Judgement(done)

@@ -1,0 +1,215 @@
+"""World: what an event is judged against, as the events before it in the batch leave it.
+
+Made by the batch in the lane, by `rookery policy test`, `diff` and `explain`, and by tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from relay.access.actors import is_known, who_is_author
+from relay.access.management import Management
+from relay.access.quotas import InviteGuesses, TokenBuckets
+from relay.access.visibility import Viewer, visibility_for
+from relay.groups.context import GroupContext, NotStored, Target
+from relay.lifecycle.deletion import deleted_rows
+from relay.nostr import kinds
+from relay.nostr.filters import Filter
+from relay.verdict import Facts, Who
+from relay.write.pins import pinnable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from relay.access.actors import Actors
+    from relay.access.visibility import Visibility
+    from relay.groups.group import Groups
+    from relay.lifecycle.rows import Found, Stored
+    from relay.memory.registry import MemorySystems, RecordName
+    from relay.state import Policy
+    from relay.verdict import RecordFacts
+    from relay.write.candidate import Candidate
+
+_ANYONE: Final = frozenset({Who.ANYONE})
+_WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
+_MIN_PREFIX: Final = 8
+"""Characters of an id that a `previous` tag must have (N29-21)."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Not changed by judging. `found` and `added` change while a batch is applied."""
+
+    policy: Policy
+    groups: Groups
+    actors: Actors
+    """Those of the policy files, with the keys that NIP-86 calls allowed and banned."""
+    found: Found
+    """The store's rows that `lookups` asked for."""
+    relay: str
+    """The relay's public key."""
+    now: int
+    """Unix seconds."""
+    management: Management = field(default_factory=Management)
+    added: Mapping[str, Stored] = field(default_factory=dict)
+    """id → row that an earlier event of the batch added."""
+    guesses: InviteGuesses = field(default_factory=InviteGuesses)
+    buckets: TokenBuckets = field(default_factory=TokenBuckets)
+    _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)
+    """What `who` answered."""
+
+    def with_groups(self, groups: Groups) -> World:
+        return self if groups is self.groups else replace(self, groups=groups, _who={})
+
+    def with_management(self, management: Management) -> World:
+        actors = management.applied_to(self.policy.actors)
+        return replace(self, management=management, actors=actors, _who={})
+
+    def who(self, pubkey: str, group_id: str | None) -> frozenset[Who]:
+        """The who-words of an author who writes into this group (None: outside groups)."""
+        key = (pubkey, group_id)
+        who = self._who.get(key)
+        if who is None:
+            group = self.groups.get(group_id)
+            who = self._who[key] = who_is_author(pubkey, self.actors, self.groups, group)
+        return who
+
+
+def facts_of(candidate: Candidate, world: World) -> Facts:
+    """What policy rules may look at. The only builder of Facts.
+
+    A new fact is added in two places: a field of `Facts`, and its value here. One that needs rows
+    that are not looked up yet also takes a line in `relay.write.lookups`.
+    """
+    event, sender, found = candidate.event, candidate.sender, world.found
+    actors, groups, group_id = world.actors, world.groups, candidate.group
+    kind, slot, targets = event.kind, candidate.slot, candidate.targets
+    readers = _ANYONE
+    for key in sender.authenticated:
+        readers |= world.who(key, group_id)
+    return Facts(
+        now=world.now,
+        origin=sender.origin,
+        authenticated=sender.authenticated,
+        who=world.who(event.pubkey, group_id),
+        authenticated_who=readers,
+        wraps_for_known=kind in _WRAPS
+        and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
+        deletes_own=targets is not None and bool(deleted_rows(event, targets, found)),
+        replaces=slot is not None and slot in found.slots,
+        has_group=groups.get(group_id) is not None,
+        records=_records(candidate, world),
+    )
+
+
+def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupContext:
+    """What the rules of groups may look at."""
+    event, found = candidate.event, world.found
+    group_id = candidate.group or ""
+    slot = candidate.slot
+    holder = None if slot is None else found.slots.get(slot)
+    previous = frozenset(
+        prefix
+        for tag in event.tags
+        if tag and tag[0] == "previous"
+        for prefix in tag[1:]
+        if (group_id, prefix) in found.id_prefixes or _is_added(group_id, prefix, world.added)
+    )
+    targets: dict[str, Target] = {}
+    if event.kind == kinds.DELETE_EVENT:
+        for value in event.tag_values("e"):
+            row = found.rows.get(value)
+            if row is not None:
+                targets[value] = Target(row.group, row.event.kind, row.event.pubkey)
+    return GroupContext(
+        now=world.now,
+        origin=facts.origin,
+        who=facts.who,
+        has_content=group_id in found.groups_with_content,
+        previous_found=previous,
+        targets=targets,
+        pinnable=pinnable(event, group_id, found, world.now, facts.origin),
+        moved_from=NotStored.NOT_STORED if holder is None else holder.group,
+        is_memory=world.policy.systems.is_memory(event),
+        h_is_label=world.policy.systems.h_is_label(event),
+        relay=world.relay,
+        operators=world.actors.owners,
+    )
+
+
+def _is_added(group_id: str, prefix: str, added: Mapping[str, Stored]) -> bool:
+    return len(prefix) >= _MIN_PREFIX and any(
+        row.group == group_id and event_id.startswith(prefix) for event_id, row in added.items()
+    )
+
+
+# -- events that a memory record refers to --------------------------------------------------------
+
+_FOLLOW_CHAINS: Final = frozenset({Who.AGENT, Who.OWNER})
+"""Following a long chain takes a tenth of a second: not for everybody to ask."""
+
+
+def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
+    """The stored events that the record refers to, and the chains of records behind them.
+
+    A row that the author may not read counts as not stored, so that no refusal reveals it (X-16).
+    """
+    references, found, now = candidate.references, world.found, world.now
+    if not references.ids and not references.names:
+        return ()
+    systems, pubkey = world.policy.systems, candidate.event.pubkey
+    author = Viewer(frozenset({pubkey}))
+    seen = visibility_for(author, world.policy.read_rules, world.actors, world.groups)
+    by_id = [
+        row
+        for id_ in references.ids
+        if (row := found.rows.get(id_)) is not None
+        and _lasts(row, now)
+        and _may_read_by_id(row, seen)
+    ]
+    follows = not world.who(pubkey, candidate.group).isdisjoint(_FOLLOW_CHAINS)
+    names = references.names
+    named = _chained(names, found, systems) if follows else _named(names, found)
+    by_name = [row for row in named if _lasts(row, now) and _may_know(row, seen, world)]
+    return tuple([systems.facts_of(row.event) for row in (*by_id, *by_name)])
+
+
+def _may_read_by_id(row: Stored, seen: Visibility) -> bool:
+    """Also rows that are only given to a filter with `ids`."""
+    return seen.may_read(row, Filter(ids=frozenset({row.event.id})))
+
+
+def _lasts(row: Stored, now: int) -> bool:
+    return row.expires_at is None or row.expires_at > now
+
+
+def _named(names: Iterable[RecordName], found: Found) -> Iterator[Stored]:
+    for name in names:
+        yield from found.rows_named(name)
+
+
+def _chained(names: Iterable[RecordName], found: Found, systems: MemorySystems) -> Iterator[Stored]:
+    """Rows of these names, and of the names that they refer to in turn."""
+    stack = list(names)
+    seen = set(stack)
+    while stack:
+        for row in found.rows_named(stack.pop()):
+            yield row
+            further = systems.names_in(row.event) - seen
+            seen |= further
+            stack.extend(further)
+
+
+def _may_know(row: Stored, seen: Visibility, world: World) -> bool:
+    """Whether a viewer may read the row; with a `target` rule, as one of the rows it refers to
+    (X-22)."""
+    readable = set()
+    targets = seen.targets_of(row)
+    if targets:
+        named = _named(world.policy.systems.names_in(row.event), world.found)
+        rows = [other for other in named if _lasts(other, world.now)]
+        for target, value in targets:
+            if seen.may_read_one_of(rows, target, value):
+                readable.add(target)
+    return seen.may_read(row, None, readable)
