@@ -11,7 +11,12 @@ import msgspec
 from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
 from relay.groups.group import Groups
-from relay.lifecycle.deletion import delete_by_author, deletion_targets, vanish
+from relay.lifecycle.deletion import (
+    delete_by_author,
+    deletion_targets,
+    vanish,
+    vanish_outcome,
+)
 from relay.lifecycle.rows import Found, Keep, Lookups, Stored, WritePlan, keep_by_kind
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
