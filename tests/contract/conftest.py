@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from relay.storage import Store
 
 
-class House(Protocol):
-    """Where a store lives: opened once, and again after a restart or a crash."""
+class Reopenable(Protocol):
+    """A store that is opened once, and again after a restart or a crash."""
 
     async def open(self) -> Store: ...
 
@@ -33,7 +33,7 @@ class House(Protocol):
     async def close(self) -> None: ...
 
 
-class ReferenceHouse:
+class ReopenableReference:
     """The reference has no disk: it goes on."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class ReferenceHouse:
         await self._store.close()
 
 
-class SqliteHouse:
+class ReopenableSqlite:
     def __init__(self, folder: Path, generation: int) -> None:
         self._folder = folder
         self._generation = generation
@@ -84,16 +84,16 @@ GENERATIONS = {"sqlite": GENERATION, "sqlite, short tail": 5}
 
 
 @pytest.fixture(params=["reference", *GENERATIONS])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    house: House = (
-        ReferenceHouse()
+async def reopenable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reopenable]:
+    reopenable: Reopenable = (
+        ReopenableReference()
         if request.param == "reference"
-        else SqliteHouse(tmp_path, GENERATIONS[request.param])
+        else ReopenableSqlite(tmp_path, GENERATIONS[request.param])
     )
-    yield house
-    await house.close()
+    yield reopenable
+    await reopenable.close()
 
 
 @pytest.fixture
-async def store(house: House) -> Store:
-    return await house.open()
+async def store(reopenable: Reopenable) -> Store:
+    return await reopenable.open()

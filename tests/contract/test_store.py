@@ -37,7 +37,7 @@ from tests.contract.writing import (
 
 if TYPE_CHECKING:
     from relay.storage import Store
-    from tests.contract.conftest import House
+    from tests.contract.conftest import Reopenable
 
 # append: what `decide` is told ------------------------------------------------------------------
 
@@ -425,18 +425,18 @@ async def test_the_store_takes_writes(store: Store) -> None:
 # the end of the process -------------------------------------------------------------------------
 
 
-async def test_all_is_there_after_a_restart(house: House) -> None:
+async def test_all_is_there_after_a_restart(reopenable: Reopenable) -> None:
     """Durable events."""
-    await _survives(house, house.restart)
+    await _survives(reopenable, reopenable.restart)
 
 
-async def test_all_is_there_after_a_crash(house: House) -> None:
+async def test_all_is_there_after_a_crash(reopenable: Reopenable) -> None:
     """Gives the new head after the commit is durable."""
-    await _survives(house, house.crash)
+    await _survives(reopenable, reopenable.crash)
 
 
-async def _survives(house: House, again: object) -> None:
-    store = await house.open()
+async def _survives(reopenable: Reopenable, again: object) -> None:
+    store = await reopenable.open()
     tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members={ALICE: ()})
     doomed, deletion, last = (
         unsigned(cast.bob, content="doomed"),
@@ -489,14 +489,14 @@ async def test_a_closed_store_says_so(store: Store) -> None:
     assert batch.found is None
 
 
-async def test_close_finishes_what_was_begun(house: House) -> None:
+async def test_close_finishes_what_was_begun(reopenable: Reopenable) -> None:
     """Finish what was begun."""
-    store = await house.open()
+    store = await reopenable.open()
     batch = Batch(event := unsigned(cast.alice))
     async with asyncio.TaskGroup() as tasks:
         writing = tasks.create_task(store.append(batch.wanted, batch.decide))
         await asyncio.sleep(0)
-        again = tasks.create_task(house.restart())
+        again = tasks.create_task(reopenable.restart())
     assert writing.result() == 1
     assert await read(again.result()) == raws(event)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
-    from tests.contract.conftest import House
+    from tests.contract.conftest import Reopenable
 
 
 async def set_to(store: Store, *changes: ListChange) -> None:
@@ -62,8 +62,10 @@ async def test_nothing_is_set_in_a_fresh_store(store: Store) -> None:
 
 
 @pytest.mark.proves("N86-11", "N86-14", "N86-23", "N86-25", "N86-26", "N86-27")
-async def test_what_was_set_is_there_after_a_restart_and_after_a_crash(house: House) -> None:
-    store = await house.open()
+async def test_what_was_set_is_there_after_a_restart_and_after_a_crash(
+    reopenable: Reopenable,
+) -> None:
+    store = await reopenable.open()
     odd = 'a "reason"\nin Ünïcode \U0001f375'
     await set_to(
         store,
@@ -83,12 +85,12 @@ async def test_what_was_set_is_there_after_a_restart_and_after_a_crash(house: Ho
         "blocked addresses": {"203.0.113.0/24": "a crawler"},
     }
     assert shown(await store.management()) == kept
-    assert shown(await (await house.crash()).management()) == kept
-    assert shown(await (await house.restart()).management()) == kept
+    assert shown(await (await reopenable.crash()).management()) == kept
+    assert shown(await (await reopenable.restart()).management()) == kept
 
 
-async def test_the_last_change_of_an_item_counts(house: House) -> None:
-    store = await house.open()
+async def test_the_last_change_of_an_item_counts(reopenable: Reopenable) -> None:
+    store = await reopenable.open()
     await set_to(
         store,
         ListChange(ListName.BANNED_KEYS, alice.pubkey, "one"),
@@ -100,7 +102,7 @@ async def test_the_last_change_of_an_item_counts(house: House) -> None:
     await set_to(store, ListChange(ListName.BANNED_KEYS, bob.pubkey, None))
     left = {"banned keys": {alice.pubkey: "two"}}
     assert shown(await store.management()) == left
-    assert shown(await (await house.restart()).management()) == left
+    assert shown(await (await reopenable.restart()).management()) == left
 
 
 async def test_what_could_not_be_decided_sets_nothing(store: Store) -> None:
@@ -116,14 +118,14 @@ async def test_what_could_not_be_decided_sets_nothing(store: Store) -> None:
 
 
 @pytest.mark.proves("N86-11")
-async def test_a_banished_key_loses_its_rows_for_good(house: House) -> None:
-    store = await house.open()
+async def test_a_banished_key_loses_its_rows_for_good(reopenable: Reopenable) -> None:
+    store = await reopenable.open()
     note = unsigned(alice, 1, [["t", "tea"]])
     profile = unsigned(alice, 0)
     others = unsigned(bob, 1, [["t", "tea"]])
     await write(store, note, profile, others)
     await ban(store, alice)
-    for now in (store, await house.crash()):
+    for now in (store, await reopenable.crash()):
         assert await read(now) == raws(others)
         assert await read(now, asked(tag_t=["tea"])) == raws(others)
         assert await now.head() == 3
@@ -160,8 +162,8 @@ async def test_rows_of_the_same_batch_go_when_they_came_before(store: Store) -> 
     assert await read(store) == in_order(record, after)
 
 
-async def test_a_closed_store_says_nothing(house: House) -> None:
-    store = await house.open()
+async def test_a_closed_store_says_nothing(reopenable: Reopenable) -> None:
+    store = await reopenable.open()
     await store.close()
     with pytest.raises(StoreFault):
         await store.management()

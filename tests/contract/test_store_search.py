@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.storage import Store
-    from tests.contract.conftest import House
+    from tests.contract.conftest import Reopenable
 
 TERMS = FilterTerms(search=True)
 
@@ -345,21 +345,21 @@ async def test_under_other_rules_the_index_begins_anew(store: Store) -> None:
     assert await found(store, "shouted") == ["coffee", "tea"]
 
 
-async def test_the_index_survives_a_restart(house: House) -> None:
+async def test_the_index_survives_a_restart(reopenable: Reopenable) -> None:
     """What is indexed survives a restart."""
-    store = await house.open()
+    store = await reopenable.open()
     await says(store, "tea", "coffee")
-    store = await house.restart()
+    store = await reopenable.restart()
     assert await found(store, "tea") == ["tea"]
     assert await store.index(content_of, "content", 100) == 2
 
 
-async def test_after_a_crash_the_index_goes_on(house: House) -> None:
+async def test_after_a_crash_the_index_goes_on(reopenable: Reopenable) -> None:
     """… at least up to some earlier row."""
-    store = await house.open()
+    store = await reopenable.open()
     await says(store, "tea", "coffee")
     await write(store, unsigned(cast.alice, content="more tea", at=9))
-    store = await house.crash()
+    store = await reopenable.crash()
     await indexed(store)
     assert await found(store, "tea") == ["tea", "more tea"]
 

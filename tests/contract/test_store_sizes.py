@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found
     from relay.nostr.event import Event
     from relay.storage import Store
-    from tests.contract.conftest import House
+    from tests.contract.conftest import Reopenable
 
 ALICE, BOB = cast.alice.pubkey, cast.bob.pubkey
 NOTE = unsigned(cast.alice, 1, [], "a note")
@@ -122,8 +122,8 @@ async def test_tables_of_sizes_begin_with_the_most_bytes(store: Store) -> None:
     ]
 
 
-async def test_sizes_outlive_a_crash(house: House) -> None:
-    store = await house.open()
+async def test_sizes_outlive_a_crash(reopenable: Reopenable) -> None:
+    store = await reopenable.open()
     row = await stored(store, NOTE)
     await write(store, CHAT)
     stone = Tombstone(event_target(NOTE.id), "", None, "sweep")
@@ -133,5 +133,5 @@ async def test_sizes_outlive_a_crash(house: House) -> None:
         out.tombstones.append(stone)
 
     await change(store, plan)
-    store = await house.crash()
+    store = await reopenable.crash()
     assert await store.sizes(SizedBy.KIND, 10) == [Sized(9, size(CHAT))]

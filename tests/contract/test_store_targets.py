@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
-    from tests.contract.conftest import House
+    from tests.contract.conftest import Reopenable
 
 ENTRIES = Target(frozenset({78}), "x")
 AT_THEIR_D = Target(frozenset({78}), "x", "entry:")
@@ -103,13 +103,13 @@ async def test_a_tag_on_a_row_of_ones_own_opens_nothing_where_targets_are_named_
 
 
 @pytest.mark.proves("X-22")
-async def test_it_opens_with_the_target_and_shuts_with_it(house: House) -> None:
-    store = await house.open()
+async def test_it_opens_with_the_target_and_shuts_with_it(reopenable: Reopenable) -> None:
+    store = await reopenable.open()
     await write(store, vouch())
     assert await vouches_read(store, as_seen_by(ALICE)) == []
     row = await stored(store, entry())
     assert await vouches_read(store, as_seen_by(ALICE)) == raws(vouch())
-    store = await house.crash()
+    store = await reopenable.crash()
     assert await vouches_read(store, as_seen_by(ALICE)) == raws(vouch())
     await change(store, lambda plan: plan.removes.add(row.seq))
     assert await vouches_read(store, as_seen_by(ALICE)) == []
@@ -225,16 +225,16 @@ async def test_every_road_says_the_same(store: Store) -> None:
     assert sorted(again) == sorted(raws(*shown))
 
 
-async def test_targets_are_found_wherever_their_tags_are_kept(house: House) -> None:
+async def test_targets_are_found_wherever_their_tags_are_kept(reopenable: Reopenable) -> None:
     """While batch after batch sinks them, and after a restart."""
-    store = await house.open()
+    store = await reopenable.open()
     for number in range(40):
         await write(store, vouch(f"{number:02x}", at=number), entry(f"{39 - number:02x}"))
         expected = [n for n in range(number + 1) if n >= 39 - number]
         assert await vouches_read(store, as_seen_by(ALICE)) == in_order(
             *[vouch(f"{n:02x}", at=n) for n in expected]
         )
-    store = await house.restart()
+    store = await reopenable.restart()
     assert len(await vouches_read(store, as_seen_by(ALICE))) == 40
 
 

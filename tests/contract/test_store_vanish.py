@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.storage import Store
-    from tests.contract.conftest import House
+    from tests.contract.conftest import Reopenable
 
 STORED, DELETED, DUPLICATE = WriteOutcome.STORED, WriteOutcome.DELETED, WriteOutcome.DUPLICATE
 
@@ -80,9 +80,11 @@ async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
 
 @pytest.mark.proves("N62-01", "N62-04")
 @pytest.mark.parametrize("until", [-1, 0, 3, 1000, MAX])
-async def test_nothing_of_the_key_is_found_by_any_filter(house: House, until: int) -> None:
+async def test_nothing_of_the_key_is_found_by_any_filter(
+    reopenable: Reopenable, until: int
+) -> None:
     """Keys whose every row goes (N62-01, N62-04): whatever is asked, also after a restart."""
-    store = await house.open()
+    store = await reopenable.open()
     crowd = a_wide_crowd()
     rows = [row for row in await write(store, *crowd) if isinstance(row, Stored)]
     rows = [row for row in rows if row in await store.since(0, MAX)]
@@ -97,7 +99,7 @@ async def test_nothing_of_the_key_is_found_by_any_filter(house: House, until: in
         assert list(await store.since(0, MAX)) == left
         after = [await found_anywhere(store, filter_) for filter_ in named_filters(crowd)]
         assert after == [ids & kept for ids in before]
-        store = await house.restart()
+        store = await reopenable.restart()
 
 
 async def test_what_the_same_plan_adds_goes_too(store: Store) -> None:
@@ -162,14 +164,14 @@ async def test_a_slot_is_free_again_when_its_holder_vanished(store: Store) -> No
         await write(store, request_of(cast.alice, start + 4))
 
 
-async def test_the_head_stays_when_the_newest_rows_vanish(house: House) -> None:
+async def test_the_head_stays_when_the_newest_rows_vanish(reopenable: Reopenable) -> None:
     """seq of the newest row ever committed. Never goes back."""
-    store = await house.open()
+    store = await reopenable.open()
     for _ in range(3):
         await write(store, unsigned(cast.bob), *(unsigned(cast.alice, at=at) for at in range(4)))
     await write(store, request_of(cast.alice, 3))
     assert await store.head() == 5
-    store = await house.restart()
+    store = await reopenable.restart()
     assert await store.head() == 5
     assert (await stored(store, unsigned(cast.carol))).seq == 6
 
@@ -204,14 +206,14 @@ async def test_a_vanish_that_fails_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("again", ["restart", "crash"])
-async def test_the_request_outlives_the_process(house: House, again: str) -> None:
+async def test_the_request_outlives_the_process(reopenable: Reopenable, again: str) -> None:
     """A key that vanished: its signed kind 62, kept and never served (N62-08)."""
-    store = await house.open()
+    store = await reopenable.open()
     note = unsigned(cast.alice)
     request = request_of(cast.alice, 1000, "ü🙂" * 1000)
     assert (await write(store, note, request))[1:] == [STORED]
     head = await store.head()
-    store = await getattr(house, again)()
+    store = await getattr(reopenable, again)()
     target = key_target(ALICE)
     found = await look_up(store, tombstones=[target])
     assert found.tombstones == {target: [Tombstone(target, ALICE, 1000, "kind 62", request.raw)]}

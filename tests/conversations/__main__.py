@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from relay.nostr.keys import SecretKey
 from tests.conversations.other import ROLES, OtherRelay, document_at
 from tests.conversations.relays import RelayDied, Relays
+from tests.conversations.runner import Failed, Manner, NotThere, Relay, is_there, play
 from tests.conversations.script import BadScript, Script, all_paths, script_file
-from tests.conversations.stage import Failed, Manner, NotThere, Relay, is_there, play
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.nostr import kinds
 from relay.server.http import NOSTR_JSON, SOFTWARE
+from tests.conversations.runner import Failed
 from tests.conversations.script import Says, Script
-from tests.conversations.stage import Failed
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey

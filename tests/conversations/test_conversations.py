@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conversations.relays import RelayDied, Relays
+from tests.conversations.runner import Failed, Manner, play
 from tests.conversations.script import all_paths, name_of, script_file
-from tests.conversations.stage import Failed, Manner, play
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conversations.fake import FakeRelay, fake_relay
+from tests.conversations.runner import Failed, Manner, play
 from tests.conversations.script import (
     BadScript,
     Either,
@@ -23,7 +24,6 @@ from tests.conversations.script import (
     script_file,
 )
 from tests.conversations.script import script_from as read
-from tests.conversations.stage import Failed, Manner, play
 from tests.conversations.values import Names, Unknown, alike, made
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ def nip44() -> str:
     return base64.b64encode(bytes([2]) + bytes(120)).decode()
 
 
-class Stage:
+class RelayWithGroups:
     def __init__(self, rookery: Rookery, stack: contextlib.AsyncExitStack) -> None:
         self.rookery = rookery
         self.stack = stack
@@ -69,7 +69,7 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def place(tmp_path: Path) -> AsyncIterator[RelayWithGroups]:
     async with Rookery(tmp_path / "data") as rookery, contextlib.AsyncExitStack() as stack:
         await rookery.init(
             "--owner",
@@ -82,9 +82,9 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
             "open",
         )
         await rookery.start()
-        stage = Stage(rookery, stack)
-        await stage.make_groups()
-        yield stage
+        place = RelayWithGroups(rookery, stack)
+        await place.make_groups()
+        yield place
         await stack.aclose()
         assert await rookery.stop() == 0
     print(*rookery.lines, sep="\n")
@@ -111,9 +111,9 @@ async def count(wire: Wire, *filters: dict[str, Any]) -> int | str:
 # -- rights that end while a subscription is open --------------------------------------------------
 
 
-async def quiet_since(stage: Stage, wire: Wire, sub: str) -> list[str]:
+async def quiet_since(place: RelayWithGroups, wire: Wire, sub: str) -> list[str]:
     """Contents that a subscription gets until a public marker, which it must ask for too."""
-    marker = await stage.say(cast.alice, 1, content=f"marker {time.monotonic_ns()}")
+    marker = await place.say(cast.alice, 1, content=f"marker {time.monotonic_ns()}")
     got = []
     while True:
         frame = await wire.receive()
@@ -124,85 +124,87 @@ async def quiet_since(stage: Stage, wire: Wire, sub: str) -> list[str]:
 
 
 @pytest.mark.proves("N29-101", "N29-94")
-async def test_a_group_that_turns_private_is_silent_at_once(stage: Stage) -> None:
-    wire = await stage.enter(cast.stranger)
+async def test_a_group_that_turns_private_is_silent_at_once(place: RelayWithGroups) -> None:
+    wire = await place.enter(cast.stranger)
     await wire.send("REQ", "s", {"kinds": [9], "#h": ["square"]}, {"kinds": [1], "limit": 0})
     assert await wire.receive() == ["EOSE", "s"]
-    await stage.say(cast.alice, 9, ["h", "square"], content="open")
-    assert await quiet_since(stage, wire, "s") == ["open"]
-    await stage.say(cast.admin, 9002, ["h", "square"], ["private"], ["closed"])
-    await stage.say(cast.alice, 9, ["h", "square"], content="shut")
-    assert await quiet_since(stage, wire, "s") == []
+    await place.say(cast.alice, 9, ["h", "square"], content="open")
+    assert await quiet_since(place, wire, "s") == ["open"]
+    await place.say(cast.admin, 9002, ["h", "square"], ["private"], ["closed"])
+    await place.say(cast.alice, 9, ["h", "square"], content="shut")
+    assert await quiet_since(place, wire, "s") == []
     assert await wire.query({"kinds": [9]}) == []
 
 
 @pytest.mark.proves("N29-95", "N29-124", "N29-125", "G-20")
-async def test_who_is_added_hears_without_asking_again(stage: Stage) -> None:
-    wire = await stage.enter(cast.carol)
+async def test_who_is_added_hears_without_asking_again(place: RelayWithGroups) -> None:
+    wire = await place.enter(cast.carol)
     await wire.send("REQ", "s", {"kinds": [9]}, {"kinds": [1], "limit": 0})
     assert (await wire.receive())[0] == "EOSE"
-    await stage.say(cast.alice, 9, ["h", "tea"], content="before")
-    await stage.say(cast.admin, 9000, ["h", "tea"], ["p", cast.carol.pubkey])
-    await stage.say(cast.alice, 9, ["h", "tea"], content="after")
-    assert await quiet_since(stage, wire, "s") == ["after"]
-    await stage.say(cast.admin, 9008, ["h", "tea"])
-    assert await quiet_since(stage, wire, "s") == []
+    await place.say(cast.alice, 9, ["h", "tea"], content="before")
+    await place.say(cast.admin, 9000, ["h", "tea"], ["p", cast.carol.pubkey])
+    await place.say(cast.alice, 9, ["h", "tea"], content="after")
+    assert await quiet_since(place, wire, "s") == ["after"]
+    await place.say(cast.admin, 9008, ["h", "tea"])
+    assert await quiet_since(place, wire, "s") == []
     assert await wire.query({"#h": ["tea"]}) == []
     assert await wire.query({"kinds": [9000, 9001, 9007, 9008, 39000, 39002], "#h": ["tea"]}) == []
 
 
 @pytest.mark.proves("N29-94", "N42-07")
-async def test_one_of_two_keys_is_enough_until_it_is_gone(stage: Stage) -> None:
-    wire = await stage.enter(cast.stranger, cast.alice)
+async def test_one_of_two_keys_is_enough_until_it_is_gone(place: RelayWithGroups) -> None:
+    wire = await place.enter(cast.stranger, cast.alice)
     await wire.send("REQ", "s", {"kinds": [9]}, {"kinds": [1], "limit": 0})
     assert (await wire.receive())[0] == "EOSE"
-    await stage.say(cast.robot, 9, ["h", "cave"], content="to alice")
-    assert await quiet_since(stage, wire, "s") == ["to alice"]
-    await stage.say(cast.admin, 9001, ["h", "cave"], ["p", cast.alice.pubkey])
-    await stage.say(cast.robot, 9, ["h", "cave"], content="not to alice")
-    await stage.say(cast.robot, 9, ["h", "tea"], content="to alice still")
-    assert await quiet_since(stage, wire, "s") == ["to alice still"]
+    await place.say(cast.robot, 9, ["h", "cave"], content="to alice")
+    assert await quiet_since(place, wire, "s") == ["to alice"]
+    await place.say(cast.admin, 9001, ["h", "cave"], ["p", cast.alice.pubkey])
+    await place.say(cast.robot, 9, ["h", "cave"], content="not to alice")
+    await place.say(cast.robot, 9, ["h", "tea"], content="to alice still")
+    assert await quiet_since(place, wire, "s") == ["to alice still"]
     assert await wire.query({"kinds": [9], "#h": ["cave"]}) == []
 
 
-async def reload(stage: Stage, name: str, text: str) -> None:
+async def reload(place: RelayWithGroups, name: str, text: str) -> None:
     """Put a policy file in place; back when it is in force."""
-    file = stage.rookery.folder / "policies" / name
-    number = sum("policies reloaded" in line for line in stage.rookery.lines)
+    file = place.rookery.folder / "policies" / name
+    number = sum("policies reloaded" in line for line in place.rookery.lines)
     file.write_text(text)
-    stage.rookery.send_signal(signal.SIGHUP)
+    place.rookery.send_signal(signal.SIGHUP)
     async with until("the policies are reloaded") as tries:
         async for _ in tries:
-            if sum("policies reloaded" in line for line in stage.rookery.lines) > number:
+            if sum("policies reloaded" in line for line in place.rookery.lines) > number:
                 return
 
 
 @pytest.mark.proves("N42-16", "G-01", "S-14")
-async def test_an_agent_that_is_struck_off_hears_no_more_configuration(stage: Stage) -> None:
-    wire = await stage.enter(cast.rover)
+async def test_an_agent_that_is_struck_off_hears_no_more_configuration(
+    place: RelayWithGroups,
+) -> None:
+    wire = await place.enter(cast.rover)
     await wire.send("REQ", "s", {"kinds": [30078]}, {"kinds": [1], "limit": 0})
     assert (await wire.receive())[0] == "EOSE"
-    await stage.say(cast.owner, 30078, ["d", "snowclaw:config:global"], content='{"n":1}')
-    assert await quiet_since(stage, wire, "s") == ['{"n":1}']
-    await reload(stage, "50-actors.toml", f'[actors]\nagents = ["{cast.robot.pubkey}"]\n')
-    stage.now += 1
-    await stage.say(cast.owner, 30078, ["d", "snowclaw:config:global"], content='{"n":2}')
-    assert await quiet_since(stage, wire, "s") == []
+    await place.say(cast.owner, 30078, ["d", "snowclaw:config:global"], content='{"n":1}')
+    assert await quiet_since(place, wire, "s") == ['{"n":1}']
+    await reload(place, "50-actors.toml", f'[actors]\nagents = ["{cast.robot.pubkey}"]\n')
+    place.now += 1
+    await place.say(cast.owner, 30078, ["d", "snowclaw:config:global"], content='{"n":2}')
+    assert await quiet_since(place, wire, "s") == []
     assert await wire.query({"kinds": [30078]}) == []
 
 
 @pytest.mark.proves("N42-16", "A-20", "G-01")
-async def test_a_reader_that_is_trusted_no_more_hears_no_more(stage: Stage) -> None:
-    await reload(stage, "50-trust.toml", '[actors]\ntrusted_readers = ["127.0.0.0/8"]\n')
-    wire = await stage.enter()
+async def test_a_reader_that_is_trusted_no_more_hears_no_more(place: RelayWithGroups) -> None:
+    await reload(place, "50-trust.toml", '[actors]\ntrusted_readers = ["127.0.0.0/8"]\n')
+    wire = await place.enter()
     await wire.send("REQ", "s", {"kinds": [30093]}, {"kinds": [1], "limit": 0})
     assert (await wire.receive())[0] == "EOSE"
-    await stage.say(cast.robot, 30093, *preference(stage.now), content=pref(stage.now))
-    assert len(await quiet_since(stage, wire, "s")) == 1
-    await reload(stage, "50-trust.toml", "[actors]\ntrusted_readers = []\n")
-    ts = stage.now = stage.now + 1
-    await stage.say(cast.robot, 30093, *preference(ts), content=pref(ts))
-    assert await quiet_since(stage, wire, "s") == []
+    await place.say(cast.robot, 30093, *preference(place.now), content=pref(place.now))
+    assert len(await quiet_since(place, wire, "s")) == 1
+    await reload(place, "50-trust.toml", "[actors]\ntrusted_readers = []\n")
+    ts = place.now = place.now + 1
+    await place.say(cast.robot, 30093, *preference(ts), content=pref(ts))
+    assert await quiet_since(place, wire, "s") == []
     assert await wire.query({"kinds": [30093]}) == []
 
 
@@ -220,11 +222,11 @@ def pref(ts: int) -> str:
     return json.dumps({"history_key": "hk", "preference": "tea", "updated_at": ts})
 
 
-async def test_envelopes_come_to_those_who_name_them(stage: Stage) -> None:
+async def test_envelopes_come_to_those_who_name_them(place: RelayWithGroups) -> None:
     sealed = cast.person("pns")
-    envelope = await stage.say(sealed, 1080, content=nip44())
-    member, nobody = await stage.enter(cast.carol), await stage.enter()
-    stranger = await stage.enter(cast.stranger)
+    envelope = await place.say(sealed, 1080, content=nip44())
+    member, nobody = await place.enter(cast.carol), await place.enter()
+    stranger = await place.enter(cast.stranger)
     for filters in ({"ids": [envelope.id]}, {"authors": [sealed.pubkey]}):
         assert [row["id"] for row in await member.query(filters)] == [envelope.id]
         for wire in (nobody, stranger):
@@ -233,14 +235,14 @@ async def test_envelopes_come_to_those_who_name_them(stage: Stage) -> None:
             assert number == 0 or f"{number}".startswith(("auth-required:", "restricted:"))
     for wire in (member, nobody, stranger):
         assert await wire.query({"kinds": [1080]}) == []
-        assert await wire.query({"since": stage.now - 10, "kinds": [1080, 1]}) == []
+        assert await wire.query({"since": place.now - 10, "kinds": [1080, 1]}) == []
         assert await count(wire, {"kinds": [1080, 1]}) == 0
 
 
 @pytest.mark.proves("N46-01", "N46-03")
-async def test_remote_signing_comes_to_those_who_name_a_key(stage: Stage) -> None:
+async def test_remote_signing_comes_to_those_who_name_a_key(place: RelayWithGroups) -> None:
     signer = cast.person("signer")
-    wire = await stage.enter()
+    wire = await place.enter()
     for sub, filter_ in (
         ("all", {"kinds": [24133, 1]}),
         ("to", {"kinds": [24133], "#p": [cast.bob.pubkey]}),
@@ -248,8 +250,8 @@ async def test_remote_signing_comes_to_those_who_name_a_key(stage: Stage) -> Non
     ):
         await wire.send("REQ", sub, filter_, {"kinds": [1]})
         assert await wire.receive() == ["EOSE", sub]
-    message = await stage.say(signer, 24133, ["p", cast.bob.pubkey], content="psst")
-    marker = await stage.say(cast.alice, 1, content="marker")
+    message = await place.say(signer, 24133, ["p", cast.bob.pubkey], content="psst")
+    marker = await place.say(cast.alice, 1, content="marker")
     got = await until_marker(wire, marker, "all", "to", "by")
     both = {message.id, marker.id}
     assert got == {"all": {marker.id}, "to": both, "by": both}

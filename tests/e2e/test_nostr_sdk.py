@@ -254,10 +254,10 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-# -- the scene ------------------------------------------------------------------------------------
+# -- the place ------------------------------------------------------------------------------------
 
 
-class Scene:
+class RelayWithGroup:
     """A relay with the private group `tea`: alice is a member, the robot an agent in it."""
 
     def __init__(self, rookery: Rookery, stack: contextlib.AsyncExitStack) -> None:
@@ -292,14 +292,14 @@ class Scene:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def place(tmp_path: Path) -> AsyncIterator[RelayWithGroup]:
     uniffi_set_event_loop(asyncio.get_running_loop())
     async with Rookery(tmp_path / "data") as rookery, contextlib.AsyncExitStack() as stack:
         await rookery.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
         await rookery.start()
-        scene = Scene(rookery, stack)
-        await scene.make_group()
-        yield scene
+        place = RelayWithGroup(rookery, stack)
+        await place.make_group()
+        yield place
         await stack.aclose()
         assert await rookery.stop() == 0
         assert not any("Traceback" in line for line in rookery.lines), rookery.lines
@@ -308,8 +308,8 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 # -- the story ------------------------------------------------------------------------------------
 
 
-async def test_the_group_is_what_its_owner_made_it(scene: Scene) -> None:
-    member = await scene.enter(cast.alice)
+async def test_the_group_is_what_its_owner_made_it(place: RelayWithGroup) -> None:
+    member = await place.enter(cast.alice)
     [about] = await member.fetch_events(kinds=[39000], d=["tea"])
     tags = about["tags"]
     assert ["name", "Tea room"] in tags
@@ -319,8 +319,10 @@ async def test_the_group_is_what_its_owner_made_it(scene: Scene) -> None:
     assert people == {cast.owner.pubkey, cast.alice.pubkey, cast.robot.pubkey}
 
 
-async def test_tool_history_is_first_come_and_a_preference_goes_by_ts(scene: Scene) -> None:
-    robot, now = scene.robot, scene.now
+async def test_tool_history_is_first_come_and_a_preference_goes_by_ts(
+    place: RelayWithGroup,
+) -> None:
+    robot, now = place.robot, place.now
     first = tool("sunny", now)
     await robot.say(*first, at=now)
     again = robot.event(*first, at=now + 1)
@@ -337,10 +339,10 @@ async def test_tool_history_is_first_come_and_a_preference_goes_by_ts(scene: Sce
     assert await robot.fetch(kinds=[30093]) == [preference("oolong", now + 10)[2]]
 
 
-async def test_a_member_reads_what_the_agent_wrote_stored_and_live(scene: Scene) -> None:
-    member = await scene.enter(cast.alice)
-    live = await member.subscribe({"h": ["tea"], "since": scene.now}, {"kinds": GROUP_KINDS})
-    said = await scene.remember()
+async def test_a_member_reads_what_the_agent_wrote_stored_and_live(place: RelayWithGroup) -> None:
+    member = await place.enter(cast.alice)
+    live = await member.subscribe({"h": ["tea"], "since": place.now}, {"kinds": GROUP_KINDS})
+    said = await place.remember()
     for content in said.values():
         await member.gets(live, content)
     assert len([text for text in member.got(live) if text in said.values()]) == len(said)
@@ -355,16 +357,16 @@ async def test_a_member_reads_what_the_agent_wrote_stored_and_live(scene: Scene)
     assert await member.count(kinds=[9, 30078, 30093, 30095], h=["tea"]) == len(said)
     answer = member.event(9, [["h", "tea"]], "coming")
     assert await member.publish(answer) == (True, "")
-    assert await scene.robot.fetch(kinds=[9], authors=[cast.alice.pubkey]) == ["coming"]
+    assert await place.robot.fetch(kinds=[9], authors=[cast.alice.pubkey]) == ["coming"]
 
 
 @pytest.mark.parametrize("login", [False, True], ids=["unknown", "as a stranger"])
-async def test_an_outsider_gets_nothing(scene: Scene, *, login: bool) -> None:
-    before = await scene.remember()
-    robot_rows = await scene.robot.fetch_events(kinds=[9, 30078, 30093, 30095])
+async def test_an_outsider_gets_nothing(place: RelayWithGroup, *, login: bool) -> None:
+    before = await place.remember()
+    robot_rows = await place.robot.fetch_events(kinds=[9, 30078, 30093, 30095])
     ids = [event["id"] for event in robot_rows]
     assert len(ids) == len(before)
-    outsider = await scene.enter(cast.stranger, login=login)
+    outsider = await place.enter(cast.stranger, login=login)
     word = "restricted:" if login else "auth-required:"
 
     assert word in await outsider.why_not(h=["tea"])
@@ -380,7 +382,7 @@ async def test_an_outsider_gets_nothing(scene: Scene, *, login: bool) -> None:
         {"authors": [cast.robot.pubkey]},
         {"kinds": GROUP_KINDS},
         {"p": [cast.alice.pubkey]},
-        {"since": scene.now - 100, "kinds": [9, 11, 12]},
+        {"since": place.now - 100, "kinds": [9, 11, 12]},
         {"d": ["tea:preference"]},
         {"kinds": [39002], "d": ["tea"]},
     ):
@@ -393,15 +395,15 @@ async def test_an_outsider_gets_nothing(scene: Scene, *, login: bool) -> None:
         {"kinds": [1]},
         {"d": ["tea:preference", "snowclaw:memory:group:tea"]},
     )
-    await scene.robot.say(9, [["h", "tea"]], "not for everybody")
-    await scene.robot.say(*preference("white", scene.now + 3))
-    await scene.owner.say(1, [], "for everybody")
+    await place.robot.say(9, [["h", "tea"]], "not for everybody")
+    await place.robot.say(*preference("white", place.now + 3))
+    await place.owner.say(1, [], "for everybody")
     await outsider.gets(live, "for everybody")
     assert outsider.got(live) == ["for everybody"]
 
-    async with connected(scene.rookery.url) as wire:
+    async with connected(place.rookery.url) as wire:
         if login:
-            await wire.log_in(cast.stranger, scene.rookery.url, int(time.time()))
+            await wire.log_in(cast.stranger, place.rookery.url, int(time.time()))
         for filter_ in (
             {"ids": ids},
             {"kinds": [9]},
@@ -424,36 +426,36 @@ async def test_an_outsider_gets_nothing(scene: Scene, *, login: bool) -> None:
         assert (await wire.receive())[0] == "CLOSED"
 
 
-async def test_an_outsider_may_not_write_either(scene: Scene) -> None:
-    outsider = await scene.enter(cast.stranger)
+async def test_an_outsider_may_not_write_either(place: RelayWithGroup) -> None:
+    outsider = await place.enter(cast.stranger)
     taken, text = await outsider.publish(outsider.event(9, [["h", "tea"]], "hello?"))
     assert (taken, text.split(":")[0]) == (False, "restricted")
-    taken, text = await outsider.publish(outsider.event(*preference("mud", scene.now)))
+    taken, text = await outsider.publish(outsider.event(*preference("mud", place.now)))
     assert (taken, text.split(":")[0]) == (False, "restricted")
-    member = await scene.enter(cast.alice)
-    taken, text = await member.publish(member.event(*preference("mud", scene.now)))
+    member = await place.enter(cast.alice)
+    taken, text = await member.publish(member.event(*preference("mud", place.now)))
     assert (taken, text) == (False, "restricted: only agents may write memory")
 
 
-async def test_a_removed_members_open_subscription_is_silent_at_once(scene: Scene) -> None:
-    member = await scene.enter(cast.alice)
+async def test_a_removed_members_open_subscription_is_silent_at_once(place: RelayWithGroup) -> None:
+    member = await place.enter(cast.alice)
     wanted = ({"kinds": [9, 30078, 30093, 30095], "h": ["tea"]}, {"kinds": [1]})
     live = await member.subscribe(*wanted)
-    staying = await scene.owner.subscribe(*wanted)
-    await scene.robot.say(9, [["h", "tea"]], "to all of you")
+    staying = await place.owner.subscribe(*wanted)
+    await place.robot.say(9, [["h", "tea"]], "to all of you")
     await member.gets(live, "to all of you")
 
-    await scene.owner.say(9001, [["h", "tea"], ["p", cast.alice.pubkey]])
-    await scene.robot.say(9, [["h", "tea"]], "not to alice")
-    await scene.robot.say(*preference("not to alice either", scene.now + 4))
-    await scene.robot.say(1, [], "marker")
-    await scene.owner.gets(staying, "marker")
+    await place.owner.say(9001, [["h", "tea"], ["p", cast.alice.pubkey]])
+    await place.robot.say(9, [["h", "tea"]], "not to alice")
+    await place.robot.say(*preference("not to alice either", place.now + 4))
+    await place.robot.say(1, [], "marker")
+    await place.owner.gets(staying, "marker")
     await member.gets(live, "marker")
     assert member.got(live) == ["to all of you", "marker"]
-    assert scene.owner.got(staying) == [
+    assert place.owner.got(staying) == [
         "to all of you",
         "not to alice",
-        preference("not to alice either", scene.now + 4)[2],
+        preference("not to alice either", place.now + 4)[2],
         "marker",
     ]
 
@@ -463,9 +465,11 @@ async def test_a_removed_members_open_subscription_is_silent_at_once(scene: Scen
     assert (taken, text.split(":")[0]) == (False, "restricted")
 
 
-async def test_config_is_the_owners_and_read_by_owner_and_agents_only(scene: Scene) -> None:
-    owner, robot = scene.owner, scene.robot
-    member = await scene.enter(cast.alice)
+async def test_config_is_the_owners_and_read_by_owner_and_agents_only(
+    place: RelayWithGroup,
+) -> None:
+    owner, robot = place.owner, place.robot
+    member = await place.enter(cast.alice)
     for person in (robot, member):
         taken, text = await person.publish(person.event(*config("all")))
         assert (taken, text) == (False, "restricted: only an owner may write config")
@@ -474,9 +478,9 @@ async def test_config_is_the_owners_and_read_by_owner_and_agents_only(scene: Sce
     at_owner, at_robot = await owner.subscribe(watching), await robot.subscribe(watching)
     at_member = await member.subscribe(watching)
     text = config("mention")[2]
-    await owner.say(*config("mention"), at=scene.now)
+    await owner.say(*config("mention"), at=place.now)
     newer = config("none", h="tea")
-    await owner.say(*newer, at=scene.now + 1)
+    await owner.say(*newer, at=place.now + 1)
     await owner.say(1, [], "marker")
     for person, sub in ((owner, at_owner), (robot, at_robot)):
         await person.gets(sub, "marker")
@@ -492,13 +496,13 @@ async def test_config_is_the_owners_and_read_by_owner_and_agents_only(scene: Sce
     assert "restricted:" in await member.why_not(kinds=[30078], d=[CONFIG])
 
 
-async def test_the_whole_story_survives_a_restart(scene: Scene) -> None:
-    said = await scene.remember()
-    await scene.owner.say(9001, [["h", "tea"], ["p", cast.alice.pubkey]])
-    await scene.owner.say(9000, [["h", "tea"], ["p", cast.bob.pubkey]])
-    assert await scene.rookery.stop() == 0
-    await scene.rookery.start()
-    bob, alice = await scene.enter(cast.bob), await scene.enter(cast.alice)
+async def test_the_whole_story_survives_a_restart(place: RelayWithGroup) -> None:
+    said = await place.remember()
+    await place.owner.say(9001, [["h", "tea"], ["p", cast.alice.pubkey]])
+    await place.owner.say(9000, [["h", "tea"], ["p", cast.bob.pubkey]])
+    assert await place.rookery.stop() == 0
+    await place.rookery.start()
+    bob, alice = await place.enter(cast.bob), await place.enter(cast.alice)
     found = await bob.fetch(kinds=[9, 30078, 30093, 30095], h=["tea"])
     assert sorted(found) == sorted(said.values())
     assert await alice.fetch(kinds=[9, 30078, 30093, 30095]) == []

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 _LAST = "the last one"
 _CLOSED = "after the last one"
 _NOTHING = {"ids": ["0" * 64]}
-_ROADS = {"EOSE": "REQ", "CLOSED": "REQ", "COUNT": "REQ", "NEG-MSG": "NEG", "NEG-ERR": "NEG"}
+_ANSWERED_VERBS = {
+    "EOSE": "REQ",
+    "CLOSED": "REQ",
+    "COUNT": "REQ",
+    "NEG-MSG": "NEG",
+    "NEG-ERR": "NEG",
+}
 """Frames that answer a message about an id, by what they answer."""
 
 
@@ -78,7 +84,9 @@ class Ledger:
         oks = Counter(message[1] for message in self.heard if message[0] == "OK")
         assert oks == self.oks, self.heard
         answers = Counter(
-            (_ROADS[message[0]], message[1]) for message in self.heard if message[0] in _ROADS
+            (_ANSWERED_VERBS[message[0]], message[1])
+            for message in self.heard
+            if message[0] in _ANSWERED_VERBS
         )
         for named in answers.keys() | self.most.keys() | self.is_open.keys():
             least = self.is_open.get(named, False)

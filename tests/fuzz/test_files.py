@@ -24,7 +24,7 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.server.control import ControlServer
 from relay.verdict import Origin
 from tests.fuzz.effort import share
-from tests.fuzz.house import SETTINGS, House
+from tests.fuzz.relay_in_memory import SETTINGS, RelayInMemory
 from tests.fuzz.thrown import NOTES, bent_events, events, frames, json_values, now, weighed
 from tests.harness.patience import ANSWER_S
 
@@ -249,7 +249,7 @@ _lines = weighed(
 
 def test_every_line_of_an_import_is_accounted_for(tally: Tally) -> None:
     with asyncio.Runner() as runner:
-        house = runner.run(House().__aenter__())
+        relay = runner.run(RelayInMemory().__aenter__())
 
         @share(2)
         @given(lines=st.lists(_lines, max_size=6))
@@ -259,7 +259,7 @@ def test_every_line_of_an_import_is_accounted_for(tally: Tally) -> None:
             place, said = Place(), list[str]()
             runner.run(
                 import_events(
-                    LocalFolder(house.services),
+                    LocalFolder(relay.services),
                     io.BytesIO(file),
                     "file",
                     Origin.IMPORT,
@@ -278,14 +278,14 @@ def test_every_line_of_an_import_is_accounted_for(tally: Tally) -> None:
             assert done.read == len(wanted), (said, done)
             assert done.refused == len(said), (said, done)
             assert place.offset == len(file)
-            assert not house.faults.lines, house.faults.lines
+            assert not relay.faults.lines, relay.faults.lines
             tally.counts["lines"] += done.read
             tally.counts["stored"] += done.stored
 
         try:
             bring()
         finally:
-            runner.run(house.__aexit__())
+            runner.run(relay.__aexit__())
     if tally.is_telling:
         assert tally.counts["stored"] > tally.counts["lines"] / 10, tally
 
@@ -340,8 +340,8 @@ def test_the_control_socket_answers_or_says_why_not(tally: Tally, tmp_path: Path
             writer.close()
 
     with asyncio.Runner() as runner:
-        house = runner.run(House().__aenter__())
-        server = runner.run(ControlServer(path, LocalFolder(house.services)).__aenter__())
+        relay = runner.run(RelayInMemory().__aenter__())
+        server = runner.run(ControlServer(path, LocalFolder(relay.services)).__aenter__())
 
         @share(1)
         @given(requests=st.lists(_requests, min_size=1, max_size=3))
@@ -350,13 +350,13 @@ def test_the_control_socket_answers_or_says_why_not(tally: Tally, tmp_path: Path
             for line in runner.run(ask(requests)).splitlines():
                 answer = orjson.loads(line)
                 tally.counts[answer.get("is", "rows")] += 1
-            assert not house.faults.lines, house.faults.lines
+            assert not relay.faults.lines, relay.faults.lines
 
         try:
             converse()
         finally:
             runner.run(server.__aexit__())
-            runner.run(house.__aexit__())
+            runner.run(relay.__aexit__())
     if tally.is_telling:
         for answer in ("results", "page", "rows", "head", "failed"):
             assert tally.counts[answer], tally

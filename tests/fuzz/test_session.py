@@ -21,8 +21,8 @@ from relay.server.session import (
     VerifyLogin,
 )
 from tests.fuzz.effort import share
-from tests.fuzz.house import URL
 from tests.fuzz.ledger import Ledger, message_of
+from tests.fuzz.relay_in_memory import URL
 from tests.fuzz.thrown import now, odd_texts, ok_reply, thrown
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 One row of it: this viewer, asking in this way, gets this or does not. Who may not read a thing gets
 for it, frame by frame, what is said of one that never was. The things stand in `guards.py`, the
-viewers in `people.py`, the ways in `roads.py`.
+viewers in `people.py`, the ways in `read_paths.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.leaks import roads
+from tests.leaks import read_paths
 from tests.leaks.guards import signed_row, statements
 from tests.leaks.people import FLAGS, VIEWERS
-from tests.leaks.stage import Asker, LeakStage, event_of, leak_stage
+from tests.leaks.relay import Asker, LeakRelay, event_of, leak_relay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from tests.e2e.rookery import Wire
     from tests.leaks.guards import Row
-    from tests.leaks.roads import Question
-    from tests.leaks.stage import Frames
+    from tests.leaks.read_paths import Question
+    from tests.leaks.relay import Frames
 
 pytestmark = pytest.mark.slow
 
@@ -36,24 +36,24 @@ SOON_S: Final = 6
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[LeakStage]:
-    async with leak_stage(tmp_path / "data") as stage:
-        yield stage
+async def relay(tmp_path: Path) -> AsyncIterator[LeakRelay]:
+    async with leak_relay(tmp_path / "data") as relay:
+        yield relay
 
 
 # -- what is stored --------------------------------------------------------------------------------
 
 
-async def told(stage: LeakStage) -> list[Row]:
+async def told(relay: LeakRelay) -> list[Row]:
     """Publish all of it, and let go what goes; the rows, also those that the relay signed."""
-    await stage.ban_those_who_are_here()
-    await stage.publish(stage.write(SOON_S))
-    await stage.end()
-    signed = await stage.signed_rows()
+    await relay.ban_those_who_are_here()
+    await relay.publish(relay.write(SOON_S))
+    await relay.end()
+    signed = await relay.signed_rows()
     shown = {(row.event.kind, row.group) for row in signed}
     for kind in (39000, 39001, 39002, 39003, 39005):
         assert {(kind, group) for group in FLAGS} <= shown
-    return [*stage.table.rows, *signed]
+    return [*relay.table.rows, *signed]
 
 
 class QueryRunner:
@@ -118,13 +118,13 @@ class QueryRunner:
     "G-19",
 )
 @pytest.mark.parametrize("first", [0, 1])
-async def test_what_is_stored_is_given_to_its_readers_alone(stage: LeakStage, first: int) -> None:
+async def test_what_is_stored_is_given_to_its_readers_alone(relay: LeakRelay, first: int) -> None:
     """Every second viewer here, the others there: two halves of one table."""
-    rows = await told(stage)
-    questions = {verb: roads.questions_for(rows, verb) for verb in VERBS}
+    rows = await told(relay)
+    questions = {verb: read_paths.questions_for(rows, verb) for verb in VERBS}
     faults, number = [], 0
     for viewer in NAMES[first::2]:
-        asker = Asker(await stage.enter(viewer))
+        asker = Asker(await relay.enter(viewer))
         answers = QueryRunner(viewer, rows, asker)
         for verb in VERBS:
             await asker.ask(verb, (question.text for question in questions[verb]))
@@ -151,11 +151,11 @@ async def subscribe(wire: Wire, rows: Sequence[Row], when: str) -> None:
 
 def subscriptions(rows: Sequence[Row]) -> dict[str, dict[str, object]]:
     """Way → its filter: what all rows have of it."""
-    return {way: merged(way, rows) for way in roads.LIVE}
+    return {way: merged(way, rows) for way in read_paths.LIVE}
 
 
 def merged(way: str, rows: Sequence[Row]) -> dict[str, object]:
-    asked = [filter_ for row in rows for filter_ in roads.LIVE[way](row) or ()]
+    asked = [filter_ for row in rows for filter_ in read_paths.LIVE[way](row) or ()]
     if "search" in asked[0]:
         return asked[0]
     keys = {key for filter_ in asked for key in filter_}
@@ -167,7 +167,7 @@ def merged(way: str, rows: Sequence[Row]) -> dict[str, object]:
 async def received(wire: Wire) -> dict[str, dict[str, Event]]:
     """Subscription → what it has got. Delivery is over when the relay answers again."""
     got: dict[str, dict[str, Event]] = defaultdict(dict)
-    await wire.send("REQ", "end", {"ids": [roads.GHOST_ID]})
+    await wire.send("REQ", "end", {"ids": [read_paths.GHOST_ID]})
     while (frame := await wire.receive())[1] != "end":
         if frame == ["CLOSED", frame[1], "restricted: this key is banned here"]:
             continue
@@ -204,33 +204,33 @@ async def received(wire: Wire) -> dict[str, dict[str, Event]]:
     "G-16",
     "G-20",
 )
-async def test_what_comes_live_is_sent_to_its_readers_alone(stage: LeakStage) -> None:
+async def test_what_comes_live_is_sent_to_its_readers_alone(relay: LeakRelay) -> None:
     """Subscriptions are older than the removals, the ban, and half of them than the login."""
-    rows = stage.write()
+    rows = relay.write()
     live = {}
     for viewer in VIEWERS:
-        wire = live[viewer] = await stage.connect(viewer)
+        wire = live[viewer] = await relay.connect(viewer)
         await subscribe(wire, rows, "before")
-        await stage.log_in(wire, viewer)
+        await relay.log_in(wire, viewer)
         await subscribe(wire, rows, "after")
-    await stage.ban()
-    await stage.publish(rows)
+    await relay.ban()
+    await relay.publish(rows)
     got = {viewer: await received(wire) for viewer, wire in live.items()}
     signed = {
         event.id: signed_row(event)
         for event in got["the owner"]["after everything"].values()
-        if event.pubkey == stage.relay_key
+        if event.pubkey == relay.relay_key
     }
     assert {(kind, group) for kind in (39000, 39002, 39005) for group in FLAGS} <= {
         (row.event.kind, row.group) for row in signed.values()
     }
     published = {row.event.id: row for row in rows} | signed
     faults, number = [], 0
-    for viewer, when, way in product(VIEWERS, ("before", "after"), roads.LIVE):
+    for viewer, when, way in product(VIEWERS, ("before", "after"), read_paths.LIVE):
         where = f"{viewer}, live by {way}, subscribed {when} the login"
         seen = got[viewer][f"{when} {way}"]
         for row in published.values():
-            asked = roads.LIVE[way](row)
+            asked = read_paths.LIVE[way](row)
             if asked is None or (row.event.id in signed and way != "everything"):
                 continue
             number += 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.leaks import roads
+from tests.leaks import read_paths
 from tests.leaks.guards import Life, Row, whole_table
 from tests.leaks.people import ENDED, FLAGS, HIDDEN, PUBLIC, VIEWERS
 
@@ -91,12 +91,12 @@ def test_no_two_viewers_read_the_same() -> None:
 
 @pytest.mark.parametrize("verb", ["REQ", "COUNT", "NEG-OPEN"])
 def test_each_row_is_asked_for_in_each_way_that_fits_it(verb: str) -> None:
-    questions = roads.questions_for(ROWS, verb)
+    questions = read_paths.questions_for(ROWS, verb)
     asked = {(question.row.event.id, question.way) for question in questions}
-    ways = {way for way, shape in roads.SHAPES.items() if verb in shape.verbs}
+    ways = {way for way, shape in read_paths.SHAPES.items() if verb in shape.verbs}
     assert {way for _, way in asked} == ways
     for row in ROWS:
-        fits = {way for way in ways if roads.SHAPES[way].filters(row) is not None}
+        fits = {way for way in ways if read_paths.SHAPES[way].filters(row) is not None}
         assert {way for id_, way in asked if id_ == row.event.id} == fits
         assert {"ids", "everything", "kinds", "authors"} <= fits
         assert (row.word == "") or "kinds and #t" in fits

@@ -14,8 +14,8 @@ import pytest
 
 from tests import cast
 from tests.leaks.people import ENDED, FLAGS, KEYS, NOWHERE
-from tests.leaks.roads import text_of
-from tests.leaks.stage import ALL_IDS, Asker, LeakStage, leak_stage
+from tests.leaks.read_paths import text_of
+from tests.leaks.relay import ALL_IDS, Asker, LeakRelay, leak_relay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from tests.e2e.rookery import Wire
-    from tests.leaks.roads import Filters
+    from tests.leaks.read_paths import Filters
 
 pytestmark = pytest.mark.slow
 
@@ -31,15 +31,15 @@ UNKNOWN_ID = "a" * 64
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[LeakStage]:
+async def relay(tmp_path: Path) -> AsyncIterator[LeakRelay]:
     """All is published; nothing has expired yet."""
-    async with leak_stage(tmp_path / "data") as stage:
-        await stage.publish(stage.write())
-        yield stage
+    async with leak_relay(tmp_path / "data") as relay:
+        await relay.publish(relay.write())
+        yield relay
 
 
-def event_named(stage: LeakStage, says: str) -> Event:
-    return next(row.event for row in stage.table.rows if row.says == says)
+def event_named(relay: LeakRelay, says: str) -> Event:
+    return next(row.event for row in relay.table.rows if row.says == says)
 
 
 ASKED: list[Filters] = [
@@ -75,9 +75,9 @@ OUTSIDERS = ("nobody", "an outsider", "a recipient", "a member elsewhere", "a tr
 
 
 @pytest.mark.proves("N29-90", "N29-91", "N29-93", "N29-97", "N29-105", "N42-11", "N42-12", "N45-06")
-async def test_a_hidden_group_is_asked_for_as_one_that_never_was(stage: LeakStage) -> None:
+async def test_a_hidden_group_is_asked_for_as_one_that_never_was(relay: LeakRelay) -> None:
     for viewer in (*OUTSIDERS, "a member of tea"):
-        asker = Asker(await stage.enter(viewer))
+        asker = Asker(await relay.enter(viewer))
         for hidden in ("cave", "attic"):
             for verb in ("REQ", "COUNT", "NEG-OPEN"):
                 for filters in ASKED:
@@ -135,28 +135,28 @@ def writes(known_id: str, bob: str) -> Iterator[tuple[int, list[list[str]]]]:
 @pytest.mark.proves("N29-06", "N29-12", "N29-25", "N29-93", "N29-97")
 @pytest.mark.parametrize("who", ["stranger", "carol", "tess"])
 async def test_a_hidden_group_is_written_to_as_one_that_never_was(
-    stage: LeakStage, who: str
+    relay: LeakRelay, who: str
 ) -> None:
     for hidden in ("cave", "attic"):
-        known = event_named(stage, f"a post, {hidden}")
+        known = event_named(relay, f"a post, {hidden}")
         for logs_in in (False, True):
-            wire = await stage.connect("nobody")
+            wire = await relay.connect("nobody")
             if logs_in:
-                await stage.log_in_as(wire, who)
+                await relay.log_in_as(wire, who)
             for kind, tags in writes(known.id, KEYS["bob"].pubkey):
                 answers = []
                 for group in (hidden, NOWHERE):
                     own = [[value.replace("?", group) for value in tag] for tag in tags]
-                    event = stage.sign(who, kind, [["h", group], *own])
+                    event = relay.sign(who, kind, [["h", group], *own])
                     answers.append(await wire.publish(event))
                 assert answers[0] == answers[1], (kind, tags)
                 assert answers[0][0] is False, (kind, tags, "was taken")
 
 
 @pytest.mark.proves("N29-93", "N29-97", "N77-08")
-async def test_what_happens_in_a_hidden_group_is_not_felt_elsewhere(stage: LeakStage) -> None:
+async def test_what_happens_in_a_hidden_group_is_not_felt_elsewhere(relay: LeakRelay) -> None:
     """An open set goes on as it was, whatever groups are made, filled and ended meanwhile."""
-    wires = [await stage.enter(viewer) for viewer in ("an outsider", "a member of tea")]
+    wires = [await relay.enter(viewer) for viewer in ("an outsider", "a member of tea")]
     for wire in wires:
         await wire.send("NEG-OPEN", "n", {"kinds": [1, 9]}, ALL_IDS)
     said = [await wire.receive() for wire in wires]
@@ -173,14 +173,14 @@ async def test_what_happens_in_a_hidden_group_is_not_felt_elsewhere(stage: LeakS
         ("carol", 9007, [["h", "den"], ["private"], ["hidden"]]),
     ]
     for by, kind, tags in happenings:
-        await stage.say(by, kind, *tags)
+        await relay.say(by, kind, *tags)
         for wire, before in zip(wires, said, strict=True):
             await wire.send("NEG-MSG", "n", ALL_IDS)
             assert await wire.receive() == before, (kind, tags)
 
 
 @pytest.mark.proves("N50-09", "N29-90")
-async def test_hidden_hits_move_nothing_in_a_search(stage: LeakStage) -> None:
+async def test_hidden_hits_move_nothing_in_a_search(relay: LeakRelay) -> None:
     """Neither the order nor the places, however many there are and however good."""
     asked = [
         text_of([{"search": text, **more}])
@@ -188,31 +188,31 @@ async def test_hidden_hits_move_nothing_in_a_search(stage: LeakStage) -> None:
         for more in ({}, {"limit": 1}, {"limit": 3}, {"kinds": [9]})
     ]
     for number in range(9):
-        await stage.say("carol", 1, content="tea " * number + f"psst tea {number}")
-    before = Asker(await stage.enter("an outsider"))
+        await relay.say("carol", 1, content="tea " * number + f"psst tea {number}")
+    before = Asker(await relay.enter("an outsider"))
     await before.ask("REQ", asked)
     await before.ask("COUNT", asked)
     assert len(before.answers["REQ", asked[0]]) > 9
     for number in range(60):
         text = "psst tea cave " * (number % 7 + 1)
-        await stage.say("alice", 9, ["h", "cave"], content=f"{text} {number}")
-    after = Asker(await stage.enter("an outsider"))
+        await relay.say("alice", 9, ["h", "cave"], content=f"{text} {number}")
+    after = Asker(await relay.enter("an outsider"))
     await after.ask("REQ", asked)
     await after.ask("COUNT", asked)
     assert before.answers == after.answers
 
 
 @pytest.mark.proves("N29-94", "N29-101", "N77-09")
-async def test_an_open_set_ends_with_the_right_to_it(stage: LeakStage) -> None:
+async def test_an_open_set_ends_with_the_right_to_it(relay: LeakRelay) -> None:
     """For who is removed, and for everybody when a group turns private."""
-    outsider, member = [await stage.enter(name) for name in ("an outsider", "a member of tea")]
+    outsider, member = [await relay.enter(name) for name in ("an outsider", "a member of tea")]
     for wire in (outsider, member):
         await wire.send("NEG-OPEN", "n", {"kinds": [9]}, ALL_IDS)
         assert (await wire.receive())[0] == "NEG-MSG"
-    await stage.say("admin", 9001, ["h", "tea"], ["p", KEYS["tess"].pubkey])
+    await relay.say("admin", 9001, ["h", "tea"], ["p", KEYS["tess"].pubkey])
     assert await next_of(outsider) == "NEG-MSG"
     assert await next_of(member) == "NEG-ERR restricted"
-    await stage.say("admin", 9002, ["h", "square"], ["private"], ["closed"])
+    await relay.say("admin", 9002, ["h", "square"], ["private"], ["closed"])
     assert await next_of(outsider) == "NEG-ERR restricted"
 
 
@@ -224,18 +224,18 @@ async def next_of(wire: Wire) -> str:
 
 
 @pytest.mark.proves("N29-39", "N29-93")
-async def test_a_code_is_no_oracle(stage: LeakStage) -> None:
+async def test_a_code_is_no_oracle(relay: LeakRelay) -> None:
     """Wrong, of another group, used: one answer, also where no group is."""
     for tags in (["cave", "right and used"], ["tea", "of another group"]):
-        await stage.say("admin", 9009, ["h", tags[0]], ["code", tags[1]])
-    wire = await stage.enter("nobody")
-    used = stage.sign("carol", 9021, [["h", "cave"], ["code", "right and used"]])
+        await relay.say("admin", 9009, ["h", tags[0]], ["code", tags[1]])
+    wire = await relay.enter("nobody")
+    used = relay.sign("carol", 9021, [["h", "cave"], ["code", "right and used"]])
     assert await wire.publish(used) == (True, "")
     answers = set()
     for group in ("cave", NOWHERE, ENDED):
         for code in ("wrong altogether", "of another group", "right and used"):
             answers.add(
-                await wire.publish(stage.sign("stranger", 9021, [["h", group], ["code", code]]))
+                await wire.publish(relay.sign("stranger", 9021, [["h", group], ["code", code]]))
             )
     assert len(answers) == 1, answers
 
@@ -266,14 +266,14 @@ def namings(
 
 @pytest.mark.proves("N29-25", "N29-50", "N29-135", "N29-171", "N09-03", "N01-96")
 async def test_naming_what_one_may_not_know_of_is_answered_as_naming_nothing(
-    stage: LeakStage,
+    relay: LeakRelay,
 ) -> None:
     """Ids, addresses, codes and groups: of a hidden group, of a wrap, of app data, of nothing."""
-    await stage.say("stranger", 9007, ["h", "mine"])
-    await stage.say("admin", 9009, ["h", "cave"], ["code", "code of the cave"])
-    post, article = event_named(stage, "a post, cave"), event_named(stage, "an article, attic")
-    wrap, own = event_named(stage, "a gift wrap"), event_named(stage, "own app data")
-    note = event_named(stage, "an own app record")
+    await relay.say("stranger", 9007, ["h", "mine"])
+    await relay.say("admin", 9009, ["h", "cave"], ["code", "code of the cave"])
+    post, article = event_named(relay, "a post, cave"), event_named(relay, "an article, attic")
+    wrap, own = event_named(relay, "a gift wrap"), event_named(relay, "own app data")
+    note = event_named(relay, "an own app record")
     address = f"30023:{article.pubkey}:{article.d}"
     mine = f"30078:{own.pubkey}:{own.d}"
     known = [
@@ -283,26 +283,26 @@ async def test_naming_what_one_may_not_know_of_is_answered_as_naming_nothing(
         (own.id, mine, "sesame-tea", "attic"),
     ]
     unknown = (UNKNOWN_ID, f"30023:{article.pubkey}:never", "code of nobody", NOWHERE)
-    wire = await stage.enter("an outsider")
+    wire = await relay.enter("an outsider")
     for number in range(len(list(namings(*unknown)))):
         kind, tags = list(namings(*unknown))[number]
         answers = set()
         for names in (*known, unknown):
             kind, tags = list(namings(*names))[number]
             nonce = ["t", f"{len(answers)} {names[0][:4]}"]
-            answers.add(await wire.publish(stage.sign("stranger", kind, [*tags, nonce])))
+            answers.add(await wire.publish(relay.sign("stranger", kind, [*tags, nonce])))
         assert len(answers) == 1, (kind, tags, answers)
 
 
 @pytest.mark.proves("N01-96")
-async def test_a_removed_member_cannot_ask_by_sending_again(stage: LeakStage) -> None:
+async def test_a_removed_member_cannot_ask_by_sending_again(relay: LeakRelay) -> None:
     """Own posts, stored or never sent: not a member says both; what others wrote is not shown."""
-    wire = await stage.enter("a removed member")
+    wire = await relay.enter("a removed member")
     for group in FLAGS:
         if "restricted" not in FLAGS[group] and "hidden" not in FLAGS[group]:
             continue
-        stored = event_named(stage, f"bob's own post, {group}")
-        fresh = stage.sign("bob", 9, [["h", group]], "never sent")
+        stored = event_named(relay, f"bob's own post, {group}")
+        fresh = relay.sign("bob", 9, [["h", group]], "never sent")
         answers = [await wire.publish(event) for event in (stored, fresh)]
         assert answers == [(False, "restricted: not a member")] * 2
 
@@ -310,37 +310,37 @@ async def test_a_removed_member_cannot_ask_by_sending_again(stage: LeakStage) ->
 @pytest.mark.proves("N11-24", "N29-90")
 async def test_what_everybody_may_get_over_http_names_nobody(tmp_path: Path) -> None:
     """N11-24: before and after all was said, the same."""
-    async with leak_stage(tmp_path / "data") as stage:
-        before = await _pages(stage)
-        await stage.publish(stage.write())
-        after = await _pages(stage)
+    async with leak_relay(tmp_path / "data") as relay:
+        before = await _pages(relay)
+        await relay.publish(relay.write())
+        after = await _pages(relay)
         assert before == after
-        secrets = {*FLAGS, ENDED, *(row.word for row in stage.table.rows if row.word)} | {
+        secrets = {*FLAGS, ENDED, *(row.word for row in relay.table.rows if row.word)} | {
             key.pubkey for name, key in KEYS.items() if name != "owner"
         }
         for text in after.values():
             assert not [secret for secret in secrets if f'"{secret}"' in text]
-        assert stat.S_IMODE((stage.rookery.folder / "control.sock").stat().st_mode) == 0o600
+        assert stat.S_IMODE((relay.rookery.folder / "control.sock").stat().st_mode) == 0o600
         rooms = {
-            await _get(stage, f"/.well-known/nip29/livekit/{group}", {})
+            await _get(relay, f"/.well-known/nip29/livekit/{group}", {})
             for group in ("tea", "cave", NOWHERE)
         }
         assert len(rooms) == 1
-        numbers = await _get(stage, "/metrics", {})
+        numbers = await _get(relay, "/metrics", {})
         assert not [secret for secret in secrets if secret in numbers]
 
 
-async def _pages(stage: LeakStage) -> dict[str, str]:
+async def _pages(relay: LeakRelay) -> dict[str, str]:
     return {
-        "NIP-11": await _get(stage, "/", {"Accept": "application/nostr+json"}),
-        "page": await _get(stage, "/", {"Accept": "text/html"}),
-        "healthz": await _get(stage, "/healthz", {}),
-        "readyz": await _get(stage, "/readyz", {}),
-        "metrics": await _get(stage, "/metrics", {"X-Forwarded-For": "203.0.113.1"}),
+        "NIP-11": await _get(relay, "/", {"Accept": "application/nostr+json"}),
+        "page": await _get(relay, "/", {"Accept": "text/html"}),
+        "healthz": await _get(relay, "/healthz", {}),
+        "readyz": await _get(relay, "/readyz", {}),
+        "metrics": await _get(relay, "/metrics", {"X-Forwarded-For": "203.0.113.1"}),
     }
 
 
-async def _get(stage: LeakStage, path: str, headers: dict[str, str]) -> str:
-    url = stage.rookery.url.replace("ws", "http", 1) + path
+async def _get(relay: LeakRelay, path: str, headers: dict[str, str]) -> str:
+    url = relay.rookery.url.replace("ws", "http", 1) + path
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
         return await response.text()

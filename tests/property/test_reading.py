@@ -39,7 +39,7 @@ def noted(drafts: st.SearchStrategy[world.Draft]) -> st.SearchStrategy[list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ReadCase:
     """Rows as the relay noted them, who is who, and who is in which group."""
 
     drafts: Sequence[tuple[world.Draft, str | None, bool]]
@@ -48,13 +48,13 @@ class Scene:
     rules: Sequence[ReadRule]
 
 
-scenes = st.builds(
-    Scene, noted(world.drafts), world.groups_of_the_world(), world.peoples, world.rule_sets
+read_cases = st.builds(
+    ReadCase, noted(world.drafts), world.groups_of_the_world(), world.peoples, world.rule_sets
 )
 
 
-pointing_scenes = st.builds(
-    Scene,
+pointing_cases = st.builds(
+    ReadCase,
     noted(world.pointing_drafts),
     world.groups_of_the_world(),
     world.peoples,
@@ -70,9 +70,9 @@ def packaged_rules() -> tuple[ReadRule, ...]:
 
 
 @st.composite
-def packaged_scenes(draw: st.DrawFn) -> Scene:
+def packaged_cases(draw: st.DrawFn) -> ReadCase:
     rules = packaged_rules()
-    return Scene(
+    return ReadCase(
         draw(noted(world.drafts_about(rules))),
         draw(world.groups_of_the_world()),
         draw(world.peoples),
@@ -85,14 +85,14 @@ def packaged_filters(draw: st.DrawFn) -> Filter:
     return draw(world.filters(world.kinds_in(packaged_rules())))
 
 
-async def played(store: Store, scene: Scene) -> list[Stored]:
-    """Write the scene into a store; gives its rows."""
+async def played(store: Store, case: ReadCase) -> list[Stored]:
+    """Write the case into a store; gives its rows."""
     rows: list[Stored] = []
 
     def decide(found: Found) -> WritePlan:
         plan = WritePlan()
         events = []
-        for draft, group, quiet in scene.drafts:
+        for draft, group, quiet in case.drafts:
             events.append(draft.event(events))
             result = plan_for(
                 events[-1], group, Keep.ALL, found, plan, now=0, high_tie=True, quiet=quiet
@@ -102,7 +102,7 @@ async def played(store: Store, scene: Scene) -> list[Stored]:
         return plan
 
     await store.append(NOTHING_WANTED, decide)
-    await world.put_groups(store, scene.groups)
+    await world.put_groups(store, case.groups)
     return rows
 
 
@@ -127,15 +127,15 @@ def readable_targets(
     )
 
 
-def seen(scene: Scene, viewer: Viewer, groups: Groups | None = None) -> Visibility:
-    return visibility_for(viewer, scene.rules, scene.actors, groups or scene.groups)
+def seen(case: ReadCase, viewer: Viewer, groups: Groups | None = None) -> Visibility:
+    return visibility_for(viewer, case.rules, case.actors, groups or case.groups)
 
 
-async def may_read_equals_its_sql(scene: Scene, asking: list[tuple[Viewer, Filter]]) -> None:
+async def may_read_equals_its_sql(case: ReadCase, asking: list[tuple[Viewer, Filter]]) -> None:
     async with world.sqlite_store() as store:
-        rows = await played(store, scene)
+        rows = await played(store, case)
         for viewer, filter_ in [(ANONYMOUS, asked()), *asking]:
-            visibility = seen(scene, viewer)
+            visibility = seen(case, viewer)
             for one in (filter_, asked()):
                 given_out = await world.ids_seen(store, one, visibility)
                 assert len(given_out) == len(set(given_out))
@@ -144,91 +144,91 @@ async def may_read_equals_its_sql(scene: Scene, asking: list[tuple[Viewer, Filte
 
 @pytest.mark.slow
 @settings(max_examples=200)
-@given(scenes, st.lists(st.tuples(world.viewers, world.filters()), min_size=1, max_size=4))
-def test_may_read_equals_its_sql(scene: Scene, asking: list[tuple[Viewer, Filter]]) -> None:
-    world.run(may_read_equals_its_sql(scene, asking))
+@given(read_cases, st.lists(st.tuples(world.viewers, world.filters()), min_size=1, max_size=4))
+def test_may_read_equals_its_sql(case: ReadCase, asking: list[tuple[Viewer, Filter]]) -> None:
+    world.run(may_read_equals_its_sql(case, asking))
 
 
 @pytest.mark.slow
 @settings(max_examples=200)
-@given(pointing_scenes, st.lists(st.tuples(world.viewers, world.filters()), max_size=3))
+@given(pointing_cases, st.lists(st.tuples(world.viewers, world.filters()), max_size=3))
 def test_may_read_equals_its_sql_of_rows_that_point_to_others(
-    scene: Scene, asking: list[tuple[Viewer, Filter]]
+    case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
-    world.run(may_read_equals_its_sql(scene, asking))
+    world.run(may_read_equals_its_sql(case, asking))
 
 
 @pytest.mark.proves("G-16")
 @pytest.mark.slow
 @settings(max_examples=120)
 @given(
-    packaged_scenes(),
+    packaged_cases(),
     st.lists(st.tuples(world.viewers, packaged_filters()), min_size=1, max_size=4),
 )
 def test_may_read_equals_its_sql_by_the_packaged_rules(
-    scene: Scene, asking: list[tuple[Viewer, Filter]]
+    case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
-    world.run(may_read_equals_its_sql(scene, asking))
+    world.run(may_read_equals_its_sql(case, asking))
 
 
 @pytest.mark.slow
 @settings(max_examples=120)
 @given(
-    scenes | packaged_scenes(),
+    read_cases | packaged_cases(),
     world.viewers,
     world.filters(),
     st.sampled_from(world.GROUPS),
     world.pubkeys,
 )
 def test_what_a_viewer_sees_never_grows_when_a_member_is_removed(
-    scene: Scene, viewer: Viewer, filter_: Filter, group_id: str, member: str
+    case: ReadCase, viewer: Viewer, filter_: Filter, group_id: str, member: str
 ) -> None:
-    group = scene.groups.get(group_id)
+    group = case.groups.get(group_id)
     if group is None:
         return
     left = {key: roles for key, roles in group.members.items() if key != member}
-    after = scene.groups.with_group(replace(group, members=left))
+    after = case.groups.with_group(replace(group, members=left))
 
     async def law() -> None:
         async with world.sqlite_store() as store:
-            await played(store, scene)
+            await played(store, case)
             for who in (viewer, Viewer(frozenset({member}))):
-                before_ids = await world.ids_seen(store, filter_, seen(scene, who))
+                before_ids = await world.ids_seen(store, filter_, seen(case, who))
                 await world.put_groups(store, after)
-                after_ids = await world.ids_seen(store, filter_, seen(scene, who, after))
-                await world.put_groups(store, scene.groups)
+                after_ids = await world.ids_seen(store, filter_, seen(case, who, after))
+                await world.put_groups(store, case.groups)
                 assert set(after_ids) <= set(before_ids)
 
     world.run(law())
 
 
 @settings(max_examples=150)
-@given(scenes | packaged_scenes(), world.viewers, world.filters())
-def test_a_wider_login_never_sees_less(scene: Scene, viewer: Viewer, filter_: Filter) -> None:
-    if viewer.keys & scene.actors.banned:
+@given(read_cases | packaged_cases(), world.viewers, world.filters())
+def test_a_wider_login_never_sees_less(case: ReadCase, viewer: Viewer, filter_: Filter) -> None:
+    if viewer.keys & case.actors.banned:
         return  # who shows that they are banned sees nothing
-    rows = _rows_of(scene)
-    alone = readable(rows, filter_, seen(scene, ANONYMOUS))
-    assert alone <= readable(rows, filter_, seen(scene, viewer))
+    rows = _rows_of(case)
+    alone = readable(rows, filter_, seen(case, ANONYMOUS))
+    assert alone <= readable(rows, filter_, seen(case, viewer))
     for key in viewer.keys:
-        one = readable(rows, filter_, seen(scene, Viewer(frozenset({key}))))
-        assert one <= readable(rows, filter_, seen(scene, viewer))
+        one = readable(rows, filter_, seen(case, Viewer(frozenset({key}))))
+        assert one <= readable(rows, filter_, seen(case, viewer))
 
 
 @pytest.mark.proves("N86-11", "N86-12")
 @settings(max_examples=150)
 @given(
-    scenes | packaged_scenes(),
+    read_cases | packaged_cases(),
     world.viewers,
     world.filters(),
     st.frozensets(world.pubkeys, min_size=1, max_size=2),
 )
 def test_bans_take_away_what_the_banned_wrote_and_nothing_else(
-    scene: Scene, viewer: Viewer, filter_: Filter, banned: frozenset[str]
+    case: ReadCase, viewer: Viewer, filter_: Filter, banned: frozenset[str]
 ) -> None:
-    rows = _rows_of(scene)
-    free = replace(scene, actors=replace(scene.actors, banned=frozenset()))
-    bound = replace(scene, actors=replace(scene.actors, banned=banned))
+    rows = _rows_of(case)
+    free = replace(case, actors=replace(case.actors, banned=frozenset()))
+    bound = replace(case, actors=replace(case.actors, banned=banned))
     before = readable(rows, filter_, seen(free, viewer))
     after = readable(rows, filter_, seen(bound, viewer))
     if viewer.keys & banned:
@@ -258,12 +258,12 @@ def narrow_filters(draw: st.DrawFn) -> Filter:
 
 
 @settings(max_examples=300)
-@given(packaged_scenes(), world.viewers, st.lists(narrow_filters(), min_size=1, max_size=2))
+@given(packaged_cases(), world.viewers, st.lists(narrow_filters(), min_size=1, max_size=2))
 def test_the_gate_closes_only_what_gives_nothing(
-    scene: Scene, viewer: Viewer, filters: list[Filter]
+    case: ReadCase, viewer: Viewer, filters: list[Filter]
 ) -> None:
-    rows = [replace(row, group=group_of(row.event)) for row in _rows_of(scene)]
-    visibility = seen(scene, viewer, _involving(scene.groups, rows))
+    rows = [replace(row, group=group_of(row.event)) for row in _rows_of(case)]
+    visibility = seen(case, viewer, _involving(case.groups, rows))
     if visibility.gate(filters) is not None:
         for filter_ in filters:
             assert readable(rows, filter_, visibility) == set()
@@ -280,13 +280,13 @@ def _involving(groups: Groups, rows: Sequence[Stored]) -> Groups:
     return groups
 
 
-def _rows_of(scene: Scene) -> list[Stored]:
+def _rows_of(case: ReadCase) -> list[Stored]:
     events = []
-    for draft, _, _ in scene.drafts:
+    for draft, _, _ in case.drafts:
         events.append(draft.event(events))
     return [
         Stored(number, event, group, quiet)
         for number, (event, (_, group, quiet)) in enumerate(
-            zip(events, scene.drafts, strict=True), 1
+            zip(events, case.drafts, strict=True), 1
         )
     ]

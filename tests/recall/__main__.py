@@ -27,7 +27,7 @@ from tests.e2e.rookery import Rookery
 from tests.recall import synthetic
 from tests.recall.dataset import CATEGORIES, LOCOMO, DatasetFault, conversations_in, read
 from tests.recall.measures import Quality, chance, mean, quality, sessions_of
-from tests.recall.roads import AGENT, MemoryRefused, roads_into, session_in
+from tests.recall.retrieval import AGENT, MemoryRefused, methods_into, session_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,18 +40,18 @@ ALL = "all"
 
 
 class Answer(NamedTuple):
-    """How one question went by one road."""
+    """How one question went by one method."""
 
-    road: str
+    method: str
     category: int
     quality: Quality
     seconds: float | None
 
 
 class Row(NamedTuple):
-    """All questions of a category, by one road."""
+    """All questions of a category, by one method."""
 
-    road: str
+    method: str
     category: str
     questions: int
     quality: Quality
@@ -68,7 +68,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--sha256", metavar="HEX", default=LOCOMO, help="of FILE, when it is another one"
     )
-    parser.add_argument("--only", default="", metavar="REGEX", help="roads whose name it finds")
+    parser.add_argument("--only", default="", metavar="REGEX", help="methods whose name it finds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     return parser.parse_args(words)
 
@@ -76,7 +76,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 async def ask_all(
     conversations: Sequence[Conversation], only: re.Pattern[str], asked: Callable[[str], None]
 ) -> list[Answer]:
-    """By the roads that `only` finds in their names. Raises MemoryRefused."""
+    """By the methods that `only` finds in their names. Raises MemoryRefused."""
     answers: list[Answer] = []
     for conversation in conversations:
         with tempfile.TemporaryDirectory(prefix="rookery-recall-") as name:
@@ -84,19 +84,19 @@ async def ask_all(
             async with Rookery(folder / "relay") as rookery:
                 await rookery.init("--owner", cast.owner.npub, "--agent", AGENT.npub)
                 await rookery.start()
-                async with roads_into(rookery.url, folder, conversation) as roads:
-                    asking = [road for road in roads if only.search(road.name)]
+                async with methods_into(rookery.url, folder, conversation) as methods:
+                    asking = [method for method in methods if only.search(method.name)]
                     there = sum(bool(session.turns) for session in conversation.sessions)
                     for question in conversation.questions:
                         sought = question.evidence
                         if not sought:
                             continue
-                        for road in asking:
+                        for method in asking:
                             began = time.perf_counter()
-                            hits = await road.ask(question.text)
+                            hits = await method.ask(question.text)
                             seconds = time.perf_counter() - began
                             reached = quality(sessions_of(map(session_in, hits)), sought)
-                            answers.append(Answer(road.name, question.category, reached, seconds))
+                            answers.append(Answer(method.name, question.category, reached, seconds))
                         reached = chance(there, len(sought))
                         answers.append(Answer(ANY_ORDER, question.category, reached, None))
                         asked(conversation.name)
@@ -104,30 +104,30 @@ async def ask_all(
 
 
 def rows_of(answers: Sequence[Answer]) -> list[Row]:
-    """By road, in their order, and in each by category; all of them first."""
+    """By method, in their order, and in each by category; all of them first."""
     grouped: defaultdict[str, defaultdict[int, list[Answer]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for answer in answers:
-        grouped[answer.road][answer.category].append(answer)
+        grouped[answer.method][answer.category].append(answer)
     rows = []
-    for road, by_category in grouped.items():
+    for method, by_category in grouped.items():
         everything = [answer for some in by_category.values() for answer in some]
-        rows.append(_row(road, ALL, everything))
+        rows.append(_row(method, ALL, everything))
         for category, some in sorted(by_category.items()):
-            rows.append(_row(road, CATEGORIES.get(category, str(category)), some))
+            rows.append(_row(method, CATEGORIES.get(category, str(category)), some))
     return rows
 
 
-def _row(road: str, category: str, answers: Sequence[Answer]) -> Row:
+def _row(method: str, category: str, answers: Sequence[Answer]) -> Row:
     seconds = [answer.seconds for answer in answers if answer.seconds is not None]
     ms = 1000 * sum(seconds) / len(seconds) if seconds else None
-    return Row(road, category, len(answers), mean(answer.quality for answer in answers), ms)
+    return Row(method, category, len(answers), mean(answer.quality for answer in answers), ms)
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
     made = Table(title=title, title_justify="left")
-    made.add_column("road", no_wrap=True)
+    made.add_column("method", no_wrap=True)
     made.add_column("questions", no_wrap=True)
     for name in ("number", "R@5", "R@10", "MRR", "ms"):
         made.add_column(name, justify="right", no_wrap=True)
@@ -136,7 +136,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
             made.add_section()
         reached = row.quality
         made.add_row(
-            row.road if row.category == ALL else "",
+            row.method if row.category == ALL else "",
             row.category,
             f"{row.questions:,}",
             f"{reached.recall_5:.3f}",
@@ -154,7 +154,7 @@ def report(rows: Sequence[Row], name: str, unjudged: int) -> dict[str, object]:
         "unjudged": unjudged,
         "rows": [
             {
-                "road": row.road,
+                "method": row.method,
                 "questions": row.category,
                 "number": row.questions,
                 "r@5": round(row.quality.recall_5, 4),

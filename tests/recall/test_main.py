@@ -33,17 +33,17 @@ TALK = Conversation(
 
 
 @pytest.mark.slow
-async def test_a_sentence_is_answered_by_the_roads_that_take_any_word() -> None:
+async def test_a_sentence_is_answered_by_the_methods_that_take_any_word() -> None:
     asked: list[str] = []
     answers = await program.ask_all([TALK], re.compile(""), asked.append)
     assert asked == ["two people"] * 2
-    found = {(answer.road, answer.category): answer.quality for answer in answers}
+    found = {(answer.method, answer.category): answer.quality for answer in answers}
     everything, nothing = Quality(1, 1, 1), Quality(0, 0, 0)
     assert found["relay, all words", 4] == everything
     assert found["relay, all words", 2] == nothing
-    for road in ("relay", "nmem"):
-        assert found[f"{road}, any word", 4] == everything
-        assert found[f"{road}, any word", 2] == everything
+    for method in ("relay", "nmem"):
+        assert found[f"{method}, any word", 4] == everything
+        assert found[f"{method}, any word", 2] == everything
     assert found["nmem, any word, blended", 2] == everything
     assert found["anamnesis recall", 2] == everything
     assert found[program.ANY_ORDER, 2] == Quality(1, 1, pytest.approx((1 + 1 / 2 + 1 / 3) / 3))
@@ -57,7 +57,7 @@ def test_rows_have_all_questions_of_a_road_first_and_then_each_category() -> Non
         program.Answer("b", 9, Quality(0, 0, 0), 0.002),
     ]
     rows = program.rows_of(answers)
-    assert [(row.road, row.category, row.questions) for row in rows] == [
+    assert [(row.method, row.category, row.questions) for row in rows] == [
         ("b", "all", 3),
         ("b", "multi-hop", 1),
         ("b", "single-hop", 1),

@@ -40,7 +40,7 @@ SUPERSEDED, TAKEN = WriteOutcome.SUPERSEDED, WriteOutcome.TAKEN
 
 
 @dataclass
-class Shelf:
+class BatchedStore:
     """A store, and what comes in: all in one batch, or one by one."""
 
     together: bool
@@ -61,8 +61,8 @@ class Shelf:
 
 
 @pytest.fixture(params=["in one batch", "one by one"])
-def shelf(request: pytest.FixtureRequest) -> Shelf:
-    return Shelf(together=request.param == "in one batch")
+def batched(request: pytest.FixtureRequest) -> BatchedStore:
+    return BatchedStore(together=request.param == "in one batch")
 
 
 def article(at: int, content: str = "", d: str = "x", **more: object) -> Event:
@@ -83,14 +83,14 @@ def address(event: Event) -> str:
 
 
 @pytest.mark.proves("N01-45", "N01-48")
-async def test_whatever_comes_first_the_newest_stays(shelf: Shelf) -> None:
+async def test_whatever_comes_first_the_newest_stays(batched: BatchedStore) -> None:
     """N01-45, N01-48, G-06: ties go to the lowest id, whatever the order of arrival."""
     versions = [article(5), article(7, "a"), article(7, "b"), article(6)]
     best = min(versions[1:3], key=lambda event: event.id)
     for order in permutations(versions):
-        shelf.store = ReferenceStore()
-        outcomes = await shelf.takes(*order)
-        assert await shelf.holds() == {best.id}
+        batched.store = ReferenceStore()
+        outcomes = await batched.takes(*order)
+        assert await batched.holds() == {best.id}
         assert set(outcomes) <= {STORED, SUPERSEDED}
         assert outcomes[order.index(best)] is STORED
         assert set(outcomes[order.index(best) + 1 :]) <= {SUPERSEDED}
@@ -98,7 +98,7 @@ async def test_whatever_comes_first_the_newest_stays(shelf: Shelf) -> None:
 
 @pytest.mark.proves("A-07", "A-08", "A-09", "G-06")
 async def test_of_a_preference_the_greater_ts_stays_and_of_a_tie_the_highest_id(
-    shelf: Shelf,
+    batched: BatchedStore,
 ) -> None:
     """LATEST-ts, A-08, A-09: created_at does not count."""
     versions = [
@@ -107,111 +107,118 @@ async def test_of_a_preference_the_greater_ts_stays_and_of_a_tie_the_highest_id(
     ]
     best = max(versions[:2], key=lambda event: event.id)
     for order in permutations(versions):
-        shelf.store = ReferenceStore()
-        await shelf.takes(*order)
-        assert await shelf.holds() == {best.id}
+        batched.store = ReferenceStore()
+        await batched.takes(*order)
+        assert await batched.holds() == {best.id}
 
 
 @pytest.mark.proves("A-06", "A-07", "G-07")
-async def test_of_tool_history_the_first_stays_for_good(shelf: Shelf) -> None:
+async def test_of_tool_history_the_first_stays_for_good(batched: BatchedStore) -> None:
     """FIRST, G-07: of another author with the same `d` it is another slot."""
     first, later, other = (
         unsigned(who, kinds.TOOL_HISTORY, [["d", "x"]], at=at)
         for who, at in [(alice, 5), (alice, 9), (bob, 5)]
     )
-    assert await shelf.takes(first, later, first, other) == [STORED, TAKEN, DUPLICATE, STORED]
-    assert await shelf.holds() == {first.id, other.id}
+    assert await batched.takes(first, later, first, other) == [STORED, TAKEN, DUPLICATE, STORED]
+    assert await batched.holds() == {first.id, other.id}
 
 
 @pytest.mark.proves("N01-49")
-async def test_a_replaceable_has_one_address_whatever_its_d(shelf: Shelf) -> None:
+async def test_a_replaceable_has_one_address_whatever_its_d(batched: BatchedStore) -> None:
     """N01-49."""
     old, new = unsigned(alice, 10002, at=1), unsigned(alice, 10002, [["d", "x"]], at=2)
-    assert await shelf.takes(old, new) == [STORED, STORED]
-    assert await shelf.holds() == {new.id}
+    assert await batched.takes(old, new) == [STORED, STORED]
+    assert await batched.holds() == {new.id}
 
 
-async def test_no_d_an_empty_d_and_a_d_without_value_are_one_address(shelf: Shelf) -> None:
+async def test_no_d_an_empty_d_and_a_d_without_value_are_one_address(batched: BatchedStore) -> None:
     """N01-43: and of several `d` the first counts."""
     spellings: list[list[list[str]]] = [[], [["d"]], [["d", ""]], [["d", ""], ["d", "x"]]]
     versions = [unsigned(alice, 30023, tags, at=at) for at, tags in enumerate(spellings)]
-    assert await shelf.takes(*versions) == [STORED] * 4
-    assert await shelf.holds() == {versions[-1].id}
+    assert await batched.takes(*versions) == [STORED] * 4
+    assert await batched.holds() == {versions[-1].id}
 
 
 @pytest.mark.proves("N01-40")
-async def test_what_is_regular_is_kept_whatever_its_d(shelf: Shelf) -> None:
+async def test_what_is_regular_is_kept_whatever_its_d(batched: BatchedStore) -> None:
     """N01-40, N01-44, N78-02."""
     notes = [unsigned(alice, kind, [["d", "x"]], str(n)) for kind in (1, 9, 50000) for n in (1, 2)]
-    assert set(await shelf.takes(*notes)) == {STORED}
-    assert len(await shelf.holds()) == 6
+    assert set(await batched.takes(*notes)) == {STORED}
+    assert len(await batched.holds()) == 6
 
 
-async def test_what_is_ephemeral_is_passed_on_and_never_kept(shelf: Shelf) -> None:
+async def test_what_is_ephemeral_is_passed_on_and_never_kept(batched: BatchedStore) -> None:
     """N01-42: no duplicate either, since nothing remembers it."""
     call = unsigned(alice, 20001, [["d", "x"]])
-    assert await shelf.takes(call, call) == [WriteOutcome.PASSED_ON] * 2
-    assert await shelf.holds() == set()
+    assert await batched.takes(call, call) == [WriteOutcome.PASSED_ON] * 2
+    assert await batched.holds() == set()
 
 
 @pytest.mark.proves("N01-95", "N01-98")
-async def test_the_same_event_again_is_a_duplicate(shelf: Shelf) -> None:
+async def test_the_same_event_again_is_a_duplicate(batched: BatchedStore) -> None:
     """N01-95, N01-98."""
     note, version = unsigned(alice), article(5)
-    assert await shelf.takes(note, version, note, version) == [STORED, STORED, DUPLICATE, DUPLICATE]
+    assert await batched.takes(note, version, note, version) == [
+        STORED,
+        STORED,
+        DUPLICATE,
+        DUPLICATE,
+    ]
 
 
 # deletions ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("N09-02", "N09-07")
-async def test_a_deletion_takes_what_is_its_authors_whatever_the_dates(shelf: Shelf) -> None:
+async def test_a_deletion_takes_what_is_its_authors_whatever_the_dates(
+    batched: BatchedStore,
+) -> None:
     """N09-02, N09-03, N09-07, N09-08: others' events are untouched; the request stays."""
     mine, future, theirs = unsigned(alice), unsigned(alice, at=9000), unsigned(bob)
     request = deletion(mine, future, theirs, at=5)
-    assert await shelf.takes(mine, future, theirs, request) == [STORED] * 4
-    assert await shelf.holds() == {theirs.id, request.id}
-    assert await shelf.takes(mine, future, theirs) == [DELETED, DELETED, DUPLICATE]
+    assert await batched.takes(mine, future, theirs, request) == [STORED] * 4
+    assert await batched.holds() == {theirs.id, request.id}
+    assert await batched.takes(mine, future, theirs) == [DELETED, DELETED, DUPLICATE]
 
 
 @pytest.mark.proves("N09-10", "G-12")
-async def test_a_deletion_may_come_before_what_it_deletes(shelf: Shelf) -> None:
+async def test_a_deletion_may_come_before_what_it_deletes(batched: BatchedStore) -> None:
     """N09-10, G-12; nobody can forbid others to publish by naming their ids."""
     mine, theirs = unsigned(alice), unsigned(bob)
-    assert await shelf.takes(deletion(mine, theirs), mine, theirs) == [STORED, DELETED, STORED]
+    assert await batched.takes(deletion(mine, theirs), mine, theirs) == [STORED, DELETED, STORED]
 
 
 @pytest.mark.proves("N09-04", "N09-11", "G-11", "G-12")
 @pytest.mark.parametrize("kind", [30023, 10002, 78, 30093])
-async def test_an_address_is_deleted_up_to_a_time(shelf: Shelf, kind: int) -> None:
+async def test_an_address_is_deleted_up_to_a_time(batched: BatchedStore, kind: int) -> None:
     """N09-04, N09-06, N09-11, G-12: the second itself included; a later version is taken."""
     tags = [["d", ""], ["ts", "5"]]
     same, late = (unsigned(alice, kind, tags, at=at) for at in (1000, 1001))
     early = unsigned(alice, kind, tags, "again", at=999)
     request = deletion(f"{kind}:{alice.pubkey}:", at=1000)
-    assert await shelf.takes(same, request, early, late) == [STORED, STORED, DELETED, STORED]
-    assert await shelf.holds() == {request.id, late.id}
+    assert await batched.takes(same, request, early, late) == [STORED, STORED, DELETED, STORED]
+    assert await batched.holds() == {request.id, late.id}
 
 
 @pytest.mark.proves("G-12")
-async def test_a_newer_version_survives_the_deletion_of_its_address(shelf: Shelf) -> None:
+async def test_a_newer_version_survives_the_deletion_of_its_address(batched: BatchedStore) -> None:
     """N09-04, G-11."""
     version = article(1001)
-    assert await shelf.takes(version, deletion(address(version), at=1000)) == [STORED, STORED]
-    assert await shelf.left_of(version) == [version]
+    assert await batched.takes(version, deletion(address(version), at=1000)) == [STORED, STORED]
+    assert await batched.left_of(version) == [version]
 
 
 @pytest.mark.proves("G-11")
-async def test_after_a_deletion_no_older_version_comes_back(shelf: Shelf) -> None:
+async def test_after_a_deletion_no_older_version_comes_back(batched: BatchedStore) -> None:
     """N09-12, G-11."""
     old, new = article(5), article(6)
-    await shelf.takes(old, new, deletion(new, address(new)))
-    assert await shelf.left_of(old, new) == []
-    assert await shelf.takes(old) == [DELETED]
+    await batched.takes(old, new, deletion(new, address(new)))
+    assert await batched.left_of(old, new) == []
+    assert await batched.takes(old) == [DELETED]
 
 
 @pytest.mark.proves("N09-05")
-async def test_an_address_is_meant_exactly_and_by_its_owner(shelf: Shelf) -> None:
+async def test_an_address_is_meant_exactly_and_by_its_owner(batched: BatchedStore) -> None:
     """N09-05: kind, key and all of `d` behind the second colon."""
     others = [
         article(5, d="snow:a:b"),
@@ -221,15 +228,15 @@ async def test_an_address_is_meant_exactly_and_by_its_owner(shelf: Shelf) -> Non
         unsigned(alice, 30024, [["d", "snow:a"]]),
     ]
     meant = article(5, d="snow:a")
-    await shelf.takes(meant, *others)
+    await batched.takes(meant, *others)
     later = unsigned(bob, 30023, [["d", "later"]], at=5)
-    await shelf.takes(deletion(address(meant), address(others[3]), address(later)))
-    assert await shelf.left_of(meant, *others) == others
-    assert await shelf.takes(later) == [STORED]
+    await batched.takes(deletion(address(meant), address(others[3]), address(later)))
+    assert await batched.left_of(meant, *others) == others
+    assert await batched.takes(later) == [STORED]
 
 
 @pytest.mark.proves("N09-15", "N09-16")
-async def test_what_cannot_be_read_is_skipped_and_the_rest_done(shelf: Shelf) -> None:
+async def test_what_cannot_be_read_is_skipped_and_the_rest_done(batched: BatchedStore) -> None:
     """N09-15, N09-16."""
     mine = unsigned(alice)
     nonsense = ["", "::", "x:y:z", f"30023:{alice.pubkey}", f"-1:{alice.pubkey}:", "9" * 5000]
@@ -237,49 +244,51 @@ async def test_what_cannot_be_read_is_skipped_and_the_rest_done(shelf: Shelf) ->
         alice, 5, [["e"], ["e", "x"], *(["a", text] for text in nonsense), ["a"], ["e", mine.id]]
     )
     empty = unsigned(alice, 5, content="never mind")
-    assert await shelf.takes(mine, request, empty) == [STORED] * 3
-    assert await shelf.holds() == {request.id, empty.id}
+    assert await batched.takes(mine, request, empty) == [STORED] * 3
+    assert await batched.holds() == {request.id, empty.id}
 
 
 @pytest.mark.proves("N09-09")
-async def test_deletions_and_records_of_groups_cannot_be_deleted(shelf: Shelf) -> None:
+async def test_deletions_and_records_of_groups_cannot_be_deleted(batched: BatchedStore) -> None:
     """N09-09, N29-58."""
     kept = [
         deletion(unsigned(alice, content="gone")),
         *(unsigned(alice, kind, [["h", "tea"]]) for kind in (9000, 9007, 9021, 9022)),
         unsigned(alice, 39000, [["d", "tea"]]),
     ]
-    await shelf.takes(*kept, deletion(*kept, f"39000:{alice.pubkey}:tea"))
-    assert await shelf.left_of(*kept) == kept
-    assert set(await shelf.takes(*kept)) == {DUPLICATE}
+    await batched.takes(*kept, deletion(*kept, f"39000:{alice.pubkey}:tea"))
+    assert await batched.left_of(*kept) == kept
+    assert set(await batched.takes(*kept)) == {DUPLICATE}
 
 
 @pytest.mark.parametrize("kind", [kinds.DELETION, kinds.VANISH, kinds.LEAVE_REQUEST])
-async def test_what_cannot_be_deleted_cannot_be_forbidden_either(shelf: Shelf, kind: int) -> None:
+async def test_what_cannot_be_deleted_cannot_be_forbidden_either(
+    batched: BatchedStore, kind: int
+) -> None:
     """N09-09, N29-58, N62-09: no effect, also when the request comes first."""
     later = unsigned(alice, kind, [["h", "tea"]])
-    assert await shelf.takes(deletion(later), later) == [STORED, STORED]
+    assert await batched.takes(deletion(later), later) == [STORED, STORED]
 
 
 @pytest.mark.proves("N09-14")
-async def test_a_deletion_in_a_group_takes_what_is_there_or_nowhere(shelf: Shelf) -> None:
+async def test_a_deletion_in_a_group_takes_what_is_there_or_nowhere(batched: BatchedStore) -> None:
     """N09-14; without `h` it takes the author's own everywhere."""
     there, nowhere, elsewhere = (
         unsigned(alice, 9, [["h", h]] if h else [], h) for h in ("tea", "", "coffee")
     )
-    await shelf.takes(there, nowhere, elsewhere, deletion(there, nowhere, elsewhere, h="tea"))
-    assert await shelf.left_of(there, nowhere, elsewhere) == [elsewhere]
-    await shelf.takes(deletion(elsewhere))
-    assert await shelf.left_of(elsewhere) == []
+    await batched.takes(there, nowhere, elsewhere, deletion(there, nowhere, elsewhere, h="tea"))
+    assert await batched.left_of(there, nowhere, elsewhere) == [elsewhere]
+    await batched.takes(deletion(elsewhere))
+    assert await batched.left_of(elsewhere) == []
 
 
 @pytest.mark.proves("N59-08")
-async def test_a_wrap_is_deleted_by_whom_it_is_for(shelf: Shelf) -> None:
+async def test_a_wrap_is_deleted_by_whom_it_is_for(batched: BatchedStore) -> None:
     """N59-08: its signer is random; sent again it is refused, and nobody else can do it."""
     wrap = unsigned(admin, kinds.GIFT_WRAP, [["p", alice.pubkey]])
-    assert await shelf.takes(wrap, deletion(wrap, by=bob), deletion(wrap)) == [STORED] * 3
-    assert await shelf.left_of(wrap) == []
-    assert await shelf.takes(wrap) == [DELETED]
+    assert await batched.takes(wrap, deletion(wrap, by=bob), deletion(wrap)) == [STORED] * 3
+    assert await batched.left_of(wrap) == []
+    assert await batched.takes(wrap) == [DELETED]
 
 
 @pytest.mark.parametrize(("at", "outcome"), [(10, True), (11, False)])
@@ -300,19 +309,21 @@ def test_a_key_that_vanished_stays_away_up_to_that_time(at: int, outcome: bool) 
 
 @pytest.mark.proves("N40-03")
 @pytest.mark.parametrize("kind", [1, 20001, 30023])
-async def test_what_has_expired_is_not_taken(shelf: Shelf, kind: int) -> None:
+async def test_what_has_expired_is_not_taken(batched: BatchedStore, kind: int) -> None:
     """N40-03, N40-04, N40-05: expired means expiration <= now."""
     event = unsigned(alice, kind, [["expiration", "100"]])
-    assert await shelf.takes(event, now=100) == [WriteOutcome.EXPIRED]
-    assert await shelf.takes(event, now=99) != [WriteOutcome.EXPIRED]
+    assert await batched.takes(event, now=100) == [WriteOutcome.EXPIRED]
+    assert await batched.takes(event, now=99) != [WriteOutcome.EXPIRED]
 
 
 @pytest.mark.proves("N40-03", "N40-09")
-async def test_what_has_expired_is_refused_also_while_its_row_is_still_there(shelf: Shelf) -> None:
+async def test_what_has_expired_is_refused_also_while_its_row_is_still_there(
+    batched: BatchedStore,
+) -> None:
     """N40-09, contract §6: nobody is told that a relay has what it gives to nobody."""
     event = unsigned(alice, 1, [["expiration", "100"]])
-    assert await shelf.takes(event, now=99) == [STORED]
-    assert await shelf.takes(event, now=100) == [WriteOutcome.EXPIRED]
+    assert await batched.takes(event, now=99) == [STORED]
+    assert await batched.takes(event, now=100) == [WriteOutcome.EXPIRED]
 
 
 @pytest.mark.proves("N40-06")

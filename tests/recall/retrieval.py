@@ -1,7 +1,7 @@
-"""A conversation becomes an agent's memory at a relay, and is asked by every road there is.
+"""A conversation becomes an agent's memory at a relay, and is asked by every method there is.
 
 A turn is told three times, as each system would: as a note of a session (kind 1988), which is what
-a conversation is in this house and what `rookery memory search` finds; as an observation of nmem,
+a conversation is here and what `rookery memory search` finds; as an observation of nmem,
 whose cache is then fetched from the relay; as an entry of Anamnesis. The records have the times of
 the conversation, and questions are asked a day after its end.
 """
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 AGENT: Final = cast.robot
 HITS: Final = 200
-"""Turns that a road may answer with."""
+"""Turns that a method may answer with."""
 _DAY: Final = 86_400
 _PROJECT: Final = "recall"
 _SESSION: Final = "session-"
 
 
-class Road(NamedTuple):
+class Method(NamedTuple):
     """A way to ask."""
 
     name: str
@@ -54,9 +54,9 @@ class MemoryRefused(Exception):
 
 
 @asynccontextmanager
-async def roads_into(
+async def methods_into(
     url: str, folder: Path, conversation: Conversation
-) -> AsyncIterator[tuple[Road, ...]]:
+) -> AsyncIterator[tuple[Method, ...]]:
     """`folder`: for the cache of nmem. Raises MemoryRefused."""
     async with Client(url, AGENT) as client:
         report = await client.publish_many(
@@ -70,7 +70,7 @@ async def roads_into(
             await nmem.sync()
             # The relay's index of texts follows its log: the first search waits for it.
             await client.query({"kinds": [kinds.CONVERSATION_NOTE], "search": "ready", "limit": 1})
-            yield _roads(client, nmem, anamnesis, conversation.ends_at + _DAY)
+            yield _methods(client, nmem, anamnesis, conversation.ends_at + _DAY)
 
 
 def session_in(session_id: str) -> int:
@@ -103,7 +103,7 @@ def drafts(conversation: Conversation) -> Iterator[Draft]:
             yield session_draft(NmemSession(id_, _PROJECT, *times))
 
 
-def _roads(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tuple[Road, ...]:
+def _methods(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tuple[Method, ...]:
     async def found(query: str, limit: int) -> list[Any]:
         wanted = {"kinds": [kinds.CONVERSATION_NOTE], "search": query, "limit": limit}
         return await client.query(wanted)
@@ -133,9 +133,9 @@ def _roads(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tuple[
         return [context["session"] for context in contexts]
 
     return (
-        Road("relay, all words", by_all_words),
-        Road("relay, any word", by_any_word),
-        Road("nmem, any word", in_the_cache(Order.RELEVANCE)),
-        Road("nmem, any word, blended", in_the_cache(Order.BLENDED)),
-        Road("anamnesis recall", recalled),
+        Method("relay, all words", by_all_words),
+        Method("relay, any word", by_any_word),
+        Method("nmem, any word", in_the_cache(Order.RELEVANCE)),
+        Method("nmem, any word, blended", in_the_cache(Order.BLENDED)),
+        Method("anamnesis recall", recalled),
     )

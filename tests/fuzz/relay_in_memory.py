@@ -1,4 +1,4 @@
-"""The whole relay in this process but for its sockets: connections of memory on real rooms."""
+"""The whole relay in this process, without sockets: each connection is a queue and a list."""
 
 from __future__ import annotations
 
@@ -189,13 +189,13 @@ class Faults(logging.Handler):
 
 
 @dataclass
-class House:
+class RelayInMemory:
     """`async with` it. Its world is made anew now and then, for it grows and people leave it."""
 
     visits: dict[SecretKey | None, Visit] = field(default_factory=dict)
     faults: Faults = field(default_factory=Faults)
 
-    async def __aenter__(self) -> House:
+    async def __aenter__(self) -> RelayInMemory:
         self._folder = Path(mkdtemp(prefix="rookery-fuzz-"))
         self._stack = AsyncExitStack()
         data = self._folder / "data"
@@ -216,10 +216,10 @@ class House:
         assert all(message[2] for message in told.heard), told.heard
         return self
 
-    async def again(self) -> House:
+    async def again(self) -> RelayInMemory:
         """Another one in its place."""
         await self.__aexit__()
-        return await House().__aenter__()
+        return await RelayInMemory().__aenter__()
 
     def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.faults.lines.append(str(context))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests import cast
 from tests.fuzz.effort import share
-from tests.fuzz.house import House
+from tests.fuzz.relay_in_memory import RelayInMemory
 from tests.fuzz.thrown import thrown
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ NEW_WORLD_EVERY = 400
 
 def test_every_conversation_is_answered_in_full(tally: Tally) -> None:
     with asyncio.Runner() as runner:
-        house = runner.run(House().__aenter__())
+        relay = runner.run(RelayInMemory().__aenter__())
 
         @share(30)
         @given(
@@ -35,16 +35,16 @@ def test_every_conversation_is_answered_in_full(tally: Tally) -> None:
             things=st.lists(thrown, min_size=1, max_size=5),
         )
         def converse(who: SecretKey | None, things: list[Thrown]) -> None:
-            nonlocal house
+            nonlocal relay
             tally.example()
             if tally.counts["examples"] % NEW_WORLD_EVERY == 0:
-                house = runner.run(house.again())
+                relay = runner.run(relay.again())
             try:
-                ledger = runner.run(house.visits[who].say(things))
+                ledger = runner.run(relay.visits[who].say(things))
                 ledger.check()
-                assert not house.faults.lines, house.faults.lines
+                assert not relay.faults.lines, relay.faults.lines
             except BaseException:
-                house = runner.run(house.again())  # so that hypothesis can try it once more
+                relay = runner.run(relay.again())  # so that hypothesis can try it once more
                 raise
             tally.counts["frames"] += len(things)
             tally.counts["events"] += sum(ledger.oks.values())
@@ -57,7 +57,7 @@ def test_every_conversation_is_answered_in_full(tally: Tally) -> None:
         try:
             converse()
         finally:
-            runner.run(house.__aexit__())
+            runner.run(relay.__aexit__())
     if tally.is_telling:
         counts = tally.counts
         assert counts["events taken"] > counts["events"] / 4, tally

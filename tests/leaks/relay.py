@@ -36,7 +36,7 @@ LONG_S: Final = 3600
 Frames = list[list[Any]]
 
 
-class LeakStage:
+class LeakRelay:
     """A relay, and the table that is published on it."""
 
     def __init__(self, rookery: Rookery, stack: contextlib.AsyncExitStack) -> None:
@@ -139,7 +139,7 @@ class LeakStage:
 
 
 @contextlib.asynccontextmanager
-async def leak_stage(folder: Path) -> AsyncIterator[LeakStage]:
+async def leak_relay(folder: Path) -> AsyncIterator[LeakRelay]:
     """A relay with the foundation of the table; at the end it must stop in order."""
     async with Rookery(folder) as rookery, contextlib.AsyncExitStack() as stack:
         await rookery.init(
@@ -155,10 +155,10 @@ async def leak_stage(folder: Path) -> AsyncIterator[LeakStage]:
         trust = f'[actors]\ntrusted_readers = ["{TRUSTED_ADDRESS}/32"]\n'
         (folder / "policies" / "50-trust.toml").write_text(trust)
         await rookery.start()
-        stage = LeakStage(rookery, stack)
-        await stage.open_to_write()
-        await stage.publish(stage.table.foundation)
-        yield stage
+        relay = LeakRelay(rookery, stack)
+        await relay.open_to_write()
+        await relay.publish(relay.table.foundation)
+        yield relay
         await stack.aclose()
         assert await rookery.stop() == 0
     print(*rookery.lines, sep="\n")

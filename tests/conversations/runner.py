@@ -139,7 +139,7 @@ def stream_of(frame: Frame) -> str:
 
 
 @dataclass(slots=True)
-class Part:
+class Role:
     """A person in a script."""
 
     key: SecretKey
@@ -147,15 +147,15 @@ class Part:
 
 
 @dataclass(slots=True)
-class Stage:
-    """One performance of one script."""
+class Run:
+    """One run of one script."""
 
     relay: Relay
     script: s.Script
     manner: Manner
     now: int
     bound: dict[str, Any]
-    parts: dict[str, Part]
+    roles: dict[str, Role]
     connections: dict[str, Connection] = field(default_factory=dict)
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     made: int = 0
@@ -219,7 +219,7 @@ class Stage:
         challenge = await connection.wait_for_challenge()
         tags = [["relay", self.relay.url], ["challenge", challenge]]
         fields = {"kind": 22242, "tags": tags, "created_at": int(time.time())}
-        event = self._event(who, fields, self._part(whose).key)
+        event = self._event(who, fields, self._role(whose).key)
         await connection.say(json.dumps(["AUTH", event]))
         await self._expect_ok(who, upcoming)
 
@@ -272,21 +272,21 @@ class Stage:
         ]
         if len(names) == 1:
             versions = [fields]
-        last = self._part(who).last_id
+        last = self._role(who).last_id
         events = sorted((self._event(who, version) for version in versions), key=lambda e: e["id"])
-        self._part(who).last_id = last  # made, not sent
+        self._role(who).last_id = last  # made, not sent
         for name, event in zip(names, events, strict=True):
             self.bound[name] = event["id"]
 
     def _event(self, who: str, given: Any, key: SecretKey | None = None) -> Any:
         """`given` with what an event needs, the event of this id, or what cannot be one."""
-        part = self._part(who)
+        role = self._role(who)
         if isinstance(given, str) and given in self.events:
-            part.last_id = given
+            role.last_id = given
             return self.events[given]
         if not isinstance(given, dict):
             return given
-        key = key or part.key
+        key = key or role.key
         event = {"pubkey": key.pubkey, "kind": 1, "tags": [], "content": ""} | given
         if "created_at" not in event:
             event["created_at"] = self._next_time()
@@ -297,7 +297,7 @@ class Stage:
             raise Unknown("an event that cannot be hashed: send it as text") from None
         event = {"id": digest.hexdigest()} | event
         event = {"sig": key.sign_digest(digest.digest())} | event
-        part.last_id = event["id"]
+        role.last_id = event["id"]
         self.events[event["id"]] = event
         return event
 
@@ -305,17 +305,17 @@ class Stage:
         self.made += 1
         return self.now - CREATED_BEFORE_NOW + self.made
 
-    def _part(self, who: str) -> Part:
-        return self.parts[who.partition("/")[0]]
+    def _role(self, who: str) -> Role:
+        return self.roles[who.partition("/")[0]]
 
     def _names(self, who: str, *, looking: bool = False) -> Names:
         connection = self.connections.get(who)
         local = {
-            "id": self._part(who).last_id,
+            "id": self._role(who).last_id,
             "challenge": connection.challenge if connection else None,
         }
         local = {name: value for name, value in local.items() if value is not None}
-        keys = {name: part.key.pubkey for name, part in self.parts.items()}
+        keys = {name: role.key.pubkey for name, role in self.roles.items()}
         return Names(dict(self.bound) if looking else self.bound, local, keys)
 
     async def _connection(self, who: str) -> Connection:
@@ -357,21 +357,21 @@ async def play(script: s.Script, relay: Relay, manner: Manner) -> None:
     """Raises Failed, with the line of the script and what came instead."""
     own = sha256(f"{manner.salt} {script.path}".encode()).hexdigest()[:8]
     now = int(time.time())
-    stage = Stage(
+    run = Run(
         relay,
         script,
         manner,
         now,
         bound={name: f"{name}-{own}" for name in script.names} | {"now": now, "relay": relay.url},
-        parts={
-            name: Part(relay.roles.get(name) or cast.person(f"{name} of {own}"))
+        roles={
+            name: Role(relay.roles.get(name) or cast.person(f"{name} of {own}"))
             for name in script.people
         },
     )
     try:
-        await stage.play()
+        await run.play()
     finally:
-        await stage.leave_all()
+        await run.leave_all()
 
 
 async def _connected(url: str) -> ClientConnection:
