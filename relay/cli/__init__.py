@@ -1,8 +1,8 @@
-"""The command line: its commands, its exit codes, and how it says what went wrong.
+"""The command line: commands, exit codes, error output.
 
-Exit codes (contract §2): 0 done · 1 refused, or faults found · 2 bad usage · 130 Ctrl-C. What a
-user can put right is said in one line on stderr; a traceback is a bug of ours. A command may return
-its exit code. A module is imported when its command is asked for, so `rookery --help` is quick.
+Exit codes: 0 success · 1 refused, or faults found · 2 usage error · 130 Ctrl-C. Errors a user can
+fix are one line on stderr; a traceback is a bug. A command may return its exit code. Modules are
+imported when their command runs, so that `rookery --help` is fast.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "init": ("init", "make a data folder: settings, policies, the relay's key"),
+    "init": ("init", "create a data folder: settings, policies, relay key"),
     "serve": ("serve", "run the relay"),
-    "keygen": ("init", "make one new key pair"),
+    "keygen": ("init", "create a key pair"),
     "export": ("exporting", "write stored events as JSON lines"),
-    "import": ("importing", "read JSON lines of events into a folder"),
-    "sync": ("sync", "make a folder or relay and another relay alike"),
+    "import": ("importing", "store events from JSON lines in a data folder"),
+    "sync": ("sync", "synchronise a data folder or relay with another relay"),
     "policy": ("policy", "check, show, explain and test who may do what"),
     "group": ("group", "create and manage NIP-29 groups"),
-    "memory": ("memory", "look after what agents know: get, set, list, search, forget"),
-    "config": ("config", "say how agents behave, in a group or everywhere"),
-    "context": ("context", "print what a model would be given, and why"),
-    "aman": ("aman", "look after the memory of an Aman agent"),
-    "anamnesis": ("anamnesis", "share memories, vouch for them, correct and recall them"),
-    "session": ("session", "keep the sessions of coding agents, and get them back"),
-    "mcp": ("mcp", "give a coding agent its memory: an MCP server"),
-    "nmem": ("nmem", "search and look after what coding agents did"),
-    "hook": ("hook", "remember what a coding agent does: called by its hooks"),
-    "stats": ("stats", "show how much is stored, by kind, author and group"),
+    "memory": ("memory", "read and edit agents' memory: get, set, list, search, forget"),
+    "config": ("config", "configure how agents behave: globally, per group or per user"),
+    "context": ("context", "print the context a model would get, and why"),
+    "aman": ("aman", "read and edit the memory of an Aman agent"),
+    "anamnesis": ("anamnesis", "publish, vouch for, supersede and recall Anamnesis memories"),
+    "session": ("session", "store and export sessions of coding agents"),
+    "mcp": ("mcp", "run an MCP server that gives a coding agent its memory"),
+    "nmem": ("nmem", "search and manage the nmem history of coding agents"),
+    "hook": ("hook", "record what a coding agent does; called by its hooks"),
+    "stats": ("stats", "show storage use by kind, author and group"),
 }
-"""command → (module in relay.cli, what it does). The module holds a click command of that name."""
+"""command → (module in relay.cli, summary). The module holds a click command of that name."""
 
 
 class LazyCommands(click.Group):
-    """A group whose commands live in modules of their own."""
+    """A click group that imports a command's module when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -68,7 +68,7 @@ class LazyCommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click would import every module to ask for its help.
+        # click would import every module for its help.
         with formatter.section("Commands"):
             formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
@@ -81,14 +81,14 @@ class LazyCommands(click.Group):
 )
 @click.version_option(__version__, prog_name="rookery", message="%(prog)s %(version)s")
 def rookery() -> None:
-    """A self-hosted Nostr group relay that remembers."""
+    """A self-hosted Nostr group relay with memory for AI agents."""
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command; its exit code."""
+    """Run one command; returns its exit code."""
     for position, arg in enumerate(args, 1):
         if not _is_text(arg) and not os.path.lexists(arg):
-            # What names no file would be signed, and an event is UTF-8.
+            # An argument that is no file name may become event content, which must be UTF-8.
             _complain(f"rookery: argument {position} is not UTF-8")
             return 2
     try:
@@ -120,7 +120,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _is_text(arg: str) -> bool:
-    """Not so where the shell gave bytes that are no UTF-8: Python keeps them as lone surrogates."""
+    """False for arguments that are not UTF-8: Python decodes them to lone surrogates."""
     try:
         arg.encode()
     except UnicodeEncodeError:
@@ -131,5 +131,5 @@ def _is_text(arg: str) -> bool:
 def _complain(text: str) -> None:
     from relay.cli.options import printable
 
-    # It may repeat what a relay said.
+    # The text may quote a relay.
     click.echo("\n".join(map(printable, text.split("\n"))), file=sys.stderr)

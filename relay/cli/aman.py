@@ -1,6 +1,6 @@
-"""`rookery aman`: the memory of an Aman agent, from a terminal. Signs as the agent (contract §2).
+"""`rookery aman`: the memory of an Aman agent. Signs as the agent.
 
-MEMORY.md §2.8. The secretbox key, if the agent has one, is in NOSTR_SECRETBOX_KEY.
+The secretbox key, if any, is read from NOSTR_SECRETBOX_KEY.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _COUNTED: Final = ("preferences", "summaries", "tools", "clears", "skipped")
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 any_author = click.option(
-    "--any-author", is_flag=True, help="What all authors wrote together, not this key alone."
+    "--any-author", is_flag=True, help="Include records of all authors, not only of this key."
 )
 
 
 @click.group("aman", epilog="Example: rookery aman show user-1")
 def aman() -> None:
-    """Look after the memory of an Aman agent: one set of records for each history key HK.
+    """Read and edit the memory of an Aman agent: one set of records per history key HK.
 
-    Signs as the agent. With NOSTR_SECRETBOX_KEY set, what is written is encrypted.
+    Signs as the agent. If NOSTR_SECRETBOX_KEY is set, records are written encrypted.
     """
 
 
@@ -64,7 +64,7 @@ def aman() -> None:
 def set_preference(
     hk: str, text: str, relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> None:
-    """Set the preference under a history key."""
+    """Set the preference of a history key."""
     _write(Server(relay, key_file), lambda memory: memory.set_preference(hk, text), as_json=as_json)
 
 
@@ -74,7 +74,11 @@ def set_preference(
 @click.argument("hk", metavar="HK")
 @click.argument("text", metavar="TEXT")
 @click.option(
-    "--count", type=click.IntRange(min=0), required=True, metavar="N", help="Messages summed up."
+    "--count",
+    type=click.IntRange(min=0),
+    required=True,
+    metavar="N",
+    help="Number of messages summarised.",
 )
 @client_options
 @json_option
@@ -92,10 +96,12 @@ def set_summary(
 )
 @click.argument("hk", metavar="HK")
 @click.argument("name", metavar="NAME")
-@click.option("--ok/--failed", "success", default=None, help="How the tool ended.")
-@click.option("--content", required=True, metavar="T", help="What it gave; 2,000 characters.")
-@click.option("--sender", metavar="S", help="Who asked for it.")
-@click.option("--group", metavar="G", help="The group that it was asked for in.")
+@click.option("--ok/--failed", "success", default=None, help="Result of the tool.")
+@click.option(
+    "--content", required=True, metavar="T", help="Output of the tool; at most 2,000 characters."
+)
+@click.option("--sender", metavar="S", help="Who requested it.")
+@click.option("--group", metavar="G", help="Group of the request.")
 @client_options
 @json_option
 def add_tool(
@@ -112,7 +118,7 @@ def add_tool(
 ) -> None:
     """Add an entry to the tool history."""
     if success is None:
-        raise click.UsageError("say how the tool ended: --ok or --failed")
+        raise click.UsageError("give --ok or --failed")
 
     def add(memory: Aman) -> Awaitable[Written]:
         return memory.add_tool(hk, name, success, content, sender, group)
@@ -122,13 +128,13 @@ def add_tool(
 
 @aman.command("clear", epilog="Example: rookery aman clear user-1")
 @click.argument("hk", metavar="HK")
-@click.option("--sender", metavar="S", help="Who asked for it.")
+@click.option("--sender", metavar="S", help="Who requested it.")
 @client_options
 @json_option
 def clear(
     hk: str, sender: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> None:
-    """Clear the context: summary and tools so far are left out. Nothing is deleted."""
+    """Clear the context: earlier summaries and tools are ignored. Nothing is deleted."""
     _write(Server(relay, key_file), lambda memory: memory.clear(hk, sender), as_json=as_json)
 
 
@@ -140,7 +146,7 @@ def clear(
 def subscribe(
     hk: str, topics: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> None:
-    """Set the topics subscribed to, in place of those before."""
+    """Set the subscribed topics, replacing previous ones."""
     _write(
         Server(relay, key_file),
         lambda memory: memory.set_subscriptions(hk, topics),
@@ -156,24 +162,26 @@ def subscribe(
 def show(
     hk: str, relay: str | None, key_file: Path | None, *, any_author: bool, as_json: bool
 ) -> int:
-    """Show what is remembered: preference, summary, tools newest first, clears."""
+    """Show the memory: preference, summary, tools (newest first), clears."""
 
     async def work(memory: Aman) -> Snapshot:
         return await memory.snapshot(hk, any_author=any_author)
 
     snapshot = _with_aman(Server(relay, key_file), work)
-    _tell_unread(snapshot.unread)
+    _report_unread(snapshot.unread)
     if as_json:
         print_json(_as_json(snapshot))
     elif snapshot.is_empty:
         click.echo(f"nothing stored for {printable(hk)}")
     else:
-        _draw(snapshot, console())
+        _print(snapshot, console())
     return 1 if snapshot.is_empty else 0
 
 
 @aman.command("rehydrate", epilog="Example: rookery aman rehydrate --db aman.db")
-@click.option("--db", type=_FILE, required=True, metavar="FILE", help="Made when it is not there.")
+@click.option(
+    "--db", type=_FILE, required=True, metavar="FILE", help="SQLite file; created if missing."
+)
 @any_author
 @client_options
 @json_option
@@ -182,7 +190,7 @@ def rehydrate(
 ) -> None:
     """Write the memory at the relay into the tables of an SQLite file.
 
-    For each history key the rows of summaries, tools and clears are replaced; other rows stay.
+    For each history key the rows of summaries, tools and clears are replaced; other rows are kept.
     """
 
     async def work(memory: Aman) -> Mapping[str, int]:
@@ -193,7 +201,7 @@ def rehydrate(
                 any_author=any_author,
                 progress=lambda read: progress.update(task, completed=read),
             )
-        _tell_unread(done.skipped)
+        _report_unread(done.skipped)
         return dict(zip(_COUNTED, (*done.rows, len(done.skipped)), strict=True))
 
     print_counts(_with_aman(Server(relay, key_file), work), as_json=as_json)
@@ -206,8 +214,8 @@ def rehydrate(
 def import_sqlite(file: Path, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
     """Send the memory in an Aman agent's database to the relay, with the times of its rows.
 
-    What is there already is not sent again. Rows that are no records, and what the relay refuses,
-    are counted as skipped; stderr says why.
+    Records the relay already has are not sent again. Invalid rows and refused records are counted
+    as skipped, with reasons on stderr.
     """
 
     async def work(memory: Aman) -> Mapping[str, int]:
@@ -245,15 +253,20 @@ def _write(server: Server, write: Callable[[Aman], Awaitable[Written]], *, as_js
     written = _with_aman(server, work)
     event = written.event
     if as_json:
-        said = {"outcome": written.outcome.value, "id": event.id, "kind": event.kind, "d": event.d}
-        print_json(said)
+        record = {
+            "outcome": written.outcome.value,
+            "id": event.id,
+            "kind": event.kind,
+            "d": event.d,
+        }
+        print_json(record)
     elif written.outcome is Outcome.DUPLICATE:
         click.echo(f"duplicate {printable(event.d)}")
     else:
         click.echo(f"stored {event.id[:8]} {event.kind} {printable(event.d)}")
 
 
-# -- what is printed ------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------
 
 
 def _as_json(snapshot: Snapshot) -> dict[str, Any]:
@@ -270,16 +283,16 @@ def _as_json(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _draw(snapshot: Snapshot, out: Console) -> None:
+def _print(snapshot: Snapshot, out: Console) -> None:
     from rich.table import Table
 
     if snapshot.preference is not None:
         row = snapshot.preference
         out.print(f"preference ({utc(row.time)}): {printable(row.record.preference)}")
     if snapshot.summary is not None:
-        said = snapshot.summary.record
-        out.print(f"summary of {said.message_count} messages ({utc(snapshot.summary.time)}):")
-        for line in said.summary.splitlines():
+        summary = snapshot.summary.record
+        out.print(f"summary of {summary.message_count} messages ({utc(snapshot.summary.time)}):")
+        for line in summary.summary.splitlines():
             out.print(f"  {printable(line)}")
     if snapshot.subscriptions is not None:
         topics = ", ".join(map(printable, snapshot.subscriptions.record.topics))
@@ -301,6 +314,6 @@ def _draw(snapshot: Snapshot, out: Console) -> None:
         out.print(f"cleared {utc(cleared.time)}{by}")
 
 
-def _tell_unread(unread: Iterable[Unread]) -> None:
+def _report_unread(unread: Iterable[Unread]) -> None:
     for one in unread:
         click.echo(f"skipped {one.event.id[:8]} {printable(one.why)}", err=True)

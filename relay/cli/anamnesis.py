@@ -1,6 +1,6 @@
-"""`rookery anamnesis`: shared memories, from a terminal. Signs as the agent (contract §2).
+"""`rookery anamnesis`: shared memories. Signs as the agent.
 
-MEMORY.md §6.7. A memory is named by its hash, or by the first 8 or more characters of it.
+A memory is named by its hash, or by at least the first 8 characters of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import Amount, progress_bar
-from relay.cli.tables import Column, Holds, print_table, say_nothing_found
+from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.anamnesis import Anamnesis, UnknownMemory, validate
 from relay.client.writer import Outcome
 from relay.memory.anamnesis.checks import Attestation
@@ -47,9 +47,9 @@ _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 @click.group("anamnesis", epilog="Example: rookery anamnesis recall 'what do we know of trust'")
 def anamnesis() -> None:
-    """Share memories with other agents: each named by its hash H, with who vouches for it.
+    """Share memories with other agents: each has a hash H, and keys that vouch for it.
 
-    H is 64 hex characters, or the first 8 or more of them. Signs as the agent.
+    H is 64 hex characters, or at least the first 8 of them. Signs as the agent.
     """
 
 
@@ -58,7 +58,13 @@ def anamnesis() -> None:
     epilog="Example: rookery anamnesis remember 'The relay at noon had 12 groups.' --tag relay",
 )
 @click.argument("text", metavar="TEXT")
-@click.option("--parent", "parents", multiple=True, metavar="H", help="What it builds upon.")
+@click.option(
+    "--parent",
+    "parents",
+    multiple=True,
+    metavar="H",
+    help="Hash of a memory it builds on; repeatable.",
+)
 @entry_options
 @client_options
 @json_option
@@ -73,7 +79,7 @@ def remember(
     as_json: bool,
     **fields: Any,
 ) -> None:
-    """Store a memory and print its hash. The same text again is the same memory."""
+    """Publish a memory and print its hash. The same text has the same hash."""
 
     async def work(memory: Anamnesis) -> None:
         named = [await memory.full_hash(parent) for parent in parents]
@@ -97,7 +103,7 @@ def remember(
 @client_options
 @json_option
 def get(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """Print a memory in the form of its document, with who vouches and what supersedes it."""
+    """Print a memory as a document, with its vouchers and successors."""
 
     async def work(memory: Anamnesis) -> Mapping[str, object]:
         full = await memory.full_hash(hashed)
@@ -122,18 +128,23 @@ def get(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool)
     default=1.0,
     show_default=True,
     metavar="C",
-    help="How sure this key is.",
+    help="Confidence of the vouch, 0 to 1.",
 )
 @click.option(
-    "--dispute", "attestation", flag_value=Attestation.DISPUTE.value, help="Say that it is wrong."
+    "--dispute",
+    "attestation",
+    flag_value=Attestation.DISPUTE.value,
+    help="Attest that it is wrong.",
 )
 @click.option(
     "--partial",
     "attestation",
     flag_value=Attestation.PARTIAL.value,
-    help="Say that some of it is right; counts neither way.",
+    help="Attest that it is partly right; does not affect the score.",
 )
-@click.option("--name", metavar="N", help="Else author_name of client.toml.")
+@click.option(
+    "--name", metavar="N", help="Name of the voucher; default: author_name in client.toml."
+)
 @client_options
 @json_option
 def vouch(
@@ -146,7 +157,7 @@ def vouch(
     *,
     as_json: bool,
 ) -> None:
-    """Stand up for a memory, in place of what this key said of it before."""
+    """Vouch for a memory, replacing this key's earlier vouch."""
     said = Attestation(attestation or Attestation.CONFIRM)
 
     async def work(memory: Anamnesis) -> tuple[str, str]:
@@ -174,7 +185,7 @@ _DONE: Final = {
 @client_options
 @json_option
 def withdraw(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
-    """Take back what this key said of a memory with `vouch`."""
+    """Withdraw this key's vouch for a memory."""
 
     async def work(memory: Anamnesis) -> tuple[str, bool]:
         full = await memory.full_hash(hashed)
@@ -209,7 +220,7 @@ def supersede(
     as_json: bool,
     **fields: Any,
 ) -> None:
-    """Put a new memory in place of one's own and print its hash. The old one stays readable."""
+    """Publish a successor of one's own memory and print its hash. The old one stays readable."""
 
     async def work(memory: Anamnesis) -> tuple[str, str]:
         old = await memory.full_hash(hashed)
@@ -224,14 +235,14 @@ def supersede(
 
 @anamnesis.command("trace", epilog="Example: rookery anamnesis trace d78e3a18 --svg > trust.svg")
 @click.argument("hashed", metavar="H")
-@click.option("--dot", "form", flag_value="dot", help="For Graphviz.")
-@click.option("--svg", "form", flag_value="svg", help="A picture by itself.")
+@click.option("--dot", "form", flag_value="dot", help="Print a Graphviz graph.")
+@click.option("--svg", "form", flag_value="svg", help="Print an SVG image.")
 @client_options
 @json_option
 def trace(
     hashed: str, form: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> int:
-    """Show what a memory rests on, down to what nothing is known of."""
+    """Show the ancestors of a memory, down to unknown ones."""
 
     async def work(memory: Anamnesis) -> tuple[str, Archive]:
         full = await memory.full_hash(hashed)
@@ -255,7 +266,7 @@ def trace(
         for line in tree_of(nodes):
             click.echo(line)
     if found.truncated:
-        click.echo("truncated: there is more than is shown", err=True)
+        click.echo("truncated: not all ancestors are shown", err=True)
     return 0 if found.order else 1
 
 
@@ -264,7 +275,7 @@ def trace(
 @client_options
 @json_option
 def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """Print how far a memory is to be trusted, and what that counts."""
+    """Print the trust score of a memory and its components."""
 
     async def work(memory: Anamnesis) -> None:
         full = await memory.full_hash(hashed)
@@ -290,29 +301,33 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
 
 @anamnesis.command("recall", epilog="Example: rookery anamnesis recall 'attribution chain'")
 @click.argument("query", metavar="Q")
-@click.option("--topic", "topics", multiple=True, metavar="T", help="Any of these tags.")
-@click.option("--type", "memory_type", type=TYPE, help="Of this kind only.")
-@click.option("--min-trust", type=SHARE, default=0.0, metavar="N", help="Trusted so far at least.")
 @click.option(
-    "--min-confidence", type=SHARE, default=0.0, metavar="N", help="As sure as that at least."
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="T",
+    help="Only memories with one of these tags; repeatable.",
 )
+@click.option("--type", "memory_type", type=TYPE, help="Only this memory type.")
+@click.option("--min-trust", type=SHARE, default=0.0, metavar="N", help="Minimum trust score.")
+@click.option("--min-confidence", type=SHARE, default=0.0, metavar="N", help="Minimum confidence.")
 @click.option(
     "--author",
     "authors",
     type=PublicKey(),
     multiple=True,
     metavar="KEY",
-    help="By this key; once for each.",
+    help="Only by this author; repeatable.",
 )
-@click.option("--include-superseded", is_flag=True, help="What has been corrected too.")
-@click.option("--as-of", type=Moment(), metavar="TIME", help="As it was known then.")
+@click.option("--include-superseded", is_flag=True, help="Include superseded memories.")
+@click.option("--as-of", type=Moment(), metavar="TIME", help="State of knowledge at that time.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
     metavar="N",
-    help="At most so many.",
+    help="Most results.",
 )
 @click.option(
     "--format",
@@ -320,7 +335,7 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
     type=click.Choice(["table", "context"]),
     default="table",
     show_default=True,
-    help="context: fenced, to be put before a model.",
+    help="context: fenced text for a model.",
 )
 @client_options
 @json_option
@@ -334,7 +349,7 @@ def recall(
     as_json: bool,
     **wish: Any,
 ) -> None:
-    """Find memories by their words; rank them by text, trust and age."""
+    """Find memories by words, ranked by text match, trust and age."""
 
     async def work(memory: Anamnesis) -> Sequence[Hit]:
         return await memory.recall(query, authors=authors or None, **wish)
@@ -343,24 +358,24 @@ def recall(
     if as_json:
         print_json([_hit_as_json(rank, hit) for rank, hit in enumerate(hits, 1)])
     elif not hits:
-        say_nothing_found()
+        print_nothing_found()
     elif form == "context":
         for hit in hits:
             source = f"anamnesis {hit.hash[:SHORT]} {hit.trust.level}"
             click.echo(fenced(_on_terminal(hit.memory.entry.content), source, hit.memory.author))
     else:
-        _draw_hits(hits)
+        _print_hits(hits)
 
 
 @anamnesis.command("import", epilog="Example: rookery anamnesis import entries.jsonl")
 @click.argument("file", type=_FILE, metavar="FILE")
-@click.option("--group", metavar="G", help="Only its members read them.")
+@click.option("--group", metavar="G", help="Only members of this group may read them.")
 @client_options
 @json_option
 def import_(
     file: Path, group: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> int:
-    """Send a file of entries, one a line, signed by this key. Again changes nothing."""
+    """Publish a file of entries, one per line, signed by this key. Repeating it changes nothing."""
 
     async def work(memory: Anamnesis) -> int:
         with progress_bar(Amount.BYTES) as bar:
@@ -374,7 +389,7 @@ def import_(
             click.echo(printable(line), err=True)
         if done.claims:
             click.echo(
-                f"{done.claims} entries name vouchers or a successor; nobody signed that: left out",
+                f"{done.claims} entries: unsigned vouchers and successors were left out",
                 err=True,
             )
         print_counts(
@@ -388,13 +403,13 @@ def import_(
 
 @anamnesis.command("export", epilog="Example: rookery anamnesis export entries.jsonl")
 @click.argument("file", type=_FILE, metavar="FILE")
-@click.option("--group", metavar="G", help="Those of a group, instead of those of none.")
+@click.option("--group", metavar="G", help="Memories of this group instead.")
 @client_options
 @json_option
 def export(
     file: Path, group: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> None:
-    """Write the memories outside of groups as documents, one a line, oldest first."""
+    """Write the memories outside of groups as documents, one per line, oldest first."""
 
     async def work(memory: Anamnesis) -> int:
         return await memory.export(file, group=group)
@@ -406,7 +421,7 @@ for command in (resolve, children, credit, amend, validate_file, bench):
     anamnesis.add_command(command)
 
 
-# -- what is printed ------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------
 
 
 def _hit_as_json(rank: int, hit: Hit) -> dict[str, object]:
@@ -423,7 +438,7 @@ def _hit_as_json(rank: int, hit: Hit) -> dict[str, object]:
     }
 
 
-def _draw_hits(hits: Sequence[Hit]) -> None:
+def _print_hits(hits: Sequence[Hit]) -> None:
     columns = (
         Column("#", Holds.NUMBER),
         Column("Score", Holds.NUMBER),

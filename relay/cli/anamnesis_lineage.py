@@ -1,6 +1,6 @@
-"""What became of a memory: what holds in its place, what rests on it, whose work it is.
+"""Successors, descendants and authors of a memory.
 
-`rookery anamnesis resolve|children|credit|amend`. MEMORY.md X-07, X-09, X-10, X-17.
+`rookery anamnesis resolve|children|credit|amend`. X-07, X-09, X-10, X-17.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
 from relay.cli.anamnesis_options import SHARE, TYPE
 from relay.cli.connect import Server
 from relay.cli.options import client_options, json_option, print_json, printable
-from relay.cli.tables import say_nothing_found
+from relay.cli.tables import print_nothing_found
 from relay.client.anamnesis import UnknownMemory
 from relay.nostr.keys import npub
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @client_options
 @json_option
 def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """Print the way from a memory to the one that holds now: hashes, the last one holds."""
+    """Print the chain of successors of a memory: hashes; the last one is current."""
 
     async def work(memory: Anamnesis) -> Resolution:
         full = await memory.full_hash(hashed)
@@ -54,11 +54,11 @@ def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: b
     for each in found.chain:
         click.echo(each)
     for old, new in found.forks:
-        click.echo(
-            f"{new[:SHORT]} was put in place of {old[:SHORT]} too, and does not count", err=True
-        )
+        click.echo(f"{new[:SHORT]} also supersedes {old[:SHORT]}, and is ignored", err=True)
     if found.is_circle:
-        click.echo("the way comes back to itself: the last one before that is given", err=True)
+        click.echo(
+            "the chain is circular: the last memory before the repetition is given", err=True
+        )
 
 
 @click.command("children", epilog="Example: rookery anamnesis children d78e3a18")
@@ -66,7 +66,7 @@ def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: b
 @client_options
 @json_option
 def children(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """List what rests on a memory directly, oldest first: hash and text."""
+    """List the direct descendants of a memory, oldest first: hash and text."""
 
     async def work(memory: Anamnesis) -> Sequence[Memory]:
         return await memory.children(await memory.full_hash(hashed))
@@ -88,7 +88,7 @@ def children(hashed: str, relay: str | None, key_file: Path | None, *, as_json: 
     for each in found:
         click.echo(f"{each.hash[:SHORT]}  {one_line(each.entry.content)}")
     if not found:
-        say_nothing_found()
+        print_nothing_found()
 
 
 @click.command("credit", epilog="Example: rookery anamnesis credit d78e3a18")
@@ -96,7 +96,7 @@ def children(hashed: str, relay: str | None, key_file: Path | None, *, as_json: 
 @client_options
 @json_option
 def credit(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """Say whose work a memory is, with all that it rests on: entries, key and name of each."""
+    """List the authors of a memory and its ancestors: number of entries, key and name."""
 
     async def work(memory: Anamnesis) -> Sequence[Credit]:
         full = await memory.full_hash(hashed)
@@ -118,10 +118,12 @@ def credit(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bo
 
 @click.command("amend", epilog="Example: rookery anamnesis amend d78e3a18 --confidence 0.9")
 @click.argument("hashed", metavar="H")
-@click.option("--type", "memory_type", type=TYPE, help="What kind of memory it is.")
-@click.option("--tag", "tags", multiple=True, metavar="T", help="A topic; all of them anew.")
-@click.option("--confidence", type=SHARE, metavar="C", help="How sure it is.")
-@click.option("--undo", is_flag=True, help="As the memory itself says, again.")
+@click.option("--type", "memory_type", type=TYPE, help="New memory type.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="T", help="New tag; repeatable, replaces all tags."
+)
+@click.option("--confidence", type=SHARE, metavar="C", help="New confidence.")
+@click.option("--undo", is_flag=True, help="Restore the memory's own values.")
 @client_options
 @json_option
 def amend(
@@ -135,9 +137,9 @@ def amend(
     undo: bool,
     as_json: bool,
 ) -> None:
-    """Change type, topics or confidence of one's own memory; its text and hash stay.
+    """Change type, tags or confidence of one's own memory; text and hash are kept.
 
-    An amendment takes the place of the one before, as a whole.
+    An amendment replaces the previous one as a whole.
     """
     given = {"memory_type": memory_type, "tags": list(tags) or None, "confidence": confidence}
     fields = {name: value for name, value in given.items() if value is not None}

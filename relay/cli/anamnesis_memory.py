@@ -1,4 +1,4 @@
-"""Anamnesis on a relay, as the commands of `rookery anamnesis` ask it."""
+"""Opens Anamnesis on a relay for the `rookery anamnesis` commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
 
 SHORT: Final = 12
-"""Characters of a hash, where all of it would be in the way; every command takes it so."""
+"""Characters of a shortened hash; every command accepts it."""
 _LONGEST_LINE: Final = 200
 
 

@@ -1,4 +1,4 @@
-"""The commands of `rookery anamnesis` that need no relay. MEMORY.md X-20, X-21."""
+"""The `rookery anamnesis` commands that need no relay (X-20, X-21)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.File("rb"), metavar="FILE")
 @json_option
 def validate_file(file: Any, *, as_json: bool) -> int:
-    """Check an entry's document, or a file of them, one a line; `-` reads stdin."""
+    """Validate an entry document, or a file with one per line; `-` reads stdin."""
     errors, warnings = _faults_of(file.read().decode(errors="replace"))
     if as_json:
         print_json({"valid": not errors, "errors": errors, "warnings": warnings})
@@ -34,7 +34,7 @@ def validate_file(file: Any, *, as_json: bool) -> int:
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
 @json_option
 def bench(seed: int, *, as_json: bool) -> None:
-    """Measure recall, offline: what was told is asked for after sessions of other talk."""
+    """Measure recall offline: planted facts are queried after sessions of unrelated talk."""
     from relay.memory.anamnesis.bench import report_of
 
     report = report_of(seed)
@@ -45,7 +45,7 @@ def bench(seed: int, *, as_json: bool) -> None:
 
 
 def _faults_of(text: str) -> tuple[list[str], list[str]]:
-    """(errors, warnings) of one document, or of one on each line."""
+    """(errors, warnings) of one document, or of one per line."""
     fields = object_in(text)
     if fields is not None:
         validity = validate(fields)
@@ -56,15 +56,17 @@ def _faults_of(text: str) -> tuple[list[str], list[str]]:
     errors: list[str] = []
     warnings: list[str] = []
     for number, line in lines:
-        for told, found in zip((errors, warnings), _faults_of(line), strict=True):
-            told += [f"line {number}: {each}" for each in found]
+        for target, found in zip((errors, warnings), _faults_of(line), strict=True):
+            target += [f"line {number}: {each}" for each in found]
     return errors, warnings
 
 
 def _draw_report(report: Report) -> None:
     from rich.table import Table
 
-    click.echo(f"seed {report.seed}: {report.planted} things told, {report.never_told} never told")
+    click.echo(
+        f"seed {report.seed}: {report.planted} facts planted, {report.never_told} never planted"
+    )
     table = Table("System", "K", "Exact", "Semantic", "Calibration", "False", "Decay")
     for column in report.columns:
         for marks, decay in zip(column.marks, column.decay, strict=True):

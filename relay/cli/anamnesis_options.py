@@ -1,4 +1,4 @@
-"""Options of `rookery anamnesis` that several of its commands take."""
+"""Options shared by `rookery anamnesis` commands."""
 
 from __future__ import annotations
 
@@ -29,22 +29,30 @@ class Moment(MomentType):
             return int(value)
         seconds = time_in(value)
         if seconds is None:
-            self.fail(f"{value!r} is neither Unix seconds nor as 2026-02-02T16:00:00Z", param, ctx)
+            self.fail(
+                f"{value!r} is neither Unix seconds nor a time such as 2026-02-02T16:00:00Z",
+                param,
+                ctx,
+            )
         return seconds
 
 
 def entry_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What `remember` and `supersede` say of a memory."""
+    """Fields of a new memory, for `remember` and `supersede`."""
     for option in (
-        click.option("--author-name", metavar="N", help="Else author_name of client.toml."),
-        click.option("--author-id", metavar="I", help="Else author_id of client.toml."),
-        click.option("--group", metavar="G", help="Only its members read it."),
+        click.option(
+            "--author-name", metavar="N", help="Author name; default: author_name in client.toml."
+        ),
+        click.option(
+            "--author-id", metavar="I", help="Author id; default: author_id in client.toml."
+        ),
+        click.option("--group", metavar="G", help="Only members of this group may read it."),
         click.option(
             "--anchor",
             "anchors",
             multiple=True,
             metavar="R",
-            help="What it can be checked against: a URL, a hash.",
+            help="Reference to check it against, such as a URL or hash; repeatable.",
         ),
         click.option(
             "--confidence",
@@ -52,16 +60,16 @@ def entry_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=0.5,
             show_default=True,
             metavar="C",
-            help="How sure it is.",
+            help="Confidence, 0 to 1.",
         ),
-        click.option("--tag", "tags", multiple=True, metavar="T", help="A topic."),
+        click.option("--tag", "tags", multiple=True, metavar="T", help="Tag; repeatable."),
         click.option(
             "--type",
             "memory_type",
             type=TYPE,
             default=MemoryType.EPISODIC.value,
             show_default=True,
-            help="What kind of memory it is.",
+            help="Memory type.",
         ),
     ):
         command = option(command)

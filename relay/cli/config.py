@@ -1,7 +1,4 @@
-"""`rookery config`: how an agent behaves, said by its owner. Signs as the owner (contract §2).
-
-MEMORY.md 4.3, 4.9.
-"""
+"""`rookery config`: configuration of agents by their owner. Signs as the owner."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ class ScopeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 
 @click.group("config", epilog="Example: rookery config set group:techteam respond_mode=mention")
 def config() -> None:
-    """Read and change how agents behave: everywhere, in one group, with one user."""
+    """Read and change how agents behave: globally, in one group, or with one user."""
 
 
 @config.command(
@@ -88,8 +85,8 @@ def set_(
 ) -> None:
     """Set respond_mode (all, mention, owner, none) or context_history (0 to 1000).
 
-    SCOPE is global, group:ID or npub:KEY. What is not named keeps its value. Running agents obey
-    from the next message on.
+    SCOPE is global, group:ID or npub:KEY. Values not named are kept. Running agents apply the
+    change to the next message.
     """
     changes = _changes(values)
 
@@ -98,15 +95,15 @@ def set_(
         if known and settings.key.pubkey not in known:
             raise UserError(
                 f"restricted: only an owner may write config; {settings.key.npub} is not the"
-                " owner's key: sign with it by --key-file or ROOKERY_KEY, or name another owner"
-                " with --owner"
+                " owner's key: give the owner's key with --key-file or ROOKERY_KEY, or another"
+                " owner with --owner"
             )
         async with SnowclawRecords(client, settings.key, known or {settings.key.pubkey}) as claw:
             written = await claw.set_config(scope, **changes)
         if isinstance(scope, OfGroup) and not await is_seen(client, scope.id):
             click.echo(
                 f"warning: there is no group {printable(scope.id)!r} that {settings.key.npub} may"
-                " see: this counts once there is; its groups: `rookery group list`",
+                " see: the setting applies once it exists; list groups with `rookery group list`",
                 err=True,
             )
         return written
@@ -120,7 +117,7 @@ def set_(
 
 @config.command("get", epilog="Example: rookery config get group:techteam --npub npub1…")
 @click.argument("scope", type=ScopeType())
-@click.option("--npub", "user", metavar="KEY", help="… for this user in the group.")
+@click.option("--npub", "user", metavar="KEY", help="Effective values for this user in the group.")
 @owner_option
 @client_options
 @json_option
@@ -133,9 +130,9 @@ def get(
     *,
     as_json: bool,
 ) -> None:
-    """Show what holds, and where each value comes from: npub, group, global, file or default.
+    """Show the effective values and their sources: npub, group, global, file or default.
 
-    The file is [snowclaw] of client.toml.
+    The file is [snowclaw] in client.toml.
     """
     group = scope.id if isinstance(scope, OfGroup) else None
     whose = scope.key if isinstance(scope, OfUser) else user
@@ -150,15 +147,15 @@ def get(
         async with SnowclawRecords(
             client, settings.key, known or {settings.key.pubkey}, settings.file.snowclaw.config
         ) as claw:
-            # Nothing else is asked for, so that who may not read it is told so.
+            # Only these records are queried, so that a refusal names them.
             has_prefixes = await claw.offers("prefix_d_kinds", kinds.APP_DATA)
             await claw.load(at=[CONFIG] if has_prefixes else ())
             return claw.config(group, whose)
 
-    holds = with_settings(Actor.OWNER, relay, key_file, work)
+    effective = with_settings(Actor.OWNER, relay, key_file, work)
     shown = (
-        (MODE, holds.respond_mode.value, holds.respond_mode_from),
-        (HISTORY, holds.context_history, holds.context_history_from),
+        (MODE, effective.respond_mode.value, effective.respond_mode_from),
+        (HISTORY, effective.context_history, effective.context_history_from),
     )
     if as_json:
         print_json({name: {"value": value, "from": source} for name, value, source in shown})
@@ -172,7 +169,7 @@ def _changes(values: tuple[str, ...]) -> dict[str, str]:
     for text in values:
         name, is_pair, value = text.partition("=")
         if not is_pair:
-            raise click.UsageError(f"{printable(text)!r} is no NAME=VALUE")
+            raise click.UsageError(f"{printable(text)!r} is not NAME=VALUE")
         if name not in _NAMES:
             near = get_close_matches(name, _NAMES, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_NAMES)}"

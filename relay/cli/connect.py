@@ -1,4 +1,4 @@
-"""How a command becomes a client: its relay, its key, and what is said when the relay says no."""
+"""Opens a command's client, and translates relay errors into user errors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _ABOUT_WHO: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_RE
 
 
 class Server(NamedTuple):
-    """Which relay, and who signs: the options that commands take."""
+    """Relay and key options of a command."""
 
     relay: str | None
     key_file: Path | None
 
 
 def advice_on(login_refusal: str) -> str:
-    """What to do about it: something only where it is about the login's `relay` tag (N42-06)."""
+    """Advice for a refused login caused by the `relay` tag (N42-06); otherwise empty."""
     word, _, text = login_refusal.partition(":")
     if word in _ABOUT_WHO or "relay" not in text:
         return ""
-    return "; use the address that the relay has as [relay] url"
+    return "; use the URL set as [relay] url in the relay's rookery.toml"
 
 
 def with_client(
@@ -42,7 +42,7 @@ def with_client(
     key_file: Path | None,
     work: Callable[[Client], Awaitable[Result]],
 ) -> Result:
-    """What `work` returns, given a client that signs as the actor or as the user says."""
+    """The result of `work` with a client that signs with the actor's key or the given one."""
     return with_settings(actor, relay, key_file, lambda client, settings: work(client))
 
 
@@ -52,7 +52,7 @@ def with_settings(
     key_file: Path | None,
     work: Callable[[Client, ClientSettings], Awaitable[Result]],
 ) -> Result:
-    """`with_client`, for work that wants to know whose key it is, or more of client.toml."""
+    """`with_client`, for work that also needs the settings."""
     settings = find_settings(
         actor,
         relay=relay,
@@ -65,7 +65,7 @@ def with_settings(
     async def connected() -> Result:
         async with Client(settings.relay, settings.key) as client:
             if client.login_refusal:
-                # Going on would show less than the key may see, without a word.
+                # Continuing would silently show less than the key may read.
                 raise UserError(
                     f"{settings.relay} refused the login of {settings.key.npub}:"
                     f" {client.login_refusal}{advice_on(client.login_refusal)}"
@@ -77,12 +77,14 @@ def with_settings(
     except (PublishRefused, QueryClosed) as error:
         if error.prefix not in _ABOUT_WHO:
             raise UserError(f"{settings.relay} refused: {error}") from error
-        of_groups = "; its groups: `rookery group list`" if "not a member" in str(error) else ""
+        of_groups = (
+            "; list its groups with `rookery group list`" if "not a member" in str(error) else ""
+        )
         raise UserError(
-            f"{settings.relay} refused: {error}; that was {settings.key.npub}: another key is given"
-            f" with --key-file or ROOKERY_KEY{of_groups}"
+            f"{settings.relay} refused: {error}; signed with {settings.key.npub}: use --key-file or"
+            f" ROOKERY_KEY for another key{of_groups}"
         ) from error
     except Unreachable as error:
         raise UserError(
-            f"{error}; start one with `rookery serve --data ./data`, or name another with --relay"
+            f"{error}; start a relay with `rookery serve --data ./data`, or give another --relay"
         ) from error

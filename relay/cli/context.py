@@ -1,7 +1,4 @@
-"""`rookery context`: what a model would be given in a group, and why. Signs as the agent.
-
-MEMORY.md 4.7, contract §2.
-"""
+"""`rookery context`: the context a model would get in a group, and why. Signs as the agent."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
 
 _BUDGET: Final = 4_000
 _BEGINNING: Final = 60
-"""Characters of a piece that are shown."""
+"""Characters shown of each piece."""
 
 
 @click.command("context", epilog="Example: rookery context techteam --budget 2000")
@@ -49,10 +46,14 @@ _BEGINNING: Final = 60
     default=_BUDGET,
     show_default=True,
     metavar="N",
-    help="Tokens; four characters are one.",
+    help="Budget in tokens of four characters.",
 )
-@click.option("--message", metavar="TEXT", help="To be answered. Not given: the newest one there.")
-@click.option("--sender", metavar="KEY", type=PublicKey(), help="Who says it. Not given: an owner.")
+@click.option(
+    "--message", metavar="TEXT", help="The message to answer; default: the newest in the group."
+)
+@click.option(
+    "--sender", metavar="KEY", type=PublicKey(), help="Author of --message; default: an owner."
+)
 @click.option("--system", "system", metavar="TEXT", default="", help="The system prompt.")
 @owner_option
 @client_options
@@ -69,14 +70,15 @@ def context(
     *,
     as_json: bool,
 ) -> None:
-    """Print what a model would be given to answer a message, and why each part is kept or not."""
+    """Print the context a model would get to answer a message, and why each part is kept or
+    trimmed."""
     if sender is not None and message is None:
-        raise click.UsageError("--sender says whose --message it is: give both")
+        raise click.UsageError("--sender is the author of --message: give both")
 
     async def work(client: Client, settings: ClientSettings) -> Context:
         known = await owners_at(client, owners)
         table, agent = settings.file.snowclaw, settings.agent_key()
-        # An owner writes no memory, and wants to see what the agent would be given.
+        # An owner's own key holds no agent memory; show the agent's.
         agents = [] if agent is None else [agent.pubkey]
         async with Snowclaw(
             client,
@@ -96,8 +98,8 @@ def context(
                 return claw.assemble(newest, system, budget)
             if message is None and claw.group(group) is None:
                 raise UserError(
-                    f"nobody has said anything in {group!r} that this key may read; say what is to"
-                    " be answered with --message TEXT"
+                    f"no message in {group!r} is readable with this key; give the message to"
+                    " answer with --message TEXT"
                 )
             by = sender or min(known, default=settings.key.pubkey)
             await claw.learn_name(by)
@@ -128,12 +130,12 @@ async def _newest(client: Client, group: str) -> Event | None:
 
 
 def _unsent(pubkey: str, text: str, group: str, at: int) -> Event:
-    """A message as if it had come; nobody has signed it, and it goes nowhere."""
+    """A chat message that is neither signed nor sent."""
     return signed(pubkey, at, kinds.CHAT, [["h", group]], text, lambda _: "0" * 128)
 
 
 def _summary(made: Context) -> str:
-    over = "; the fixed part alone is over the budget" if made.over_budget else ""
+    over = "; the untrimmable part alone exceeds the budget" if made.over_budget else ""
     dropped = ", ".join(f"{count} {part}" for part, count in made.dropped.items() if count > 0)
     return f"{made.tokens_used} of {made.budget} tokens, dropped: {dropped or 'nothing'}{over}"
 
@@ -155,7 +157,7 @@ def _tree(made: Context) -> Tree:
 
 
 def _beginning(text: str) -> str:
-    # Of a message what it says, and not the header, which only headers look like.
+    # Of a message the text, without its header.
     said = text.partition("\n")[2] if text.startswith("[nostr:") else text
     line = " ".join(said.split())
     return printable(line if len(line) <= _BEGINNING else f"{line[:_BEGINNING]}…")

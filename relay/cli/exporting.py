@@ -1,4 +1,4 @@
-"""`rookery export`: a folder's events as JSON lines, whether a relay runs on it or not."""
+"""`rookery export`: the events of a data folder as JSON lines, with or without a running relay."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     "target",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write here instead of stdout: the whole file or none.",
+    help="Output file, written atomically; default: stdout.",
 )
 @json_option
 def export_command(
     folder: Path, filter_text: str | None, target: Path | None, *, as_json: bool
 ) -> int:
-    """Write stored events as JSON lines, in the order in which they were stored.
+    """Write stored events as JSON lines, in the order they were stored.
 
-    With --json the summary is JSON; without -o, where stdout has the events, it is on stderr.
+    With --json the summary is JSON; without -o it is on stderr, since stdout has the events.
     """
     filter_ = None
     if filter_text is not None:
@@ -60,14 +60,12 @@ def export_command(
         target = None
     try:
         with ExitStack() as stack:
-            if target is None:
-                out = sys.stdout.buffer
-            else:
-                out = stack.enter_context(written_whole(target))
+            stdout = sys.stdout.buffer
+            out = stdout if target is None else stack.enter_context(atomic_file(target))
             done = asyncio.run(_export(folder, filter_, out, target))
             out.flush()
     except BrokenPipeError:
-        # `rookery export | head`: its reader has what it wanted. Python must not try to flush.
+        # `rookery export | head` closed the pipe. Python must not flush stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if as_json and target is not None:
@@ -91,10 +89,10 @@ async def _export(
 ) -> Exported:
     from relay.cli.data_folder import open_folder
 
-    # Progress among the events themselves, when both go to one terminal, helps nobody.
+    # No progress bar when events and bar would share one terminal.
     is_shown = sys.stderr.isatty() and (target is not None or not sys.stdout.isatty())
     async with open_folder(folder) as opened:
-        # The head counts rows that are no more as well: at the end the bar takes a leap.
+        # The head also counts removed rows, so the bar may jump at the end.
         total = await opened.head() if filter_ is None else None
         with progress_bar(Amount.OF_TOTAL, RATE, is_shown=is_shown) as progress:
             task = progress.add_task("export", total=total, rate="")
@@ -113,7 +111,7 @@ async def _export(
 async def export_events(
     folder: Folder, filter_: Filter, out: BinaryIO, note: Callable[[Exported], None]
 ) -> Exported:
-    """Write what matches to `out`; `note` hears how far it is, after each page."""
+    """Write the matching events; `note` is called after each page."""
     done = Exported()
     pages = folder.events(filter_)
     try:
@@ -129,7 +127,7 @@ async def export_events(
 
 
 def filter_of(text: str, terms: FilterTerms) -> Filter:
-    """The value of --filter, for who takes all that matches. Raises BadParameter."""
+    """The filter of --filter, which must select all matches. Raises BadParameter."""
     try:
         filter_ = filter_from(orjson.loads(text), terms)
     except orjson.JSONDecodeError as wrong:
@@ -137,7 +135,7 @@ def filter_of(text: str, terms: FilterTerms) -> Filter:
     except Refused as refused:
         raise _bad_filter(refused.text) from None
     if filter_.limit is not None or filter_.search is not None:
-        raise _bad_filter("limit and search choose among matches; here all of them are taken")
+        raise _bad_filter("limit and search are not supported here: all matches are taken")
     return filter_
 
 
@@ -146,11 +144,11 @@ def _bad_filter(text: str) -> click.BadParameter:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when it is complete and on disk; else nothing changes.
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A private file that is renamed into place when complete and durable; otherwise nothing
+    changes.
 
-    It is the owner's alone: an export holds what private groups say. What is no plain file (a pipe,
-    /dev/null) is written as it is.
+    Targets that are no regular file (a pipe, /dev/null) are written directly.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
@@ -161,7 +159,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     try:
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     except OSError as wrong:
-        raise UserError(f"{path.parent}: nothing can be written there: {wrong.strerror}") from None
+        raise UserError(f"{path.parent} is not writable: {wrong.strerror}") from None
     try:
         with file:
             yield file

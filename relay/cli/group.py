@@ -1,6 +1,6 @@
-"""`rookery group`: NIP-29 administration as a signed client. Signs as the owner (contract §2).
+"""`rookery group`: NIP-29 group administration as a signed client. Signs as the owner.
 
-Works on any relay with NIP-29; what it shows is what the relay itself signed (kinds 39000–39003).
+Works on any NIP-29 relay; output is based on events signed by the relay (kinds 39000–39003).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from relay.cli.options import (
     print_json,
     printable,
 )
-from relay.cli.tables import Column, Holds, print_table, say_nothing_found
+from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client import ClientError
 from relay.client.information import lists_nip
 from relay.client.settings import Actor
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _FLAGS: Final[tuple[str, ...]] = ("private", "restricted", "closed", "hidden")
-_SHUT: Final = frozenset(_FLAGS[:3])
-"""What a group is when some flags are named and others not: opening one opens no other."""
+_DEFAULT_ON: Final = frozenset(_FLAGS[:3])
+"""Default of the flags not named when some are: turning one off turns no other off."""
 _OPPOSITE: Final = {
     "private": "public",
     "restricted": "unrestricted",
     "closed": "open",
     "hidden": "visible",
 }
-"""The word that confirms, in a 9002, that a flag is left out on purpose (NIPS.md Z-03)."""
+"""The tag that confirms in a 9002 that a flag is turned off intentionally (Z-03)."""
 _TEXTS: Final = ("name", "about", "picture")
 _SHOWN: Final = (
     kinds.GROUP_METADATA,
@@ -56,17 +56,17 @@ _SHOWN: Final = (
     kinds.GROUP_ROLES,
 )
 _GROUPS: Final = 29
-"""The NIP."""
+"""NIP number."""
 _MIN_CODE: Final = 8
 _DAY_S: Final = 86_400
 _AGENT_ROLE: Final = "agent"
-"""Lets its holder write memory in the group, unless `[actors] agent_role` says another: no 39003
-lists that."""
+"""Role that permits writing memory in the group unless `[actors] agent_role` names another; 39003
+does not list it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """What a relay says about one group."""
+class GroupView:
+    """The relay's events about one group."""
 
     id: str
     texts: Mapping[str, str]
@@ -75,7 +75,7 @@ class Card:
     admins: Mapping[str, tuple[str, ...]]
     """pubkey → roles."""
     members: tuple[str, ...] | None
-    """None: not for this key to see."""
+    """None: not readable with this key."""
     roles: tuple[str, ...]
 
     def as_json(self) -> dict[str, object]:
@@ -101,13 +101,13 @@ def _flag(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 @group.command("create", epilog="Example: rookery group create tea --name 'Tea room' --private")
 @click.argument("group_id", metavar="ID")
-@click.option("--name", metavar="TEXT", help="What people see.")
-@click.option("--about", metavar="TEXT", help="What it is for.")
-@click.option("--picture", metavar="URL", help="What it looks like.")
+@click.option("--name", metavar="TEXT", help="Display name.")
+@click.option("--about", metavar="TEXT", help="Description.")
+@click.option("--picture", metavar="URL", help="Picture URL.")
 @_flag("private", "Only members read.")
 @_flag("restricted", "Only members write.")
-@_flag("closed", "Nobody joins without an invite.")
-@_flag("hidden", "Only members see that it exists.")
+@_flag("closed", "Joining needs an invite.")
+@_flag("hidden", "Only members see the group.")
 @client_options
 @json_option
 def create(
@@ -121,93 +121,100 @@ def create(
     as_json: bool,
     **flags: bool | None,
 ) -> None:
-    """Create a group; who creates it is its admin.
+    """Create a group; its creator becomes admin.
 
-    No flag named: they are the relay's choice. Some named: the others are as in --private
+    Without flags the relay chooses them. If some are given, the others default to --private
     --restricted --closed --visible.
     """
     texts = {"name": name, "about": about, "picture": picture}
     given = {text: value for text, value in texts.items() if value is not None}
     flagged = {flag: is_on for flag, is_on in flags.items() if is_on is not None}
 
-    async def work(client: Client) -> Card:
+    async def work(client: Client) -> GroupView:
         return await _created(client, group_id, given, flagged)
 
-    card = with_client(Actor.OWNER, relay, key_file, work)
+    view = with_client(Actor.OWNER, relay, key_file, work)
     if as_json:
-        print_json(card.as_json())
+        print_json(view.as_json())
     else:
-        click.echo(f"created {printable(group_id)} ({_flags_in_words(card)})")
-        if kept := [flag for flag in _FLAGS if flagged.get(flag) is False and flag in card.flags]:
-            click.echo(f"the relay keeps its groups {', '.join(kept)}", err=True)
+        click.echo(f"created {printable(group_id)} ({_flags_in_words(view)})")
+        if kept := [flag for flag in _FLAGS if flagged.get(flag) is False and flag in view.flags]:
+            click.echo(f"the relay does not allow turning off: {', '.join(kept)}", err=True)
 
 
 @group.command("add", epilog="Example: rookery group add tea npub1… --role admin")
 @click.argument("group_id", metavar="ID")
-@click.argument("people", metavar="KEY...", type=PublicKey(), nargs=-1, required=True)
-@click.option("--role", "roles", multiple=True, help="A role, such as admin; once for each.")
+@click.argument("users", metavar="KEY...", type=PublicKey(), nargs=-1, required=True)
+@click.option("--role", "roles", multiple=True, help="A role, such as admin; repeatable.")
 @client_options
 @json_option
 def add(
     group_id: str,
-    people: tuple[str, ...],
+    users: tuple[str, ...],
     roles: tuple[str, ...],
     relay: str | None,
     key_file: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    """Put people into a group, or give members other roles: exactly those named."""
-    tags = [["h", group_id], *(["p", person, *roles] for person in people)]
+    """Add users to a group, or replace the roles of members by those given."""
+    tags = [["h", group_id], *(["p", user, *roles] for user in users)]
 
     async def work(client: Client) -> Event:
         if roles:
-            _warn_of_unlisted(roles, await _card(client, group_id))
+            _warn_of_unlisted(roles, await _view(client, group_id))
         return await client.send(kinds.PUT_USER, "", tags)
 
     event = with_client(Actor.OWNER, relay, key_file, work)
-    _say(event, f"added {_people(people)} to {printable(group_id)}", as_json=as_json)
+    _report(event, f"added {_npubs(users)} to {printable(group_id)}", as_json=as_json)
 
 
 @group.command("remove", epilog="Example: rookery group remove tea npub1…")
 @click.argument("group_id", metavar="ID")
-@click.argument("people", metavar="KEY...", type=PublicKey(), nargs=-1, required=True)
+@click.argument("users", metavar="KEY...", type=PublicKey(), nargs=-1, required=True)
 @client_options
 @json_option
 def remove(
     group_id: str,
-    people: tuple[str, ...],
+    users: tuple[str, ...],
     relay: str | None,
     key_file: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    """Take people out of a group; they stop receiving at once."""
-    tags = [["h", group_id], *(["p", person] for person in people)]
+    """Remove users from a group; they stop receiving events immediately."""
+    tags = [["h", group_id], *(["p", user] for user in users)]
 
-    async def work(client: Client) -> tuple[Event, Card]:
+    async def work(client: Client) -> tuple[Event, GroupView]:
         """The removal, and the group before it."""
-        before = await _card(client, group_id)
+        before = await _view(client, group_id)
         return await client.send(kinds.REMOVE_USER, "", tags), before
 
     event, before = with_client(Actor.OWNER, relay, key_file, work)
-    # The relay takes a removal that names one member, or turns a request to join away.
-    inside = people if before.members is None else {*before.members, *before.admins}
-    gone = [person for person in people if person in inside]
-    if len(gone) < len(people):
-        others = [person for person in people if person not in inside]
-        click.echo(f"not in {printable(group_id)}: {_people(others)}", err=True)
-    if gone or as_json:
-        _say(event, f"removed {_people(gone)} from {printable(group_id)}", as_json=as_json)
+    # The relay accepts a removal if it names at least one member, or declines a join request.
+    members = users if before.members is None else {*before.members, *before.admins}
+    removed = [user for user in users if user in members]
+    if len(removed) < len(users):
+        others = [user for user in users if user not in members]
+        click.echo(f"not in {printable(group_id)}: {_npubs(others)}", err=True)
+    if removed or as_json:
+        _report(event, f"removed {_npubs(removed)} from {printable(group_id)}", as_json=as_json)
 
 
 @group.command("invite", epilog="Example: rookery group invite tea --days 7")
 @click.argument("group_id", metavar="ID")
-@click.option("--code", metavar="TEXT", help=f"A code of your own, {_MIN_CODE} characters or more.")
 @click.option(
-    "--days", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Valid for so long."
+    "--code",
+    metavar="TEXT",
+    help=f"Code to use instead of a random one; at least {_MIN_CODE} characters.",
 )
-@click.option("--reusable", is_flag=True, help="For more than one person.")
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Days the code is valid.",
+)
+@click.option("--reusable", is_flag=True, help="May be used more than once.")
 @client_options
 @json_option
 def invite(
@@ -220,13 +227,13 @@ def invite(
     reusable: bool,
     as_json: bool,
 ) -> None:
-    """Make an invite code: who sends it with a join request becomes a member."""
+    """Create an invite code: a join request with it makes its author a member."""
     if code is not None and len(code) < _MIN_CODE:
-        raise click.BadParameter(f"needs {_MIN_CODE} characters or more", param_hint="--code")
+        raise click.BadParameter(f"must have at least {_MIN_CODE} characters", param_hint="--code")
     word = code if code is not None else secrets.token_urlsafe(12)
 
     async def work(client: Client) -> tuple[Event, str | None]:
-        """The invite, and the group's address if the relay says who signs it."""
+        """The invite, and the group's naddr if the relay's key is known."""
         tags = [["h", group_id], ["code", word], *([["reusable"]] if reusable else [])]
         invited = client.sign(kinds.CREATE_INVITE, "", tags)
         if days is not None:
@@ -251,13 +258,13 @@ def invite(
 @client_options
 @json_option
 def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """List the groups that this key may see."""
-    cards = with_client(Actor.OWNER, relay, key_file, _cards)
+    """List the groups that this key may read."""
+    views = with_client(Actor.OWNER, relay, key_file, _views)
     if as_json:
-        print_json([card.as_json() for card in cards])
+        print_json([view.as_json() for view in views])
         return
-    if not cards:
-        say_nothing_found("`rookery group create ID` makes a group")
+    if not views:
+        print_nothing_found("`rookery group create ID` creates a group")
         return
     columns = (
         Column("ID", Holds.KEY),
@@ -270,13 +277,13 @@ def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> N
         columns,
         [
             (
-                printable(card.id),
-                printable(card.texts.get("name", "")),
-                _flags_in_words(card),
-                "–" if card.members is None else str(len(card.members)),
-                str(len(card.admins)),
+                printable(view.id),
+                printable(view.texts.get("name", "")),
+                _flags_in_words(view),
+                "–" if view.members is None else str(len(view.members)),
+                str(len(view.admins)),
             )
-            for card in cards
+            for view in views
         ],
     )
 
@@ -286,122 +293,120 @@ def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> N
 @client_options
 @json_option
 def show(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """Show one group: what it is, who is in it, and their roles."""
+    """Show one group: metadata, members and roles."""
 
-    async def work(client: Client) -> Sequence[Card]:
-        return await _cards(client, group_id)
+    async def work(client: Client) -> Sequence[GroupView]:
+        return await _views(client, group_id)
 
-    cards = with_client(Actor.OWNER, relay, key_file, work)
-    if not cards:
+    views = with_client(Actor.OWNER, relay, key_file, work)
+    if not views:
         raise UserError(
-            f"there is no group {group_id!r} that this key may see; `rookery group list` shows all"
+            f"no group {group_id!r} is visible to this key; `rookery group list` lists groups"
         )
-    (card,) = cards
+    (view,) = views
     if as_json:
-        print_json(card.as_json())
+        print_json(view.as_json())
         return
     out = console()
-    out.print(f"{printable(card.id)}: {_flags_in_words(card)}")
+    out.print(f"{printable(view.id)}: {_flags_in_words(view)}")
     for name in _TEXTS:
-        if name in card.texts:
-            out.print(f"{name}: {printable(card.texts[name])}")
-    if card.supported_kinds is not None:
-        out.print(f"kinds: {printable(', '.join(card.supported_kinds) or 'none')}")
-    if card.roles:
-        out.print(f"roles: {printable(', '.join(card.roles))}")
+        if name in view.texts:
+            out.print(f"{name}: {printable(view.texts[name])}")
+    if view.supported_kinds is not None:
+        out.print(f"kinds: {printable(', '.join(view.supported_kinds) or 'none')}")
+    if view.roles:
+        out.print(f"roles: {printable(', '.join(view.roles))}")
     print_table(
         (Column("Member", Holds.KEY), Column("Roles")),
         [
-            (npub(person), printable(", ".join(card.admins.get(person, ()))))
-            for person in dict.fromkeys((*card.admins, *(card.members or ())))
+            (npub(user), printable(", ".join(view.admins.get(user, ()))))
+            for user in dict.fromkeys((*view.admins, *(view.members or ())))
         ],
     )
-    if card.members is None:
-        out.print("its members are not for this key to see")
+    if view.members is None:
+        out.print("this key may not read the member list")
 
 
 async def _created(
     client: Client, group_id: str, texts: Mapping[str, str], flags: Mapping[str, bool]
-) -> Card:
+) -> GroupView:
     wanted = None
     if flags:
-        wanted = frozenset(flag for flag in _FLAGS if flags.get(flag, flag in _SHUT))
+        wanted = frozenset(flag for flag in _FLAGS if flags.get(flag, flag in _DEFAULT_ON))
     tags = [*([name, text] for name, text in texts.items()), *_flag_tags(wanted, flags)]
-    # All in the one event, so that a hidden group is hidden from the first moment.
+    # All in one event, so that a hidden group is never visible.
     await client.send(kinds.CREATE_GROUP, "", [["h", group_id], *tags])
-    card = await _card(client, group_id)
-    # Not every relay looks at the tags of a 9007, and without a flag this one takes its own.
-    if any(card.texts.get(name) != text for name, text in texts.items()) or (
-        wanted is not None and card.flags != wanted
+    view = await _view(client, group_id)
+    # Some relays ignore the tags of a 9007, and without flags this one sets its defaults.
+    if any(view.texts.get(name) != text for name, text in texts.items()) or (
+        wanted is not None and view.flags != wanted
     ):
-        kept = card.flags if wanted is None else wanted
+        kept = view.flags if wanted is None else wanted
         tags = [*([name, text] for name, text in texts.items()), *_flag_tags(kept, flags)]
         await client.send(kinds.EDIT_METADATA, "", [["h", group_id], *tags])
-        card = await _card(client, group_id)
-    return card
+        view = await _view(client, group_id)
+    return view
 
 
 def _flag_tags(wanted: frozenset[str] | None, flags: Mapping[str, bool]) -> list[list[str]]:
-    """The flags, and for what was turned off by name the word that confirms it."""
+    """The flags that are on, and the confirming tags of those turned off."""
     on = [[flag] for flag in _FLAGS if wanted is not None and flag in wanted]
     return on + [[_OPPOSITE[flag]] for flag, is_on in flags.items() if not is_on]
 
 
-async def _card(client: Client, group_id: str) -> Card:
-    cards = await _cards(client, group_id)
-    return cards[0] if cards else Card(group_id, {}, frozenset(), None, {}, None, ())
+async def _view(client: Client, group_id: str) -> GroupView:
+    views = await _views(client, group_id)
+    return views[0] if views else GroupView(group_id, {}, frozenset(), None, {}, None, ())
 
 
-async def _cards(client: Client, group_id: str | None = None) -> list[Card]:
-    """One for each group whose 39000 can be read, by id; `group_id`: of this one only."""
+async def _views(client: Client, group_id: str | None = None) -> list[GroupView]:
+    """Groups with a readable 39000, by id; `group_id`: only this one."""
     filter_: dict[str, object] = {"kinds": list(_SHOWN)}
     if group_id is not None:
         filter_["#d"] = [group_id]
     if (relay_key := await _self_of(client)) is not None:
-        # What others sign under these kinds is no group of this relay (N29-60).
+        # These kinds signed by others are no group of this relay (N29-60).
         filter_["authors"] = [relay_key]
     newest: dict[str, dict[int, Event]] = {}
     async for event in client.query_all(filter_):
         newest.setdefault(event.d, {}).setdefault(event.kind, event)
     return [
-        _card_of(id_, events)
+        _view_of(id_, events)
         for id_, events in sorted(newest.items())
         if kinds.GROUP_METADATA in events
     ]
 
 
-def _card_of(group_id: str, events: Mapping[int, Event]) -> Card:
+def _view_of(group_id: str, events: Mapping[int, Event]) -> GroupView:
     metadata = events[kinds.GROUP_METADATA]
     admins, members, roles = (events.get(kind) for kind in _SHOWN[1:])
     supported = next((tag[1:] for tag in metadata.tags if tag[:1] == ["supported_kinds"]), None)
-    return Card(
+    return GroupView(
         id=group_id,
         texts={name: text for name in _TEXTS if (text := metadata.tag(name)) is not None},
         flags=frozenset(flag for flag in _FLAGS if metadata.has_tag(flag)),
         supported_kinds=None if supported is None else tuple(supported),
         admins={}
         if admins is None
-        else {tag[1]: tuple(tag[2:]) for tag in admins.tags if _is_person(tag)},
-        members=None
-        if members is None
-        else tuple(tag[1] for tag in members.tags if _is_person(tag)),
+        else {tag[1]: tuple(tag[2:]) for tag in admins.tags if _is_user(tag)},
+        members=None if members is None else tuple(tag[1] for tag in members.tags if _is_user(tag)),
         roles=() if roles is None else tuple(roles.tag_values("role")),
     )
 
 
-def _is_person(tag: Sequence[str]) -> bool:
+def _is_user(tag: Sequence[str]) -> bool:
     return len(tag) > 1 and tag[0] == "p" and is_hex64(tag[1])
 
 
 async def is_seen(client: Client, group_id: str) -> bool:
-    """Whether this key may see the group; True at a relay that does not say it has groups."""
+    """Whether this key may see the group; True for relays that do not list NIP-29."""
     if not lists_nip(await client.information_or_empty(), _GROUPS):
         return True
-    return bool(await _cards(client, group_id))
+    return bool(await _views(client, group_id))
 
 
 async def _self_of(client: Client) -> str | None:
-    """The relay's own key (N11-07), if it says so."""
+    """The relay's own key (N11-07), if known."""
     try:
         relay_key = (await client.information()).get("self")
     except ClientError:
@@ -410,37 +415,37 @@ async def _self_of(client: Client) -> str | None:
 
 
 def _naddr(group_id: str, relay_key: str, url: str) -> str:
-    """NIP-19 reference of a group: the address of its 39000, and where (N19-02)."""
+    """NIP-19 naddr of a group: its 39000 and the relay (N19-02)."""
     return encode_pointer(AddressPointer(group_id, relay_key, kinds.GROUP_METADATA, (url,)))
 
 
-def _warn_of_unlisted(roles: Sequence[str], card: Card) -> None:
-    """Of a role that is neither in the group's 39003 nor held in the group: it is a label.
+def _warn_of_unlisted(roles: Sequence[str], view: GroupView) -> None:
+    """Warn about roles that are neither in the group's 39003 nor held by an admin.
 
-    A relay that lists none gives any (N29-111).
+    A relay that lists none may accept any (N29-111).
     """
-    held = [role for roles_held in card.admins.values() for role in roles_held]
-    listed = dict.fromkeys((*card.roles, _AGENT_ROLE, *held))
+    held = [role for roles_held in view.admins.values() for role in roles_held]
+    listed = dict.fromkeys((*view.roles, _AGENT_ROLE, *held))
     for role in roles:
-        if role not in listed and card.roles:
+        if role not in listed and view.roles:
             near = get_close_matches(role, listed, n=1)
             click.echo(
-                f"the role {role!r} is a label without powers; {card.id} has {', '.join(listed)}"
+                f"the role {role!r} has no permissions; roles of {view.id}: {', '.join(listed)}"
                 + (f"; did you mean {near[0]!r}?" if near else ""),
                 err=True,
             )
 
 
-def _say(event: Event, text: str, *, as_json: bool) -> None:
+def _report(event: Event, text: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"id": event.id, "kind": event.kind, "group": event.tag("h")})
     else:
         click.echo(text)
 
 
-def _people(people: Sequence[str]) -> str:
-    return ", ".join(npub(person) for person in people)
+def _npubs(users: Sequence[str]) -> str:
+    return ", ".join(npub(user) for user in users)
 
 
-def _flags_in_words(card: Card) -> str:
-    return ", ".join(flag for flag in _FLAGS if flag in card.flags) or "open to all"
+def _flags_in_words(view: GroupView) -> str:
+    return ", ".join(flag for flag in _FLAGS if flag in view.flags) or "open to all"

@@ -1,6 +1,6 @@
-"""`rookery hook`: what a coding agent's hooks call, and putting it into the agent's settings.
+"""`rookery hook`: called by a coding agent's hooks, and installed into the agent's settings.
 
-MEMORY.md M-13, M-22. `rookery hook EVENT` is seldom reached here: relay.hook answers first.
+M-13, M-22. `rookery hook EVENT` is usually handled by relay.hook before this module is imported.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TIMEOUT_S: Final = 10
-"""After which an agent gives a hook up; it needs a fraction of a second."""
+"""Timeout that the agent applies to a hook, in seconds; it needs a fraction of a second."""
 _OURS: Final = re.compile(r"(?:\brookery['\"]?|-m relay) hook (?:" + "|".join(HookEvent) + r")\s*$")
 _OF_TOOLS: Final = (HookEvent.TOOL, HookEvent.TOOL_FAILURE)
-"""These name the tools that they are called for."""
+"""Hooks with a tool matcher."""
 
 settings_option = click.option(
     "--settings",
@@ -39,12 +39,12 @@ settings_option = click.option(
     metavar="FILE",
     default=lambda: Path.home() / ".claude/settings.json",
     show_default="~/.claude/settings.json",
-    help="The agent's settings.",
+    help="Settings file of the agent.",
 )
 
 
 class HookCommands(click.Group):
-    """Whatever is no command of ours is the name of an event: a hook never fails."""
+    """Treats any unknown subcommand as an event name: a hook never fails."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -63,10 +63,10 @@ class HookCommands(click.Group):
 )
 @click.pass_context
 def hook(ctx: click.Context) -> None:
-    """Remember what a coding agent does: called by its hooks as `rookery hook EVENT`.
+    """Record what a coding agent does: called by its hooks as `rookery hook EVENT`.
 
     EVENT is SessionStart, UserPromptSubmit, PostToolUse, PostToolUseFailure or Stop; the hook's
-    JSON comes on stdin. Nothing is printed but, at SessionStart, what the agent should know.
+    JSON is read from stdin. Only SessionStart prints anything: the agent's context.
     """
     if ctx.invoked_subcommand is None:
         ctx.invoke(event)
@@ -75,7 +75,7 @@ def hook(ctx: click.Context) -> None:
 @click.command("event", context_settings={"ignore_unknown_options": True})
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def event(args: tuple[str, ...] = ()) -> None:
-    """Record one hook; done, whatever happens."""
+    """Record one hook event; always succeeds."""
     if ask_keeper(list(args)):
         return
     from relay.client.nmem.recording import take_alone
@@ -85,16 +85,16 @@ def event(args: tuple[str, ...] = ()) -> None:
     try:
         home = Path.home()
     except RuntimeError:
-        return  # a user without a home folder: there is nowhere to record it
+        return  # without a home folder there is no place to record it
     answer = take_alone(home, heard.read(), args[0] if args else "", heard.at)
     sys.stdout.buffer.write(answer.encode(errors="replace"))
     sys.stdout.buffer.flush()
 
 
 @hook.command("keep", hidden=True)
-@click.option("--lock", type=int, help="File descriptor of the lock that the hook hands on.")
+@click.option("--lock", type=int, help="File descriptor of the lock passed on by the hook.")
 def keep(lock: int | None) -> None:
-    """Stay behind and record the hooks to come; started by the first one."""
+    """Keep running and record further hook events; started by the first one."""
     from relay.client.client import unix_now
     from relay.client.nmem import keeper
     from relay.client.nmem.recording import log
@@ -102,7 +102,7 @@ def keep(lock: int | None) -> None:
     home = Path.home()
     try:
         asyncio.run(keeper.keep(home, lock=lock))
-    except Exception as error:  # noqa: BLE001  nobody sees what it prints
+    except Exception as error:  # noqa: BLE001  its output is not seen
         log(home, "keep", error, unix_now())
 
 
@@ -110,13 +110,13 @@ def keep(lock: int | None) -> None:
 @settings_option
 @json_option
 def install(settings: Path, *, as_json: bool) -> None:
-    """Have a coding agent's settings call `rookery hook`. What stands there stays."""
+    """Add `rookery hook` to a coding agent's settings. Existing entries are kept."""
     _edit(settings, _installed, "installed in", as_json=as_json)
     if not as_json and not _hooks_find_a_key(Path.home()):
         here = Path("data/keys/agent.nsec").resolve()
         click.echo(
-            "hooks run in the folders of your projects, where they find no key yet, and what they"
-            f" record waits on this machine; write into ~/{FILE}:\n"
+            "hooks run in your project folders and find no key there: records stay on this machine"
+            f" until you add to ~/{FILE}:\n"
             f'  relay = "{DEFAULT_RELAY}"\n'
             f'  agent_key_file = "{here if here.exists() else "/path/to/agent.nsec"}"',
             err=True,
@@ -124,7 +124,7 @@ def install(settings: Path, *, as_json: bool) -> None:
 
 
 def _hooks_find_a_key(home: Path) -> bool:
-    """Wherever they run. Raises ConfigFaults for a client.toml that they could not use."""
+    """Whether hooks find a key in any folder. Raises ConfigFaults for an invalid client.toml."""
     if os.environ.get("ROOKERY_KEY"):
         return True
     file = read_client_file(home)
@@ -135,7 +135,7 @@ def _hooks_find_a_key(home: Path) -> bool:
 @settings_option
 @json_option
 def uninstall(settings: Path, *, as_json: bool) -> None:
-    """Take out of the settings what `install` has put there, and nothing else."""
+    """Remove what `install` added to the settings, and nothing else."""
     _edit(settings, _uninstalled, "removed from", as_json=as_json)
 
 
@@ -145,7 +145,7 @@ def uninstall(settings: Path, *, as_json: bool) -> None:
 def _edit(
     path: Path, edited: Callable[[dict[str, Any]], dict[str, Any]], done: str, *, as_json: bool
 ) -> None:
-    path = path.expanduser().resolve()  # a link stays one
+    path = path.expanduser().resolve()  # keeps a symbolic link a link
     text = _text_of(path)
     before = _settings_in(path, text)
     after = edited(before)
@@ -179,12 +179,12 @@ def _settings_in(path: Path, text: bytes | None) -> dict[str, Any]:
     try:
         value = orjson.loads(text) if text is not None and text.strip() else {}
     except orjson.JSONDecodeError as error:
-        raise UserError(f"{path} is not JSON, and was left as it was: {error}") from None
+        raise UserError(f"{path} is not JSON and was not changed: {error}") from None
     hooks = value.get("hooks", {}) if isinstance(value, dict) else None
     if not isinstance(hooks, dict) or not all(isinstance(each, list) for each in hooks.values()):
         raise UserError(
-            f"{path} has no hooks as claude-code writes them, and was left as it was: expected an"
-            ' object with "hooks", an object of lists'
+            f"{path} was not changed: its hooks are not in claude-code's format, an"
+            ' object "hooks" of lists'
         )
     assert isinstance(value, dict)
     return value
@@ -202,7 +202,7 @@ def _installed(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _uninstalled(settings: dict[str, Any]) -> dict[str, Any]:
-    """What is empty without ours goes too."""
+    """Entries left empty are removed."""
     if "hooks" not in settings:
         return settings
     hooks = {}
@@ -217,7 +217,7 @@ def _uninstalled(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_ours(entry: Any) -> Any:
-    """None: nothing else was in it."""
+    """None: it contained nothing else."""
     commands = entry.get("hooks") if isinstance(entry, dict) else None
     if not isinstance(commands, list):
         return entry
@@ -233,11 +233,11 @@ def _is_ours(command: Any) -> bool:
 
 
 def _program() -> str:
-    """This very installation, also where the agent has another PATH."""
+    """The command of this installation, independent of the agent's PATH."""
     beside = Path(sys.executable).with_name("rookery")
     if beside.exists():
         return shlex.quote(str(beside))
-    # -P: a package `relay` in the folder of a project is not ours.
+    # -P: do not import a `relay` package from the project folder.
     return f"{shlex.quote(sys.executable)} -P -m relay"
 
 
@@ -249,7 +249,7 @@ def _backed_up(path: Path, text: bytes) -> Path:
 
 
 def _write(path: Path, text: bytes) -> None:
-    """Whole or not at all."""
+    """Atomic."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     _write_new(aside, text, _mode_of(path))

@@ -1,4 +1,4 @@
-"""The lines of a file on its way into a folder: in batches, with what became of each."""
+"""Reading an import file in batches, and the outcome of each line."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MAX_LINE: Final = 4 * 2**20
 _BATCH_EVENTS: Final = 512
 _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_LINES: Final = 4096
-"""Of which most are refused or blank; a file of nothing else must not be held as one batch."""
+"""Bounds batches of refused or blank lines."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the lines so far, earlier runs of a resumed import included."""
+    """Outcomes so far, including earlier runs of a resumed import."""
 
     read: int = 0
     stored: int = 0
@@ -50,48 +50,48 @@ class Tally:
         parts.append(f"{self.refused} refused")
         return ", ".join(parts)
 
-    def add(self, ending: Ending) -> None:
+    def add(self, outcome: Outcome) -> None:
         self.read += 1
-        match ending:
-            case Ending.STORED:
+        match outcome:
+            case Outcome.STORED:
                 self.stored += 1
-            case Ending.PASSED_ON:
+            case Outcome.PASSED_ON:
                 self.passed_on += 1
-            case Ending.DUPLICATE:
+            case Outcome.DUPLICATE:
                 self.duplicates += 1
-            case Ending.SUPERSEDED:
+            case Outcome.SUPERSEDED:
                 self.superseded += 1
-            case Ending.REFUSED:
+            case Outcome.REFUSED:
                 self.refused += 1
             case _:
-                assert_never(ending)
+                assert_never(outcome)
 
 
-class Ending(Enum):
-    """How a line of an import ended."""
+class Outcome(Enum):
+    """Outcome of one line."""
 
     STORED = auto()
     PASSED_ON = auto()
-    """Ephemeral: to who listens now, and gone."""
+    """Ephemeral: delivered to subscriptions, not stored."""
     DUPLICATE = auto()
     SUPERSEDED = auto()
     REFUSED = auto()
 
 
-def ending_of(event: Event, answer: tuple[bool, str]) -> Ending:
-    """Read from the OK of this event (contract §6)."""
+def outcome_of(event: Event, answer: tuple[bool, str]) -> Outcome:
+    """The outcome, from the OK of this event."""
     accepted, text = answer
     is_duplicate = text.startswith("duplicate:")
     if accepted:
         if is_duplicate:
-            return Ending.DUPLICATE
-        return Ending.PASSED_ON if is_ephemeral(event.kind) else Ending.STORED
-    return Ending.SUPERSEDED if is_duplicate else Ending.REFUSED
+            return Outcome.DUPLICATE
+        return Outcome.PASSED_ON if is_ephemeral(event.kind) else Outcome.STORED
+    return Outcome.SUPERSEDED if is_duplicate else Outcome.REFUSED
 
 
 @dataclass(slots=True)
 class Place:
-    """How far an import is: behind this byte and this line everything is still to do."""
+    """Progress of an import: everything after this byte and line is still to do."""
 
     offset: int = 0
     line: int = 0
@@ -100,7 +100,7 @@ class Place:
 
 @dataclass(slots=True)
 class Batch:
-    """Some lines of the file: what they hold, what is wrong with them, where they end."""
+    """A batch of lines: events, refusals and end position."""
 
     offset: int
     line: int
@@ -109,7 +109,7 @@ class Batch:
 
 
 def batch_of(source: BinaryIO, place: Place) -> Batch | None:
-    """The lines behind `place`, up to the bounds of a batch; None at the end of the file."""
+    """The lines after `place`, up to the batch limits; None at the end of the file."""
     batch = Batch(place.offset, place.line)
     while (
         len(batch.events) < _BATCH_EVENTS
@@ -149,7 +149,7 @@ def _line(source: BinaryIO) -> tuple[bytes | None, int]:
 
 
 def _event(text: bytes) -> Event:
-    """Raises Invalid; its text ends with the id where one can be read."""
+    """Raises Invalid; the text ends with the event id if it is readable."""
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError as wrong:
@@ -163,7 +163,7 @@ def _event(text: bytes) -> Event:
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What a bookmark file holds."""
+    """Content of the progress file."""
 
     origin: str
     offset: int
@@ -171,21 +171,23 @@ class _Note(msgspec.Struct, frozen=True):
     tally: Tally
 
 
-class Bookmark:
-    """DIR/import-….resume: where an import of this file stopped.
+class ImportProgress:
+    """DIR/import-….resume: how far an import of a file has come.
 
-    Its name comes from the file's path, size and time of change: another text begins anew.
+    The name derives from the path, size and mtime of the file: a changed file starts over.
     """
 
     def __init__(self, path: Path, size: int, origin: Origin) -> None:
         self._path = path
         self.size = size
-        """Bytes of the file that is imported."""
+        """Size of the imported file in bytes."""
         self._origin = origin.name
 
     @classmethod
-    def of(cls, folder: Path, source: BinaryIO, path: Path, origin: Origin) -> Bookmark | None:
-        """None for what cannot be read twice, as a pipe."""
+    def of(
+        cls, folder: Path, source: BinaryIO, path: Path, origin: Origin
+    ) -> ImportProgress | None:
+        """None for files that cannot be read twice, such as pipes."""
         about = os.fstat(source.fileno())
         if not stat.S_ISREG(about.st_mode):
             return None
@@ -194,7 +196,7 @@ class Bookmark:
         return cls(folder / f"import-{digest}.resume", about.st_size, origin)
 
     def read(self) -> Place:
-        """The beginning when there is no note, none that can be read, or one of another origin."""
+        """The saved place; the start if there is none, it is unreadable, or of another origin."""
         try:
             note = msgspec.json.decode(self._path.read_bytes(), type=_Note)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -204,7 +206,7 @@ class Bookmark:
         return Place(note.offset, note.line, note.tally)
 
     def write(self, place: Place) -> None:
-        # Not synced: a note that is lost or old repeats some lines, as duplicates.
+        # Not synced: a lost or old progress file repeats some lines, as duplicates.
         part = self._path.with_suffix(".part")
         note = _Note(self._origin, place.offset, place.line, place.tally)
         part.write_bytes(msgspec.json.encode(note))

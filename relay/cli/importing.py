@@ -1,7 +1,7 @@
-"""`rookery import`: JSON lines of events into a folder, whether a relay runs on it or not.
+"""`rookery import`: store events from JSON lines in a data folder, with or without a running relay.
 
-It may be stopped and started again: it goes on behind the last batch that was acknowledged, and
-what it repeats is a duplicate, not a second copy.
+It can be interrupted and repeated: it continues after the last acknowledged batch, and repeated
+lines are duplicates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from relay.cli.import_lines import Bookmark, Ending, Place, batch_of, ending_of
+from relay.cli.import_lines import ImportProgress, Outcome, Place, batch_of, outcome_of
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.progress import RATE, Amount, progress_bar
 from relay.errors import StoreFault, UserError
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.server.control import Folder
 
-    Say = Callable[[str], None]
+    Report = Callable[[str], None]
 
-_PAUSES_S: Final = (0.05, 0.2, 1.0)
-"""Before what is only for now refused (`error:`, `rate-limited:`) is tried again."""
-_FOR_NOW: Final = ("error:", "rate-limited:")
+_RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0)
+"""Delays before retrying temporary refusals (`error:`, `rate-limited:`)."""
+_TEMPORARY: Final = ("error:", "rate-limited:")
 
 
 @click.command("import", epilog="Example: rookery import events.jsonl --data ./data --trust")
@@ -45,14 +45,14 @@ _FOR_NOW: Final = ("error:", "rate-limited:")
 @click.option(
     "--trust",
     is_flag=True,
-    help="Do not ask who may write: for an own export, or a move from another relay.",
+    help="Skip write permissions: for your own export, or a move from another relay.",
 )
 @json_option
 def import_command(file: Path, folder: Path, *, trust: bool, as_json: bool) -> int:
-    """Read JSON lines of events ("-": from stdin).
+    """Store events from JSON lines in FILE ("-": stdin).
 
-    Every event is verified. What is refused is named on stderr by its line; then the exit code is
-    1. Stopped half way, the same command goes on where it was.
+    Every event is verified. Refused lines are listed on stderr, and the exit code is 1. After an
+    interruption the same command continues where it stopped.
     """
     origin = Origin.TRUSTED_IMPORT if trust else Origin.IMPORT
     if file == Path("-"):
@@ -68,45 +68,47 @@ def import_command(file: Path, folder: Path, *, trust: bool, as_json: bool) -> i
 
 
 async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Origin) -> Tally:
-    """`path`: where `source` was opened; None is stdin."""
+    """`path`: the file opened as `source`; None is stdin."""
     from relay.cli.data_folder import open_folder
 
     name = "stdin" if path is None else str(path)
     async with open_folder(folder) as opened:
-        bookmark = None if path is None else Bookmark.of(folder, source, path, origin)
-        place = bookmark.read() if bookmark is not None else Place()
+        progress_file = None if path is None else ImportProgress.of(folder, source, path, origin)
+        place = progress_file.read() if progress_file is not None else Place()
         with progress_bar(Amount.BYTES, RATE) as progress:
 
-            def say(text: str) -> None:
+            def report(text: str) -> None:
                 progress.console.out(printable(text), highlight=False)
 
             if place.offset:
-                say(f"{name}: goes on behind line {place.line}, where an earlier import stopped")
+                report(
+                    f"{name}: continues after line {place.line}, where an earlier import stopped"
+                )
                 source.seek(place.offset)
-            total = None if bookmark is None else bookmark.size
+            total = None if progress_file is None else progress_file.size
             task = progress.add_task("import", total=total, completed=place.offset, rate="")
             began, before = perf_counter(), place.tally.read
 
             def note(place: Place) -> None:
-                if bookmark is not None:
-                    bookmark.write(place)
+                if progress_file is not None:
+                    progress_file.write(place)
                 rate = (place.tally.read - before) / max(perf_counter() - began, 1e-3)
                 progress.update(task, completed=place.offset, rate=f"{rate:,.0f} events/s")
 
             try:
-                await import_events(opened, source, name, origin, place, say=say, note=note)
+                await import_events(opened, source, name, origin, place, report=report, note=note)
             except StoreFault as fault:
                 raise UserError(f"{fault}; {_stopped(name, place)}") from fault
             except asyncio.CancelledError:
-                say(_stopped(name, place))
+                report(_stopped(name, place))
                 raise
-        if bookmark is not None:
-            bookmark.remove()
+        if progress_file is not None:
+            progress_file.remove()
         return place.tally
 
 
 def _stopped(name: str, place: Place) -> str:
-    return f"{name} is imported up to line {place.line}; the same command goes on there"
+    return f"{name} is imported up to line {place.line}; repeat the command to continue"
 
 
 async def import_events(
@@ -116,58 +118,62 @@ async def import_events(
     origin: Origin,
     place: Place,
     *,
-    say: Say,
+    report: Report,
     note: Callable[[Place], None],
-    pauses_s: Sequence[float] = _PAUSES_S,
+    pauses_s: Sequence[float] = _RETRY_DELAYS_S,
 ) -> None:
-    """Submit the lines of `source`, which stands at `place`; `place` moves with each batch.
+    """Submit the lines of `source`, positioned at `place`; `place` advances with each batch.
 
-    `say` hears every refusal, in order of lines; `note` the place after each acknowledged batch.
-    Raises StoreFault when the folder takes nothing any more: then `place` is before that batch.
+    `report` is called with each refusal, in line order; `note` with the place after each
+    acknowledged batch. Raises StoreFault when the store accepts nothing more: `place` is then
+    before that batch.
     """
     while batch := batch_of(source, place):
         events = [event for _, event in batch.events]
-        answers = await settled(folder, events, origin, pauses_s)
+        answers = await submit_with_retries(folder, events, origin, pauses_s)
         refused = dict(batch.refused)
         tally = place.tally
         for (line, event), answer in zip(batch.events, answers, strict=True):
-            ending = ending_of(event, answer)
-            tally.add(ending)
-            if ending is Ending.REFUSED:
+            outcome = outcome_of(event, answer)
+            tally.add(outcome)
+            if outcome is Outcome.REFUSED:
                 refused[line] = f"{answer[1]} (id {event.id})"
         for line in sorted(refused):
-            say(f"{name}:{line}: {refused[line]}")
+            report(f"{name}:{line}: {refused[line]}")
         for _ in batch.refused:
-            tally.add(Ending.REFUSED)
+            tally.add(Outcome.REFUSED)
         place.offset, place.line = batch.offset, batch.line
         note(place)
 
 
-async def settled(
-    folder: Folder, events: Sequence[Event], origin: Origin, pauses_s: Sequence[float] = _PAUSES_S
+async def submit_with_retries(
+    folder: Folder,
+    events: Sequence[Event],
+    origin: Origin,
+    pauses_s: Sequence[float] = _RETRY_DELAYS_S,
 ) -> Sequence[tuple[bool, str]]:
-    """The answers, asked for again where they said "not now". Raises StoreFault."""
+    """The replies, after retrying temporary refusals. Raises StoreFault."""
     if not events:
         return []
     answers = list(await folder.submit(events, origin))
     for pause in pauses_s:
-        waiting = _for_now(answers)
+        waiting = _temporarily_refused(answers)
         if not waiting:
             return answers
         await asyncio.sleep(pause)
         again = await folder.submit([events[number] for number in waiting], origin)
         for number, answer in zip(waiting, again, strict=True):
             answers[number] = answer
-    # One event that fails for ever is told as refused; when all do, it is not for their own sake,
-    # and going on would only mean to refuse the rest of the file as well.
-    if 1 < len(answers) == len(_for_now(answers)):
+    # One event that keeps failing is reported as refused. If all fail, the cause is not the events,
+    # and continuing would refuse the rest of the file.
+    if 1 < len(answers) == len(_temporarily_refused(answers)):
         raise StoreFault(answers[0][1])
     return answers
 
 
-def _for_now(answers: Sequence[tuple[bool, str]]) -> Sequence[int]:
+def _temporarily_refused(answers: Sequence[tuple[bool, str]]) -> Sequence[int]:
     return [
         number
         for number, (accepted, text) in enumerate(answers)
-        if not accepted and text.startswith(_FOR_NOW)
+        if not accepted and text.startswith(_TEMPORARY)
     ]

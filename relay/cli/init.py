@@ -1,7 +1,7 @@
-"""`rookery init` and `rookery keygen`, and the data folder that `serve` makes for itself.
+"""`rookery init` and `rookery keygen`, and the data folder that `serve` creates.
 
-A folder gets its settings with every default written out as a comment, so that nobody has to look
-them up; secrets are files that only their owner may read. Nothing that exists is overwritten.
+The settings file lists every default as a comment. Secret files are readable by their owner only.
+Existing files are not overwritten.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRESETS: Final = ("group", "open")
 _SECRET: Final = 0o600
 _PUBLIC: Final = 0o644
 _FOLDER: Final = 0o700
-"""A new data folder is its owner's alone: the database in it holds what private groups say."""
+"""A new data folder is private: its database holds the messages of private groups."""
 
 _SETTINGS: Final = """\
 # Settings of the server, read at start.
@@ -78,15 +78,15 @@ _SETTINGS: Final = """\
 """
 
 _ACTORS: Final = """\
-# Who is who. Public keys, as npub or 64 hex; read again when this file changes.
+# Actors. Public keys as npub or 64 hex; reloaded when this file changes.
 
 [actors]
-# Owners write the configuration and may do in every group what its admins may.
+# Owners write configuration and have admin rights in every group.
 owners = [{owners}]
-# Agents keep their memory here.
+# Agents store their memory on this relay.
 agents = [{agents}]
-# agent_role = "agent"                 # the role of a group that lets its holder write memory there
-# trusted_readers = []                 # CIDRs that read agents' memory without logging in
+# agent_role = "agent"                 # group role that permits writing memory there
+# trusted_readers = []                 # CIDRs that may read agents' memory without authentication
 
 # [[actors.household]]                 # an owner with agents of their own
 # name = "kitchen"
@@ -97,7 +97,7 @@ agents = [{agents}]
 
 @dataclass(frozen=True, slots=True)
 class FreshFolder:
-    """What `fresh_folder` made, for `serve` to say once."""
+    """What `fresh_folder` created, for `serve` to print."""
 
     folder: Path
     owner_key_file: Path
@@ -116,7 +116,7 @@ class FreshFolder:
     multiple=True,
     required=True,
     metavar="KEY",
-    help="Public key of an owner, npub or 64 hex; once for each.",
+    help="Public key of an owner, npub or 64 hex; repeatable.",
 )
 @click.option(
     "--agent",
@@ -124,17 +124,17 @@ class FreshFolder:
     type=PublicKey(),
     multiple=True,
     metavar="KEY",
-    help="Public key of an agent; once for each.",
+    help="Public key of an agent, npub or 64 hex; repeatable.",
 )
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),
     default="group",
     show_default=True,
-    help="group: a private home for a team and its agents. open: anybody may write.",
+    help="group: private relay for a team and its agents. open: anyone may write.",
 )
-@click.option("--name", metavar="TEXT", help="What the relay is called.")
-@click.option("--url", metavar="URL", help="Its public URL, wss://…")
+@click.option("--name", metavar="TEXT", help="Name of the relay.")
+@click.option("--url", metavar="URL", help="Public URL of the relay, wss://…")
 def init(
     folder: Path,
     owners: tuple[str, ...],
@@ -143,7 +143,7 @@ def init(
     name: str | None,
     url: str | None,
 ) -> None:
-    """Make a data folder: settings, policies and the relay's own key."""
+    """Create a data folder: settings, policies and the relay's key."""
     if url is not None and not _is_public_url(url):
         raise click.BadParameter(f"{url!r} does not begin with wss:// or ws://", param_hint="--url")
     made = init_folder(folder, owners, agents, preset, name, url)
@@ -163,16 +163,16 @@ def init(
 )
 @json_option
 def keygen(*, file: Path | None, as_json: bool) -> None:
-    """Make one new key pair and print it; without -o it is kept nowhere."""
+    """Create a key pair and print it; without -o it is not saved."""
     key = new_key()
     if file is not None:
         _write(file, f"{key.nsec}\n", _SECRET)
-        click.echo(f"npub  {key.npub}   (its nsec is in {file}: sign with --key-file {file})")
+        click.echo(f"npub  {key.npub}   (nsec saved in {file}: sign with --key-file {file})")
         return
     if as_json:
         print_json({"nsec": key.nsec, "npub": key.npub, "secret": key.hex, "public": key.pubkey})
         return
-    click.echo(f"nsec  {key.nsec}   (secret: who has it is you)")
+    click.echo(f"nsec  {key.nsec}   (secret: whoever has it can sign as you)")
     click.echo(f"npub  {key.npub}")
     click.echo(f"hex   {key.pubkey}   (the npub in hex)")
 
@@ -182,14 +182,14 @@ def new_key() -> SecretKey:
 
 
 def is_fresh(folder: Path) -> bool:
-    """Whether nobody has made a data folder here yet; other files may lie in it."""
+    """Whether the folder contains no data folder files yet; other files may exist in it."""
     return not any(os.path.lexists(folder / file) for file in (*_FILES, "rookery.db"))
 
 
 def fresh_folder(folder: Path) -> FreshFolder:
-    """What `init --preset group` makes, for a new owner and a new agent. Raises UserError.
+    """Create what `init --preset group` creates, for a new owner and a new agent. Raises UserError.
 
-    Their secret keys go to keys/{owner,agent}.nsec; keys that are there already are taken.
+    Their secret keys are written to keys/{owner,agent}.nsec; existing keys are used.
     """
     _refuse_to_overwrite(folder)
     _make_folder(folder / "keys")
@@ -215,13 +215,13 @@ def init_folder(
     name: str | None,
     url: str | None,
 ) -> tuple[Path, ...]:
-    """Write a data folder's files; all of them or none. Raises UserError when one is there.
+    """Write the files of a data folder, all or none. Raises UserError if one exists.
 
-    `owners`, `agents`: 64 hex. `preset`: one of PRESETS. None: left to the default.
+    `owners`, `agents`: 64 hex. `preset`: one of PRESETS. None: the default.
     """
     _refuse_to_overwrite(folder)
     texts = {
-        # The settings come last: a folder that has them is whole.
+        # The settings are written last: a folder that has them is complete.
         "relay.key": (f"{new_key().nsec}\n", _SECRET),
         "policies/00-actors.toml": (_actors(owners, agents), _PUBLIC),
         "policies/10-preset.toml": (_preset(preset), _PUBLIC),
@@ -249,24 +249,24 @@ def _refuse_to_overwrite(folder: Path) -> None:
         if os.path.lexists(folder / file):
             raise UserError(
                 f"{folder / file} exists and is not overwritten; choose another folder, or move"
-                " that file away"
+                " the file away"
             )
 
 
 def _make_folder(folder: Path) -> None:
-    # mkdir's own `parents` would give the folders above the mode of the umask.
+    # mkdir with `parents` would create the parent folders with the mode of the umask.
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=_FOLDER, exist_ok=True)
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """A new file, never through a link; on disk on return, since a lost key cannot be remade."""
+    """Write a new file durably; links are not followed. A lost key cannot be recreated."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         descriptor = os.open(path, flags, mode)
     except FileExistsError:
-        raise UserError(f"{path} exists and is not overwritten; choose another place") from None
+        raise UserError(f"{path} exists and is not overwritten; choose another path") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -289,7 +289,7 @@ def _actors(owners: Sequence[str], agents: Sequence[str]) -> str:
 
 
 def _keys(pubkeys: Sequence[str]) -> str:
-    """Each once, in order, on a line of its own."""
+    """Unique, in order, one per line."""
     lines = "".join(f'    "{npub(pubkey)}",\n' for pubkey in dict.fromkeys(pubkeys))
     return f"\n{lines}" if lines else ""
 
@@ -299,14 +299,14 @@ def _preset(preset: str) -> str:
     try:
         return resource.read_text("utf-8")
     except FileNotFoundError:
-        # Without its rules the relay would be somebody else's than the one asked for.
+        # Without the preset the relay would run with other policies than requested.
         raise UserError(
-            f"this installation lacks policies/presets/{preset}.toml; install Rookery again"
+            f"policies/presets/{preset}.toml is missing from this installation; reinstall Rookery"
         ) from None
 
 
 def _toml(text: str) -> str:
-    """A TOML string: JSON's escapes are TOML's, but JSON leaves DEL as it is."""
+    """A TOML string: JSON escapes are valid TOML, but JSON does not escape DEL."""
     try:
         return orjson.dumps(text).decode().replace("\x7f", "\\u007f")
     except orjson.JSONEncodeError:

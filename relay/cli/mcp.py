@@ -1,4 +1,4 @@
-"""`rookery mcp`: nmem's tools for a coding agent, over stdio or HTTP. MEMORY.md M-29."""
+"""`rookery mcp`: nmem's tools for a coding agent, over stdio or HTTP (M-29)."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _PORT: Final = 7780
     is_flag=False,
     flag_value=_PORT,
     metavar="[PORT]",
-    help=f"Streamable HTTP on 127.0.0.1 (port {_PORT}; 0 picks one) in place of stdin and stdout."
-    " The token that a client needs is printed.",
+    help=f"Streamable HTTP on 127.0.0.1 (port {_PORT}; 0 picks one) instead of stdio. Prints"
+    " the token that clients need.",
 )
 @client_options
 def mcp(port: int | None, relay: str | None, key_file: Path | None) -> None:
-    """Give a coding agent its memory: an MCP server.
+    """Run an MCP server that gives a coding agent its memory.
 
-    It searches what `rookery hook` recorded here and on the other machines of one owner, and
-    remembers what the agent wants kept. Works on while the relay is away.
+    It searches what `rookery hook` recorded on this and the owner's other machines, and stores what
+    the agent wants to keep. Works offline.
     """
-    _look_for_the_sdk()
+    _check_sdk()
     settings = find_settings(
         Actor.AGENT,
         relay=relay,
@@ -58,24 +58,24 @@ def mcp(port: int | None, relay: str | None, key_file: Path | None) -> None:
         home=Path.home(),
         here=None,
     )
-    _, of_nmem = find_nmem_settings(Path.home())
+    _, nmem_settings = find_nmem_settings(Path.home())
     if port is None:
-        # A thread that waits for stdin outlives every way of ending in good order.
+        # A thread blocked on stdin would prevent a graceful exit.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    asyncio.run(_serve(port, settings, of_nmem))
+    asyncio.run(_serve(port, settings, nmem_settings))
 
 
-def _look_for_the_sdk() -> None:
-    """Raises UserError when the extra is not installed."""
+def _check_sdk() -> None:
+    """Raises UserError if the extra is not installed."""
     try:
         import_module("relay.mcp.server")
     except ImportError as error:
         raise UserError(
-            f'an MCP server needs what is not installed ({error}): pip install "rookery[mcp]"'
+            f'the MCP extra is not installed ({error}): pip install "rookery[mcp]"'
         ) from error
 
 
-async def _serve(port: int | None, settings: ClientSettings, of_nmem: NmemSettings) -> None:
+async def _serve(port: int | None, settings: ClientSettings, nmem_settings: NmemSettings) -> None:
     from relay.mcp.server import serve_stdio, server_of
     from relay.mcp.tools import Place, Toolbox
 
@@ -86,14 +86,14 @@ async def _serve(port: int | None, settings: ClientSettings, of_nmem: NmemSettin
             Nmem(
                 settings.relay,
                 settings.key,
-                of_nmem.db,
+                nmem_settings.db,
                 key_here(),
-                secrets=of_nmem.secret_filter(),
-                group=of_nmem.group,
+                secrets=nmem_settings.secret_filter(),
+                group=nmem_settings.group,
             )
         )
         if warning := take_warning(nmem.database):
-            _say(warning)
+            _log(warning)
         toolbox = await opened.enter_async_context(Toolbox(nmem, place, unix_now))
         server = server_of(toolbox)
         if port is None:
@@ -101,9 +101,9 @@ async def _serve(port: int | None, settings: ClientSettings, of_nmem: NmemSettin
         else:
             from relay.mcp.http import serve_http
 
-            await serve_http(server, port, secrets.token_urlsafe(32), _say)
+            await serve_http(server, port, secrets.token_urlsafe(32), _log)
 
 
-def _say(text: str) -> None:
-    """On stderr: stdout belongs to the protocol."""
+def _log(text: str) -> None:
+    """On stderr: stdout carries the protocol."""
     click.echo(f"rookery mcp: {text}", file=sys.stderr)

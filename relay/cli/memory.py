@@ -1,6 +1,6 @@
-"""`rookery memory`: what agents know of users and groups, and what they keep for themselves.
+"""`rookery memory`: agents' memory of users and groups, and agents' own memory.
 
-Signs as the agent (contract §2). MEMORY.md §4.9; `memory search` is in `memory_search`.
+Signs as the agent. `memory search` is in `memory_search`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from relay.cli.memory_search import search
 from relay.cli.memory_text import Shown, iso, lines_of, shown_in
 from relay.cli.options import client_options, console, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
-from relay.cli.tables import say_nothing_found
+from relay.cli.tables import print_nothing_found
 from relay.cli.user_keys import NOT_PUBLIC, user_in
 from relay.client import Client
 from relay.client.information import reads_prefixes
@@ -54,19 +54,19 @@ ONLY_AGENTS: Final = "restricted: only agents may write memory"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a command was given to name a record."""
+    """The KEY argument of a command."""
 
     text: str
-    """As it was typed."""
+    """As typed."""
     user: str | None = None
-    """The key of a user, 64, 32 or 16 hex."""
+    """A user's key: 64, 32 or 16 hex."""
     group: str | None = None
     plain: str | None = None
     """`<category>:<key>` of an agent's own memory."""
 
     @property
     def ds(self) -> list[str]:
-        """Where its records may be; one that ends in `:` is a prefix (G-09)."""
+        """`d` tags of its records; one that ends in `:` is a prefix (G-09)."""
         if self.user is not None:
             return (
                 user_ds(self.user)
@@ -82,7 +82,7 @@ class Key:
         return [f"{AGENT}{self.plain}", f"{COLLECTIVE}{self.text.removeprefix(COLLECTIVE)}"]
 
     def names(self, event: Event) -> bool:
-        """Whether a record is one of those."""
+        """Whether the event is a record of this key."""
         if self.user is None:
             return event.d in self.ds
         try:
@@ -93,7 +93,7 @@ class Key:
 
 
 class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
-    """npub1…, 64, 32 or 16 hex (`npub:` may stand before it), group:ID, a word, a whole `d`."""
+    """npub1…, 64, 32 or 16 hex (optionally after `npub:`), group:ID, a word, or a full `d` tag."""
 
     name = "key"
 
@@ -106,7 +106,7 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
         if text.strip().lower().removeprefix("npub:").startswith("nsec1"):
             self.fail(NOT_PUBLIC, param, ctx)
         if text.startswith(CONFIG):
-            self.fail("that is configuration: see `rookery config`", param, ctx)
+            self.fail("this is configuration: see `rookery config`", param, ctx)
         try:
             return _key_in(text)
         except Invalid as invalid:
@@ -120,7 +120,7 @@ def _key_in(text: str) -> Key:
         if isinstance(scope, OfUser):
             return Key(text, user=hex_of(scope.key))
         return Key(text, group=scope.id)
-    user = text.removeprefix("npub:")  # as `rookery config` spells it
+    user = text.removeprefix("npub:")  # the spelling of `rookery config`
     if user != text or text.lower().startswith("npub1") or is_key(text.lower()):
         return Key(text, user=user_in(user))
     if text.startswith("group:"):
@@ -136,9 +136,9 @@ def _key_in(text: str) -> Key:
 
 @click.group("memory", epilog="Example: rookery memory get npub1…")
 def memory() -> None:
-    """Look after what agents know.
+    """Read and edit agents' memory.
 
-    KEY is a user (npub1… or hex), group:ID, a word of the agent's own, or a topic.
+    KEY is a user (npub1… or hex), group:ID, a key of the agent's own memory, or a topic.
     """
 
 
@@ -153,7 +153,7 @@ memory.add_command(search)
 def get(
     key: Key, owners: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> int:
-    """Show what is known of a user or a group, or what is kept under a key."""
+    """Show the memory of a user or group, or the value of a key."""
 
     async def work(client: Client, settings: ClientSettings) -> list[Shown]:
         events = await _events(client, key)
@@ -190,12 +190,16 @@ def get(
 @click.argument("key", type=KeyType())
 @click.argument("text", required=False)
 @click.option("--note", "notes", multiple=True, metavar="TEXT", help="Add a note.")
-@click.option("--preference", "preferences", multiple=True, metavar="K=V", help="Of a user.")
-@click.option("--purpose", metavar="TEXT", help="Of a group.")
-@click.option("--theme", "themes", multiple=True, metavar="TEXT", help="Add one, of a group.")
-@click.option("--decision", "decisions", multiple=True, metavar="TEXT", help="… of a group.")
-@click.option("--group", metavar="ID", help="Whose members read what is new about a user.")
-@click.option("--encrypted", is_flag=True, help="TEXT, for nobody but the agent.")
+@click.option(
+    "--preference", "preferences", multiple=True, metavar="K=V", help="Set a preference of a user."
+)
+@click.option("--purpose", metavar="TEXT", help="Set the purpose of a group.")
+@click.option("--theme", "themes", multiple=True, metavar="TEXT", help="Add a theme of a group.")
+@click.option(
+    "--decision", "decisions", multiple=True, metavar="TEXT", help="Add a decision of a group."
+)
+@click.option("--group", metavar="ID", help="Group whose members may read it.")
+@click.option("--encrypted", is_flag=True, help="Encrypt TEXT for the agent only.")
 @owner_option
 @client_options
 @json_option
@@ -209,13 +213,13 @@ def set_(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Note something about a user or a group, or keep TEXT under a key of the agent's own.
+    """Add to the memory of a user or group, or store TEXT under a key of the agent's own memory.
 
-    What is known of a user is read by the agent and the owner, or by the members of --group.
+    Memory of a user is readable by the agent and the owner, or by the members of --group.
 
-    An owner's note is written by the agent, marked as the owner's, when client.toml has its
-    agent_key_file; else under the owner's own key, on a relay with owner_annotations: the agent
-    reads it as a member of --group.
+    An owner's note is written by the agent and marked as the owner's if client.toml has its
+    agent_key_file. Otherwise it is written with the owner's key, which needs a relay with
+    owner_annotations; the agent reads it as a member of --group.
     """
     _check(key, text, given)
 
@@ -232,8 +236,8 @@ def set_(
     ) -> Written | None:
         if signer.pubkey in known and not _is_only_notes(given):
             raise UserError(
-                f"{ONLY_AGENTS}; that was an owner's key: name the agent's as agent_key_file in"
-                " client.toml, or give it with --key-file"
+                f"{ONLY_AGENTS}; this is an owner's key: set agent_key_file in client.toml, or give"
+                " the agent's key with --key-file"
             )
         async with SnowclawRecords(client, signer, known) as claw:
             if key.plain is not None:
@@ -245,7 +249,7 @@ def set_(
 
     written = with_settings(Actor.USER, relay, key_file, work)
     if written is None:
-        click.echo(f"{printable(key.text)} is known to be so already", err=True)
+        click.echo(f"{printable(key.text)} is unchanged: it has this value already", err=True)
     elif as_json:
         event = written.event
         print_json({"id": event.id, "d": event.d, "author": event.pubkey})
@@ -263,11 +267,11 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
     if key.plain is not None:
         if said - {"encrypted"}:
             raise click.UsageError(
-                f"{printable(key.text)!r} is taken for a word of the agent's own, which takes a"
-                " TEXT, and no more: a user is an npub, or 64, 32 or 16 hex, a group group:ID"
+                f"{printable(key.text)!r} is a key of the agent's own memory: it takes TEXT only;"
+                " users are an npub or 64, 32 or 16 hex, groups are group:ID"
             )
         if text is None or text == "":
-            raise click.UsageError(f"{printable(key.text)!r} takes a TEXT, and no more")
+            raise click.UsageError(f"{printable(key.text)!r} takes TEXT only")
         return
     if text is not None or not said - {"group"} or said - fits:
         options = (
@@ -276,7 +280,7 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
         raise click.UsageError(f"{printable(key.text)!r} takes {options}")
     for pair in given["preferences"]:
         if not pair.partition("=")[0] or "=" not in pair:
-            raise click.UsageError(f"--preference {printable(pair)!r} is no K=V")
+            raise click.UsageError(f"--preference {printable(pair)!r} is not K=V")
 
 
 def _is_only_notes(given: dict[str, Any]) -> bool:
@@ -284,7 +288,7 @@ def _is_only_notes(given: dict[str, Any]) -> bool:
 
 
 def _signer(settings: ClientSettings, owners: frozenset[str]) -> tuple[SecretKey, bool]:
-    """Who signs, and whether in an owner's name: an owner has it written by the agent (S-23)."""
+    """The signing key, and whether it writes on behalf of an owner (S-23)."""
     agent = settings.agent_key()
     may_be_owner = not owners or settings.key.pubkey in owners
     if agent is None or agent.pubkey == settings.key.pubkey or not may_be_owner:
@@ -317,16 +321,17 @@ def _note(claw: SnowclawRecords, key: Key, given: dict[str, Any], *, is_for_owne
 @client_options
 @json_option
 def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """List the keys that this key may read, with the time of the last change and the author.
+    """List the keys that this key may read, with time of last change and author.
 
-    Of an author's npub the beginning is shown; --json has all of it.
+    Authors' npubs are shortened; --json prints them in full.
     """
 
     async def work(client: Client) -> list[Event]:
         wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "#d": [AGENT, COLLECTIVE]}
         if not reads_prefixes(await client.information_or_empty(), kinds.APP_DATA):
             click.echo(
-                f"{client.url} has no prefix queries: only what this key wrote is shown", err=True
+                f"{client.url} does not support prefix queries: only this key's records are shown",
+                err=True,
             )
             wanted = {"kinds": [kinds.APP_DATA], "authors": [client.pubkey]}
         return [event async for event in client.query_all(wanted)]
@@ -345,7 +350,7 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
     for event in found:
         click.echo(f"{printable(event.d)}  {iso(event.created_at)}  {npub(event.pubkey)[:12]}")
     if not found:
-        say_nothing_found("`rookery memory set KEY TEXT` makes some")
+        print_nothing_found("`rookery memory set KEY TEXT` adds a record")
 
 
 @memory.command("forget", epilog="Example: rookery memory forget npub1…")
@@ -353,29 +358,29 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
 @client_options
 @json_option
 def forget(key: Key, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
-    """Delete what the agent knows under a key, for good. Other agents' records stay."""
+    """Delete permanently what the agent stored under a key. Other agents' records are kept."""
 
     async def work(client: Client, settings: ClientSettings) -> list[str]:
         events = await _events(client, key)
         mine = {event.d for event in events if event.pubkey == settings.key.pubkey}
         agent = settings.agent_key()
         if mine or agent is None:
-            return await _forgotten(client, settings.key, mine)
+            return await _delete_records(client, settings.key, mine)
         theirs = {event.d for event in events if event.pubkey == agent.pubkey}
         async with Client(client.url, agent) as agents:
-            return await _forgotten(agents, agent, theirs)
+            return await _delete_records(agents, agent, theirs)
 
-    forgotten = with_settings(Actor.USER, relay, key_file, work)
+    deleted = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
-        print_json({"forgotten": forgotten})
-    for d in () if as_json else forgotten:
+        print_json({"forgotten": deleted})
+    for d in () if as_json else deleted:
         click.echo(f"forgot {printable(d)}")
-    if not forgotten:
+    if not deleted:
         click.echo(f"no memory for {printable(key.text)}", err=True)
-    return 0 if forgotten else 1
+    return 0 if deleted else 1
 
 
-async def _forgotten(client: Client, signer: SecretKey, ds: set[str]) -> list[str]:
+async def _delete_records(client: Client, signer: SecretKey, ds: set[str]) -> list[str]:
     async with SnowclawRecords(client, signer, ()) as claw:
         await claw.load(at=ds)
         return [d for d in sorted(ds) if await claw.forget(d) is not None]

@@ -1,4 +1,4 @@
-"""`rookery memory search`: one question to all five memory systems. MEMORY.md G-26, G-23."""
+"""`rookery memory search`: one query to all five memory systems (G-23, G-26)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from relay.cli.options import (
     print_json,
     printable,
 )
-from relay.cli.tables import say_nothing_found
+from relay.cli.tables import print_nothing_found
 from relay.client.anamnesis.reading import AnamnesisReader
 from relay.client.information import can_search
 from relay.client.settings import Actor
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
     from relay.nostr.event import Event
 
-_LOOKED_THROUGH: Final = 5_000
-"""Events of a system, on a relay that cannot search."""
+_SCAN_LIMIT: Final = 5_000
+"""Events scanned per system on a relay without search."""
 _RECORDS: Final = (kinds.APP_RECORD, kinds.APP_DATA)
 
 
 class System(NamedTuple):
-    """Where the records of one system are that a search can find."""
+    """The searchable records of one memory system."""
 
     name: str
     kinds: tuple[int, ...]
     prefixes: tuple[str, ...] = ()
-    """Of `d`; none: all of its kinds are its own."""
+    """Prefixes of `d`; none: all records of its kinds."""
 
 
 SYSTEMS: Final[Mapping[str, System]] = {
@@ -77,17 +77,17 @@ SYSTEMS: Final[Mapping[str, System]] = {
 
 
 class Hit(NamedTuple):
-    """One record that was found."""
+    """One record found."""
 
     system: str
     rank: int
-    """In the answer of its own system, from 0."""
+    """Rank among the hits of its system, from 0."""
     event: Event
     text: str
 
     @property
     def hashed(self) -> str:
-        """Of a claim, or of what amends one; empty: none."""
+        """Hash of the claim, or of the claim it amends; empty: none."""
         is_claim = self.event.d.startswith((ENTRY, PATCH))
         hashed = self.event.tag("x") or "" if is_claim else ""
         return hashed if is_hex64(hashed) else ""
@@ -97,9 +97,9 @@ class Found(NamedTuple):
     hits: list[Hit]
     """Best first."""
     names: Mapping[str, str]
-    """Public key → what its profile says."""
-    said: Mapping[str, Said]
-    """Hash of a claim → who vouches, and what took the place of what."""
+    """Public key → profile name."""
+    provenance: Mapping[str, Said]
+    """Hash of a claim → vouchers and supersessions."""
 
 
 @click.command("search", epilog="Example: rookery memory search 'green tea' --system S")
@@ -109,23 +109,23 @@ class Found(NamedTuple):
     "systems",
     multiple=True,
     type=click.Choice(list(SYSTEMS), case_sensitive=False),
-    help="A aman, D transcripts, S snowclaw, M nmem, X anamnesis. Not given: all.",
+    help="A aman, D transcripts, S snowclaw, M nmem, X anamnesis; default: all.",
 )
 @click.option(
     "--kind",
     "kind",
     type=click.IntRange(0, kinds.MAX_KIND),
     metavar="K",
-    help="Of this kind only.",
+    help="Only this kind.",
 )
-@click.option("--group", metavar="ID", help="With the tag h of this group only.")
+@click.option("--group", metavar="ID", help="Only records with the h tag of this group.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 500),
     default=20,
     show_default=True,
     metavar="N",
-    help="At most so many.",
+    help="Most results.",
 )
 @click.option(
     "--format",
@@ -148,52 +148,52 @@ def search(
     *,
     as_json: bool,
 ) -> None:
-    """Find what agents remember, best first. What is encrypted has no words to be found by."""
+    """Search agents' memory, best first. Encrypted records cannot be found."""
 
     async def work(client: Client, settings: ClientSettings) -> Found:
         is_searched = can_search(await client.information_or_empty())
         if not is_searched:
             click.echo(
-                f"{client.url} has no search (NIP-50): the newest {_LOOKED_THROUGH:,} records of"
-                " each system are looked through word by word",
+                f"{client.url} does not support search (NIP-50): the newest {_SCAN_LIMIT:,} records"
+                " of each system are scanned",
                 err=True,
             )
-        asked = {
+        filters = {
             system: wanted
             for system in systems or SYSTEMS
             if (wanted := _filter(SYSTEMS[system], kind, group)) is not None
         }
         hits: list[Hit] = []
-        for system, wanted in asked.items():
+        for system, wanted in filters.items():
             if is_searched:
                 found = await client.query({**wanted, "search": query, "limit": limit})
             else:
-                found = await _looked_through(client, wanted, query)
+                found = await _scan(client, wanted, query)
             hits += _hits(system, found)
         if not hits and is_searched and _is_plain(query):
-            for system, wanted in asked.items():
+            for system, wanted in filters.items():
                 hits += _hits(system, await _by_any_word(client, wanted, query))
         best = sorted(hits, key=lambda hit: (hit.rank, -hit.event.created_at, hit.event.id))[:limit]
         async with AnamnesisReader(client, settings.key) as reader:
-            said = await reader.said_of({hit.hashed for hit in best if hit.hashed})
-        return Found(best, await _names(client, {hit.event.pubkey for hit in best}), said)
+            provenance = await reader.said_of({hit.hashed for hit in best if hit.hashed})
+        return Found(best, await _names(client, {hit.event.pubkey for hit in best}), provenance)
 
-    hits, names, said = with_settings(Actor.USER, relay, key_file, work)
+    hits, names, provenance = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
-        print_json([_as_json(hit, names, said.get(hit.hashed)) for hit in hits])
+        print_json([_as_json(hit, names, provenance.get(hit.hashed)) for hit in hits])
     elif not hits:
-        say_nothing_found()
+        print_nothing_found()
     elif form == "context":
         for hit in hits:
             source = f"{SYSTEMS[hit.system].name} {hit.event.kind} {hit.event.d}".strip()
             text = "\n".join(map(printable, hit.text.strip().split("\n")))
             click.echo(fenced(text, printable(source), npub(hit.event.pubkey)))
     else:
-        _print(hits, names, said)
+        _print(hits, names, provenance)
 
 
 def _filter(system: System, kind: int | None, group: str | None) -> dict[str, object] | None:
-    """None: the system has nothing of that kind."""
+    """None: the system has no records of that kind."""
     if kind is not None and kind not in system.kinds:
         return None
     wanted: dict[str, object] = {"kinds": list(system.kinds) if kind is None else [kind]}
@@ -204,14 +204,14 @@ def _filter(system: System, kind: int | None, group: str | None) -> dict[str, ob
     return wanted
 
 
-async def _looked_through(client: Client, wanted: Mapping[str, object], query: str) -> list[Event]:
+async def _scan(client: Client, wanted: Mapping[str, object], query: str) -> list[Event]:
     prefixes = wanted.get("#d", [""])
     assert isinstance(prefixes, list)
     everything = {name: value for name, value in wanted.items() if name != "#d"}
     words = query.casefold().split()
     return [
         event
-        async for event in client.query_all({**everything, "limit": _LOOKED_THROUGH})
+        async for event in client.query_all({**everything, "limit": _SCAN_LIMIT})
         if event.d.startswith(tuple(prefixes))
         and (text := MEMORY_SYSTEMS.search_text(event))
         and all(word in text.casefold() for word in words)
@@ -219,7 +219,7 @@ async def _looked_through(client: Client, wanted: Mapping[str, object], query: s
 
 
 def _is_plain(query: str) -> bool:
-    """Only words: whoever writes a phrase, or what must not be there, means just that."""
+    """Plain words only: phrases and exclusions are not relaxed."""
     search = search_from(query)
     return (
         search is not None
@@ -229,7 +229,7 @@ def _is_plain(query: str) -> bool:
 
 
 async def _by_any_word(client: Client, wanted: Mapping[str, object], question: str) -> list[Event]:
-    """For when nothing has all of the words, as is so with a question in a sentence."""
+    """Fallback when no record contains all words, as for a question in a sentence."""
     answers = await asyncio.gather(
         *(
             client.query({**wanted, "search": word, "limit": ANSWERS_TO_A_WORD})
@@ -241,7 +241,7 @@ async def _by_any_word(client: Client, wanted: Mapping[str, object], question: s
 
 
 def _hits(system: str, events: Iterable[Event]) -> list[Hit]:
-    """Each system answers with its best first, and says no scores: ranks are what can be merged."""
+    """Each relay answer is ordered by relevance without scores, so hits are merged by rank."""
     return [
         Hit(system, rank, event, MEMORY_SYSTEMS.search_text(event) or "")
         for rank, event in enumerate(events)
@@ -250,7 +250,7 @@ def _hits(system: str, events: Iterable[Event]) -> list[Hit]:
 
 
 async def _names(client: Client, authors: set[str]) -> dict[str, str]:
-    """What authors call themselves in their profiles."""
+    """Names from the authors' profiles."""
     if not authors:
         return {}
     names: dict[str, str] = {}
@@ -261,7 +261,7 @@ async def _names(client: Client, authors: set[str]) -> dict[str, str]:
     return names
 
 
-def _as_json(hit: Hit, names: Mapping[str, str], said: Said | None) -> dict[str, object]:
+def _as_json(hit: Hit, names: Mapping[str, str], provenance: Said | None) -> dict[str, object]:
     event = hit.event
     shown: dict[str, object] = {
         "system": hit.system,
@@ -274,26 +274,26 @@ def _as_json(hit: Hit, names: Mapping[str, str], said: Said | None) -> dict[str,
         "h": event.tag("h"),
         "text": hit.text,
     }
-    if said is not None:
+    if provenance is not None:
         shown |= {
-            "vouchers": said.vouchers,
-            "supersedes": said.supersedes,
-            "superseded_by": said.superseded_by,
+            "vouchers": provenance.vouchers,
+            "supersedes": provenance.supersedes,
+            "superseded_by": provenance.superseded_by,
         }
     return shown
 
 
-def _in_words(said: Said | None) -> str:
-    """What stands behind a claim; empty when nothing was said of it."""
-    if said is None:
+def _provenance_text(provenance: Said | None) -> str:
+    """Vouchers and supersessions of a claim; empty if none."""
+    if provenance is None:
         return ""
     words = []
-    if said.vouchers:
-        words.append(f"vouched by {', '.join(_voucher(each) for each in said.vouchers)}")
-    if said.supersedes:
-        words.append(f"supersedes {', '.join(old[:12] for old in said.supersedes)}")
-    if said.superseded_by is not None:
-        words.append(f"superseded by {said.superseded_by[:12]}")
+    if provenance.vouchers:
+        words.append(f"vouched by {', '.join(_voucher(each) for each in provenance.vouchers)}")
+    if provenance.supersedes:
+        words.append(f"supersedes {', '.join(old[:12] for old in provenance.supersedes)}")
+    if provenance.superseded_by is not None:
+        words.append(f"superseded by {provenance.superseded_by[:12]}")
     return "; ".join(words)
 
 
@@ -301,7 +301,7 @@ def _voucher(voucher: Mapping[str, object]) -> str:
     return str(voucher.get("name") or npub(str(voucher["id"]))[:12])
 
 
-def _print(hits: Iterable[Hit], names: Mapping[str, str], said: Mapping[str, Said]) -> None:
+def _print(hits: Iterable[Hit], names: Mapping[str, str], provenance: Mapping[str, Said]) -> None:
     rows = [
         (
             hit.system,
@@ -310,7 +310,7 @@ def _print(hits: Iterable[Hit], names: Mapping[str, str], said: Mapping[str, Sai
             iso(hit.event.created_at),
             hit.event.id,
             printable(" ".join(hit.text.split())),
-            printable(_in_words(said.get(hit.hashed))),
+            printable(_provenance_text(provenance.get(hit.hashed))),
         )
         for hit in hits
     ]

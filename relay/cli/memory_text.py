@@ -1,4 +1,4 @@
-"""How a record of memory is shown: as lines for people, as JSON for programs."""
+"""Text and JSON representations of memory records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OWNER: Final = "owner: "
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One record and what is in it."""
+    """One record and its decoded content."""
 
     event: Event
     known: Known
@@ -74,11 +74,11 @@ class Shown:
 def shown_in(
     events: Iterable[Event], reader: str, key: bytes, owners: frozenset[str]
 ) -> list[Shown]:
-    """Of each author the newest record, the reader's own first, then the newest; what an owner
-    noted stands in each of them (S-22). `key`: see `relay.memory.snowclaw.encryption`."""
+    """The newest record of each author, the reader's own first, then by age; owners' notes are
+    merged into each (S-22). `key`: see `relay.memory.snowclaw.encryption`."""
     of_author: dict[tuple[str, bool], list[Event]] = {}
     for event in events:
-        # The agents' own memory and what is told to all may have the same name.
+        # An agent's own memory and collective memory may have the same name.
         of_author.setdefault((event.pubkey, event.d.startswith(COLLECTIVE)), []).append(event)
     found = [
         (event, record_in(event, key) if event.d.startswith(MEMORY) else _other_in(event, key))
@@ -90,17 +90,17 @@ def shown_in(
         for event, record in found
         if event.pubkey in owners and isinstance(record, (UserRecord, GroupRecord))
     ]
-    noted = {record.event.id for record in by_owners}
-    others = [(event, record) for event, record in found if event.id not in noted] or found
+    merged = {record.event.id for record in by_owners}
+    others = [(event, record) for event, record in found if event.id not in merged] or found
     others.sort(key=lambda pair: (pair[0].pubkey != reader, -pair[0].created_at, pair[0].id))
     of_users = [record.memory for record in by_owners if isinstance(record, UserRecord)]
     of_groups = [record.memory for record in by_owners if isinstance(record, GroupRecord)]
     shown = []
     for event, record in others:
         match record:
-            case UserRecord() if event.id not in noted:
+            case UserRecord() if event.id not in merged:
                 shown.append(Shown(event, annotated_user(record.memory, of_users)))
-            case GroupRecord() if event.id not in noted:
+            case GroupRecord() if event.id not in merged:
                 shown.append(Shown(event, annotated_group(record.memory, of_groups)))
             case UserRecord() | GroupRecord():
                 shown.append(Shown(event, record.memory))
@@ -116,7 +116,7 @@ def _other_in(event: Event, key: bytes) -> AgentMemory | CollectiveMemory | Unre
 
 
 def lines_of(shown: Shown) -> list[tuple[str, str]]:
-    """(what, text), one for each line; what is empty when a line goes on."""
+    """(label, text) per line; the label is empty for continuation lines."""
     event = shown.event
     lines = [("key", event.d), *_lines_in(shown.known)]
     if (group := event.tag("h")) is not None:
@@ -181,7 +181,7 @@ def _listed(what: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def iso(at: int) -> str:
-    """`2026-02-18T00:00:00Z`; the bare number when it is beyond the year 9999."""
+    """`2026-02-18T00:00:00Z`; the plain number beyond the year 9999."""
     try:
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):

@@ -1,7 +1,7 @@
-"""`rookery nmem`: the memory of coding agents, from a terminal. MEMORY.md 5.8.
+"""`rookery nmem`: the memory of coding agents.
 
-What only reads the cache needs neither a relay nor a key. The others sign as the agent; what they
-write waits in the cache while the relay is away.
+Commands that only read the cache need neither a relay nor a key. The others sign as the agent;
+their writes are queued in the cache while the relay is unreachable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import progress_bar
-from relay.cli.tables import say_nothing_found
+from relay.cli.tables import print_nothing_found
 from relay.client.client import unix_now
 from relay.client.errors import ClientError
 from relay.client.nmem import reading
@@ -53,37 +53,42 @@ _PATIENCE_S: Final = 3.0
 """How long a purge waits for the relay."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
-project_option = click.option("--project", metavar="P", help="Only what belongs to this project.")
+project_option = click.option("--project", metavar="P", help="Only this project.")
 
 
 @click.group("nmem", epilog="Example: rookery nmem search 'dedupe relay'")
 def nmem() -> None:
-    """Search and look after what coding agents did (see `rookery hook`)."""
+    """Search and manage the history of coding agents (see `rookery hook`)."""
 
 
-# -- asked of the cache ---------------------------------------------------------------------------
+# -- reading the cache ----------------------------------------------------------------------------
 
 
 @nmem.command("search", epilog="Example: rookery nmem search 'schema migration' --project rook")
 @click.argument("query", metavar="Q")
 @project_option
-@click.option("--type", "obs_type", metavar="T", help="As file_edit, git_commit, marker.")
+@click.option(
+    "--type",
+    "obs_type",
+    metavar="T",
+    help="Observation type, such as file_edit, git_commit, marker.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
     metavar="N",
-    help="At most so many.",
+    help="Most results.",
 )
-@click.option("--full", is_flag=True, help="Whole rows, not their beginnings.")
-@click.option("--ids", is_flag=True, help="Numbers only, one a line.")
+@click.option("--full", is_flag=True, help="Print full rows instead of excerpts.")
+@click.option("--ids", is_flag=True, help="Print ids only, one per line.")
 @click.option(
     "--order-by",
     type=click.Choice([order.value for order in Order]),
     show_default=True,
     default=Order.RELEVANCE.value,
-    help="blended: also the newer, and edits before reads.",
+    help="blended: relevance combined with age and type.",
 )
 @json_option
 def search(
@@ -97,21 +102,21 @@ def search(
     ids: bool,
     as_json: bool,
 ) -> None:
-    """Find observations by their words. Prints JSON."""
+    """Find observations by words. Prints JSON."""
     if full and ids:
         raise click.UsageError("--full and --ids exclude each other")
     scope = Scope(project, obs_type)
     with reading_here() as db:
         found = reading.search(db, query, scope, Order(order_by), unix_now(), limit, 0)
     if ids and not as_json:
-        for each in found:
-            click.echo(each.id)
+        for row in found:
+            click.echo(row.id)
         if not found:
-            say_nothing_found()
+            print_nothing_found()
     elif ids:
-        print_json([each.id for each in found])
+        print_json([row.id for row in found])
     else:
-        print_json([asdict(each) if full else hit(each) for each in found])
+        print_json([asdict(row) if full else hit(row) for row in found])
 
 
 nmem.add_command(status)
@@ -121,7 +126,7 @@ nmem.add_command(status)
 @click.option("--project", metavar="P", help="By default the project of the current folder.")
 @json_option
 def context(project: str | None, *, as_json: bool) -> None:
-    """Print what an agent on the project is told when it starts."""
+    """Print the context an agent gets at the start of a session in this project."""
     name = _here() if project is None else project
     with reading_here() as db:
         text = reading.context_of(db, name, unix_now())
@@ -133,7 +138,7 @@ def context(project: str | None, *, as_json: bool) -> None:
         click.echo(f'No context available for project "{printable(name)}".')
 
 
-# -- recorded -------------------------------------------------------------------------------------
+# -- writing --------------------------------------------------------------------------------------
 
 
 @nmem.command("pin", epilog="Example: rookery nmem pin 42")
@@ -141,7 +146,7 @@ def context(project: str | None, *, as_json: bool) -> None:
 @client_options
 @json_option
 def pin(number: int, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
-    """Keep an observation for good."""
+    """Exclude an observation from expiry."""
     return _pin(number, relay, key_file, is_pinned=True, as_json=as_json)
 
 
@@ -150,7 +155,7 @@ def pin(number: int, relay: str | None, key_file: Path | None, *, as_json: bool)
 @client_options
 @json_option
 def unpin(number: int, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
-    """Let an observation go when its time has come."""
+    """Let an observation expire again."""
     return _pin(number, relay, key_file, is_pinned=False, as_json=as_json)
 
 
@@ -182,10 +187,10 @@ def _pin(
 def mark(
     text: str, project: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> None:
-    """Remember a text for good."""
+    """Store a text permanently."""
     name = _here() if project is None else project
     if not text.strip():
-        raise click.UsageError("there is nothing to remember in an empty text")
+        raise click.UsageError("TEXT is empty")
     number = _with_nmem(relay, key_file, lambda memory: memory.mark(text, name))
     if as_json:
         print_json({"id": number})
@@ -193,18 +198,18 @@ def mark(
         click.echo(number)
 
 
-# -- forgotten ------------------------------------------------------------------------------------
+# -- deleting -------------------------------------------------------------------------------------
 
 
 @nmem.command("purge", epilog="Example: rookery nmem purge --project old --confirm")
 @click.option("--before", metavar="TIME", help="ISO date or time (UTC), or Unix seconds.")
-@click.option("--older-than", metavar="AGE", help="As 90d, 12h, 30m.")
+@click.option("--older-than", metavar="AGE", help="Such as 90d, 12h, 30m.")
 @project_option
-@click.option("--session", metavar="S", help="Only of this session.")
-@click.option("--id", "number", type=int, metavar="ID", help="This observation.")
-@click.option("--type", "obs_type", metavar="T", help="As file_read.")
-@click.option("--search", metavar="Q", help="With these words.")
-@click.option("--confirm", is_flag=True, help="Delete; without it they are only counted.")
+@click.option("--session", metavar="S", help="Only this session.")
+@click.option("--id", "number", type=int, metavar="ID", help="Only this observation.")
+@click.option("--type", "obs_type", metavar="T", help="Only this type, such as file_read.")
+@click.option("--search", metavar="Q", help="Only rows with these words.")
+@click.option("--confirm", is_flag=True, help="Delete; without it matches are only counted.")
 @client_options
 @json_option
 def purge(
@@ -221,9 +226,9 @@ def purge(
     confirm: bool,
     as_json: bool,
 ) -> None:
-    """Delete what you recorded, here and at the relay: what all options hold for.
+    """Delete recorded data that matches all options, here and at the relay.
 
-    While the relay is away it is deleted here, and there with the next `rookery nmem sync`.
+    While the relay is unreachable it is deleted here, and there by the next `rookery nmem sync`.
     """
     until = None if before is None else _time(before)
     age = None if older_than is None else _age(older_than)
@@ -240,35 +245,35 @@ def purge(
             confirm=confirm,
         )
         if confirm and await memory.deletions_waiting():
-            await _told_there(memory)
+            await _send_deletions(memory)
         return {**asdict(removed), "deleted": confirm}
 
-    told = _with_nmem(relay, key_file, work)
+    result = _with_nmem(relay, key_file, work)
     if as_json:
-        print_json(told)
+        print_json(result)
         return
     verb = "deleted" if confirm else "would delete"
     click.echo(
-        f"{verb} {told['observations']} observations, {told['prompts']} prompts,"
-        f" {told['sessions']} sessions" + ("" if confirm else "; add --confirm to do it")
+        f"{verb} {result['observations']} observations, {result['prompts']} prompts,"
+        f" {result['sessions']} sessions" + ("" if confirm else "; add --confirm to delete")
     )
 
 
-async def _told_there(memory: Nmem) -> None:
-    """Have the relay delete too, or say that it did not."""
+async def _send_deletions(memory: Nmem) -> None:
+    """Send the deletions, or report that they are pending."""
     try:
         await memory.send(_PATIENCE_S)
     except (UserError, ClientError) as away:
         click.echo(printable(f"not deleted at the relay yet: {away}"), err=True)
         return
     if await memory.deletions_waiting():
-        click.echo(f"not deleted at {memory.url} yet: `rookery nmem sync` tries again", err=True)
+        click.echo(f"not deleted at {memory.url} yet: `rookery nmem sync` retries", err=True)
 
 
 @nmem.command("maintain", epilog="Example: rookery nmem maintain --sweep")
-@click.option("--sweep", is_flag=True, help="Old rows leave the cache; done when nothing is named.")
-@click.option("--rebuild-fts", is_flag=True, help="Make the full-text index anew.")
-@click.option("--session", metavar="S", help="Close this session and have it summed up.")
+@click.option("--sweep", is_flag=True, help="Remove expired rows from the cache; the default.")
+@click.option("--rebuild-fts", is_flag=True, help="Rebuild the full-text index.")
+@click.option("--session", metavar="S", help="End this session and summarise it.")
 @client_options
 @json_option
 def maintain(
@@ -280,13 +285,13 @@ def maintain(
     rebuild_fts: bool,
     as_json: bool,
 ) -> int:
-    """Look after the cache. What leaves it stays at the relay."""
+    """Maintain the cache. Rows removed from the cache stay at the relay."""
 
     async def work(memory: Nmem, settings: NmemSettings) -> dict[str, int] | str:
-        told: dict[str, int] = {}
+        result: dict[str, int] = {}
         if rebuild_fts:
             await memory.rebuild_index()
-            told["indexed"] = (await memory.counts()).observations
+            result["indexed"] = (await memory.counts()).observations
         if session is not None:
             try:
                 await memory.end_session(session)
@@ -294,27 +299,27 @@ def maintain(
                 return str(missing)
             from relay.client.nmem.summaries import sum_up_one
 
-            told["summarised"] = await sum_up_one(memory.database, settings, session)
-        if sweep or not told:
-            told |= asdict(await memory.sweep())
-        return told
+            result["summarised"] = await sum_up_one(memory.database, settings, session)
+        if sweep or not result:
+            result |= asdict(await memory.sweep())
+        return result
 
-    told = _with_settings(relay, key_file, work)
-    if isinstance(told, str):
-        click.echo(told, err=True)
+    result = _with_settings(relay, key_file, work)
+    if isinstance(result, str):
+        click.echo(result, err=True)
         return 1
-    print_counts(told, as_json=as_json)
+    print_counts(result, as_json=as_json)
     return 0
 
 
-# -- kept alike -----------------------------------------------------------------------------------
+# -- synchronisation ------------------------------------------------------------------------------
 
 
 @nmem.command("sync", epilog="Example: rookery nmem sync --relay wss://relay.example")
 @client_options
 @json_option
 def sync(relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
-    """Send what waits, and fetch what other machines wrote."""
+    """Send queued records, and fetch those of other machines."""
     with _progress("records") as progress:
         synced = _with_nmem(relay, key_file, lambda memory: memory.sync(progress))
     print_counts(asdict(synced), as_json=as_json)
@@ -325,7 +330,7 @@ def sync(relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
 @client_options
 @json_option
 def rebuild(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """Make the cache anew from the relay."""
+    """Rebuild the cache from the relay."""
     with _progress("records") as progress:
         number = _with_nmem(relay, key_file, lambda memory: memory.rebuild(progress))
     print_counts({"records": number}, as_json=as_json)
@@ -336,7 +341,7 @@ def rebuild(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
 @client_options
 @json_option
 def import_(file: Path, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """Take in a database of nmem itself; NMEM_KEY opens one that is encrypted."""
+    """Import a database of nmem; NMEM_KEY decrypts an encrypted one."""
 
     async def work(memory: Nmem) -> dict[str, int]:
         with _progress("rows") as progress:
@@ -346,7 +351,7 @@ def import_(file: Path, relay: str | None, key_file: Path | None, *, as_json: bo
     print_counts(_with_nmem(relay, key_file, work), as_json=as_json)
 
 
-# -- inside ---------------------------------------------------------------------------------------
+# -- private --------------------------------------------------------------------------------------
 
 
 def _with_nmem(
@@ -399,13 +404,15 @@ def _time(text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise UserError(f"--before: {text!r} is no date, no time and no number", code=2) from None
+        raise UserError(
+            f"--before: {text!r} is neither a date, nor a time, nor a number", code=2
+        ) from None
     return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
 
 
 def _age(text: str) -> int:
-    """Seconds."""
+    """In seconds."""
     found = re.fullmatch(r"(\d{1,9})([smhdw])", text)
     if found is None:
-        raise UserError(f"--older-than: {text!r} is no age such as 90d, 12h, 30m", code=2)
+        raise UserError(f"--older-than: {text!r} is not an age such as 90d, 12h, 30m", code=2)
     return int(found[1]) * _UNITS[found[2]]

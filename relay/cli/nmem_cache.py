@@ -1,4 +1,4 @@
-"""The cache of this machine, as `rookery nmem` and `rookery mcp` open it. MEMORY.md M-09."""
+"""The local nmem cache, as opened by `rookery nmem` and `rookery mcp` (M-09)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened_here() -> Iterator[Database]:
 
 @contextmanager
 def reading_here() -> Iterator[Any]:
-    """One state of the cache; who reads it for the first time hears how safe it is not."""
+    """A read transaction on the cache; warns once if the file is not secure."""
     with opened_here() as database:
         warn(database)
         with database.reading() as db:
@@ -47,15 +47,16 @@ def reading_here() -> Iterator[Any]:
 
 
 def warn(database: Database) -> None:
-    """On stderr, what `take_warning` gives."""
+    """Print the result of `take_warning` on stderr."""
     if warning := take_warning(database):
         click.echo(f"warning: {warning}", err=True)
 
 
 def take_warning(database: Database) -> str:
-    """How safe the file is not, told of it from now on; empty: it was told before, or it is safe.
+    """The security warning of the file, marked as shown; empty if it was shown before or there is
+    none.
 
-    A file that is made by a hook, where nobody looks, has not been told of yet.
+    A file created by a hook has a warning that was never shown.
     """
     warning = database.warning
     if not warning:
@@ -65,4 +66,4 @@ def take_warning(database: Database) -> str:
             return ""
     with database.transaction() as db:
         set_about(db, {_WARNED: warning})
-    return f"{warning}; this is said once, and by `rookery nmem status`"
+    return f"{warning}; shown once, and by `rookery nmem status`"

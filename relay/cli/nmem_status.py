@@ -1,4 +1,4 @@
-"""`rookery nmem status`. MEMORY.md §5.8."""
+"""`rookery nmem status`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay.cli.humanize import age_of, counted, size_of
 from relay.cli.nmem_cache import opened_here, take_warning
 from relay.cli.options import json_option, print_json, printable
-from relay.cli.words import age_of, counted, size_of
 from relay.client.client import unix_now
 from relay.client.nmem import reading
 from relay.memory.times import utc
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @click.command("status", epilog="Example: rookery nmem status --json")
 @json_option
 def status(*, as_json: bool) -> None:
-    """Show the cache: its file, how much is in it, and what waits for the relay."""
+    """Show the cache: file, row counts, and records waiting for the relay."""
     with opened_here() as database:
-        take_warning(database)  # it is told here at any rate
+        take_warning(database)  # status always shows the warning itself
         with database.reading() as db:
             counts = reading.counts(db)
             last = reading.last_session(db)
@@ -51,7 +51,7 @@ def status(*, as_json: bool) -> None:
         ("prompts", f"{counts.prompts:,}"),
         ("observations", f"{counts.observations:,}, {counts.pinned:,} of them pinned"),
         ("last session", "none yet" if last is None else _in_words(last, unix_now())),
-        ("waiting", counted(counts.waiting, "record") + " to be sent to the relay"),
+        ("waiting", counted(counts.waiting, "record") + " for the relay"),
         ("refused", counted(counts.refused, "record") + " by the relay"),
     ):
         click.echo(f"{name}: {printable(value)}")
@@ -61,7 +61,7 @@ def status(*, as_json: bool) -> None:
 
 def _in_words(session: Session, now: int) -> str:
     if session.ended_at is None:
-        how = f"begun {age_of(session.started_at, now)}, not ended"
+        how = f"started {age_of(session.started_at, now)}, not ended"
     else:
         how = f"ended {age_of(session.ended_at, now)}"
     return f"{session.id} ({session.project}, {utc(session.started_at)} UTC), {how}"

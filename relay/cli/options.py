@@ -1,4 +1,4 @@
-"""What commands share: options, the spelling of keys, and safe ways to print."""
+"""Shared options, key parameters and safe output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ else:
     KeyType = click.ParamType  # takes no arguments in older versions of click
 
 _WIDE: Final = 200
-"""Columns when nobody looks: a table in a pipe must not break its keys in two."""
+"""Output width when not on a terminal: a table in a pipe must not wrap keys."""
 
 folder_option = click.option(
     "--data",
@@ -33,41 +33,41 @@ folder_option = click.option(
     show_default=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The relay's folder.",
+    help="The relay's data folder.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--relay` and `--key-file` (contract §2)."""
-    relay = click.option("--relay", metavar="URL", help="The relay, ws:// or wss://.")
+    """`--relay` and `--key-file`."""
+    relay = click.option("--relay", metavar="URL", help="Relay URL, ws:// or wss://.")
     key_file = click.option(
         "--key-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="A file with the nsec or 64 hex that signs.",
+        help="File with the secret key to sign with: nsec or 64 hex.",
     )
     return relay(key_file(command))
 
 
 class Words(KeyType):
-    """What a search looks for: an empty one would find everything."""
+    """Search terms: empty terms would match everything."""
 
     name = "words"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if search_from(value) is None:
-            self.fail("there is no word in it to look for", param, ctx)
+            self.fail("contains no word to search for", param, ctx)
         return value
 
 
 class PublicKey(KeyType):
-    """An npub or 64 hex; the value is 64 hex."""
+    """An npub or 64 hex, converted to 64 hex."""
 
     name = "key"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value.strip().lower().startswith("nsec1"):
-            # Never repeated, however it is spelt.
+            # The secret key is never quoted, in any case.
             self.fail("that is a secret key; give the public one (npub or 64 hex)", param, ctx)
         try:
             return public_key(value)
@@ -75,14 +75,15 @@ class PublicKey(KeyType):
             self.fail(invalid.text, param, ctx)
 
 
-_OBEYED: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What JSON leaves as it is and a terminal may obey: DEL, C1, directions and ends of lines."""
+_CONTROL: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that JSON does not escape and terminals interpret: DEL, C1, bidi controls, line
+separators."""
 
 
 def print_json(value: object) -> None:
     """One value on one line."""
     text = orjson.dumps(value).decode()
-    click.echo(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    click.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_counts(counts: Mapping[str, int], *, as_json: bool) -> None:
@@ -94,12 +95,12 @@ def print_counts(counts: Mapping[str, int], *, as_json: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """Text from the network with nothing in it that a terminal obeys."""
+    """Text from the network with control characters replaced."""
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
 def console() -> Console:
-    """Where tables go."""
+    """A rich console on stdout."""
     from rich.console import Console
 
     out = partial(Console, markup=False, highlight=False, emoji=False)

@@ -1,4 +1,4 @@
-"""Whose word is configuration: the owners that a command goes by."""
+"""Owners whose configuration records a command accepts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ owner_option: Final = click.option(
     metavar="KEY",
     multiple=True,
     type=PublicKey(),
-    help="An owner's public key; once for each. Not given: the one that the relay names.",
+    help="Public key of an owner; repeatable. Default: the relay's owner (NIP-11).",
 )
 
 
 async def owners_at(client: Client, given: tuple[str, ...]) -> frozenset[str]:
-    """Those given; else whom the relay names as its own (NIP-11 `pubkey`); empty: nobody says."""
+    """Those given, else the owner in the information document (NIP-11 `pubkey`); may be empty."""
     return frozenset(given) if given else owners_in(await client.information_or_empty())

@@ -1,4 +1,4 @@
-"""Progress bars: on stderr, only where somebody looks, and gone when the work is done."""
+"""Progress bars: on stderr, only on a terminal, removed when done."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 RATE: Final = "{task.fields[rate]}"
-"""A field `rate` of the task, as it is."""
+"""The task's `rate` field."""
 
 
 class Amount(Enum):
-    """How what is done stands beside the bar."""
+    """What is shown beside the bar."""
 
     OF_TOTAL = auto()
     """`3/17`"""
@@ -26,9 +26,9 @@ class Amount(Enum):
 
 
 def progress_bar(*amounts: Amount | str, is_shown: bool | None = None) -> Progress:
-    """What is done, a bar, the amounts, the time that is left.
+    """Description, bar, amounts, remaining time.
 
-    A text among `amounts` is a template of rich. `is_shown`: None: on a terminal.
+    A str in `amounts` is a rich template. `is_shown`: None: on a terminal only.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

@@ -1,4 +1,4 @@
-"""`rookery stats`: how much a folder holds, by kind, author and group, and in which files."""
+"""`rookery stats`: storage use of a data folder by kind, author and group, and its files."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _Sizes = dict[SizedBy, list["Sized"]]
     show_default=True,
     metavar="N",
     type=click.IntRange(min=1),
-    help="The N largest of each.",
+    help="Rows per table, largest first.",
 )
 @json_option
 def stats(folder: Path, number: int, *, as_json: bool) -> None:
-    """Show how much is stored: by kind, by author, by group, and the sizes of the files.
+    """Show storage use by kind, author and group, and the sizes of the files.
 
-    Bytes of events are those of their JSON; files hold indices as well.
+    Event sizes are those of their JSON; files also contain indexes.
     """
     sizes = asyncio.run(_sizes(folder, number))
     kinds = sizes[SizedBy.KIND]
@@ -77,7 +77,7 @@ async def _sizes(folder: Path, number: int) -> _Sizes:
 
     async with open_folder(folder) as opened:
         return {
-            # Of kinds all, for the total: there are not many.
+            # All kinds, for the total: there are few.
             by: list(await opened.sizes(by, MAX_KIND + 1 if by is SizedBy.KIND else number))
             for by in SizedBy
         }

@@ -1,7 +1,7 @@
-"""`rookery sync`: a folder, or a relay, and another relay become alike, by negentropy (NIP-77).
+"""`rookery sync`: synchronise a data folder or relay with another relay by negentropy (NIP-77).
 
-Sending is the dangerous half: a relay that got an event gives it to others. So of our side only
-what anybody may read there is compared and sent, unless --all says otherwise.
+Sending discloses: the other relay serves what it receives. So only publicly readable events of our
+side are compared and sent, unless --all is given.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import msgspec
 
 from relay.cli.connect import advice_on
 from relay.cli.exporting import filter_of
-from relay.cli.import_lines import Ending, ending_of
-from relay.cli.importing import settled
+from relay.cli.humanize import counted
+from relay.cli.import_lines import Outcome, outcome_of
+from relay.cli.importing import submit_with_retries
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.progress import progress_bar
-from relay.cli.words import counted
 from relay.client import Client, ClientError, Timeouts, Unreachable
 from relay.client.client import unix_now
 from relay.client.settings import named_key, relay_url
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from relay.server.control import Folder
 
 _BATCH: Final = 256
-"""Events that are sent together."""
+"""Events sent together."""
 _TIMEOUTS: Final = Timeouts(deadline_s=60.0)
-"""To compare a million records takes a relay a while."""
+"""A relay needs a while to compare a million records."""
 
 
 @click.command("sync", epilog="Example: rookery sync wss://relay.example.com --data ./data --down")
@@ -76,28 +76,30 @@ _TIMEOUTS: Final = Timeouts(deadline_s=60.0)
     "folder",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Our side: this folder, whether its relay runs or not.  [default: data]",
+    help="Our side: this data folder; its relay may run.  [default: data]",
 )
-@click.option("--relay", metavar="URL", help="Our side: this relay, over the wire.")
+@click.option("--relay", metavar="URL", help="Our side: the relay at this URL.")
 @click.option(
     "--key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the nsec or 64 hex that logs in. Without one nobody does.",
+    help="File with the secret key to authenticate with: nsec or 64 hex. Default: none.",
 )
-@click.option("--down", is_flag=True, help="Only fetch what we lack.")
-@click.option("--up", is_flag=True, help="Only send what the relay at URL lacks.")
+@click.option("--down", is_flag=True, help="Only fetch events missing here.")
+@click.option("--up", is_flag=True, help="Only send events missing at URL.")
 @click.option(
     "--all",
     "is_all",
     is_flag=True,
-    help="Also what not everybody may read on our side: private groups, gift wraps, memory,"
-    " configuration. It is sent to URL, whose rules then decide who reads it. Of --relay: all that"
-    " the key may read there.",
+    help="Include events that are not publicly readable on our side: private groups, gift wraps,"
+    " memory, configuration. The policies of URL then decide who may read them. With --relay: all"
+    " events that the key may read.",
 )
 @click.option(
-    "--trust", is_flag=True, help="Into a folder: do not ask who may write, as in import --trust."
+    "--trust",
+    is_flag=True,
+    help="Skip write permissions of the data folder, as import --trust does.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what differs.")
+@click.option("--dry-run", is_flag=True, help="Only count the differences.")
 @json_option
 def sync_command(
     url: str,
@@ -113,21 +115,23 @@ def sync_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make our side and the relay at URL alike, both ways unless --down or --up is given.
+    """Synchronise our side with the relay at URL, both ways unless --down or --up is given.
 
-    Only what differs is moved, and every event is verified. What either side refuses is counted by
-    its reason and stops nothing. Stopped half way, the same command goes on where it was. Our side
-    is the relay in ROOKERY_RELAY when that is set and neither --data nor --relay is given.
+    Only differing events are transferred, and every event is verified. Refusals are counted by
+    reason and do not stop the run. After an interruption the same command continues. Our side is
+    --data, --relay, or the relay in ROOKERY_RELAY if neither is given.
 
-    Never moved are 39000 to 39005, which each relay signs for itself; never sent are protected
-    events (NIP-70), which only their author may publish.
+    Kinds 39000 to 39005 are never transferred, since each relay signs its own. Protected events
+    (NIP-70) are never sent: only their author may publish them.
     """
     theirs = relay_url(url, "URL")
     if folder is not None and relay is not None:
-        raise click.UsageError("our side is --data or --relay, not both")
+        raise click.UsageError("--data and --relay exclude each other")
     if folder is None and (relay is not None or os.environ.get("ROOKERY_RELAY")):
         if trust:
-            raise click.UsageError("--trust is for a folder; a relay applies its own rules")
+            raise click.UsageError(
+                "--trust works with --data only; a relay applies its own policies"
+            )
         place = "--relay" if relay is not None else "ROOKERY_RELAY"
         ours: Path | str = relay_url(relay or os.environ["ROOKERY_RELAY"], place)
         if relay_address(str(ours)) == relay_address(theirs):
@@ -143,21 +147,23 @@ def sync_command(
 
     async def work() -> Tally:
         async with _side(ours, key, rows, origin) as side, _client(theirs, key) as client:
-            return await _synced(side, client, filter_, None if dry_run else direction)
+            return await _run_sync(side, client, filter_, None if dry_run else direction)
 
     try:
         tally = asyncio.run(work())
     except Unreachable as error:
         raise UserError(
-            f"{error}; nothing was moved: the same command does it when that relay answers"
+            f"{error}; nothing was transferred: repeat the command when the relay is reachable"
         ) from error
     seconds = perf_counter() - began
     if as_json:
         print_json(_as_json(tally, theirs, seconds))
         return
-    for line in _left(tally):
+    for line in _not_transferred(tally):
         click.echo(printable(line), err=True)
-    click.echo(printable(_summary(tally, theirs, seconds, moved=None if dry_run else direction)))
+    click.echo(
+        printable(_summary(tally, theirs, seconds, direction=None if dry_run else direction))
+    )
 
 
 def _filter(text: str | None, ours: Path | str) -> Filter:
@@ -175,7 +181,7 @@ def _filter(text: str | None, ours: Path | str) -> Filter:
 
 
 class _Item(msgspec.Struct, frozen=True):
-    """What a comparison needs of an event."""
+    """The fields of an event that reconciliation needs."""
 
     id: str
     created_at: int
@@ -186,7 +192,7 @@ _item_in: Final = msgspec.json.Decoder(_Item).decode
 
 
 class FolderSide:
-    """A folder of events. A Side."""
+    """A data folder. A Side."""
 
     def __init__(self, folder: Folder, rows: Rows, origin: Origin) -> None:
         self._folder = folder
@@ -206,7 +212,7 @@ class FolderSide:
     async def events(
         self, filter_: Filter, ids: Sequence[bytes]
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """In the order in which they were stored. What is no longer for all eyes is left out."""
+        """In storage order. Events no longer publicly readable are left out."""
         wanted, found = set(ids), 0
         batch: list[Event] = []
         async with aclosing(self._pages(filter_)) as pages:
@@ -224,14 +230,14 @@ class FolderSide:
 
     async def take(self, events: Sequence[Event]) -> Taken:
         taken = Taken()
-        answers = await settled(self._folder, events, self._origin)
+        answers = await submit_with_retries(self._folder, events, self._origin)
         for event, answer in zip(events, answers, strict=True):
-            match ending_of(event, answer):
-                case Ending.STORED | Ending.PASSED_ON:
+            match outcome_of(event, answer):
+                case Outcome.STORED | Outcome.PASSED_ON:
                     taken.stored += 1
-                case Ending.DUPLICATE:
+                case Outcome.DUPLICATE:
                     taken.duplicates += 1
-                case Ending.SUPERSEDED | Ending.REFUSED:
+                case Outcome.SUPERSEDED | Outcome.REFUSED:
                     taken.refused.append((event, answer[1]))
                 case never:
                     assert_never(never)
@@ -261,7 +267,7 @@ async def _side(
         if rows is Rows.ALL or key is None:
             yield RelaySide(writer, writer)
             return
-        # The key may read what is not for all eyes: what is sent elsewhere is read without it.
+        # The key may read private events: what is sent to the other relay is read without it.
         async with _client(ours, None) as reader:
             yield RelaySide(reader, writer)
 
@@ -277,13 +283,13 @@ async def _client(url: str, key: SecretKey | None) -> AsyncIterator[Client]:
         yield client
 
 
-# -- one run, and what is said of it --------------------------------------------------------------
+# -- one run and its output -----------------------------------------------------------------------
 
 
-async def _synced(
+async def _run_sync(
     ours: Side, theirs: Client, filter_: Filter, direction: Direction | None
 ) -> Tally:
-    """`direction`: None only compares."""
+    """`direction`: None: compare only."""
     with progress_bar("{task.fields[amount]}") as progress:
         sync = Sync(ours, theirs, filter_, now=unix_now(), note=_bars(progress))
         try:
@@ -302,25 +308,25 @@ async def _synced(
 
 
 def _so_far(tally: Tally) -> str:
-    return f"received {tally.received}, sent {tally.sent}; the same command goes on there"
+    return f"received {tally.received}, sent {tally.sent}; repeat the command to continue"
 
 
-def _summary(tally: Tally, url: str, seconds: float, *, moved: Direction | None) -> str:
+def _summary(tally: Tally, url: str, seconds: float, *, direction: Direction | None) -> str:
     compared = (
         f"compared {tally.compared:,} against {url} in {counted(tally.rounds, 'round')},"
         f" {_size(tally.sent_bytes + tally.received_bytes)}, {seconds:.1f} s"
     )
-    if moved is None:
+    if direction is None:
         return f"{tally.need:,} to receive, {tally.have:,} to send; {compared}"
     parts = []
-    if moved is not Direction.UP:
-        parts.append(f"received {_moved(tally.received, tally.refused_here.total())}")
-    if moved is not Direction.DOWN:
-        parts.append(f"sent {_moved(tally.sent, tally.refused_there.total())}")
+    if direction is not Direction.UP:
+        parts.append(f"received {_stored_text(tally.received, tally.refused_here.total())}")
+    if direction is not Direction.DOWN:
+        parts.append(f"sent {_stored_text(tally.sent, tally.refused_there.total())}")
     return ", ".join((*parts, compared))
 
 
-def _moved(stored: int, refused: int) -> str:
+def _stored_text(stored: int, refused: int) -> str:
     return f"{stored:,} ({refused:,} refused)" if refused else f"{stored:,}"
 
 
@@ -328,17 +334,17 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{round(size / 1000)} kB"
 
 
-def _left(tally: Tally) -> list[str]:
-    """What was not moved, and why; a line each."""
+def _not_transferred(tally: Tally) -> list[str]:
+    """Events not transferred, and why; one line each."""
     lines = [
         f"refused {where}: {count} × {reason}"
         for where, reasons in (("here", tally.refused_here), ("there", tally.refused_there))
         for reason, count in reasons.most_common()
     ]
     if tally.not_given:
-        lines.append(f"not given: {tally.not_given} × the relay did not give what it had named")
+        lines.append(f"not given: {tally.not_given} × listed by the relay, but not returned")
     if tally.protected:
-        lines.append(f"not sent: {tally.protected} × protected, for their author to publish")
+        lines.append(f"not sent: {tally.protected} × protected: only their author may publish them")
     return lines
 
 
@@ -365,13 +371,13 @@ def _as_json(tally: Tally, url: str, seconds: float) -> dict[str, object]:
 
 
 def _bars(progress: Progress) -> Callable[[Tally], None]:
-    """What draws a tally: a bar for each step that has begun."""
+    """Progress callback: one bar for each step that has started."""
     comparing = progress.add_task("comparing", total=None, amount="")
     receiving = progress.add_task("receiving", total=None, amount="", visible=False)
     sending = progress.add_task("sending", total=None, amount="", visible=False)
 
     starts: dict[TaskID, tuple[float, int]] = {}
-    """When the first batch was done, and how many that were: the rate is of what came after."""
+    """Start time and count of the first batch: the rate excludes it."""
 
     def show(task: TaskID, done: int, total: int) -> None:
         if done:

@@ -1,4 +1,4 @@
-"""Tables that cut nothing: keys, ids and places in them are copied into other commands."""
+"""Tables that never truncate keys, ids or paths: users copy them into other commands."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from relay.cli.options import console
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_TEXT: Final = 16
-"""Characters of a line in which a text can still be read."""
+_MIN_TEXT: Final = 16
+"""Minimum width of a readable text column."""
 _PADDING: Final = 3
-"""Characters between two columns, at most."""
+"""Most characters between two columns."""
 
 
 class Holds(Enum):
-    """What stands in a column."""
+    """Content of a column."""
 
     KEY = auto()
-    """What is copied: never cut, nor broken into lines."""
+    """Copied by users: never truncated or wrapped."""
     NUMBER = auto()
-    """The same, at the right."""
+    """As KEY, right-aligned."""
     TEXT = auto()
-    """Goes on in the next line."""
+    """Wrapped."""
 
 
 class Column(NamedTuple):
@@ -37,8 +37,8 @@ class Column(NamedTuple):
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, is_framed: bool = True
 ) -> None:
-    """Where a table would have to cut, each row is a paragraph: what is in the first column that
-    holds keys, below it the rest."""
+    """If the table is too wide, each row is printed as a paragraph: the first KEY column, then the
+    other columns on the next line."""
     from rich.box import HEAVY_HEAD
     from rich.cells import cell_len
     from rich.table import Table
@@ -47,7 +47,7 @@ def print_table(
     names = [column.name for column in columns]
     wide = [max(map(cell_len, cells)) for cells in zip(names, *rows, strict=True)]
     needed = sum(
-        (min(width, _TEXT) if column.holds is Holds.TEXT else width) + _PADDING
+        (min(width, _MIN_TEXT) if column.holds is Holds.TEXT else width) + _PADDING
         for column, width in zip(columns, wide, strict=True)
     )
     if needed + 1 > out.width:
@@ -72,14 +72,14 @@ def _print_paragraphs(columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
     click.echo(f"{columns[head].name}:")
     for row in rows:
         click.echo(row[head])
-        said = [
+        fields = [
             f"{column.name} {cell}"
             for at, (column, cell) in enumerate(zip(columns, row, strict=True))
             if at != head and cell
         ]
-        click.echo(f"  {', '.join(said)}")
+        click.echo(f"  {', '.join(fields)}")
 
 
-def say_nothing_found(hint: str = "") -> None:
-    """On stderr, where it is in no program's way. `hint`: what to do next."""
+def print_nothing_found(hint: str = "") -> None:
+    """On stderr, so that stdout stays machine-readable. `hint`: what to do next."""
     click.echo(f"nothing found{'; ' if hint else ''}{hint}", err=True)

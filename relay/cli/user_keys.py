@@ -1,4 +1,4 @@
-"""A user's key as people type it, for records that Snowclaw keeps under it. MEMORY.md S-01."""
+"""A user's key as typed, for Snowclaw records kept under it (S-01)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ NOT_PUBLIC: Final = "that is a secret key; give the public one (npub or 64 hex)"
 
 
 def user_in(text: str) -> str:
-    """As much of the public key as an npub, or 64, 32 or 16 hex, hold.
+    """The hex characters of an npub, or of 64, 32 or 16 hex.
 
-    Raises Invalid in words about the key: whoever typed it knows nothing of a record's `d`. A
-    secret key is not repeated.
+    Raises Invalid with a text about the key, not about `d` tags. A secret key is not quoted.
     """
     lowered = text.strip().lower()
     if lowered.startswith("nsec1"):

@@ -289,7 +289,7 @@ class Snowclaw(SnowclawRecords):
         if self.is_online and await self.searches():
             wanted = await self._wanted()
             return await self._client.query({**wanted, "search": query, "limit": limit})
-        self.shortfall = f"{self.url} has no search: what is known is looked through word by word"
+        self.shortfall = f"{self.url} does not support search: known records are scanned"
         words = query.casefold().split()
         newest_first = sorted(self._notebook.events(), key=lambda e: (-e.created_at, e.id))
         return [

@@ -287,7 +287,7 @@ async def test_an_import_survives_the_end_of_the_relay(tmp_path: Path) -> None:
         code, _, err = await importing
         assert "Traceback" not in err
         assert code == 1, "it was through before the relay stopped"
-        assert "the same command goes on there" in err or "try again" in err
+        assert "repeat the command to continue" in err or "try again" in err
         assert "Traceback" not in "\n".join(rookery.lines)
         code, tally, _ = await import_(rookery, file)
         assert (code, tally["refused"]) == (0, 0)

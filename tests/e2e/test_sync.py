@@ -311,7 +311,7 @@ async def test_a_relay_that_goes_away_in_the_middle_is_told_with_what_was_done(
         theirs.on["EVENT"] = stop_taking
         code, err = await fails(theirs.url, "--data", str(ours.folder))
     assert code == 1
-    assert "disk full; received 0, sent 0; the same command goes on there" in err
+    assert "disk full; received 0, sent 0; repeat the command to continue" in err
 
 
 async def test_what_the_user_can_put_right_is_one_line(tmp_path: Path) -> None:

@@ -568,5 +568,5 @@ def test_without_the_extra_it_says_how_to_install_it(tmp_path: Path) -> None:
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("rookery: an MCP server needs what is not installed (")
+    assert ended.stderr.startswith("rookery: the MCP extra is not installed (")
     assert ended.stderr.endswith('): pip install "rookery[mcp]"\n')

@@ -10,9 +10,9 @@ import click
 
 from policies import load
 from policies.lint import warnings_of
+from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import data_option, policy_folder
-from relay.cli.words import counted
 from relay.errors import ConfigFaults
 from relay.memory.systems import MEMORY_SYSTEMS
 

@@ -12,6 +12,7 @@ import click
 
 from policies import load
 from policies.diff import Comparison, Effect
+from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import (
     groups_of,
@@ -20,7 +21,6 @@ from relay.cli.policy.folder import (
     relay_key_of,
 )
 from relay.cli.progress import Amount, progress_bar
-from relay.cli.words import counted
 from relay.errors import UserError
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import event_from_raw

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.options import folder_option, json_option, print_json, printable
-from relay.cli.tables import say_nothing_found
+from relay.cli.tables import print_nothing_found
 from relay.errors import UserError
 from relay.nostr.keys import npub
 from relay.server.control import RemoteFolder
@@ -63,7 +63,7 @@ async def _log(
         for refusal in wanted[-number:] if number else []:
             _print(refusal, as_json=as_json)
         if not (wanted or follow or as_json):
-            say_nothing_found()
+            print_nothing_found()
         while follow:
             sys.stdout.flush()
             await asyncio.sleep(_EVERY_S)

@@ -24,10 +24,10 @@ from policies.describe import (
 )
 from policies.lint import warnings_of
 from policies.load import DEFAULTS
+from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.check import left_open, rules_in
 from relay.cli.policy.folder import data_option, policy_folder
-from relay.cli.words import counted
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import npub
 

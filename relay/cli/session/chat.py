@@ -1,4 +1,4 @@
-"""A conversation as a terminal shows it: who said what, and what tools did, folded to a line."""
+"""A conversation in a terminal: messages, and tool calls shortened to one line."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ _STYLES: Final = {
     Role.TOOL_RESULT: "yellow",
     Role.PERMISSION_REQUEST: "bold magenta",
 }
-_FOLDED: Final = 100
-"""Characters of a line that something is folded to."""
+_SHORT: Final = 100
+"""Length of a shortened line."""
 
 
-def drawn(notes: Iterable[Note], *, is_full: bool) -> Iterator[Text]:
-    """One block for each entry: time, role, content."""
+def render(notes: Iterable[Note], *, is_full: bool) -> Iterator[Text]:
+    """One block per entry: time, role, content."""
     for entry in entries(notes):
-        yield from _drawn(entry, is_full=is_full)
+        yield from _render(entry, is_full=is_full)
 
 
-def _drawn(entry: Entry, *, is_full: bool) -> Iterator[Text]:
+def _render(entry: Entry, *, is_full: bool) -> Iterator[Text]:
     match entry:
         case Said(note):
             if is_full or not note.is_quiet:
-                yield _block(note, _said(note), is_full=is_full)
+                yield _block(note, _text_of(note), is_full=is_full)
         case ToolUse(call, output):
             if call is None:
                 lines = [entry.name]
             else:
-                lines = [call.content if is_full else _folded(call.content)]
+                lines = [call.content if is_full else _shortened(call.content)]
             if output is not None:
                 lines.append(_output(output.summary, output.text, is_full=is_full))
             first = call or (output.note if output is not None else None)
             if first is not None:
                 yield _block(first, "\n".join(lines), is_full=is_full)
         case Permission(request, tool_name, tool_input, decision):
-            said = f"may {tool_name} run? {_folded(compact(dict(tool_input)))}"
+            text = f"may {tool_name} run? {_shortened(compact(dict(tool_input)))}"
             if decision is None:
-                said += "\n→ no answer"
+                text += "\n→ no answer"
             else:
-                said += "\n→ allowed" if decision.is_allowed else "\n→ denied"
-                said += f": {decision.message}" if decision.message else ""
-            yield _block(request, said, is_full=is_full)
+                text += "\n→ allowed" if decision.is_allowed else "\n→ denied"
+                text += f": {decision.message}" if decision.message else ""
+            yield _block(request, text, is_full=is_full)
         case _:
             assert_never(entry)
 
 
-def _said(note: Note) -> str:
+def _text_of(note: Note) -> str:
     if note.role is Role.SET_PERMISSION_MODE:
         return f"permission mode: {mode_of(note) or 'unknown'}"
     return note.content
@@ -77,9 +77,9 @@ def _output(summary: str, text: str, *, is_full: bool) -> str:
     if is_full:
         return "\n".join(f"→ {part}" for part in (summary, text) if part) or "→ nothing"
     lines = text.count("\n") + 1 if text else 0
-    said = summary or text
+    text = summary or text
     more = f" (+{lines - 1} lines)" if lines > 1 and not summary else ""
-    return f"→ {_folded(said)}{more}"
+    return f"→ {_shortened(text)}{more}"
 
 
 def _block(note: Note, content: str, *, is_full: bool) -> Text:
@@ -91,11 +91,11 @@ def _block(note: Note, content: str, *, is_full: bool) -> Text:
     for line in content.splitlines():
         text.append(f"\n  {printable(line)}")
     if note.is_cut:
-        text.append("\n  (cut: `rookery session export` has all of it)", style="dim")
+        text.append("\n  (truncated; `rookery session export` has the full text)", style="dim")
     text.append("\n")
     return text
 
 
-def _folded(text: str) -> str:
+def _shortened(text: str) -> str:
     line = next(iter(text.splitlines()), "")
-    return line if len(line) <= _FOLDED else f"{line[: _FOLDED - 1]}…"
+    return line if len(line) <= _SHORT else f"{line[: _SHORT - 1]}…"

@@ -1,4 +1,4 @@
-"""`rookery session pns …`: envelopes by hand. Asks no relay. MEMORY.md D-29."""
+"""`rookery session pns …`: create and open envelopes, without a relay (D-29)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 key_option = click.option(
     "--key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the nsec or 64 hex of the device.",
+    help="File with the secret key of the device: nsec or 64 hex.",
 )
 
 
 @click.group("pns", epilog="Example: rookery session pns derive < data/keys/agent.nsec")
 def pns() -> None:
-    """Make and open envelopes (kind 1080) of a device's derived key."""
+    """Create and open envelopes (kind 1080) of a device's derived key."""
 
 
 @pns.command("derive", epilog="Example: rookery session pns derive < data/keys/agent.nsec")
 def derive() -> None:
-    """Print the public key that signs the envelopes of a device, whose key is read from stdin."""
+    """Print the public key that signs a device's envelopes. Reads the device key from stdin."""
     key = read_key_file(sys.stdin.read(), "stdin")
     click.echo(envelopes.derive(key).pubkey)
 
@@ -44,7 +44,7 @@ def derive() -> None:
 @pns.command("wrap", epilog="Example: rookery session pns wrap < note.json > envelope.json")
 @key_option
 def wrap(key_file: Path | None) -> None:
-    """Put a signed event, read from stdin, into an envelope."""
+    """Wrap a signed event, read from stdin, in an envelope."""
     envelope = envelopes.wrap(
         _channel(key_file), _event_on_stdin(), unix_now(), secrets.token_bytes(32)
     )
@@ -54,7 +54,7 @@ def wrap(key_file: Path | None) -> None:
 @pns.command("unwrap", epilog="Example: rookery session pns unwrap < envelope.json")
 @key_option
 def unwrap(key_file: Path | None) -> None:
-    """Print the event inside an envelope, which is read from stdin."""
+    """Print the event in an envelope read from stdin."""
     click.echo(envelopes.unwrap(_channel(key_file), _event_on_stdin()).raw)
 
 
@@ -74,6 +74,6 @@ def _event_on_stdin() -> Event:
     try:
         return event_from(orjson.loads(sys.stdin.buffer.read()))
     except orjson.JSONDecodeError:
-        raise UserError("stdin holds no JSON: give one event, as `nostr` tools print it") from None
+        raise UserError("stdin is not JSON: expected one event") from None
     except Invalid as fault:
         raise UserError(f"stdin holds no event: {fault.text}") from None

@@ -216,7 +216,9 @@ class AnamnesisReader(MemoryClient):
         archive = Archive()
         if not is_searched:
             if self.is_online:
-                self.shortfall = f"{self.url} has no search: every memory is looked through here"
+                self.shortfall = (
+                    f"{self.url} does not support search: all memories are fetched and scanned"
+                )
             archive = await self._everything(standing)
         for question in (asked, *asked.loosened()):
             if is_searched:

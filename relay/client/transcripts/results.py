@@ -23,7 +23,7 @@ class NoSession(ClientError):
     """Nothing of this session can be read here."""
 
     def __init__(self, session: str, what: str = "session") -> None:
-        super().__init__(f"there is no {what} {session} that this key may read")
+        super().__init__(f"no {what} {session} is readable with this key")
 
 
 class Incomplete(ClientError):

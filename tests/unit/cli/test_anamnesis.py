@@ -362,7 +362,7 @@ async def test_recall_ranks_and_says_when_the_relay_cannot_search(
     first = content_hash("the rain\n\x1b[2J")
     assert await rookery("recall", "rain") == 0
     out, err = capsys.readouterr()
-    assert err == f"{relay.url} has no search: every memory is looked through here\n"
+    assert err == f"{relay.url} does not support search: all memories are fetched and scanned\n"
     assert out.index(first[:12]) < out.index(content_hash(far)[:12])
     assert "unverified" in out
     assert "\x1b" not in out
@@ -401,7 +401,7 @@ async def test_import_and_export_count(
         assert out == f"{counts}, refused 1\n"
         assert err.splitlines() == [
             "line 2: is not a JSON object",
-            "1 entries name vouchers or a successor; nobody signed that: left out",
+            "1 entries: unsigned vouchers and successors were left out",
         ]
     assert await rookery("export", "out.jsonl") == 0
     assert capsys.readouterr() == ("exported 1\n", "")
@@ -475,6 +475,6 @@ async def test_the_benchmark_needs_no_relay_and_repeats_itself(
     assert silent["sessions"][0]["calibration"] is None
     assert await rookery("bench") == 0
     out = capsys.readouterr().out
-    assert out.startswith("seed 1: 20 things told, 5 never told\n")
+    assert out.startswith("seed 1: 20 facts planted, 5 never planted\n")
     assert "plain file" in out
     assert relay.visits == 0

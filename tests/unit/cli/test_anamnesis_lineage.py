@@ -63,7 +63,7 @@ async def test_what_lost_the_place_is_said(
     assert await rookery("resolve", A) == 0
     out, err = capsys.readouterr()
     assert out == f"{A}\n{other}\n"
-    assert f"{B[:12]} was put in place of {A[:12]} too, and does not count" in err
+    assert f"{B[:12]} also supersedes {A[:12]}, and is ignored" in err
 
 
 @pytest.mark.proves("X-09")

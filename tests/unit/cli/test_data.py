@@ -179,7 +179,7 @@ def test_a_filter_may_name_what_the_folder_indexes(
         ("[]", "--filter: filter: must be a JSON object"),
         ('{"kinds":["x"]}', "--filter: kinds: every value must be an integer"),
         ('{"#nope":["x"]}', "--filter: filter contains unknown elements"),
-        ('{"limit":5}', "--filter: limit and search choose among matches"),
+        ('{"limit":5}', "--filter: limit and search are not supported"),
         ('{"search":"tea"}', "--filter: search is not offered here"),
     ],
 )
@@ -266,7 +266,7 @@ def test_where_nothing_can_be_written_the_folder_is_named(
     folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exported(data, "-o", str(tmp_path / "nowhere" / "out")) == 1
-    assert f"{tmp_path}/nowhere: nothing can be written there" in capsys.readouterr().err
+    assert f"{tmp_path}/nowhere is not writable" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -482,7 +482,7 @@ def test_an_import_goes_on_behind_the_last_acknowledged_batch(
     assert err.splitlines() == [
         f"{file}:512: invalid: not JSON (column 1)",
         f"rookery: the relay went away; {file} is imported up to line 513; "
-        "the same command goes on there",
+        "repeat the command to continue",
     ]
     assert len(notes_in(data)) == 1
 
@@ -492,7 +492,7 @@ def test_an_import_goes_on_behind_the_last_acknowledged_batch(
     out, err = capsys.readouterr()
     assert out == "1025 read, 3 stored, 1020 duplicates, 2 refused\n"
     assert err.splitlines() == [
-        f"{file}: goes on behind line 513, where an earlier import stopped",
+        f"{file}: continues after line 513, where an earlier import stopped",
         f"{file}:1024: restricted: only people known here may write (id {STRANGE.id})",
     ]
     assert notes_in(data) == []
@@ -558,7 +558,7 @@ async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]
         "F",
         Origin.IMPORT,
         place,
-        say=said.append,
+        report=said.append,
         note=lambda _: None,
         pauses_s=(0, 0),
     )
@@ -596,7 +596,7 @@ async def test_a_store_that_takes_nothing_stops_the_import(folder: FakeFolder) -
             "F",
             Origin.IMPORT,
             place,
-            say=pytest.fail,
+            report=pytest.fail,
             note=lambda _: pytest.fail("noted"),
             pauses_s=(0,),
         )
@@ -611,7 +611,7 @@ async def test_a_file_of_nothing_but_rubbish_is_read_in_parts(folder: FakeFolder
         "F",
         Origin.IMPORT,
         Place(),
-        say=lambda _: None,
+        report=lambda _: None,
         note=lambda place: places.append(place.line),
     )
     assert places == [4096, 8192, 10_000]

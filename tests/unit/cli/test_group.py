@@ -140,7 +140,7 @@ async def test_flags_that_the_relay_does_not_drop_are_told(
     assert await rookery("create", "square", "--public", "--unrestricted", "--open") == 0
     out, err = capsys.readouterr()
     assert out == "created square (private, closed)\n"
-    assert err == "the relay keeps its groups private, closed\n"
+    assert err == "the relay does not allow turning off: private, closed\n"
 
 
 async def test_a_relay_that_looks_only_at_9002_gets_one(
@@ -214,7 +214,7 @@ async def test_of_a_role_that_the_group_has_not_it_is_said_that_it_is_a_label(
     capsys.readouterr()
     assert await rookery("add", "tea", alice.npub, "--role", "moderatr") == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the role 'moderatr' is a label without powers; tea has admin, moderator, agent" in line
+    assert "the role 'moderatr' has no permissions; roles of tea: admin, moderator, agent" in line
     assert "did you mean 'moderator'?" in line
     assert relay.users["tea"][alice.pubkey] == ["moderatr"]
     for role in ("moderator", "agent", "moderatr"):
@@ -262,7 +262,7 @@ async def test_groups_are_listed(
     assert await rookery("list") == 0
     found = capsys.readouterr()
     assert found.out == ""
-    assert found.err == "nothing found; `rookery group create ID` makes a group\n"
+    assert found.err == "nothing found; `rookery group create ID` creates a group\n"
     await rookery("create", "tea", "--name", "Tea room")
     await rookery("create", "art")
     await rookery("add", "tea", bob.npub)
@@ -305,7 +305,7 @@ async def test_members_that_may_not_be_seen_are_said_to_be_so(
     relay.forget(kinds.GROUP_MEMBERS, "tea")
     capsys.readouterr()
     assert await rookery("show", "tea") == 0
-    assert "not for this key to see" in capsys.readouterr().out
+    assert "this key may not read the member list" in capsys.readouterr().out
     assert await rookery("show", "tea", "--json") == 0
     assert json.loads(capsys.readouterr().out)["members"] is None
 
@@ -314,7 +314,7 @@ async def test_a_group_that_is_not_there_is_said_so(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("show", "nowhere") == 1
-    assert "there is no group 'nowhere' that this key may see" in capsys.readouterr().err
+    assert "no group 'nowhere' is visible to this key" in capsys.readouterr().err
 
 
 async def test_names_cannot_command_the_terminal(
@@ -367,7 +367,7 @@ async def test_a_code_that_is_easily_guessed_is_bad_usage(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("invite", "tea", "--code", "tea") == 2
-    assert "needs 8 characters" in capsys.readouterr().err
+    assert "must have at least 8 characters" in capsys.readouterr().err
     assert relay.visits == 0
 
 

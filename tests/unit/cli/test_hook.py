@@ -151,7 +151,7 @@ def test_settings_that_are_not_understood_are_left_as_they_are(
 ) -> None:
     path = settings_in(tmp_path, text)
     assert run(["hook", verb, "--settings", str(path)]) == 1
-    assert "left as it was" in capsys.readouterr().err
+    assert "not changed" in capsys.readouterr().err
     assert path.read_text() == text
     assert [each.name for each in tmp_path.iterdir()] == ["settings.json"]
 

@@ -196,7 +196,7 @@ def test_an_installation_without_its_presets_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(init_module, "files", lambda _: tmp_path)
-    with pytest.raises(UserError, match=r"lacks policies/presets/group\.toml"):
+    with pytest.raises(UserError, match=r"policies/presets/group\.toml is missing"):
         init_folder(tmp_path / "data", [owner.pubkey], [], "group", None, None)
     assert not (tmp_path / "data").exists()
 

@@ -81,7 +81,7 @@ def test_a_session_that_begins_beyond_all_calendars_is_told_by_its_number(
         begin_session(db, Session("far", "rook", 2**63 - 1), None)
     code, out, _ = nmem("status")
     assert code == 0
-    assert f"last session: far (rook, {2**63 - 1} UTC), begun ahead of this clock" in out
+    assert f"last session: far (rook, {2**63 - 1} UTC), started in the future" in out
 
 
 def test_a_search_prints_an_array_or_ids(here: Database, nmem: Nmem) -> None:
@@ -128,9 +128,9 @@ def test_the_status_tells_of_the_file_and_of_what_waits(here: Database, nmem: Nm
     assert code == 0
     assert "observations: 4, 0 of them pinned\n" in out
     assert "last session: t (rook, " in out
-    assert "waiting: 7 records to be sent to the relay\n" in out
+    assert "waiting: 7 records for the relay\n" in out
     assert f"size: {status['bytes'] / 1000:.1f} kB\n" in out
-    assert re.search(r"begun [\d,]+ days ago, not ended$", out, re.MULTILINE)
+    assert re.search(r"started [\d,]+ days ago, not ended$", out, re.MULTILINE)
     assert not re.search("True|False|None", out)
 
 
@@ -177,7 +177,7 @@ def test_the_context_is_that_of_the_project(nmem: Nmem) -> None:
 def test_a_purge_deletes_only_when_that_is_confirmed(nmem: Nmem) -> None:
     assert nmem("purge", "--session", "s") == (
         0,
-        "would delete 3 observations, 1 prompts, 1 sessions; add --confirm to do it\n",
+        "would delete 3 observations, 1 prompts, 1 sessions; add --confirm to delete\n",
         "",
     )
     assert as_json(nmem("status", "--json"))["observations"] == 4
@@ -226,8 +226,8 @@ def test_that_the_relay_has_not_deleted_yet_is_said(
     ("args", "words"),
     [
         ((), "say what to purge"),
-        (("--before", "yesterday"), "'yesterday' is no date"),
-        (("--older-than", "90 days"), "'90 days' is no age"),
+        (("--before", "yesterday"), "'yesterday' is neither a date"),
+        (("--older-than", "90 days"), "'90 days' is not an age"),
     ],
 )
 def test_a_purge_without_a_right_condition_is_bad_usage(

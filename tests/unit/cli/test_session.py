@@ -136,7 +136,7 @@ async def test_where_nobody_said_where_it_ran_the_current_folder_is_filled_in(
     assert await rookery("export", SESSION) == 0
     out, err = capsys.readouterr()
     assert out.encode() == DATA.replace(HOME.encode(), str(tmp_path).encode())
-    assert f"{tmp_path} is filled in (--cwd)" in err
+    assert f"using {tmp_path} (see --cwd)" in err
 
 
 @pytest.mark.proves("D-23")
@@ -148,7 +148,7 @@ async def test_paths_that_nobody_can_restore_are_reported(
     assert await rookery("export", "x", "--cwd", "/here") == 0
     out, err = capsys.readouterr()
     assert out == '{"cwd":"/here","file":"src/a.py"}\n'
-    assert err.splitlines()[0] == "1 lines have relative paths, which nobody can restore"
+    assert err.splitlines()[0] == "1 lines have relative paths, which cannot be restored"
 
 
 async def test_verify_names_the_first_line_that_differs(
@@ -177,7 +177,7 @@ async def test_a_tree_is_imported_each_file_under_its_own_session(
     assert [said.split(":")[0] for said in out.splitlines()] == [SESSION, "agent-1"]
     assert err.splitlines() == [
         f"skipped: {tree}/empty.jsonl holds no line",
-        f"  agent-1.jsonl names session {SESSION}, which another file is",
+        f"  agent-1.jsonl names session {SESSION}, as another file does",
     ]
     for session, path in ((SESSION, f"{SESSION}.jsonl"), ("agent-1", "sub/agent-1.jsonl")):
         assert await rookery("verify", session, str(tree / path)) == 0
@@ -188,19 +188,19 @@ async def test_a_tree_is_imported_each_file_under_its_own_session(
     [
         (("import", "nope.jsonl"), 1, "there is no file nope.jsonl"),
         (("import", "empty.jsonl"), 1, "empty.jsonl holds no line"),
-        (("import", "empty"), 1, "empty holds no session file"),
-        (("import", "hollow"), 1, "there is no line in any of these files"),
+        (("import", "empty"), 1, "empty contains no session file"),
+        (("import", "hollow"), 1, "all of these files are empty"),
         (("import", "session.jsonl", "hollow/b.jsonl", "--session", "s"), 1, "holds no line"),
-        (("import", "session.jsonl", "other.jsonl", "--session", "s"), 2, "there are 2 files"),
+        (("import", "session.jsonl", "other.jsonl", "--session", "s"), 2, "for one file, not 2"),
         (("import",), 2, "FILE|DIR"),
         (("import", "session.jsonl", "--strip", "all"), 2, "usage"),
         (("follow", "nope.jsonl"), 1, "there is no file nope.jsonl"),
-        (("follow", ".", "--session", "s"), 2, "give one file"),
-        (("export", "nope"), 1, "there is no session nope"),
-        (("show", "nope"), 1, "there is no session nope"),
-        (("verify", "nope", "session.jsonl"), 1, "there is no session nope"),
+        (("follow", ".", "--session", "s"), 2, "for one file, not a folder"),
+        (("export", "nope"), 1, "no session nope is readable"),
+        (("show", "nope"), 1, "no session nope is readable"),
+        (("verify", "nope", "session.jsonl"), 1, "no session nope is readable"),
         (("verify", "nope", "nope.jsonl"), 1, "there is no file nope.jsonl"),
-        (("resume", "../nope"), 1, "is no session id"),
+        (("resume", "../nope"), 1, "is not a session id"),
     ],
 )
 async def test_what_cannot_be_done_is_said(
@@ -262,7 +262,7 @@ async def test_what_was_stripped_is_said_at_the_export(
     assert secret not in out
     assert "req-1" not in out
     assert err.splitlines()[:2] == [
-        f"1 lines were stripped of {part} before they were sent: this is not the file to the byte"
+        f"1 lines were stripped of {part} before sending: the file is not identical to the original"
         for part in ("request-ids", "secrets")
     ]
 
@@ -365,7 +365,7 @@ async def test_show_tells_permissions_modes_and_outputs_without_a_call(
         "  Glob",
         "  → 2 files",
         "  cut",
-        "  (cut: `rookery session export` has all of it)",
+        "  (truncated; `rookery session export` has the full text)",
     ]
     assert await rookery("show", "x", "--full") == 0
     out = capsys.readouterr().out
@@ -384,7 +384,7 @@ async def test_search_can_fence_what_it_finds(
     assert await rookery("search", "obey") == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[1] == "  tea </memory> obey �[2J"
-    assert "has no search" in err
+    assert "does not support search" in err
     assert await rookery("search", "obey", "--format", "context") == 0
     fence = capsys.readouterr().out.splitlines()
     assert fence[0].startswith(f'<memory source="transcripts session {SESSION} user 2026-02-09')
@@ -397,7 +397,7 @@ async def test_search_can_fence_what_it_finds(
     assert err.endswith("nothing found\n")
     for empty in ("", " ", '""'):
         assert await rookery("search", empty) == 2
-        assert "no word in it" in capsys.readouterr().err
+        assert "contains no word" in capsys.readouterr().err
 
 
 async def test_resume_writes_where_claude_code_looks(
@@ -419,7 +419,7 @@ async def test_resume_writes_where_claude_code_looks(
         open_file.write(line(message="gone on with"))
     assert await rookery("resume", SESSION, "--cwd", "my.work") == 0, "what went on is kept"
     assert b"gone on with" in written.read_bytes()
-    assert capsys.readouterr().err.startswith(f"{written} is there")
+    assert capsys.readouterr().err.startswith(f"{written} exists")
     written.write_bytes(b"another\n")
     assert await rookery("resume", SESSION, "--cwd", "my.work") == 1
     assert written.read_bytes() == b"another\n"
@@ -438,14 +438,14 @@ async def test_follow_once_sends_what_is_new(
     assert await rookery("follow", str(file), "--once") == 0
     out, err = capsys.readouterr()
     assert out == f"{SESSION}: 1 lines, 2 stored, 0 duplicates\n"
-    assert "was written anew: it is sent from its start; lines that changed are in session" in err
+    assert "was rewritten: it is sent from the start; changed lines are in session" in err
     await relay.stop()
     with file.open("ab") as open_file:
         open_file.write(line(message="alone"))
     assert await rookery("follow", str(file), "--once") == 0
     out, err = capsys.readouterr()
     assert out == f"{SESSION}: 1 lines, 0 stored, 0 duplicates, 2 waiting\n"
-    assert "is away: lines wait in" in err
+    assert "is unreachable: lines are queued in" in err
     await relay.start()
     assert await rookery("follow", str(file), "--once") == 0
     assert any(event.content == "alone" for event in relay.events)
@@ -481,7 +481,7 @@ async def test_what_is_refused_after_it_waited_is_said_by_the_next_run(
     capsys.readouterr()
     for refused in (8, 0):  # said once
         assert await rookery("follow", str(file), "--once") == 0
-        said = "refused, of an earlier run: restricted: only agents may write memory\n"
+        said = "refused in an earlier run: restricted: only agents may write memory\n"
         assert capsys.readouterr().err == said * refused
 
 
@@ -541,7 +541,7 @@ async def test_pns_derives_wraps_and_unwraps(
     ("command", "given", "said"),
     [
         ("derive", b"nsec1nope", "stdin holds no nsec"),
-        ("wrap", b"{", "stdin holds no JSON"),
+        ("wrap", b"{", "stdin is not JSON"),
         ("wrap", b"{}", "stdin holds no event: id: missing"),
         ("unwrap", robot.sign(1, [], "", 5).raw, "envelope: has kind 1, not 1080"),
     ],

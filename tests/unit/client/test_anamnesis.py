@@ -429,7 +429,10 @@ async def test_without_a_search_every_memory_is_looked_through_and_that_is_said(
     async with memory_of(fake) as memory:
         assert memory.shortfall == ""
         assert await texts(memory, "RAIN") == ["rain and wind, rain again", "rain in the north"]
-        assert memory.shortfall == f"{fake.url} has no search: every memory is looked through here"
+        assert (
+            memory.shortfall
+            == f"{fake.url} does not support search: all memories are fetched and scanned"
+        )
         assert fake.verbs("REQ")[0][2] == {"kinds": [78], "#t": ["anamnesis"], "limit": 5_000}
         assert await texts(memory, "north rain") == ["rain in the north"]
         assert await texts(memory, '"north wind"') == ["the north wind"]

@@ -266,10 +266,10 @@ async def test_what_is_missing_is_named(fake: FakeRelay) -> None:
 
 async def test_a_session_that_is_not_there(fake: FakeRelay) -> None:
     async with transcripts(fake) as memory:
-        with pytest.raises(NoSession, match="there is no session nope"):
+        with pytest.raises(NoSession, match="no session nope is readable"):
             await memory.export("nope")
         fake.events += [event for event in EVENTS if event.kind == 1988]
-        with pytest.raises(NoSession, match="there is no archive of session s-1"):
+        with pytest.raises(NoSession, match="no archive of session s-1 is readable"):
             await memory.export(SESSION)
 
 

@@ -1,4 +1,4 @@
-"""`rookery session export|verify|resume`: the file again."""
+"""`rookery session export|verify|resume`: the session's file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.options import client_options, json_option, print_json, printable
-from relay.cli.session.sharing import PATH, Server, author_option, on_relay
+from relay.cli.session.common import PATH, Server, author_option, on_relay
 from relay.client.transcripts import Incomplete, NoSession
 from relay.client.transcripts.files import session_file
 from relay.errors import UserError
@@ -23,16 +23,20 @@ if TYPE_CHECKING:
     from relay.memory.transcripts.assembly import Assembly
 
 directory_option = click.option(
-    "--cwd", metavar="DIR", help="Where it shall seem to have run.  [default: where it ran]"
+    "--cwd",
+    metavar="DIR",
+    help="Working folder to write into the session.  [default: the original]",
 )
 
 
 @click.command("export", epilog="Example: rookery session export 5b0f6a1e… -o session.jsonl")
 @click.argument("session", metavar="S")
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Instead of stdout.")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Output file; default: stdout.")
 @directory_option
-@click.option("--git-branch", metavar="B", help="Put this branch into every line that names one.")
-@click.option("--allow-gaps", is_flag=True, help="Write what is there, and say what is not.")
+@click.option("--git-branch", metavar="B", help="Replace the branch in every line that names one.")
+@click.option(
+    "--allow-gaps", is_flag=True, help="Write incomplete sessions, and list what is missing."
+)
 @author_option
 @client_options
 def export_command(
@@ -46,9 +50,10 @@ def export_command(
     *,
     allow_gaps: bool,
 ) -> None:
-    """Write the session's file, byte for byte as it was imported.
+    """Write the session's file, byte for byte as imported.
 
-    Parts that are missing are named on stderr, and nothing is written (but see --allow-gaps).
+    If parts are missing they are listed on stderr and nothing is written, unless --allow-gaps is
+    given.
     """
 
     async def work(transcripts: Transcripts) -> tuple[Assembly, str | None]:
@@ -58,7 +63,7 @@ def export_command(
     assembly, where = on_relay(Server(relay, key_file), work)
     if where is None and (assembly.relative or any(line.has_tokens for line in assembly.lines)):
         where = os.path.realpath(Path.cwd())
-        click.echo(f"nobody said where the session ran: {where} is filled in (--cwd)", err=True)
+        click.echo(f"the session's working folder is unknown: using {where} (see --cwd)", err=True)
     directory = None if where is None else Directory(where)
     data = b"".join(assembly.file(directory, git_branch))
     if output is None or output == Path("-"):
@@ -71,13 +76,13 @@ def export_command(
         click.echo(f"skipped {unread.event.id[:8]} {printable(unread.why)}", err=True)
     for part, count in sorted(assembly.stripped.items()):
         click.echo(
-            f"{count} lines were stripped of {printable(part)} before they were sent: this is not"
-            " the file to the byte",
+            f"{count} lines were stripped of {printable(part)} before sending: the file is not"
+            " identical to the original",
             err=True,
         )
     if assembly.relative:
         click.echo(
-            f"{assembly.relative} lines have relative paths, which nobody can restore", err=True
+            f"{assembly.relative} lines have relative paths, which cannot be restored", err=True
         )
     click.echo(_summary(assembly, data), err=True)
 
@@ -97,7 +102,7 @@ def verify_command(
     *,
     as_json: bool,
 ) -> int:
-    """Compare a file with what the relay has of the session, byte for byte."""
+    """Compare a file with the session at the relay, byte for byte."""
     base = session_file(file).opening.base
 
     async def work(transcripts: Transcripts) -> Assembly:
@@ -124,15 +129,17 @@ def verify_command(
 
 @click.command("resume", epilog="Example: rookery session resume 5b0f6a1e… --cwd ~/rook")
 @click.argument("session", metavar="S")
-@click.option("--cwd", metavar="DIR", help="Where to go on.  [default: the current folder]")
+@click.option(
+    "--cwd", metavar="DIR", help="Working folder to resume in.  [default: the current folder]"
+)
 @author_option
 @client_options
 def resume_command(
     session: str, cwd: str | None, author: str | None, relay: str | None, key_file: Path | None
 ) -> None:
-    """Write the session where claude-code looks for it, and print the command that goes on."""
+    """Write the session to claude-code's folder, and print the command to resume it."""
     if re.fullmatch(r"[A-Za-z0-9._-]+", session) is None or session.startswith("."):
-        raise UserError(f"{printable(session)} is no session id that claude-code can resume")
+        raise UserError(f"{printable(session)} is not a session id that claude-code can resume")
     here = os.path.realpath(Path.cwd() if cwd is None else Path(cwd).expanduser())
 
     async def work(transcripts: Transcripts) -> bytes:
@@ -144,11 +151,9 @@ def resume_command(
     home = Path(config) if config else Path.home() / ".claude"
     path = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", here) / f"{session}.jsonl"
     if path.exists() and not path.read_bytes().startswith(data):
-        raise UserError(
-            f"{path} is there and says something else: move it away, or resume it as it is"
-        )
+        raise UserError(f"{path} exists with other content: move it away, or resume it as it is")
     if path.exists():
-        click.echo(f"{path} is there and goes on from it; in {here} run:", err=True)
+        click.echo(f"{path} exists and continues the session; in {here} run:", err=True)
     else:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -166,7 +171,7 @@ async def _whole(
         if not assembly.lines:
             raise NoSession(session, "archive of session")
     except NoSession as error:
-        raise UserError(f"{error}; `rookery session list` shows what there is") from error
+        raise UserError(f"{error}; `rookery session list` lists sessions") from error
     if assembly.faults and not allow_gaps:
         for fault in assembly.faults:
             click.echo(printable(fault), err=True)

@@ -1,4 +1,4 @@
-"""What the commands of `rookery session` share: the relay, the plan, how errors are said."""
+"""Shared by the `rookery session` commands: relay, plan, error output."""
 
 from __future__ import annotations
 
@@ -30,40 +30,45 @@ PATH: Final = click.Path(path_type=Path)
 
 
 class Server(NamedTuple):
-    """Which relay, and who signs: the options that most commands take."""
+    """Relay and key options of most commands."""
 
     relay: str | None
     key_file: Path | None
     is_sealed: bool = False
-    """Whether what is written goes into envelopes."""
+    """Whether writes are wrapped in envelopes."""
 
 
 def author_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--author", type=PublicKey(), metavar="KEY", help="Whose lines, when several keys wrote."
+        "--author",
+        type=PublicKey(),
+        metavar="KEY",
+        help="Author of the lines, if several keys wrote the session.",
     )(command)
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How files become events."""
+    """Options for how files become events."""
     for option in (
         click.option(
             "--strip",
             "parts",
             multiple=True,
             type=click.Choice([part.value for part in Part]),
-            help="Leave this out; the export says that it is missing. May be given again.",
+            help="Leave this part out; exports report it as missing. Repeatable.",
         ),
-        click.option("--raw-paths", is_flag=True, help="Leave paths as they are."),
+        click.option("--raw-paths", is_flag=True, help="Keep absolute paths."),
         click.option(
             "--max-inner",
             type=click.IntRange(min=2_000),
             metavar="N",
             help="Bytes of an event inside an envelope.  [default: 65535]",
         ),
-        click.option("--pns", "sealed", is_flag=True, help="Send envelopes of a derived key."),
-        click.option("--group", metavar="G", help="Share it with this group."),
-        click.option("--session", "session_id", metavar="S", help="Keep it under this id."),
+        click.option(
+            "--pns", "sealed", is_flag=True, help="Encrypt: send envelopes of a derived key."
+        ),
+        click.option("--group", metavar="G", help="Share the session with this group."),
+        click.option("--session", "session_id", metavar="S", help="Session id to store it under."),
     ):
         command = option(command)
     return command
@@ -81,7 +86,7 @@ def plan_of(
 
 
 def on_relay(server: Server, work: Callable[[Transcripts], Awaitable[Result]]) -> Result:
-    """What `work` returns; the relay must be there."""
+    """The result of `work` with a connected relay."""
 
     async def on(client: Client, settings: ClientSettings) -> Result:
         channel = derive(settings.key) if server.is_sealed else None
@@ -92,7 +97,7 @@ def on_relay(server: Server, work: Callable[[Transcripts], Awaitable[Result]]) -
 
 
 def with_spool(server: Server, work: Callable[[Transcripts, Path], Awaitable[Result]]) -> Result:
-    """What `work` returns, given the client's folder too; the relay may be away."""
+    """The result of `work`, also given the client's folder; the relay may be unreachable."""
     settings = find_settings(
         Actor.AGENT,
         relay=server.relay,
@@ -118,6 +123,6 @@ def _stripping(parts: set[Part]) -> Stripping:
         from relay.memory.nmem.secrets import SecretFilter, Sensitivity
     except ImportError:
         raise UserError("--strip secrets needs RE2: pip install google-re2") from None
-    # Known forms only: ids of tools and messages look drawn by lot, because they are.
+    # Known forms only: ids of tools and messages are random and would look like secrets.
     secrets = SecretFilter(Sensitivity.RELAXED)
     return Stripping(frozenset(parts), lambda text: secrets.filtered(text).text)

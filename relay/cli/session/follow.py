@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.cli.humanize import counted
 from relay.cli.options import client_options, printable
-from relay.cli.session.sharing import PATH, Server, plan_of, plan_options, with_spool
-from relay.cli.words import counted
+from relay.cli.session.common import PATH, Server, plan_of, plan_options, with_spool
 from relay.client.transcripts.following import Follower
 from relay.client.transcripts.tailing import Turn
 from relay.errors import UserError
@@ -25,7 +25,7 @@ _PATIENCE_S: Final = 30.0
 
 @click.command("follow", epilog="Example: rookery session follow ~/.claude/projects")
 @click.argument("path", type=PATH, metavar="FILE|DIR")
-@click.option("--once", is_flag=True, help="Send what is new, and end.")
+@click.option("--once", is_flag=True, help="Send new lines, and exit.")
 @plan_options
 @client_options
 def follow_command(
@@ -41,30 +41,29 @@ def follow_command(
     sealed: bool,
     raw_paths: bool,
 ) -> int:
-    """Send a running session line by line; of a folder, all that run below it.
+    """Send a running session line by line; for a folder, all sessions below it.
 
-    Goes on behind the last line that was sent, also when it is started anew. While the relay is
-    away lines wait on disk. Ctrl-C ends it. With --once the exit code is 1 when something was
-    refused.
+    Continues after the last line sent, also after a restart. While the relay is unreachable lines
+    are queued on disk. Ctrl-C ends it. With --once the exit code is 1 if anything was refused.
     """
     if not path.exists():
         raise UserError(f"there is no file {path}")
     if session_id is not None and path.is_dir():
-        raise click.UsageError("--session names one session: give one file with it")
+        raise click.UsageError("--session is for one file, not a folder")
     plan = plan_of(session_id, group, parts, raw_paths=raw_paths)
 
     refused_now: list[PublishRefused] = []
 
     def tell(step: Step) -> None:
-        _tell(step)
+        _report(step)
         if step.sent is not None and once:
             refused_now.extend(step.sent.refused)
 
     async def work(transcripts: Transcripts, folder: Path) -> None:
-        presence = _Presence(transcripts, folder)
-        await presence.look()
+        online_reports = _OnlineReports(transcripts, folder)
+        await online_reports.look()
         for refused in await transcripts.refused():
-            click.echo(f"refused, of an earlier run: {printable(refused.reason)}", err=True)
+            click.echo(f"refused in an earlier run: {printable(refused.reason)}", err=True)
         await transcripts.drop_refused()
         fitted = await transcripts.fitted(plan, max_inner)
         follower = Follower(transcripts, path, fitted, folder / "follow", tell)
@@ -72,48 +71,48 @@ def follow_command(
             await follower.look()
             await transcripts.settled(_PATIENCE_S)
         else:
-            await follower.run(presence.look)
+            await follower.run(online_reports.look)
 
     with_spool(Server(relay, key_file, sealed), work)
     return 1 if refused_now else 0
 
 
-class _Presence:
-    """Says once that the relay is away, and once that it is back."""
+class _OnlineReports:
+    """Reports once when the relay becomes unreachable, and once when it is reachable again."""
 
     def __init__(self, transcripts: Transcripts, folder: Path) -> None:
         self._transcripts = transcripts
         self._folder = folder
-        self._is_away = False
+        self._is_offline = False
         self._waiting = 0
 
     async def look(self) -> None:
-        was_away, self._is_away = self._is_away, not self._transcripts.is_online
+        was_offline, self._is_offline = self._is_offline, not self._transcripts.is_online
         url = self._transcripts.url
-        if self._is_away:
-            # As they are while it is away: when it is back they are on their way already.
+        if self._is_offline:
+            # Counted while offline: after the reconnect they are already being sent.
             self._waiting = await self._transcripts.waiting()
-            if not was_away:
+            if not was_offline:
                 click.echo(
-                    f"{url} is away: lines wait in {self._folder} and are sent when it is back",
+                    f"{url} is unreachable: lines are queued in {self._folder} and sent later",
                     err=True,
                 )
-        elif was_away:
-            waited = counted(self._waiting, "event") + " waited"
-            click.echo(f"{url} is back: {waited}", err=True)
+        elif was_offline:
+            waited = counted(self._waiting, "event") + " queued"
+            click.echo(f"{url} is reachable again: {waited}", err=True)
 
 
-def _tell(step: Step) -> None:
+def _report(step: Step) -> None:
     session = printable(step.session)
     match step.turn:
         case Turn.REWRITTEN:
             click.echo(
-                f"{printable(str(step.path))} was written anew: it is sent from its start; lines"
-                f" that changed are in session {session} twice",
+                f"{printable(str(step.path))} was rewritten: it is sent from the start; changed"
+                f" lines are in session {session} twice",
                 err=True,
             )
         case Turn.GONE:
-            click.echo(f"{printable(str(step.path))} is gone; waiting for it", err=True)
+            click.echo(f"{printable(str(step.path))} was removed; waiting for it", err=True)
         case _ if step.sent is not None:
             sent = step.sent
             waiting = f", {sent.queued} waiting" if sent.queued else ""

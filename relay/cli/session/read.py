@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.options import Words, client_options, console, json_option, print_json, printable
-from relay.cli.session.chat import drawn
-from relay.cli.session.sharing import Server, on_relay
-from relay.cli.tables import say_nothing_found
+from relay.cli.session.chat import render
+from relay.cli.session.common import Server, on_relay
+from relay.cli.tables import print_nothing_found
 from relay.errors import UserError
 from relay.memory.fence import fenced
 from relay.memory.times import utc
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from relay.memory.transcripts.showing import Note
 
 _WIDE_ENOUGH: Final = 120
-"""Columns; in fewer a table would cut the ids, which the other commands ask for."""
+"""Columns; a narrower table would truncate session ids, which other commands need."""
 
 
 @click.command("list", epilog="Example: rookery session list --json")
-@click.option("--all", "include_deleted", is_flag=True, help="Deleted ones too.")
+@click.option("--all", "include_deleted", is_flag=True, help="Include deleted sessions.")
 @client_options
 @json_option
 def list_command(
@@ -43,7 +43,7 @@ def list_command(
         print_json([_as_json(row) for row in rows])
         return
     if not rows:
-        say_nothing_found("`rookery session import FILE|DIR` brings some")
+        print_nothing_found("`rookery session import FILE|DIR` adds sessions")
         return
     from rich.table import Table
 
@@ -68,13 +68,13 @@ def list_command(
 
 @click.command("show", epilog="Example: rookery session show 5b0f6a1e… --full")
 @click.argument("session", metavar="S")
-@click.option("--full", is_flag=True, help="What tools were given and gave, unfolded.")
+@click.option("--full", is_flag=True, help="Show full tool input and output.")
 @client_options
 @json_option
 def show_command(
     session: str, relay: str | None, key_file: Path | None, *, full: bool, as_json: bool
 ) -> None:
-    """Show a session as the conversation it was, tool calls folded."""
+    """Show a session as a conversation, tool calls shortened."""
 
     async def work(transcripts: Transcripts) -> list[Note]:
         return await transcripts.messages(session)
@@ -82,35 +82,35 @@ def show_command(
     notes = on_relay(Server(relay, key_file), work)
     if not notes:
         raise UserError(
-            f"there is no session {printable(session)} that this key may read;"
-            " `rookery session list` shows what there is"
+            f"no session {printable(session)} is readable with this key;"
+            " `rookery session list` lists sessions"
         )
     if as_json:
         print_json([_note_as_json(note) for note in notes])
         return
     out = console()
-    for text in drawn(notes, is_full=full):
+    for text in render(notes, is_full=full):
         out.print(text)
 
 
 @click.command("search", epilog="Example: rookery session search 'migration failed' --limit 5")
 @click.argument("query", type=Words(), metavar="Q")
-@click.option("--session", "session_id", metavar="S", help="In this session alone.")
-@click.option("--group", metavar="G", help="In the sessions of this group.")
+@click.option("--session", "session_id", metavar="S", help="Only in this session.")
+@click.option("--group", metavar="G", help="Only in sessions of this group.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
     metavar="N",
-    help="At most so many.",
+    help="Most results.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "context"]),
     default="text",
-    help="context: fenced, to be put before a model.",
+    help="context: fenced text for a model.",
 )
 @client_options
 @json_option
@@ -130,7 +130,8 @@ def search_command(
     async def work(transcripts: Transcripts) -> list[Note]:
         if not await transcripts.searches():
             click.echo(
-                f"{transcripts.url} has no search: notes are looked through word by word", err=True
+                f"{transcripts.url} does not support search: notes are fetched and scanned",
+                err=True,
             )
         return await transcripts.search(query, session_id, group, limit)
 
@@ -138,7 +139,7 @@ def search_command(
     if as_json:
         print_json([_note_as_json(note) for note in notes])
     elif not notes:
-        say_nothing_found()
+        print_nothing_found()
     elif form == "context":
         for note in notes:
             source = f"transcripts session {note.session} {note.role} {_time(note.ms)}"
@@ -183,4 +184,4 @@ def _note_as_json(note: Note) -> dict[str, object]:
 
 
 def _time(ms: int) -> str:
-    return utc(ms // 1000)  # whatever a note says of itself
+    return utc(ms // 1000)  # `ms` is the time the note claims

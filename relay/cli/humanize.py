@@ -1,4 +1,4 @@
-"""Numbers as people read them: how many, how large, how long ago."""
+"""Human-readable counts, sizes and ages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def counted(number: int, what: str) -> str:
 
 
 def size_of(number: int) -> str:
-    """Of so many bytes: `512 bytes`, `1.2 MB`."""
+    """A number of bytes: `512 bytes`, `1.2 MB`."""
     from rich.filesize import decimal
 
     return decimal(number)
 
 
 def age_of(at: int, now: int) -> str:
-    """How long before `now` that was, both in Unix seconds: `just now`, `3 hours ago`."""
+    """Age of `at` at `now`, both in Unix seconds: `just now`, `3 hours ago`."""
     for seconds, name in _PERIODS:
         if now - at >= seconds:
             return f"{counted((now - at) // seconds, name)} ago"
-    return "just now" if now - at >= 0 else "ahead of this clock"
+    return "just now" if now - at >= 0 else "in the future"

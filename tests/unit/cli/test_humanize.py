@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.cli.words import age_of, counted, size_of
+from relay.cli.humanize import age_of, counted, size_of
 
 NOW = 1_700_000_000
 
@@ -27,7 +27,7 @@ def test_what_is_counted_agrees_with_its_number(number: int, words: str) -> None
         (86_399, "23 hours ago"),
         (2 * 86_400, "2 days ago"),
         (5_000 * 86_400, "5,000 days ago"),
-        (-1, "ahead of this clock"),
+        (-1, "in the future"),
     ],
 )
 def test_an_age_is_told_in_its_largest_unit(seconds: int, words: str) -> None:

@@ -12,7 +12,7 @@ import click
 
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.progress import Amount, progress_bar
-from relay.cli.session.sharing import PATH, Server, on_relay, plan_of, plan_options
+from relay.cli.session.common import PATH, Server, on_relay, plan_of, plan_options
 from relay.client.transcripts.files import files_in, session_file, session_ids
 from relay.errors import UserError
 
@@ -44,14 +44,14 @@ def import_command(
     raw_paths: bool,
     as_json: bool,
 ) -> int:
-    """Send session files to the relay: every line as it is, and notes to be read.
+    """Send session files to the relay: every line unchanged, and readable notes.
 
-    Of a folder, every .jsonl file below it. What the relay has already is not sent again, so an
-    import that was broken off is begun again with the same command.
+    Folders are searched for .jsonl files. Events the relay already has are not sent again, so an
+    interrupted import is continued by the same command.
     """
     files = _files(paths)
     if session_id is not None and len(files) > 1:
-        raise click.UsageError(f"--session names one session, and there are {len(files)} files")
+        raise click.UsageError(f"--session is for one file, not {len(files)}")
     plan = plan_of(session_id, group, parts, raw_paths=raw_paths)
 
     async def work(transcripts: Transcripts) -> bool:
@@ -64,7 +64,7 @@ def import_command(
                 own = fitted if is_own else replace(fitted, session=id_)
                 result = await transcripts.import_session(file, own, partial(advance, before))
                 before += file.size
-                _tell(result, file, is_renamed=not is_own, as_json=as_json)
+                _report(result, file, is_renamed=not is_own, as_json=as_json)
                 all_taken = all_taken and not result.refused
         return all_taken
 
@@ -72,12 +72,12 @@ def import_command(
 
 
 def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
-    """Session id → file, of all that was named. Raises UserError."""
+    """Session id → file, for all paths given. Raises UserError."""
     found: dict[Path, SessionFile] = {}
     for path in paths:
         inside = files_in(path)
         if not inside:
-            raise UserError(f"{path} holds no session file: no .jsonl below it")
+            raise UserError(f"{path} contains no session file (*.jsonl)")
         for file in inside:
             try:
                 found[file] = session_file(file)
@@ -86,12 +86,12 @@ def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
                     raise
                 click.echo(f"skipped: {printable(str(fault))}", err=True)
     if not found:
-        raise UserError("there is no line in any of these files")
+        raise UserError("all of these files are empty")
     ids = session_ids(found.values())
     return {ids[path]: file for path, file in found.items()}
 
 
-def _tell(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_json: bool) -> None:
+def _report(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_json: bool) -> None:
     if as_json:
         refused = [str(refusal) for refusal in result.refused]
         print_json(
@@ -105,16 +105,16 @@ def _tell(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_json:
         )
     if is_renamed:
         click.echo(
-            f"  {printable(file.path.name)} names session {printable(file.session)}, which another"
-            " file is",
+            f"  {printable(file.path.name)} names session {printable(file.session)}, as another"
+            " file does",
             err=True,
         )
     for reason, count in Counter(map(str, result.refused)).items():
         click.echo(f"  refused {count}: {printable(reason)}", err=True)
     if result.others:
         click.echo(
-            f"  the relay has {result.others} other events of this session: the file was written"
-            " anew since, or another file was sent under its id (see --session)",
+            f"  the relay has {result.others} other events of this session: the file was"
+            " rewritten since, or another file was sent under its id (see --session)",
             err=True,
         )
 
