@@ -139,7 +139,10 @@ class SnowclawRecords(MemoryClient):
             self.shortfall = ""
             return wanted | {"#d": [AGENT]}
         if self.is_online:
-            self.shortfall = f"{self.url} does not support prefix queries: all records of kind 30078 are read at the start"
+            self.shortfall = (
+                f"{self.url} does not support prefix queries: all records of kind 30078 are read"
+                " at the start"
+            )
         return wanted
 
     def _take(self, event: Event) -> bool:

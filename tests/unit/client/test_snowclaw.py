@@ -552,7 +552,7 @@ async def test_it_recalls_by_the_relay_s_search_or_word_by_word(fake: FakeRelay)
         assert bob.nsec not in hit.text
         assert len(await claw.recall("green", limit=1)) == 1
         assert await claw.recall("coffee") == []
-        assert "no search" in claw.shortfall
+        assert "does not support search" in claw.shortfall
 
 
 @pytest.mark.proves("S-33")
