@@ -143,6 +143,42 @@ HOOK_ITSELF = {"rookery hook"}
 """Called by a coding agent, not by people; docs/memory.md has it."""
 
 
+def command_lines(page: Path) -> Iterator[list[str]]:
+    """The words after `rookery` of each command line in code blocks and code spans."""
+    text = page.read_text("utf-8")
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    spans = re.findall(r"`(rookery [^`]+)`", text)
+    for line in [*lines, *spans]:
+        for part in re.split(r" \| | && | # | -- ", line):
+            words = part.split()
+            if "rookery" in words[:2]:
+                yield words[words.index("rookery") + 1 :]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_command_line_names_commands_and_options_that_exist(page: Path) -> None:
+    wrong = []
+    for words in command_lines(page):
+        command: click.Command = rookery
+        rest = list(words)
+        while isinstance(command, click.Group) and rest and re.fullmatch(r"[a-z-]+", rest[0]):
+            found = command.get_command(click.Context(command), rest[0])
+            if found is None:
+                break
+            command = found
+            del rest[0]
+        options = {"--help", "--version"}
+        for parameter in command.params:
+            options.update(parameter.opts, parameter.secondary_opts)
+        named = {
+            word.strip("[]").partition("=")[0] for word in rest if word.startswith(("-", "[-"))
+        }
+        if command is rookery or not named - {"-"} <= options:
+            wrong.append(" ".join(words))
+    assert wrong == []
+
+
 # metrics, NIPs -----------------------------------------------------------------------------------
 
 
