@@ -5,16 +5,19 @@ The words and keys of policy files: tests/unit/policies/test_readme_words.py.
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from enum import Enum
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import pytest
 
+from relay import client
 from relay.access.management import METHODS, SUPPORTED_METHODS
 from relay.cli import rookery
 from relay.client.anamnesis.settings import KEYS as ANAMNESIS_KEYS
@@ -177,6 +180,50 @@ def test_every_command_line_names_commands_and_options_that_exist(page: Path) ->
         if command is rookery or not named - {"-"} <= options:
             wrong.append(" ".join(words))
     assert wrong == []
+
+
+# Python ------------------------------------------------------------------------------------------
+
+
+def test_every_import_of_an_example_works() -> None:
+    wrong = []
+    for page in PAGES:
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+        for node in (node for block in blocks for node in ast.walk(ast.parse(block))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                ("relay", "policies")
+            ):
+                module = import_module(node.module or "")
+                wrong += [
+                    f"{page.name}: {node.module}.{alias.name}"
+                    for alias in node.names
+                    if not hasattr(module, alias.name)
+                ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "name"),
+    [
+        ("Aman", "Aman"),
+        ("Snowclaw", "Snowclaw"),
+        ("AI conversations", "Transcripts"),
+        ("nmem", "Nmem"),
+        ("Anamnesis", "Anamnesis"),
+    ],
+)
+def test_every_method_of_the_guide_to_memory_exists(heading: str, name: str) -> None:
+    text = section((ROOT / "docs" / "memory.md").read_text("utf-8"), f"## {heading}")
+    rows = re.findall(r"^\| (`.+?) \|", text, re.MULTILINE)
+    sentences = re.findall(rf"`{name}\([^`]*\)` has ([^.]*)", text)
+    methods = {
+        method
+        for part in [*rows, *sentences]
+        for method in re.findall(r"`(\w+)(?:\([^`]*\))?`", part)
+    }
+    known = getattr(client, name)
+    assert methods
+    assert sorted(method for method in methods if not hasattr(known, method)) == []
 
 
 # metrics, NIPs -----------------------------------------------------------------------------------
