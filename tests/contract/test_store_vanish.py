@@ -1,4 +1,4 @@
-"""The promises of `relay.storage` about keys that vanish, quoted, on every store. NIPS.md 62."""
+"""The promises of `relay.storage` about keys that vanish, quoted, on every store. NIP-62."""
 
 from __future__ import annotations
 

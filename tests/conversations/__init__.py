@@ -1,6 +1,6 @@
 """Conversations: plain-text scripts of what people say to a relay and what it must answer.
 
-    # A removed member stops receiving at once.             NIP-29 kind 9001, contract §7, N29-94
+    # A removed member stops receiving at once.             NIP-29 kind 9001, N29-94
     preset open                                             # how the relay was made; else `group`
     people owner alice                                      # who speaks
     names tea                                               # $tea: a name nobody else uses

@@ -205,7 +205,7 @@ def _filter(conditions: dict[str, Any]) -> Filter:
     return Filter.from_json(json.dumps(named))
 
 
-# -- what an agent remembers (MEMORY.md) ----------------------------------------------------------
+# -- what an agent remembers -----------------------------------------------------------------------
 
 
 def aman(kind: int, label: str, d: str, payload: dict[str, Any], ts: int) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""`kill -9` in the middle of a sweep: no rule is broken, no row is half gone. MEMORY.md A-18."""
+"""`kill -9` in the middle of a sweep: no rule is broken, no row is half gone. A-18."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who vanished stays away: over a `kill -9`, over a restart, over an import. NIPS.md 62."""
+"""Who vanished stays away: over a `kill -9`, over a restart, over an import. NIP-62."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def life_of(wire: Wire, now: int) -> list[Event]:
 
 @pytest.mark.slow
 async def test_who_vanished_is_not_back_after_a_kill(tmp_path: Path) -> None:
-    """N62-01…08, contract §9."""
+    """N62-01…08."""
     owner, robot, now = cast.owner, cast.robot, int(time.time())
     async with Rookery(tmp_path / "data") as rookery:
         await rookery.init("--owner", owner.pubkey, "--agent", robot.pubkey)

@@ -1,4 +1,4 @@
-"""memory/pns.json: derived channels, envelopes and shared envelopes. MEMORY.md D-29, D-30."""
+"""memory/pns.json: derived channels, envelopes and shared envelopes. D-29, D-30."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""memory/conversation: session files as events, and out of events again. MEMORY.md §3."""
+"""memory/conversation: session files as events, and out of events again."""
 
 from __future__ import annotations
 

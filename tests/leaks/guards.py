@@ -475,7 +475,7 @@ def in_group(table: Table, group: str, note: Event) -> None:
 
 
 def memory(table: Table) -> None:
-    """MEMORY.md §0.4, of what has no `h`."""
+    """Of records without `h`: the author and the owners."""
     robot, alice, owner, add = cast.robot, cast.alice, cast.owner, table.add
     add(
         "configuration",

@@ -168,7 +168,7 @@ class Life:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["reference", "sqlite"])
 def test_who_vanishes_is_gone_and_takes_no_one_along(store: str) -> None:
-    """N62-01, N62-05…07, N29-55, N29-58, contract §9: after every batch."""
+    """N62-01, N62-05…07, N29-55, N29-58: after every batch."""
 
     @settings(max_examples=150 if store == "reference" else 60)
     @given(histories, st.sampled_from(POLICIES), actors)

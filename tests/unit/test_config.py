@@ -1,4 +1,4 @@
-"""relay/config.py: rookery.toml → Config. DESIGN §10, rows R."""
+"""relay/config.py: rookery.toml → Config."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relay.storage.sqlite.hashes import RULE_TAGS
 
 FILE = Path("/srv/rookery/rookery.toml")
 
-DESIGN_10_R: dict[str, dict[str, object]] = {
+SETTINGS_AND_DEFAULTS: dict[str, dict[str, object]] = {
     "relay": {
         "name": "Rookery",
         "description": "",
@@ -76,9 +76,9 @@ def faults(text: str) -> list[str]:
 def test_every_key_of_the_design_is_known_with_its_default() -> None:
     config = Config()
     assert {name: set(readers) for name, readers in SETTINGS.items()} == {
-        name: set(keys) for name, keys in DESIGN_10_R.items()
+        name: set(keys) for name, keys in SETTINGS_AND_DEFAULTS.items()
     }
-    for name, keys in DESIGN_10_R.items():
+    for name, keys in SETTINGS_AND_DEFAULTS.items():
         section = getattr(config, name)
         assert {field.name: getattr(section, field.name) for field in fields(section)} == keys
 

@@ -1,4 +1,4 @@
-"""relay/verdict.py: how yes and no are said. Contract §6."""
+"""relay/verdict.py: how yes and no are said."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MACHINE_WORDS = {
 def test_an_author_reads_how_a_write_ended(
     outcome: WriteOutcome, text: str, *, accepted: bool
 ) -> None:
-    """Contract §6, word for word; clients compare these texts."""
+    """Word for word; clients compare these texts."""
     assert ok_reply(outcome) == (accepted, text)
 
 
@@ -59,7 +59,7 @@ def test_every_ending_has_words_that_clients_know(outcome: WriteOutcome) -> None
 
 @pytest.mark.parametrize("prefix", list(Prefix))
 def test_an_objection_is_told_with_its_word_and_without_its_rule(prefix: Prefix) -> None:
-    """Contract §6: the texts come from the rule; its name is for logs and metrics."""
+    """The texts come from the rule; its name is for logs and metrics."""
     reject = Reject(prefix, "not here", "a rule of the admin's")
     assert ok_reply(reject) == (False, f"{prefix.value}: not here")
     assert prefix.value in MACHINE_WORDS
@@ -82,7 +82,6 @@ def test_a_verdict_cannot_be_changed_on_its_way() -> None:
 
 
 def test_who_words_are_what_policy_files_say() -> None:
-    """DESIGN §5."""
     assert {who.value for who in Who} == {
         "anyone",
         "nobody",

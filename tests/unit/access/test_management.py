@@ -1,5 +1,4 @@
-"""relay/access/management.py: what NIP-86 calls may change, and what it comes to. NIPS.md section
-86."""
+"""relay/access/management.py: what NIP-86 calls may change, and the result. NIP-86."""
 
 from __future__ import annotations
 

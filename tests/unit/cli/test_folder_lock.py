@@ -1,4 +1,4 @@
-"""relay/cli/folder_lock.py: one process writes in a folder. Contract §4."""
+"""relay/cli/folder_lock.py: one process writes in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rookery nmem`: the table of MEMORY.md 5.8, on a cache of this machine."""
+"""`rookery nmem`: its commands, on a cache of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What retention rules let go, what holds it, and what stays of it. MEMORY.md A-18, A-19, M-23."""
+"""What retention rules let go, what holds it, and what stays of it. A-18, A-19, M-23."""
 
 from __future__ import annotations
 

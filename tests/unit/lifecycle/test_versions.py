@@ -1,5 +1,6 @@
-"""relay/lifecycle/versions.py: what survives. NIPS.md N01-40…49, N09, N40, N59-08; MEMORY.md
-G-06…12.
+"""relay/lifecycle/versions.py: which version is kept.
+
+N01-40…49, N09, N40, N59-08, G-06…12.
 
 Each sentence holds whether its events come in one batch or one by one.
 """
@@ -320,7 +321,7 @@ async def test_what_has_expired_is_not_taken(batched: BatchedStore, kind: int) -
 async def test_what_has_expired_is_refused_also_while_its_row_is_still_there(
     batched: BatchedStore,
 ) -> None:
-    """N40-09, contract §6: nobody is told that a relay has what it gives to nobody."""
+    """N40-09: nobody is told that a relay has what it gives to nobody."""
     event = unsigned(alice, 1, [["expiration", "100"]])
     assert await batched.takes(event, now=99) == [STORED]
     assert await batched.takes(event, now=100) == [WriteOutcome.EXPIRED]
@@ -338,7 +339,7 @@ def test_an_expiration_that_is_no_time_is_refused(value: str) -> None:
 
 
 def test_of_several_rules_about_a_row_the_last_one_counts() -> None:
-    """DESIGN §4: `[[retention]]` with `keep`; without one NIP-01's own slots."""
+    """`[[retention]]` with `keep`; without one NIP-01's own slots."""
     of_the_den = Match(kinds=KindSet.of((1, 30023)), h=frozenset({"den"}))
     rules = KeepRules(
         [

@@ -1,4 +1,4 @@
-"""Which events are memory: MEMORY.md §1."""
+"""Which events are memory records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/search_text.py: MEMORY.md §1, the column "search text", line by line."""
+"""relay/memory/search_text.py: the searchable text of each record type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/nostr/event.py: the shape of an event, its id, its bytes. NIPS.md section 01."""
+"""relay/nostr/event.py: the shape of an event, its id, its bytes. NIP-01."""
 
 from __future__ import annotations
 

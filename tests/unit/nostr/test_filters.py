@@ -1,4 +1,4 @@
-"""relay/nostr/filters.py: what a filter may say and what it matches. NIPS.md N01-60…72."""
+"""relay/nostr/filters.py: what a filter may say and what it matches. N01-60…72."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_key_that_nobody_knows_is_unsupported(key: str) -> None:
 
 
 def test_the_tags_that_a_relay_indexes_may_be_named() -> None:
-    """Contract §7: index_tags."""
+    """index_tags."""
     terms = FilterTerms(index_tags=frozenset({"lang"}))
     assert filter_from({"#lang": ["en"]}, terms).tag_values("lang") == {"en"}
     with pytest.raises(Unsupported):
@@ -228,7 +228,7 @@ RECORD = bob.sign(30078, [["d", "snow:memory:a"]], "", 5)
 def test_a_d_that_ends_in_a_colon_is_a_prefix_for_app_records_only(
     condition: dict[str, Any], holds: object
 ) -> None:
-    """G-09, contract §7."""
+    """G-09."""
     assert matches(condition, RECORD) is holds
 
 

@@ -1,4 +1,4 @@
-"""relay/nostr/keys.py: key pairs, their spellings, signatures. NIPS.md N01-11, N19-01."""
+"""relay/nostr/keys.py: key pairs, their spellings, signatures. N01-11, N19-01."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/nostr/kinds.py: the classes of kinds. NIPS.md N01-40…44."""
+"""relay/nostr/kinds.py: the classes of kinds. N01-40…44."""
 
 from __future__ import annotations
 

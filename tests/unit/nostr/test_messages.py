@@ -1,4 +1,4 @@
-"""relay/nostr/messages.py: frames of both directions. NIPS.md N01-13, 14, 50…55, 91…94."""
+"""relay/nostr/messages.py: frames of both directions. N01-13, 14, 50…55, 91…94."""
 
 from __future__ import annotations
 
@@ -203,7 +203,6 @@ def test_a_query_needs_a_filter(verb: str) -> None:
 @pytest.mark.proves("N01-65", "N01-68")
 @pytest.mark.parametrize("verb", ["REQ", "COUNT"])
 def test_one_bad_filter_refuses_them_all(verb: str) -> None:
-    """Contract §6."""
     bad = parse([verb, "s", {}, {"kinds": "1"}, {}])
     unknown = parse([verb, "s", {}, {"foo": 1}])
     assert isinstance(bad, BadQuery)
@@ -213,7 +212,7 @@ def test_one_bad_filter_refuses_them_all(verb: str) -> None:
 
 
 def test_more_filters_than_announced_are_too_many() -> None:
-    """Contract §6: too many."""
+    """Too many."""
     assert isinstance(parse(["REQ", "s", {}, {}], max_filters=2), Subscribe)
     message = parse(["REQ", "s", {}, {}, {}], max_filters=2)
     assert isinstance(message, BadQuery)

@@ -1,4 +1,4 @@
-"""relay/nostr/nip13.py: what an event sets out to find. NIPS.md section 13."""
+"""relay/nostr/nip13.py: what an event sets out to find. NIP-13."""
 
 from __future__ import annotations
 

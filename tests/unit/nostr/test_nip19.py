@@ -1,4 +1,4 @@
-"""relay/nostr/nip19.py: pointers, there and back. NIPS.md section 19."""
+"""relay/nostr/nip19.py: pointers, there and back. NIP-19."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/nostr/nip42.py: which event is a login here. NIPS.md section 42."""
+"""relay/nostr/nip42.py: which event is a login here. NIP-42."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def test_the_right_challenge_at_the_right_relay_is_a_login() -> None:
 
 
 def test_any_address_of_this_relay_will_do() -> None:
-    """Contract §7."""
     there = login(["relay", "ws://127.0.0.1:7777/nostr/"], ["challenge", CHALLENGE])
     check_login(there, CHALLENGE, HERE, NOW)
 
@@ -59,13 +58,13 @@ def test_another_kind_is_no_login(kind: int) -> None:
 
 @pytest.mark.parametrize("ahead", [-600, -1, 0, 1, 600])
 def test_ten_minutes_either_side_are_now(ahead: int) -> None:
-    """N42-05, contract §7."""
+    """N42-05."""
     check_login(login(at=NOW + ahead), CHALLENGE, HERE, NOW)
 
 
 @pytest.mark.parametrize("ahead", [-1800, -601, 601, 1800])
 def test_more_than_ten_minutes_are_not(ahead: int) -> None:
-    """N42-05, contract §7."""
+    """N42-05."""
     assert refusal_of(login(at=NOW + ahead)).startswith("created_at:")
 
 
@@ -125,7 +124,7 @@ def test_spellings_of_one_address_are_equal(url: str) -> None:
     ],
 )
 def test_another_host_port_or_path_is_another_relay(url: str) -> None:
-    """N42-06, contract §7."""
+    """N42-06."""
     assert address(url) != address(URL)
     assert refusal_of(login(["relay", url], ["challenge", CHALLENGE])).startswith("relay:")
 

@@ -1,4 +1,4 @@
-"""relay/nostr/nip44.py: two people, and those who come between them. NIPS.md section 44."""
+"""relay/nostr/nip44.py: two people, and those who come between them. NIP-44."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/nostr/nip45.py: what can be put together and what it estimates. NIPS.md section 45."""
+"""relay/nostr/nip45.py: what can be put together and what it estimates. NIP-45."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/nostr/schnorr.py: signatures by either of its two doors. NIPS.md N01-11."""
+"""relay/nostr/schnorr.py: signatures by either of its two doors. N01-11."""
 
 from __future__ import annotations
 

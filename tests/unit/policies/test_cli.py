@@ -1,4 +1,4 @@
-"""`rookery policy`: what an admin sees, and the exit codes of contract §2."""
+"""`rookery policy`: what an admin sees, and the exit codes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """relay/read/fanout.py: a committed row goes to those who ask for it and may read it now.
 
-NIPS.md N01-78…83, N29-94…101, N42-13, N46-03; contract §7.
+N01-78…83, N29-94…101, N42-13, N46-03.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def test_who_was_removed_meanwhile_gets_nothing_of_what_waited(relay: Subscribed
 
 @pytest.mark.proves("N01-99")
 def test_only_so_much_may_wait_and_a_gap_is_noted(relay: Subscribed) -> None:
-    """STYLE rule 14: the subscription must be CLOSED, not go on with a gap."""
+    """The subscription must be CLOSED, not go on with a gap."""
     client = Client()
     subscription = relay.opens(client, asked(kinds=[1]), max_backlog=2)
     relay.commits(note("one"), unsigned(admin, 7), note("two"))
@@ -285,7 +285,7 @@ def test_what_a_client_may_not_read_takes_no_place_among_what_waits(relay: Subsc
 
 
 def test_a_slow_reader_who_is_sent_away_costs_the_others_nothing(relay: Subscribed) -> None:
-    """DESIGN §2 step 9: its subscriptions end in the midst of a delivery."""
+    """Its subscriptions end in the midst of a delivery."""
     clients = [Client(), Client(max_bytes=100), Client()]
     for client in clients:
         open_ = relay.follows(client, asked(kinds=[1]))

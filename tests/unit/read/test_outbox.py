@@ -1,4 +1,4 @@
-"""relay/read/outbox.py: bounded in bytes, one write a turn. RFC 6455 §5.2, DESIGN §2 step 9."""
+"""relay/read/outbox.py: bounded in bytes, one write a turn. RFC 6455 §5.2."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """relay/read/query.py: the road of REQ and COUNT, on the reference store with the packaged read
 rules.
 
-NIPS.md N01-54…84, N29-91…94, N45; contract §7; STYLE rule 14.
+N01-54…84, N29-91…94, N45.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_several_filters_are_merged_each_with_its_own_limit(
 def test_nothing_is_missed_and_nothing_comes_twice_while_writes_go_on(
     policy: PolicySet, before: list[int], meanwhile: list[list[int]], filters: tuple[Filter, ...]
 ) -> None:
-    """N01-80, contract §7: whatever is written between two pages comes once, after EOSE.
+    """N01-80: whatever is written between two pages comes once, after EOSE.
 
     So it does when somebody comes into a group meanwhile and pages are read again.
     """
@@ -220,7 +220,7 @@ def test_nothing_is_missed_and_nothing_comes_twice_while_writes_go_on(
 
 @pytest.mark.proves("N01-99")
 async def test_more_than_can_wait_closes_instead_of_leaving_a_gap(relay: QuerySide) -> None:
-    """STYLE rule 14: told so, no EOSE, nothing live after it; the client may ask again."""
+    """Told so, no EOSE, nothing live after it; the client may ask again."""
     client = Client()
     client.is_reading = False
     burst = [Stored(2 + n, note(n)) for n in range(5000)]
@@ -308,7 +308,7 @@ async def test_who_is_removed_while_rows_are_counted_is_not_told_their_number(
 async def test_a_count_is_what_a_query_would_give(
     relay: QuerySide, who: tuple[SecretKey, ...]
 ) -> None:
-    """N45-01, N45-04, contract §7: to this reader, each event once, `limit` aside."""
+    """N45-01, N45-04: to this reader, each event once, `limit` aside."""
     wraps = [note("w", who=carol, kind=1059, tags=[["p", key.pubkey]]) for key in (alice, bob)]
     await relay.write(*(chat(n) for n in range(5)), *(note(n) for n in range(5)), *wraps)
     wide = asked(kinds=[1, 9, 1059], limit=2), asked(kinds=[9], limit=1)
@@ -322,7 +322,7 @@ async def test_a_count_is_what_a_query_would_give(
 async def test_a_query_that_can_give_nothing_is_closed(
     relay: QuerySide, filters: tuple[Filter, ...]
 ) -> None:
-    """Contract §7, N42-11, N42-12, N45-02: REQ and COUNT alike; nothing stays open."""
+    """N42-11, N42-12, N45-02: REQ and COUNT alike; nothing stays open."""
     needs = (
         "this group is for its members"
         if filters is ALL_OF_THE_DEN
@@ -343,7 +343,7 @@ async def test_a_query_that_can_give_nothing_is_closed(
 
 
 async def test_a_client_that_does_not_read_is_not_read_for(relay: QuerySide) -> None:
-    """Contract §7: in pages under back-pressure."""
+    """In pages under back-pressure."""
     await relay.write(*(note(n) for n in range(9 * PAGE)))
     client = Client()
     await scanning(relay, client)
@@ -388,7 +388,7 @@ async def test_of_a_query_that_was_replaced_nothing_follows(relay: QuerySide) ->
 
 
 async def test_queries_that_were_replaced_cost_nothing(relay: QuerySide) -> None:
-    """STYLE rule 14: at most as many wait as a client may subscribe."""
+    """At most as many wait as a client may subscribe."""
     await relay.write(*(note(n) for n in range(2 * PAGE)))
     scans = await scanning(relay, client := Client(), asked(kinds=[1]))
     for number in range(100):
@@ -403,7 +403,7 @@ async def test_queries_that_were_replaced_cost_nothing(relay: QuerySide) -> None
 
 
 async def test_only_so_many_counts_wait_and_queries_go_first(relay: QuerySide) -> None:
-    """STYLE rule 14; N45-02: told so, by the id of the count."""
+    """N45-02: told so, by the id of the count."""
     client = Client()
     client.is_reading = False
     scans = QueryQueue(relay.queries, client)
@@ -422,7 +422,7 @@ async def test_only_so_many_counts_wait_and_queries_go_first(relay: QuerySide) -
 async def test_a_store_that_fails_is_told_and_the_query_closed(
     relay: QuerySide, caplog: pytest.LogCaptureFixture, *, is_reading: bool
 ) -> None:
-    """Contract §6 `error:`; N01-93: after it nothing more for that id."""
+    """N01-93: after it nothing more for that id."""
     await relay.store.close()
     client = Client()
     client.is_reading = is_reading

@@ -1,4 +1,4 @@
-"""relay/server/app.py: one port, four kinds of request; started and stopped in order. Contract §3.
+"""relay/server/app.py: one port, four kinds of request; started and stopped in order.
 
 `serving` is a whole relay in this process, on a free port and the reference store; the tests of
 `http` and `connection` use it too.
@@ -222,7 +222,7 @@ NOTE = alice.sign(1, [], "tea is ready", NOW)
 
 @pytest.mark.proves("N11-01", "N11-02", "N11-25")
 async def test_one_address_answers_four_kinds_of_request() -> None:
-    """Contract §3, N11-25: a relay, its document, a page, and what browsers ask before."""
+    """N11-25: a relay, its document, a page, and what browsers ask before."""
     async with serving('[relay]\nname = "Tea & <b>cakes</b>"\n') as relay:
         visit = await relay.visit()
         assert await visit.publishes(NOTE) == (True, "")
@@ -260,7 +260,7 @@ async def test_the_document_names_the_key_that_signs_and_no_group() -> None:
 
 @pytest.mark.proves("N01-57")
 async def test_the_path_of_the_url_is_the_endpoint() -> None:
-    """N01-57, DESIGN §10: other paths are not found; health is asked where it always is."""
+    """N01-57: other paths are not found; health is asked where it always is."""
     async with serving('[relay]\nurl = "wss://relay.example/tea/"\n') as relay:
         visit = await relay.visit("/tea")
         assert await visit.asks({}) == [["EOSE", "s"]]
@@ -270,7 +270,7 @@ async def test_the_path_of_the_url_is_the_endpoint() -> None:
 
 
 async def test_health_and_readiness_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract §2, §3: the process; the store; and a policy file that failed to load."""
+    """The process; the store; and a policy file that failed to load."""
     monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", -1.0)  # ask the store each time
     async with serving() as relay:
         ready = await relay.get("/readyz")
@@ -307,7 +307,7 @@ async def test_health_and_readiness_are_told_apart(monkeypatch: pytest.MonkeyPat
 async def test_numbers_are_shown_to_whom_the_admin_says(
     config: str, forwarded: dict[str, str], status: int
 ) -> None:
-    """Contract §3: a proxy on the same machine does not open them."""
+    """A proxy on the same machine does not open them."""
     async with serving(f"[server]\n{config}\n") as relay:
         shown = await relay.get("/metrics", **forwarded)
         assert shown.status == status
@@ -332,7 +332,7 @@ async def test_numbers_count_what_is_open() -> None:
 
 
 async def test_only_so_many_come_in_and_who_leaves_makes_room() -> None:
-    """DESIGN §10 max_connections."""
+    """`[limits] max_connections`."""
     async with serving("[limits]\nmax_connections = 2\n") as relay:
         one, _two = await relay.visit(), await relay.visit()
         refused = await relay.get(Upgrade="websocket", Connection="Upgrade")
@@ -361,7 +361,7 @@ async def test_only_so_many_come_in_from_one_address() -> None:
 
 
 async def test_no_bound_is_no_bound() -> None:
-    """DESIGN §10: 0: none."""
+    """0: none."""
     limits = "max_connections = 0\nconnections_per_address = 0\n"
     async with serving(f"[limits]\n{limits}") as relay:
         visits = [await relay.visit() for _ in range(3)]
@@ -384,7 +384,7 @@ async def test_no_bound_is_no_bound() -> None:
     ],
 )
 async def test_a_login_calls_the_relay_by_its_name(config: str, url: str, *, is_ours: bool) -> None:
-    """Contract §7, N42-06: the configured URL, else where it listens; never the Host header."""
+    """N42-06: the configured URL, else where it listens; never the Host header."""
     async with serving(f"[relay]\n{config}\n") as relay:
         visit = await relay.visit(Host="relay.example")
         accepted, text = await visit.logs_in(alice, url.format(port=relay.server.port))
@@ -394,7 +394,7 @@ async def test_a_login_calls_the_relay_by_its_name(config: str, url: str, *, is_
 
 @pytest.mark.proves("N42-02", "N42-06")
 async def test_a_login_may_name_the_address_that_the_connection_came_in_on() -> None:
-    """Contract §7; N42-02: each connection has a challenge of its own."""
+    """N42-02: each connection has a challenge of its own."""
     async with serving(host="0.0.0.0") as relay:
         there, here = await relay.visit(host="127.0.0.2"), await relay.visit()
         url = f"ws://127.0.0.2:{relay.server.port}"
@@ -404,7 +404,7 @@ async def test_a_login_may_name_the_address_that_the_connection_came_in_on() -> 
 
 
 async def test_a_trusted_reader_is_known_by_its_address() -> None:
-    """A-20, contract §3: not by what a header says."""
+    """A-20: not by what a header says."""
     trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
     async with serving(policy=trusted) as relay:
         filter_ = {"kinds": [30093]}
@@ -445,7 +445,7 @@ async def test_whoever_is_connected_is_told_when_the_relay_stops() -> None:
 
 
 async def test_a_port_that_is_taken_is_no_riddle() -> None:
-    """Contract §2: errors say what to do next."""
+    """Errors say what to do next."""
     async with serving() as relay:
         second = Server(relay.server._services, "127.0.0.1", relay.server.port)
         with pytest.raises(UserError, match=r"cannot listen on 127.0.0.1 port \d+: .*--port"):

@@ -1,4 +1,4 @@
-"""relay/server/control.py: a folder's events through DIR/control.sock. Contract §4."""
+"""relay/server/control.py: a folder's events through DIR/control.sock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/server/http.py: what the port says over plain HTTP. NIPS.md section 11, contract §3."""
+"""relay/server/http.py: what the port says over plain HTTP. NIP-11."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_without_a_proxy_it_comes_from_its_peer(peer: str) -> None:
 def test_what_a_stranger_says_of_where_it_comes_from_makes_it_nobody(
     peer: str | None, header: str
 ) -> None:
-    """Contract §3: counts as from nowhere, so that no list can trust it."""
+    """Counts as from nowhere, so that no list can trust it."""
     request = request_from(peer, (header, "127.0.0.1"))
     assert client_address(request, PROXIES) is NOWHERE
     assert client_address(request, []) is NOWHERE
@@ -306,7 +306,7 @@ async def test_so_many_rows_are_given(most: int, default: int) -> None:
 async def test_an_event_within_what_is_announced_is_taken_and_no_other(
     setting: str, name: str, value: int, taken: dict[str, Any], refused: dict[str, Any]
 ) -> None:
-    """N11-16, N11-17, N11-22; contract §3."""
+    """N11-16, N11-17, N11-22."""
     async with serving(policy=f"{OPEN}[limits]\n{setting} = {value}\n") as relay:
         assert (await limits_of(relay))[name] == value
         visit = await relay.visit()
@@ -333,7 +333,7 @@ async def test_so_much_work_is_asked_for() -> None:
 
 
 async def test_any_age_is_announced_as_0_and_taken() -> None:
-    """DESIGN §10: created_at_lower 0: any age."""
+    """created_at_lower 0: any age."""
     async with serving() as relay:
         assert (await limits_of(relay))["created_at_lower_limit"] == 0
         ancient = alice.sign(1, [], "", NOW - 50 * 365 * 86400)

@@ -1,4 +1,4 @@
-"""Bans and the road of an EVENT: each has its place in the lane. NIPS.md N86-11…26, N29-19.
+"""Bans and the road of an EVENT: each has its place in the lane. N86-11…26, N29-19.
 
 On both stores, with the policies that `rookery init` makes.
 """

@@ -1,7 +1,7 @@
 """relay/write/ingest.py: the road of an EVENT, on the reference store with real policies and
 groups.
 
-NIPS.md N29-18, 55…58, 80…82; MEMORY.md G-06; contract §6, §8, §9; STYLE §3.12.
+N29-18, 55…58, 80…82; G-06.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def article(at: int, d: str = "x") -> Event:
 
 @pytest.mark.proves("N01-82")
 async def test_ok_comes_only_after_the_commit(relay: Relay) -> None:
-    """Contract §6, §9: and nobody hears of it before."""
+    """And nobody hears of it before."""
     relay.store.may_commit.clear()
     letter = relay.post(chat(alice, "tea?"))
     await relay.store.append_called.wait()
@@ -103,14 +103,14 @@ async def test_ok_comes_only_after_the_commit(relay: Relay) -> None:
 
 
 async def test_what_comes_together_is_one_commit(relay: Relay) -> None:
-    """DESIGN §2 step 7; in the order in which it came."""
+    """In the order in which it came."""
     assert await relay.take(*(chat(alice, str(n)) for n in range(100))) == [STORED] * 100
     assert [len(plan.adds) for plan in relay.store.plans] == [100]
     assert [event.content for event in await relay.log()][-100:] == [str(n) for n in range(100)]
 
 
 async def test_a_store_that_fails_changes_nothing_and_everyone_is_told(relay: Relay) -> None:
-    """Contract §6 `error:`; §9: a full disk refuses writes. The copies are dropped."""
+    """A full disk refuses writes with `error:`. The copies are dropped."""
     groups, rows, tries = relay.state.groups, await relay.log(), relay.store.appends
     relay.store.is_full = True
     sent = [put(bob), chat(bob, "hello"), out(alice), on(owner, 9008), article(NOON)]
@@ -124,7 +124,7 @@ async def test_a_store_that_fails_changes_nothing_and_everyone_is_told(relay: Re
 
 
 async def test_leaving_commits_what_waits(policy: PolicySet, verifiers: ThreadPoolExecutor) -> None:
-    """Contract §2 SIGTERM: answers what is in flight, commits; later ones are not taken."""
+    """SIGTERM: answers what is in flight, commits; later ones are not accepted."""
     async with Relay(ControlledStore(), policy, verifiers) as relay:
         letters = [relay.post(article(NOON, str(n))) for n in range(300)]
     assert {tuple(letter.answers) for letter in letters} == {(STORED,)}
@@ -167,7 +167,7 @@ async def test_a_fault_behind_the_commit_takes_no_answer_back(
 
 
 async def test_nobody_slips_a_message_in_behind_their_own_removal(relay: Relay) -> None:
-    """N29-18, STYLE §3.12: judged against the state that the event before left."""
+    """N29-18: judged against the state that the event before left."""
     sent = [chat(alice, "a"), out(alice), chat(alice, "b"), put(alice), chat(alice, "c")]
     assert await relay.take(*sent) == [STORED, STORED, NOT_A_MEMBER, DUPLICATE, NOT_A_MEMBER]
     again = on(owner, 9000, ["p", alice.pubkey, "poet"])
@@ -180,7 +180,7 @@ async def test_nobody_slips_a_message_in_behind_their_own_removal(relay: Relay) 
 
 
 async def test_who_was_known_a_moment_ago_is_known_no_more(relay: Relay) -> None:
-    """Contract §5: by the state that the event before left, outside groups too."""
+    """By the state that the event before left, outside groups too."""
     one, other = (bob.sign(1, [], text, NOON) for text in "ab")
     answers = await relay.take(one, on(owner, 9001, ["p", bob.pubkey], h="den"), other)
     assert answers[:2] == [STORED] * 2
@@ -215,7 +215,7 @@ def aman(kind: int, name: str, ts: int, at: int, **fields: object) -> Event:
 
 @pytest.mark.proves("A-06", "A-07", "G-08")
 async def test_memory_is_told_apart_by_ts_and_by_who_came_first(relay: Relay) -> None:
-    """MEMORY.md 0.2, A-06…A-09: FIRST and LATEST-ts, texts of the contract; G-08 live."""
+    """A-06…A-09: FIRST and LATEST-ts, texts of the contract; G-08 live."""
     prefers = [
         aman(30093, "preference", ts, at, preference="tea", updated_at=ts)
         for ts, at in [(NOON - 9, NOON), (NOON - 5, NOON - 7), (NOON - 6, NOON - 1)]
@@ -262,7 +262,7 @@ async def test_what_was_deleted_does_not_come_back_in_the_same_batch(relay: Rela
 
 
 async def test_what_the_relay_signs_rides_in_the_same_transaction(relay: Relay) -> None:
-    """N29-56, N29-80…82, contract §8: cause, automatic event, state; live in that order."""
+    """N29-56, N29-80…82: cause, automatic event, state; live in that order."""
     await relay.take(on(owner, 9009, ["code", "sesame-1"]))
     assert await relay.take(on(bob, 9021, ["code", "sesame-1"])) == [STORED]
     plan = relay.store.plans[-1]
@@ -321,7 +321,7 @@ async def test_what_the_relay_signed_and_gets_back_is_a_duplicate(relay: Relay) 
 
 @pytest.mark.proves("N01-95", "N01-96")
 async def test_a_message_sent_again_later_is_a_duplicate(relay: Relay) -> None:
-    """Contract §6: same id already stored; N01-96: for whoever may write there."""
+    """Same id already stored; N01-96: for whoever may write there."""
     message = chat(alice, "tea?")
     await relay.take(message)
     relay.now += 601

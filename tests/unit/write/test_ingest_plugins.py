@@ -1,4 +1,4 @@
-"""relay/write/ingest.py: plug-ins are asked behind the signature, obeyed in the lane. DESIGN §2."""
+"""relay/write/ingest.py: plug-ins are asked behind the signature, obeyed in the lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/write/lane.py: many put, one commit runs at a time. DESIGN §2 step 7, STYLE rule 14."""
+"""relay/write/lane.py: many put, one commit runs at a time."""
 
 from __future__ import annotations
 

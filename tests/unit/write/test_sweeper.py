@@ -1,4 +1,4 @@
-"""relay/write/sweeper.py: what has expired is really gone, within minutes. NIPS.md N40-04,
+"""relay/write/sweeper.py: what has expired is really gone, within minutes. N40-04,
 N40-08."""
 
 from __future__ import annotations

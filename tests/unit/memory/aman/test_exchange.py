@@ -1,4 +1,4 @@
-"""A rolling summary of the last exchanges. MEMORY.md A-27."""
+"""A rolling summary of the last exchanges. A-27."""
 
 from __future__ import annotations
 

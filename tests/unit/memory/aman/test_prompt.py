@@ -1,4 +1,4 @@
-"""A snapshot as a block of a prompt. MEMORY.md A-28."""
+"""A snapshot as a block of a prompt. A-28."""
 
 from __future__ import annotations
 

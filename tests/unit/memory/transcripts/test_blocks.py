@@ -1,4 +1,4 @@
-"""What lines say to a reader. MEMORY.md D-08, D-09."""
+"""What lines say to a reader. D-08, D-09."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a file by their bytes, and what the first of them settle. MEMORY.md D-11, D-15."""
+"""Lines of a file by their bytes, and what the first of them settle. D-11, D-15."""
 
 from __future__ import annotations
 

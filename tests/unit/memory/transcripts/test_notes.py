@@ -1,4 +1,4 @@
-"""The notes of a session: tags in order, one thread. MEMORY.md D-07, D-10, D-12, D-13."""
+"""The notes of a session: tags in order, one thread. D-07, D-10, D-12, D-13."""
 
 from __future__ import annotations
 

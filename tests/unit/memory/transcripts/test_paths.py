@@ -1,4 +1,4 @@
-"""Path tokens: there and back for every text. MEMORY.md D-20…D-24; golden cases: extra.json."""
+"""Path tokens: there and back for every text. D-20…D-24; golden cases: extra.json."""
 
 from __future__ import annotations
 

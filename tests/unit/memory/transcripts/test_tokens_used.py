@@ -1,4 +1,4 @@
-"""What a session has used up. MEMORY.md D-28; golden case: extra.json."""
+"""What a session has used up. D-28; golden case: extra.json."""
 
 from __future__ import annotations
 

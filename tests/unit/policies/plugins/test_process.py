@@ -1,6 +1,6 @@
 """policies/plugins/process.py: real processes that answer, and that do anything else.
 
-DESIGN §5; contract §6: our fault is `error:`, never acceptance.
+A fault of a plug-in is `error:`, never acceptance.
 """
 
 from __future__ import annotations
