@@ -76,6 +76,8 @@ def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> None:
     root.setLevel(log.level.upper())
     # The access log has one line per request; metrics count them instead.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    # Its debug lines hold statements with their values.
+    logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
 class TextLines(logging.Formatter):

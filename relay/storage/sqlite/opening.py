@@ -11,8 +11,8 @@ import orjson
 
 from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
+from relay.storage.sqlite.connections import connection
 from relay.storage.sqlite.hashes import Hashes
-from relay.storage.sqlite.pointing import PointingReader, TagFunctions
 from relay.storage.sqlite.queries import QUERIES, script
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = 4
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
-_MMAP_BYTES: Final = 1 << 30
-_CACHE_KIB: Final = 65_536
-_SURVEY_CACHE_KIB: Final = 8_192
-_STATEMENTS: Final = 512
 
 
 def gather(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tail: TagTail) -> None:
@@ -124,50 +120,3 @@ def _migration(step: int) -> str:
         if file.name.startswith(f"{step:04}_"):
             return file.read_text("utf-8")
     raise StoreVersion(f"no migration leads to schema {step}")
-
-
-def connection(
-    path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection
-) -> sqlite3.Connection:
-    db = sqlite3.connect(
-        path,
-        timeout=10,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=_STATEMENTS,
-        factory=factory,
-    )
-    try:
-        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        db.execute("PRAGMA temp_store = MEMORY")
-    except sqlite3.Error:  # the file is no database
-        db.close()
-        raise
-    return db
-
-
-class Readers:
-    """Makes the connections that read a store."""
-
-    def __init__(self, path: Path, hashes: Hashes, tail: TagTail) -> None:
-        self._path = path
-        self._hashes = hashes
-        self._tail = tail
-
-    def reader(self) -> sqlite3.Connection:
-        db = self._connection()
-        db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
-        return db
-
-    def surveyor(self) -> sqlite3.Connection:
-        """A reader that goes through the whole file once: what it passed is not kept in memory."""
-        db = self._connection()
-        db.execute(f"PRAGMA cache_size = -{_SURVEY_CACHE_KIB}")
-        return db
-
-    def _connection(self) -> sqlite3.Connection:
-        db = connection(self._path, PointingReader)
-        assert isinstance(db, PointingReader)
-        db.follow(TagFunctions(self._hashes, self._tail))
-        db.execute("PRAGMA query_only = ON")
-        return db

@@ -6,8 +6,7 @@ functions say it, by the names that `relay.storage.sqlite.sql_visibility` uses.
 
 from __future__ import annotations
 
-import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.conditions import listed
@@ -45,20 +44,3 @@ class TagFunctions:
 def tag_value(raw: bytes, name: str) -> str | None:
     """The first value of a tag of this name that has one."""
     return next(iter(event_from_raw(raw).tag_values(name)), None)
-
-
-class PointingReader(sqlite3.Connection):
-    """A connection that reads, with these functions; one thread at a time."""
-
-    _functions: TagFunctions | None = None
-
-    def follow(self, functions: TagFunctions) -> None:
-        self.create_function("tag_hash", 3, functions.tag_hash, deterministic=True)
-        self.create_function("tag_value", 2, tag_value, deterministic=True)
-        self.create_function("recent_rows", 1, functions.recent_rows)
-        self._functions = functions
-
-    def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
-        if self._functions is not None:
-            self._functions.begin()
-        return super().execute(sql, values)

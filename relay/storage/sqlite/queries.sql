@@ -17,7 +17,7 @@ FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value ORDER BY j.key;
 
 -- :rows_since  seq, limit -> columns of a row, in order of seq
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
-FROM events AS e WHERE e.seq > :seq ORDER BY e.seq LIMIT :limit;
+FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
 
 -- :rows_of_group  hash of h, hash of d, group -> seq of what goes when a group ends (N29-124)
 SELECT e.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq

@@ -7,12 +7,15 @@ forget deleted rows a little later; all of it runs on the index's own thread, bu
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections import deque
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import aiosqlite
 import orjson
 
 from relay.errors import StoreFault, StoreVersion
@@ -23,7 +26,7 @@ from relay.storage.sqlite.sql import named_queries
 from relay.storage.sqlite.words import TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -33,10 +36,10 @@ APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
 INDEX_VERSION: Final = 1
 """Another number: the file is made anew."""
 _CACHE_KIB: Final = 32_768
-_FORGOTTEN_AT_ONCE: Final = 1000
-_FORGOTTEN_AT_MOST: Final = 100_000
+_DELETED_AT_ONCE: Final = 1000
+_DELETED_WAITING: Final = 100_000
 """Deleted rows that may wait; of more the oldest are met by the round of `tidy`."""
-_LOOKED_AT_ONCE: Final = 2000
+_CHECKED_AT_ONCE: Final = 2000
 _MERGED_PAGES: Final = 200
 _MERGE_EVERY_S: Final = 3600
 """How soon words of deleted texts leave the file; until then who reads the file finds them."""
@@ -49,161 +52,197 @@ def index_path(store: Path) -> Path:
 class TextIndex:
     """Use `opened_index`."""
 
-    def __init__(self, db: sqlite3.Connection, upto: int, rules: str | None) -> None:
+    def __init__(self, db: aiosqlite.Connection, upto: int, rules: str | None) -> None:
         self._db = db
+        self._lock = asyncio.Lock()
         self._rules = rules
-        self._gone: deque[int] = deque(maxlen=_FORGOTTEN_AT_MOST)
-        self._looked_at = 0
+        self._deleted: deque[int] = deque(maxlen=_DELETED_WAITING)
+        self._checked = 0
         self._is_merging = False
         self.upto = upto
         """Every row of the log up to this seq is indexed."""
 
     def forget(self, seqs: Iterable[int]) -> None:
         """These rows were deleted. On any thread; takes effect with the next step."""
-        self._gone.extend(seqs)
+        self._deleted.extend(seqs)
 
-    def follow(
+    async def follow(
         self, text_of: Callable[[Event], str | None], rules: str, limit: int, head: int
     ) -> int:
-        """The next `limit` rows of the log, in one transaction; gives the new `upto`.
+        """Index the next `limit` rows of the log in one transaction; gives the new `upto`.
 
-        `head`: seq of a row that is committed, or was: the newest of all may have gone.
+        `head`: seq of a row that is committed, or was: the newest of all may be deleted since.
         """
-        db = self._db
-        if rules != self._rules:
-            with _transaction(db):
-                self._begin_anew(rules)
-            self._rules, self.upto = rules, 0
-        rows = db.execute(QUERIES["log"], (self.upto, limit)).fetchall()
-        upto = rows[-1][0] if rows else self.upto
-        if len(rows) < limit:
-            upto = max(upto, head)
-        if rows or self._gone:
-            with _transaction(db):
-                self._add(rows, text_of)
-                # After the adds: a row may have gone since the log was read.
-                self._forget_some()
-                db.execute(QUERIES["put_meta"], ("upto", upto))
-        self.upto = upto
-        return upto
+        async with self._lock:
+            if rules != self._rules:
+                async with _transaction(self._db):
+                    await self._start_over(rules)
+                self._rules, self.upto = rules, 0
+            rows = await self._rows("log", self.upto, limit)
+            upto = rows[-1][0] if rows else self.upto
+            if len(rows) < limit:
+                upto = max(upto, head)
+            if rows or self._deleted:
+                texts = await asyncio.to_thread(_texts, rows, text_of)
+                async with _transaction(self._db):
+                    await self._add(texts)
+                    # After the adds: a row may have been deleted since the log was read.
+                    await self._drop_deleted()
+                    await self._put_meta("upto", upto)
+            self.upto = upto
+            return upto
 
-    def _begin_anew(self, rules: str) -> None:
+    async def _start_over(self, rules: str) -> None:
         for query in ("empty_words", "empty_ranks", "empty_texts"):
-            self._db.execute(QUERIES[query])
-        self._db.execute(QUERIES["put_meta"], ("rules", rules))
-        self._db.execute(QUERIES["put_meta"], ("upto", 0))
+            await self._db.execute(QUERIES[query])
+        await self._put_meta("rules", rules)
+        await self._put_meta("upto", 0)
 
-    def _add(
-        self, rows: Sequence[tuple[int, int, bytes]], text_of: Callable[[Event], str | None]
-    ) -> None:
-        words, ranks, texts = [], [], []
-        for seq, id_key, raw in rows:
-            event = event_from_raw(raw)
-            text = text_of(event)
-            if text is None:
-                continue
-            found = searchable(text)
-            words.append(_columns(seq, found))
-            ranks.append((seq, event.created_at, id_key, *found.worth))
-            texts.append((seq, found.text))
-        self._db.executemany(QUERIES["add_words"], words)
-        self._db.executemany(QUERIES["add_rank"], ranks)
-        self._db.executemany(QUERIES["add_text"], texts)
+    async def _add(self, texts: _Texts) -> None:
+        await self._db.executemany(QUERIES["add_words"], texts.words)
+        await self._db.executemany(QUERIES["add_rank"], texts.ranks)
+        await self._db.executemany(QUERIES["add_text"], texts.texts)
 
-    def _forget_some(self) -> None:
+    async def _drop_deleted(self) -> None:
         seqs: list[int] = []
-        while self._gone and len(seqs) < _FORGOTTEN_AT_ONCE:
-            seqs.append(self._gone.popleft())
-        self._drop(seqs)
+        while self._deleted and len(seqs) < _DELETED_AT_ONCE:
+            seqs.append(self._deleted.popleft())
+        await self._drop(seqs)
 
-    def _drop(self, seqs: Sequence[int]) -> None:
-        if not seqs:
-            return
-        db = self._db
-        found = db.execute(QUERIES["texts_of"], (orjson.dumps(seqs).decode(),)).fetchall()
+    async def _drop(self, seqs: Sequence[int]) -> None:
+        found = await self._rows("texts_of", orjson.dumps(seqs).decode()) if seqs else []
         if not found:
             return
-        db.executemany(
-            QUERIES["drop_words"], [_columns(seq, searchable(text)) for seq, text in found]
-        )
-        db.executemany(QUERIES["drop_rank"], [(seq,) for seq, _ in found])
-        db.executemany(QUERIES["drop_text"], [(seq,) for seq, _ in found])
-        db.execute(QUERIES["put_meta"], ("has_deleted", 1))
+        words = await asyncio.to_thread(_columns_of, found)
+        of = [(seq,) for seq, _ in found]
+        await self._db.executemany(QUERIES["drop_words"], words)
+        await self._db.executemany(QUERIES["drop_rank"], of)
+        await self._db.executemany(QUERIES["drop_text"], of)
+        await self._put_meta("has_deleted", 1)
 
-    def tidy(self, now: int) -> bool:
-        """A step towards holding nothing but what the store holds; True: more is due at once."""
-        db = self._db
-        with _transaction(db):
-            self._forget_some()
-            seqs = [
-                s for (s,) in db.execute(QUERIES["next_ranks"], (self._looked_at, _LOOKED_AT_ONCE))
-            ]
-            # Round and round: what a crash, or the clock, let stay is met within some minutes.
-            self._looked_at = seqs[-1] if len(seqs) == _LOOKED_AT_ONCE else 0
-            listed = orjson.dumps(seqs).decode()
-            self._drop([seq for (seq,) in db.execute(QUERIES["gone"], (listed, now))])
-        return bool(self._gone) or self._merge(now)
+    async def tidy(self, now: int) -> bool:
+        """A bounded step that drops what the store has no longer; True: more is due at once."""
+        async with self._lock:
+            async with _transaction(self._db):
+                await self._drop_deleted()
+                rows = await self._rows("next_ranks", self._checked, _CHECKED_AT_ONCE)
+                seqs = [seq for (seq,) in rows]
+                # In rounds: what a crash or the expiry of a row left is found within minutes.
+                self._checked = seqs[-1] if len(seqs) == _CHECKED_AT_ONCE else 0
+                gone = await self._rows("gone", orjson.dumps(seqs).decode(), now)
+                await self._drop([seq for (seq,) in gone])
+            return bool(self._deleted) or await self._merge(now)
 
-    def _merge(self, now: int) -> bool:
-        """FTS5 marks words as deleted and keeps them until their part of the index is rewritten."""
+    async def _merge(self, now: int) -> bool:
+        """FTS5 keeps deleted words, marked, until it rewrites the segment that holds them."""
         db = self._db
         before = db.total_changes
         if self._is_merging:
-            db.execute(QUERIES["merge"], (_MERGED_PAGES,))
+            await db.execute(QUERIES["merge"], (_MERGED_PAGES,))
             if db.total_changes - before >= 2:
                 return True
             self._is_merging = False
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
             return False
-        if not self._meta("has_deleted", 0) or now - self._meta("merged_at", 0) < _MERGE_EVERY_S:
+        merged_at = await self._meta("merged_at", 0)
+        if not await self._meta("has_deleted", 0) or now - merged_at < _MERGE_EVERY_S:
             return False
-        with _transaction(db):
-            db.execute(QUERIES["put_meta"], ("has_deleted", 0))
-            db.execute(QUERIES["put_meta"], ("merged_at", now))
-            db.execute(QUERIES["merge"], (-_MERGED_PAGES,))
+        async with _transaction(db):
+            await self._put_meta("has_deleted", 0)
+            await self._put_meta("merged_at", now)
+            await db.execute(QUERIES["merge"], (-_MERGED_PAGES,))
         self._is_merging = True
         return True
 
-    def _meta(self, name: str, otherwise: int) -> int:
-        row = self._db.execute(QUERIES["get_meta"], (name,)).fetchone()
-        return otherwise if row is None else int(row[0])
+    async def _rows(self, name: str, *values: int | str) -> list[Any]:
+        return list(await self._db.execute_fetchall(QUERIES[name], values))
 
-    def close(self) -> None:
-        self._db.close()
+    async def _meta(self, name: str, default: int) -> int:
+        rows = await self._rows("get_meta", name)
+        return int(rows[0][0]) if rows else default
+
+    async def _put_meta(self, name: str, value: int | str) -> None:
+        await self._db.execute(QUERIES["put_meta"], (name, value))
+
+    async def close(self) -> None:
+        """Finish the step that runs."""
+        async with self._lock:
+            await self._db.close()
 
 
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    # Not IMMEDIATE: that would lock the attached store against its writer.
-    db.execute("BEGIN")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
+class _Texts(NamedTuple):
+    """Rows of the three tables."""
+
+    words: list[tuple[int, str, str, str]]
+    ranks: list[tuple[int, ...]]
+    texts: list[tuple[int, str]]
+
+
+def _texts(
+    rows: Sequence[tuple[int, int, bytes]], text_of: Callable[[Event], str | None]
+) -> _Texts:
+    """Of (seq, id_key, raw); on a worker thread."""
+    out = _Texts([], [], [])
+    for seq, id_key, raw in rows:
+        event = event_from_raw(raw)
+        text = text_of(event)
+        if text is None:
+            continue
+        found = searchable(text)
+        out.words.append(_columns(seq, found))
+        out.ranks.append((seq, event.created_at, id_key, *found.worth))
+        out.texts.append((seq, found.text))
+    return out
+
+
+def _columns_of(texts: Sequence[tuple[int, str]]) -> list[tuple[int, str, str, str]]:
+    return [_columns(seq, searchable(text)) for seq, text in texts]
 
 
 def _columns(seq: int, found: Searchable) -> tuple[int, str, str, str]:
     return seq, found.text, found.repeated, found.frequent
 
 
-def opened_index(store: Path, key: str, head: int) -> TextIndex:
-    """The index of the store at `store`, whose key and head these are; made anew if it is not."""
+@asynccontextmanager
+async def _transaction(db: aiosqlite.Connection) -> AsyncIterator[None]:
+    # Not IMMEDIATE: that would lock the attached store against its writer.
+    await db.execute("BEGIN")
+    try:
+        yield
+        await db.execute("COMMIT")
+    except BaseException:
+        await db.rollback()
+        raise
+
+
+async def opened_index(store: Path, key: str, head: int) -> TextIndex:
+    """The index of the store at `store`, which has this key and head; made anew if it is not.
+
+    Raises StoreFault, StoreVersion.
+    """
     path = index_path(store)
     try:
-        db = _usable(path, key, head)
-        if db is None:
-            for ending in ("", "-wal", "-shm"):
-                path.with_name(path.name + ending).unlink(missing_ok=True)
-            db = _fresh(path, key)
-        db.execute("ATTACH ? AS store", (str(store),))
-        upto = db.execute(QUERIES["get_meta"], ("upto",)).fetchone()[0]
-        rules = db.execute(QUERIES["get_meta"], ("rules",)).fetchone()
-        return TextIndex(db, upto, rules and rules[0])
+        db = await aiosqlite.Connection(partial(_opened, store, key, head), iter_chunk_size=64)
+        try:
+            ((upto,),) = await db.execute_fetchall(QUERIES["get_meta"], ("upto",))
+            rules = list(await db.execute_fetchall(QUERIES["get_meta"], ("rules",)))
+        except BaseException:
+            await db.close()
+            raise
     except (OSError, sqlite3.Error) as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
+    return TextIndex(db, upto, rules[0][0] if rules else None)
+
+
+def _opened(store: Path, key: str, head: int) -> sqlite3.Connection:
+    path = index_path(store)
+    db = _usable(path, key, head)
+    if db is None:
+        for ending in ("", "-wal", "-shm"):
+            path.with_name(path.name + ending).unlink(missing_ok=True)
+        db = _fresh(path, key)
+    db.execute("ATTACH ? AS store", (str(store),))
+    return db
 
 
 def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
@@ -237,14 +276,15 @@ def _fresh(path: Path, key: str) -> sqlite3.Connection:
     # It holds what private groups say; -wal and -shm follow this file.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     db = _connection(path)
-    with _transaction(db):
-        for make in ("make_meta", "make_ranks", "make_texts"):
-            db.execute(QUERIES[make])
-        db.execute(TABLE)
-        db.execute(QUERIES["put_meta"], ("store", key))
-        db.execute(QUERIES["put_meta"], ("upto", 0))
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
+    db.execute("BEGIN")
+    for make in ("make_meta", "make_ranks", "make_texts"):
+        db.execute(QUERIES[make])
+    db.execute(TABLE)
+    db.execute(QUERIES["put_meta"], ("store", key))
+    db.execute(QUERIES["put_meta"], ("upto", 0))
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
+    db.execute("COMMIT")
     return db
 
 

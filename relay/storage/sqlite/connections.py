@@ -1,0 +1,210 @@
+"""Connections to the store's file: the one that reads on the event loop, and those that wait.
+
+A read that may take long runs on a connection of aiosqlite, which has a thread of its own.
+
+Invariants: one query at a time on each connection. A statement that begins while another is open on
+its connection shares that one's snapshot, and would miss rows that were committed since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import aiosqlite
+
+from relay.errors import StoreFault, TooWide
+from relay.storage import PAGE_BYTES
+from relay.storage.sqlite.pointing import TagFunctions, tag_value
+from relay.storage.sqlite.text_index import index_path
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from relay.storage.sqlite.hashes import Hashes
+    from relay.storage.sqlite.sql import Query
+    from relay.storage.sqlite.tail import TagTail
+
+_MMAP_BYTES: Final = 1 << 30
+_CACHE_KIB: Final = 65_536
+_BULK_CACHE_KIB: Final = 8_192
+_STATEMENTS: Final = 512
+_FIRST_ROWS: Final = 4
+_MOST_ROWS: Final = 100
+CLOSED: Final = "the store is closed"
+
+
+def connection(
+    path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        path,
+        timeout=10,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_STATEMENTS,
+        factory=factory,
+    )
+    try:
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        db.execute("PRAGMA temp_store = MEMORY")
+    except sqlite3.Error:  # the file is no database
+        db.close()
+        raise
+    return db
+
+
+@contextmanager
+def sqlite_faults() -> Iterator[None]:
+    """Errors of SQLite as StoreFault."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreFault(f"store: {error}") from error
+
+
+class TagReader(sqlite3.Connection):
+    """Reads, with the functions of `TagFunctions`; one thread at a time."""
+
+    _functions: TagFunctions | None = None
+
+    def follow(self, functions: TagFunctions) -> None:
+        self.create_function("tag_hash", 3, functions.tag_hash, deterministic=True)
+        self.create_function("tag_value", 2, tag_value, deterministic=True)
+        self.create_function("recent_rows", 1, functions.recent_rows)
+        self._functions = functions
+
+    def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
+        if self._functions is not None:
+            self._functions.begin()
+        return super().execute(sql, values)
+
+
+class PageReader(TagReader):
+    """`fetchmany` of its cursors gives a page: for rows whose first column is large."""
+
+    def execute(self, sql: str, values: Any = (), /) -> PageCursor:
+        if self._functions is not None:
+            self._functions.begin()
+        return self.cursor(PageCursor).execute(sql, values)
+
+
+class PageCursor(sqlite3.Cursor):
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        """All rows that are left, or as many as bring the sizes of column 0 to PAGE_BYTES."""
+        assert size is None
+        rows: list[Any] = []
+        weight, chunk = 0, _FIRST_ROWS
+        while weight < PAGE_BYTES and (more := super().fetchmany(chunk)):
+            rows += more
+            weight += sum([len(row[0]) for row in more])
+            # As many as fit if they are like those before: rows may be a thousand times as large.
+            chunk = max(1, min(_MOST_ROWS, (PAGE_BYTES - weight) * len(rows) // weight))
+        return rows
+
+
+class Readers:
+    """Makes the connections that read a store."""
+
+    def __init__(self, path: Path, hashes: Hashes, tail: TagTail) -> None:
+        self._path = path
+        self._hashes = hashes
+        self._tail = tail
+
+    def page_reader(self) -> sqlite3.Connection:
+        db = self._opened(PageReader)
+        db.execute(f"PRAGMA mmap_size = {_MMAP_BYTES}")
+        return db
+
+    def search_reader(self) -> sqlite3.Connection:
+        """With the index of texts attached as `search`."""
+        db = self.page_reader()
+        db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
+        return db
+
+    def bulk_reader(self) -> sqlite3.Connection:
+        """For one query that may read the whole file; its cache is small and goes with it."""
+        db = self._opened(TagReader)
+        db.execute(f"PRAGMA cache_size = -{_BULK_CACHE_KIB}")
+        return db
+
+    def _opened(self, factory: type[TagReader]) -> sqlite3.Connection:
+        db = connection(self._path, factory)
+        assert isinstance(db, TagReader)
+        db.follow(TagFunctions(self._hashes, self._tail))
+        db.execute("PRAGMA query_only = ON")
+        return db
+
+
+class AsyncReader:
+    """A connection with a thread of its own. Its methods raise StoreFault."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        self._db = aiosqlite.Connection(connector, iter_chunk_size=64)
+        self._lock = asyncio.Lock()
+        self._is_open = True
+
+    async def __aenter__(self) -> AsyncReader:
+        with sqlite_faults():
+            await self._db
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Finish the query that runs."""
+        async with self._lock:
+            self._is_open = False
+            await self._db.close()
+
+    async def rows(self, query: Query) -> list[Any]:
+        async with self._free():
+            return list(await self._db.execute_fetchall(query.sql, query.values))
+
+    async def page(self, query: Query) -> list[Any]:
+        """As `PageCursor.fetchmany`."""
+        async with self._free(), self._db.execute(query.sql, query.values) as cursor:
+            return list(await cursor.fetchmany())
+
+    async def rows_within(self, query: Query, seconds: float) -> list[Any]:
+        """Raises TooWide when the query takes longer."""
+        async with self._free():
+            try:
+                async with asyncio.timeout(seconds):
+                    return list(await self._db.execute_fetchall(query.sql, query.values))
+            except TimeoutError:
+                raise TooWide from None
+            finally:
+                await self._db.interrupt()  # also when the caller is cancelled
+
+    @asynccontextmanager
+    async def _free(self) -> AsyncIterator[None]:
+        async with self._lock:
+            if not self._is_open:
+                raise StoreFault(CLOSED)
+            with sqlite_faults():
+                yield
+
+
+class BulkReader:
+    """A connection for each query, one query at a time."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        self._connector = connector
+        self._lock = asyncio.Lock()
+        self._is_open = True
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[aiosqlite.Connection]:
+        async with self._lock:
+            if not self._is_open:
+                raise StoreFault(CLOSED)
+            with sqlite_faults():
+                async with aiosqlite.Connection(self._connector, iter_chunk_size=64) as db:
+                    yield db
+
+    async def close(self) -> None:
+        """Finish the query that runs."""
+        async with self._lock:
+            self._is_open = False
