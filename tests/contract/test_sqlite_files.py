@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -255,3 +257,18 @@ async def test_a_file_of_version_1_keeps_all_that_was_in_it(path: Path) -> None:
         await write(store, unsigned(cast.carol, at=2000 + opening))
         await change(store, lambda plan: plan.list_changes.append(banned))
         await store.close()
+
+
+@pytest.mark.slow
+def test_a_store_that_was_not_closed_does_not_keep_the_process_from_exiting(path: Path) -> None:
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from relay.nostr.filters import FilterTerms\n"
+        "from relay.storage.sqlite.store import SqliteStore\n"
+        "async def main():\n"
+        "    store = await SqliteStore.open(pathlib.Path(sys.argv[1]), FilterTerms())\n"
+        "    raise SystemExit(7)\n"
+        "asyncio.run(main())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], timeout=50, check=False)
+    assert ended.returncode == 7

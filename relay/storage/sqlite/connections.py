@@ -18,7 +18,6 @@ import aiosqlite
 from relay.errors import StoreFault, TooWide
 from relay.storage import PAGE_BYTES
 from relay.storage.sqlite.pointing import TagFunctions, tag_value
-from relay.storage.sqlite.text_index import index_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -54,6 +53,20 @@ def connection(
     except sqlite3.Error:  # the file is no database
         db.close()
         raise
+    return db
+
+
+def index_path(store: Path) -> Path:
+    """The index of texts of the store at this path."""
+    return store.with_name("search.db")
+
+
+def threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlite.Connection:
+    """To be awaited: a connection that `connector` makes on the thread that then carries it."""
+    db = aiosqlite.Connection(connector, iter_chunk_size=64)
+    # A store that was not closed, after an error, must not keep the process from exiting; aiosqlite
+    # has no option for it, and SQLAlchemy does the same.
+    db._thread.daemon = True
     return db
 
 
@@ -143,7 +156,7 @@ class AsyncReader:
     """A connection with a thread of its own. Its methods raise StoreFault."""
 
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
-        self._db = aiosqlite.Connection(connector, iter_chunk_size=64)
+        self._db = threaded(connector)
         self._lock = asyncio.Lock()
         self._is_open = True
 
@@ -201,7 +214,7 @@ class BulkReader:
             if not self._is_open:
                 raise StoreFault(CLOSED)
             with sqlite_faults():
-                async with aiosqlite.Connection(self._connector, iter_chunk_size=64) as db:
+                async with threaded(self._connector) as db:
                     yield db
 
     async def close(self) -> None:

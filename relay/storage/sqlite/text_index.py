@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import aiosqlite
 import orjson
 
 from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
+from relay.storage.sqlite.connections import index_path, threaded
 from relay.storage.sqlite.queries import script
 from relay.storage.sqlite.sql import named_queries
 from relay.storage.sqlite.words import TABLE
@@ -28,6 +28,8 @@ from relay.storage.sqlite.words import TABLE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
+
+    import aiosqlite
 
     from relay.nostr.event import Event
 
@@ -43,10 +45,6 @@ _CHECKED_AT_ONCE: Final = 2000
 _MERGED_PAGES: Final = 200
 _MERGE_EVERY_S: Final = 3600
 """How soon words of deleted texts leave the file; until then who reads the file finds them."""
-
-
-def index_path(store: Path) -> Path:
-    return store.with_name("search.db")
 
 
 class TextIndex:
@@ -222,7 +220,7 @@ async def opened_index(store: Path, key: str, head: int) -> TextIndex:
     """
     path = index_path(store)
     try:
-        db = await aiosqlite.Connection(partial(_opened, store, key, head), iter_chunk_size=64)
+        db = await threaded(partial(_opened, store, key, head))
         try:
             ((upto,),) = await db.execute_fetchall(QUERIES["get_meta"], ("upto",))
             rules = list(await db.execute_fetchall(QUERIES["get_meta"], ("rules",)))
