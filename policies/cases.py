@@ -21,27 +21,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from policies.load import PRESETS, load, values_of
-from relay.access.actors import is_known, who_is_author
-from relay.access.management import check_author_not_banned
-from relay.access.quotas import CountedEvent, Size, TokenBuckets, UsageCounter, check_usage_limits
-from relay.access.visibility import Viewer, visibility_for
+from relay.access.quotas import Size
 from relay.errors import ConfigFaults, Fault, Prefix
 from relay.groups.group import Flag, Group, Groups, Role
-from relay.groups.rules import GroupContext, NotStored, objection
-from relay.lifecycle.rows import Stored
-from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64, signed
-from relay.nostr.filters import Filter
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
-from relay.verdict import Facts, Origin, Reject, Who
+from relay.verdict import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from policies.engine import PolicySet
     from relay.access.actors import Actors
-    from relay.access.quotas import UsageLimit
     from relay.memory.registry import MemorySystems
 
 NOW: Final = 1_772_000_000
@@ -80,26 +72,33 @@ _ORIGINS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
-    """An event of the world of a case."""
+class CaseEvent:
+    """An event of a case, with names in place of keys."""
 
     kind: int
     by: str
     tags: tuple[tuple[str, ...], ...]
     content: str
     age: int
+    """Seconds before NOW."""
+
+    def of(self, cast: Cast) -> Event:
+        """The event, with a signature of zeros."""
+        tags = [[cast.value(value) for value in tag] for tag in self.tags]
+        pubkey = cast.key(self.by)
+        return signed(pubkey, NOW - self.age, self.kind, tags, self.content, lambda _: "0" * 128)
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The world of one case."""
+    """The state in which a case takes place."""
 
     group: str | None = None
     flags: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
-    """Members of the group with the role that writes memory there."""
+    """Members of the group with the role `[actors] agent_role`."""
     kinds: frozenset[int] | None = None
     logged_in: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
@@ -109,24 +108,30 @@ class Given:
     quiet: bool = False
     origin: Origin = Origin.WIRE
     sent: int = 0
-    """So many events came at this moment that the same rates count."""
+    """How many events that the same rates count were sent in this second."""
     stored: Size = Size()  # noqa: RUF009
     """What is stored that the same quotas count."""
-    beside: tuple[Other, ...] = ()
-    """What is stored that the event may point to."""
+    beside: tuple[CaseEvent, ...] = ()
+    """Other stored events, that the event may refer to."""
+
+    def groups(self, cast: Cast, actors: Actors) -> Groups:
+        if self.group is None:
+            return Groups()
+        members: dict[str, tuple[str, ...]] = dict.fromkeys(cast.keys(self.members), ())
+        members |= dict.fromkeys(cast.keys(self.agents), (actors.agent_role,))
+        members |= dict.fromkeys(cast.keys(self.admins), (Role.ADMIN.value,))
+        flags = frozenset(Flag(flag) for flag in self.flags)
+        group = Group(self.group, flags=flags, members=members, supported_kinds=self.kinds)
+        return Groups().with_group(group)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of a table."""
+    """One `[[case]]`."""
 
     says: str
     line: int
-    kind: int
-    by: str
-    tags: tuple[tuple[str, ...], ...]
-    content: str
-    age: int
+    event: CaseEvent
     want: str
     rule: str | None
     reads: str | None
@@ -143,16 +148,6 @@ class CaseTable:
     policy: str = ""
     policy_line: int = 0
     """Where `policy` stands."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of one case."""
-
-    case: Case
-    got: str
-    rule: str
-    passed: bool
 
 
 def case_table(path: Path) -> CaseTable:
@@ -183,18 +178,13 @@ def _case(table: Table) -> Case:
     for needed in ("says", "event", "want"):
         if not table.has(needed):
             table.wrong(needed, f"a case needs {needed}")
-    event = _told(table.table("event"))
     want, reads = table.text("want") or "", table.text("reads")
     if want:
         _check_want(table, want, reads)
     return Case(
         table.text("says") or "",
         table.line,
-        event.kind,
-        event.by,
-        event.tags,
-        event.content,
-        event.age,
+        _case_event(table.table("event")),
         want,
         table.text("rule"),
         reads,
@@ -202,9 +192,9 @@ def _case(table: Table) -> Case:
     )
 
 
-def _told(event: Table | None) -> Other:
+def _case_event(event: Table | None) -> CaseEvent:
     if event is None:
-        return Other(0, "stranger", (), "", 0)
+        return CaseEvent(0, "stranger", (), "", 0)
     event.refuse_unknown(EVENT_KEYS)
     kind = event.integer("kind")
     if not event.has("kind"):
@@ -213,7 +203,7 @@ def _told(event: Table | None) -> Other:
     if event.has("content") and not isinstance(event.values["content"], str):
         event.wrong("content", "content must be a text")
     content = event.values.get("content", "x" * (event.integer("content_chars") or 0))
-    return Other(
+    return CaseEvent(
         kind or 0,
         event.text("by") or "stranger",
         _tags(event),
@@ -269,7 +259,7 @@ def _given(table: Table | None) -> Given:
         origin=_ORIGINS.get(origin, Origin.WIRE),
         sent=table.integer("sent") or 0,
         stored=_stored(table.table("stored")),
-        beside=tuple([_told(other) for other in table.tables("beside")]),
+        beside=tuple([_case_event(other) for other in table.tables("beside")]),
     )
 
 
@@ -280,13 +270,8 @@ def _stored(table: Table | None) -> Size:
     return Size(table.integer("events") or 0, table.integer("bytes") or 0)
 
 
-def results(table: CaseTable, folder: Path | None, systems: MemorySystems) -> Sequence[Result]:
-    """Run every case against a policy folder (None: the packaged policies alone)."""
-    policy = _policy_for(table, folder, systems)
-    return [result_of(case, policy) for case in table.cases]
-
-
-def _policy_for(table: CaseTable, folder: Path | None, systems: MemorySystems) -> PolicySet:
+def policy_for(table: CaseTable, folder: Path | None, systems: MemorySystems) -> PolicySet:
+    """The policies of a folder (None: the packaged ones alone) with those of the table on top."""
     with tempfile.TemporaryDirectory(prefix="rookery-cases-") as made:
         home = Path(made)
         if folder is not None:
@@ -327,121 +312,6 @@ def _at_home(fault: Fault, made: Path, folder: Path | None, table: CaseTable) ->
     return replace(fault, file=str(folder / name))
 
 
-def result_of(case: Case, policy: PolicySet) -> Result:
-    """One case: who is who, then the question."""
-    cast = Cast(policy.actors)
-    given = case.given
-    actors = replace(
-        cast.actors, allowed=cast.actors.allowed | {cast.key(name) for name in given.known}
-    )
-    policy = policy.with_actors(actors)
-    groups = _groups(given, cast, actors)
-    event = _event(case, cast)
-    if case.reads is not None:
-        keys = frozenset() if case.reads == NO_LOGIN else frozenset({cast.key(case.reads)})
-        visible = visibility_for(Viewer(keys), policy.read_rules, actors, groups)
-        row = Stored(1, event, _group_of(event), given.quiet)
-        # Asked for by author, as a few rows want to be (`only_by`).
-        asked = Filter(authors=frozenset({event.pubkey}))
-        others = [_event(other, cast) for other in given.beside]
-        beside = [Stored(1, other, _group_of(other)) for other in others]
-        readable = {
-            target
-            for target, value in visible.targets_of(row)
-            if visible.may_read_one_of(beside, target, value)
-        }
-        got = SHOWN if visible.may_read(row, asked, readable) else HIDDEN
-        return Result(case, got, "", got == case.want)
-    reject = verdict_on(
-        event, policy, groups, frozenset(cast.key(name) for name in given.logged_in), given, NOW
-    )
-    if reject is None:
-        return Result(case, ACCEPT, "", case.want == ACCEPT and case.rule is None)
-    got = f"{reject.prefix}: {reject.text}"
-    passed = case.want in (got, reject.prefix) and case.rule in (None, reject.rule)
-    return Result(case, got, reject.rule, passed)
-
-
-def verdict_on(
-    event: Event,
-    policy: PolicySet,
-    groups: Groups,
-    logged_in: frozenset[str],
-    given: Given,
-    now: int,
-) -> Reject | None:
-    """What the rules of the policies and of the event's group object to."""
-    facts = facts_for(event, policy.actors, groups, logged_in, now, given=given)
-    refusal = policy.screen(event, now, given.origin)
-    if refusal is None and given.origin is not Origin.TRUSTED_IMPORT:
-        refusal = check_author_not_banned(event, policy.actors)
-    if refusal is None:
-        refusal = policy.judge(event, facts)
-    if refusal is not None or event.kind in kinds.GROUP_RECORDS:
-        return refusal
-    context = GroupContext(
-        now,
-        given.origin,
-        facts.who,
-        moved_from=event.tag("h") if given.replaces else NotStored.NOT_STORED,
-        is_memory=policy.systems.is_memory(event),
-        h_is_label=policy.systems.h_is_label(event),
-        operators=policy.actors.owners,
-    )
-    refusal = objection(event, event.tag("h"), groups, policy.groups, context)
-    return refusal or _too_much(event, policy.usage_limits(event, facts), given)
-
-
-def _too_much(event: Event, limits: Sequence[UsageLimit], given: Given) -> Reject | None:
-    """What rates and quotas say, in a world that is told."""
-    h, buckets, usage = event.tag("h"), TokenBuckets(), UsageCounter()
-    replaced = Stored(1, event, h) if given.replaces else None
-    counted = CountedEvent(
-        event,
-        h,
-        0,
-        is_rated=given.origin is Origin.WIRE,
-        is_stored=True,
-        replaces=replaced,
-    )
-    for limit in limits:
-        account = None if limit.quota is None else limit.quota.account_of(event.pubkey, h)
-        if account is not None:
-            usage.open(account, given.stored)
-        if limit.rate is not None:
-            for _ in range(min(given.sent, limit.rate.burst)):
-                buckets.take(limit.rate, counted.bucket(limit.rate.per) or "", NOW)
-    checked = check_usage_limits(limits, counted, usage, buckets, NOW)
-    return checked if isinstance(checked, Reject) else None
-
-
-def facts_for(
-    event: Event,
-    actors: Actors,
-    groups: Groups,
-    logged_in: frozenset[str],
-    now: int,
-    *,
-    given: Given,
-) -> Facts:
-    """Facts of an event in a world that is told and not stored."""
-    group = groups.get(event.tag("h"))
-    readers: set[Who] = set()
-    for key in logged_in:
-        readers |= who_is_author(key, actors, groups, group)
-    return Facts(
-        now,
-        given.origin,
-        logged_in,
-        who_is_author(event.pubkey, actors, groups, group),
-        frozenset(readers),
-        wraps_for_known=any(is_known(key, actors, groups) for key in event.tag_values("p")),
-        deletes_own=given.deletes_own,
-        replaces=given.replaces,
-        has_group=group is not None,
-    )
-
-
 class Cast:
     """Names → keys. The policies' own actors where they have some, made-up ones elsewhere."""
 
@@ -461,32 +331,10 @@ class Cast:
     def keys(self, names: Iterable[str]) -> list[str]:
         return [self.key(name) for name in names]
 
-    def told(self, value: str) -> str:
-        """`@alice` is her key; anything else is itself."""
+    def value(self, value: str) -> str:
+        """The value of a tag: `@alice` is her key, anything else is itself."""
         return self.key(value[1:]) if value[:1] == "@" else value
 
 
 def _made_up(name: str) -> str:
     return sha256(f"rookery policy case: {name}".encode()).hexdigest()
-
-
-def _groups(given: Given, cast: Cast, actors: Actors) -> Groups:
-    if given.group is None:
-        return Groups()
-    members: dict[str, tuple[str, ...]] = dict.fromkeys(cast.keys(given.members), ())
-    members |= dict.fromkeys(cast.keys(given.agents), (actors.agent_role,))
-    members |= dict.fromkeys(cast.keys(given.admins), (Role.ADMIN.value,))
-    flags = frozenset(Flag(flag) for flag in given.flags)
-    group = Group(given.group, flags=flags, members=members, supported_kinds=given.kinds)
-    return Groups().with_group(group)
-
-
-def _group_of(event: Event) -> str | None:
-    return event.d if event.kind in kinds.GROUP_STATE else event.tag("h")
-
-
-def _event(told: Case | Other, cast: Cast) -> Event:
-    tags = [[cast.told(value) for value in tag] for tag in told.tags]
-    return signed(
-        cast.key(told.by), NOW - told.age, told.kind, tags, told.content, lambda _: "0" * 128
-    )

@@ -1,43 +1,37 @@
 """Two sets of policies over one history: what the new one would refuse, hide, show, keep otherwise.
 
-Invariants: events come in order of seq, each once; memory does not grow with them. What they are
-judged against is the groups of their time as far as the log tells them: who was in them and with
-which role. Flags of groups are those of now, and so is who reads.
+Invariants: events come in order of seq, each once; memory does not grow with them, but for the
+authors and groups that rates and quotas count. Events are judged against the groups of their time,
+as far as the log has them: members and roles. Flags of groups are today's, and so are readers.
 
-An event is judged as an import is: no logins, windows of time, rates, quotas or plug-ins. A kind 5
-counts as one that found what it deletes; every other event as one that replaces nothing.
+An event is judged as an import is (no logins, no windows of time, no plug-ins); but rates count, at
+created_at. A kind 5 counts as one that found what it deletes; any other event replaces nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from policies.diff_readers import Audiences, Turn
 from policies.diff_retention import Overdue
-from relay.access.actors import is_known, who_is_author
-from relay.access.management import check_author_not_banned
 from relay.errors import Refused
 from relay.groups.actions import group_of
 from relay.groups.group import Groups, replayed
 from relay.lifecycle.rows import Stored
-from relay.nostr import kinds
-from relay.verdict import Facts, Origin, Reject, Who
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from policies.engine import PolicySet
     from policies.write_rule import Place
     from relay.lifecycle.rows import Keep
     from relay.nostr.event import Event
+    from relay.verdict import Reject
 
 _EXAMPLES: Final = 3
-_WHO: Final = 65_536
-_NOBODY: Final[frozenset[Who]] = frozenset()
 _NO_GROUPS: Final = Groups()
-_WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 
 
 class Effect(Enum):
@@ -75,19 +69,35 @@ class Finding:
             self.examples.append(event.id)
 
 
+class Judge(Protocol):
+    """Judges every event of the log that it is given, in order, under one policy set."""
+
+    def refusal(self, event: Event, groups: Groups) -> Reject | None:
+        """Why the set does not take the event when these are the groups."""
+
+
 class Comparison:
     """Give it every stored event with `take`, then read `findings`."""
 
     def __init__(
-        self, old: PolicySet, new: PolicySet, groups: Groups, *, relay: str, now: int
+        self,
+        old: PolicySet,
+        new: PolicySet,
+        groups: Groups,
+        *,
+        relay: str,
+        now: int,
+        judge_of: Callable[[PolicySet], Judge],
     ) -> None:
-        """`groups`: those of now."""
+        """`groups`: today's; `relay`: its public key."""
         self.events = 0
         self.refused_by_both = 0
         """The set in use would not take them either: they came before it, or in another way."""
         self._relay = relay
-        self._now = now
         self._new, self._old = new, old
+        self._new_judge, self._old_judge = judge_of(new), judge_of(old)
+        self._old_counts = any(rule.usage_limit is not None for rule in old.write_rules)
+        """The old set's rates and quotas must see every event; else few are judged by it."""
         self._then = Groups()
         self._audiences = Audiences(old, new, groups)
         self._places = {
@@ -95,7 +105,6 @@ class Comparison:
         }
         self._overdue = Overdue(old.sweeps, new.sweeps, groups, now=now)
         self._found: dict[tuple[Effect, str], Finding] = {}
-        self._who: dict[tuple[str, str | None], frozenset[Who]] = {}
 
     @property
     def findings(self) -> Sequence[Finding]:
@@ -126,63 +135,27 @@ class Comparison:
         except Refused:
             group_id = None
         if event.pubkey != self._relay:
-            self._judge(event, group_id)
+            self._judge(event)
         self._look(event, group_id)
         kept = self._keep(event)
         self._overdue.take(event, group_id, kept)
-        then = replayed(self._then, event, self._relay)
-        if then is not self._then:
-            self._then = then
-            self._who.clear()
+        self._then = replayed(self._then, event, self._relay)
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def _judge(self, event: Event, group_id: str | None) -> None:
-        refusal = self._refusal(self._new, event, group_id)
+    def _judge(self, event: Event) -> None:
+        refusal = self._new_judge.refusal(event, self._then)
+        if refusal is None and not self._old_counts:
+            return
+        before = self._old_judge.refusal(event, self._then)
         if refusal is None:
             return
-        if self._refusal(self._old, event, group_id) is not None:
+        if before is not None:
             self.refused_by_both += 1
             return
         finding = self._finding(Effect.REFUSED, refusal.rule, self._places.get(refusal.rule))
         finding.says = finding.says or f"{refusal.prefix}: {refusal.text}"
         finding.note(event)
-
-    def _refusal(self, policy: PolicySet, event: Event, group_id: str | None) -> Reject | None:
-        refusal = policy.screen(event, self._now, Origin.IMPORT) or check_author_not_banned(
-            event, policy.actors
-        )
-        if refusal is not None:
-            return refusal
-        actors, then = policy.actors, self._then
-        group = then.get(group_id)
-        return policy.judge(
-            event,
-            Facts(
-                now=self._now,
-                origin=Origin.IMPORT,
-                authenticated=frozenset(),
-                who=self._who_is(policy, event.pubkey, group_id),
-                authenticated_who=_NOBODY,
-                wraps_for_known=event.kind in _WRAPS
-                and any(is_known(key, actors, then) for key in event.tag_values("p")),
-                deletes_own=event.kind == kinds.DELETION,
-                replaces=False,
-                has_group=group is not None,
-            ),
-        )
-
-    def _who_is(self, policy: PolicySet, pubkey: str, group_id: str | None) -> frozenset[Who]:
-        if policy is not self._new:  # asked of few events
-            return who_is_author(pubkey, policy.actors, self._then, self._then.get(group_id))
-        key = (pubkey, group_id)
-        who = self._who.get(key)
-        if who is None:
-            if len(self._who) > _WHO:
-                self._who.clear()
-            who = who_is_author(pubkey, policy.actors, self._then, self._then.get(group_id))
-            self._who[key] = who
-        return who
 
     # -- reading and keeping -----------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ def _judge_in_groups(candidate: Candidate, world: World, facts: Facts) -> Judgem
             event,
             group_id,
             candidate.sender.connection,
-            is_rated=facts.origin is Origin.WIRE,
+            is_rated=facts.origin in world.rated_origins,
             is_stored=outcome is None,
             replaces=holder,
         )

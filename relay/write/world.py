@@ -16,7 +16,7 @@ from relay.groups.context import GroupContext, NotStored, Target
 from relay.lifecycle.deletion import deleted_rows
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
-from relay.verdict import Facts, Who
+from relay.verdict import Facts, Origin, Who
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _ANYONE: Final = frozenset({Who.ANYONE})
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
+_MAX_WHO: Final = 65_536
 _MIN_PREFIX: Final = 8
 """Characters of an id that a `previous` tag must have (N29-21)."""
 
@@ -56,6 +57,8 @@ class World:
     """id → row that an earlier event of the batch added."""
     guesses: InviteGuesses = field(default_factory=InviteGuesses)
     buckets: TokenBuckets = field(default_factory=TokenBuckets)
+    rated_origins: frozenset[Origin] = frozenset({Origin.WIRE})
+    """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)
     """What `who` answered."""
 
@@ -71,6 +74,8 @@ class World:
         key = (pubkey, group_id)
         who = self._who.get(key)
         if who is None:
+            if len(self._who) >= _MAX_WHO:
+                self._who.clear()
             group = self.groups.get(group_id)
             who = self._who[key] = who_is_author(pubkey, self.actors, self.groups, group)
         return who

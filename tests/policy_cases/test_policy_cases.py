@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from policies.cases import case_table, results
+from policies.cases import case_table
+from relay.cli.policy.case_runner import results
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests.conformance.statements import ids_named_in
 
 if TYPE_CHECKING:
-    from policies.cases import Result
+    from relay.cli.policy.case_runner import Result
 
 HERE = Path(__file__).parent
 TABLES = sorted(HERE.glob("*.toml"))

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from policies.cases import case_table, results
+from policies.cases import case_table
 from policies.load import DEFAULTS
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
+from relay.cli.policy.case_runner import results
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.memory.systems import MEMORY_SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from policies.cases import Result
+    from relay.cli.policy.case_runner import Result
 
 
 @click.command("test", epilog="Example: rookery policy test cases.toml --data ./data")

@@ -20,6 +20,7 @@ from relay.cli.policy.folder import (
     policy_folder,
     relay_key_of,
 )
+from relay.cli.policy.worlds import HistoryJudge
 from relay.cli.progress import Amount, progress_bar
 from relay.errors import UserError
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -91,7 +92,14 @@ async def _compared(old: PolicySet, new: PolicySet, data: Path) -> Comparison:
         old = old.with_actors(await people_here(folder, _with_relay(old, relay)))
         new = new.with_actors(await people_here(folder, _with_relay(new, relay)))
         now = int(time.time())  # noqa: TID251 — a shell reads the clock
-        compared = Comparison(old, new, groups, relay=relay, now=now)
+        compared = Comparison(
+            old,
+            new,
+            groups,
+            relay=relay,
+            now=now,
+            judge_of=lambda policy: HistoryJudge(policy, relay, now),
+        )
         with progress_bar(Amount.OF_TOTAL) as progress:
             # The head counts rows that are no more as well: at the end the bar takes a leap.
             task = progress.add_task("compare", total=head)

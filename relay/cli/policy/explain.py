@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, Final
+from enum import Enum, auto
+from typing import TYPE_CHECKING, BinaryIO, Final, assert_never
 
 import click
 import orjson
 
 from policies import load
-from policies.cases import Given, facts_for
 from policies.describe import where_text
 from policies.engine import Stage
 from relay.access.read_rules import targets_of
@@ -25,13 +25,18 @@ from relay.cli.policy.folder import (
     relay_key_of,
     store_folder,
 )
+from relay.cli.policy.worlds import candidate_in, supposed_world
 from relay.errors import Invalid, Prefix, Refused, UserError
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event, event_from, event_from_raw, is_hex64, signed
 from relay.nostr.keys import is_signed, npub
-from relay.verdict import Reject, Who, ok_reply
+from relay.server.control import DryRunReply
+from relay.verdict import Origin, Reject, Who, ok_reply
+from relay.write.candidate import Sender
+from relay.write.judge import screen_and_judge
+from relay.write.world import facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from policies.engine import Explanation, ReadStep, Step
     from policies.write_rule import Place
-    from relay.server.control import DryRunReply
 
 _WORDS: Final = tuple(
     word.value for word in (Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN, Who.OWNER)
@@ -180,13 +184,23 @@ def _key(text: str) -> str:
 # -- writing ------------------------------------------------------------------------------------
 
 
+class _Basis(Enum):
+    """What the answer is based on."""
+
+    RELAY = auto()
+    """The relay of this folder, or its store."""
+    NO_STORE = auto()
+    """Policy files alone."""
+    SUPPOSED = auto()
+    """The author is taken for something: groups as in the store, nothing else stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     explanation: Explanation
-    seen: DryRunReply | None
-    """What the relay of this folder says; None: there is no store to ask."""
-    is_supposed: bool
-    """The author was taken for something: then the store was asked about another."""
+    reply: DryRunReply
+    basis: _Basis
+    has_store: bool
 
 
 async def _verdict(
@@ -197,20 +211,29 @@ async def _verdict(
     supposed: frozenset[Who],
     now: int,
 ) -> _Verdict:
-    event, seen = asked.event, None
+    event, groups, actors = asked.event, Groups(), found.actors
+    basis = _Basis.NO_STORE if store is None else _Basis.SUPPOSED
     if store is not None:
         from relay.cli.data_folder import open_folder
 
         async with open_folder(store) as folder:
-            seen = await folder.dry_run(event, keys)
-    if seen is not None and seen.facts is not None:
-        facts = seen.facts
-    else:
-        facts = facts_for(event, found.actors, Groups(), keys, now, given=Given())
-    who = facts.who | supposed
-    if supposed & {Who.OWNER, Who.AGENT, Who.MEMBER, Who.INSIDER}:
-        who |= {Who.KNOWN}
-    return _Verdict(found.explain(event, replace(facts, who=who)), seen, bool(supposed))
+            if not supposed:
+                reply = await folder.dry_run(event, keys)
+                basis = _Basis.RELAY
+            else:
+                relay_key = relay_key_of(store)
+                groups = await groups_of(folder, relay_key)
+                actors = await people_here(folder, replace(actors, relay=relay_key))
+    candidate = candidate_in(event, found, Sender(Origin.WIRE, keys))
+    world = supposed_world(event, candidate.group, found, actors, groups, supposed, now)
+    facts = facts_of(candidate, world)
+    if basis is not _Basis.RELAY:
+        result = screen_and_judge(candidate, world).result
+        rule = result.rule if isinstance(result, Reject) else None
+        is_malformed = candidate.malformed is not None
+        reply = DryRunReply(*ok_reply(result), rule, None if is_malformed else facts)
+    explanation = found.explain(event, reply.facts or facts)
+    return _Verdict(explanation, reply, basis, store is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,21 +253,23 @@ def _decided(asked: _Asked, verdict: _Verdict) -> _Decided:
     unsigned = not asked.is_draft and not is_signed(asked.event)
     if unsigned and (step is None or step.stage is not Stage.SCREEN):
         return _Decided(*ok_reply(_BAD_SIGNATURE), "sig", None, "the signature")
-    seen = None if verdict.is_supposed else verdict.seen
+    reply = verdict.reply
     # The form is wrong before anybody asks who the author is.
-    is_early = seen is not None and seen.facts is None
+    is_early = reply.facts is None
     if step is not None and (step.stage is Stage.SCREEN or not is_early):
         assert step.verdict is not None
         where = where_text(step.place)
         name = step.verdict.rule
         by = f"{name} ({where})" if where else name
         return _Decided(*ok_reply(step.verdict), name, step.place, by)
-    if seen is None:
-        return _Decided(True, "", None, None, "no rule objects")  # noqa: FBT003
+    by = reply.rule or ""
     if is_early:
-        return _Decided(seen.ok, seen.message, seen.rule, None, "the form of the event")
-    by = f"{seen.rule}, by what is stored here" if seen.rule else "what is stored here"
-    return _Decided(seen.ok, seen.message, seen.rule, None, "no rule objects" if seen.ok else by)
+        by = "the form of the event"
+    elif reply.ok:
+        by = "no rule objects"
+    elif verdict.basis is _Basis.RELAY:
+        by = f"{by}, by what is stored here" if by else "what is stored here"
+    return _Decided(reply.ok, reply.message, reply.rule, None, by)
 
 
 def _print_malformed(refused: Refused, *, as_json: bool) -> int:
@@ -278,7 +303,7 @@ def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
                 "file": place.file if place is not None and place.file else None,
                 "line": place.line if place is not None and place.file else None,
                 "draft": asked.is_draft,
-                "store": verdict.seen is not None,
+                "store": verdict.has_store,
                 "steps": [
                     {
                         "rule": step.place.name,
@@ -323,14 +348,15 @@ def _notes(asked: _Asked, verdict: _Verdict) -> list[str]:
         author = asked.event.pubkey
         whose = "nobody known" if author == _ONE_KEY else npub(author)
         notes.append(f"a draft, judged as if {whose} had signed it; signatures are not looked at")
-    if verdict.seen is None:
-        notes.append(
-            "no store here: groups, bans and what is stored are not known; nobody is in a group"
-        )
-    elif verdict.is_supposed:
-        notes.append("the author is taken for more than they are: what is stored was not asked")
-    else:
-        notes.append("rates are taken as unused; plug-ins are not asked")
+    match verdict.basis:
+        case _Basis.NO_STORE:
+            notes.append("no store here: judged as by a relay without groups, bans and events")
+        case _Basis.SUPPOSED:
+            notes.append("the author is taken for more than they are: only groups and bans known")
+        case _Basis.RELAY:
+            notes.append("rates are taken as unused; plug-ins are not asked")
+        case _:
+            assert_never(verdict.basis)
     return notes
 
 

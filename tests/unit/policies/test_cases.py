@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policies.cases import Cast, case_table, results
+from policies.cases import Cast, case_table
 from relay.access.actors import Actors
+from relay.cli.policy.case_runner import results
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests.unit.policies.folders import written
 

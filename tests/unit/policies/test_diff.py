@@ -9,6 +9,7 @@ import pytest
 
 from policies.changes import rule_changes
 from policies.diff import Comparison, Effect, Finding
+from relay.cli.policy.worlds import HistoryJudge
 from relay.groups.group import Groups, rebuilt
 from tests.cast import alice, bob, carol, owner, person, robot
 from tests.unit.policies.facts import NOW
@@ -50,7 +51,14 @@ def findings(old: PolicySet, new: PolicySet, events: Sequence[Event]) -> Sequenc
 
 def compared(old: PolicySet, new: PolicySet, events: Sequence[Event]) -> Comparison:
     groups = rebuilt(Groups(), events, RELAY.pubkey)
-    result = Comparison(old, new, groups, relay=RELAY.pubkey, now=NOW)
+    result = Comparison(
+        old,
+        new,
+        groups,
+        relay=RELAY.pubkey,
+        now=NOW,
+        judge_of=lambda policy: HistoryJudge(policy, RELAY.pubkey, NOW),
+    )
     for event in events:
         result.take(event)
     return result
@@ -367,3 +375,66 @@ def test_what_agents_wrote_is_swept_and_nothing_of_others(sets: Sets) -> None:
     [finding] = findings(sets.of(""), new, events)
     assert (finding.effect, finding.rule, finding.events) == (Effect.SWEPT, "agents", 1)
     assert finding.examples == [events[0].id]
+
+
+# -- groups, rates and quotas ---------------------------------------------------------------------
+
+
+def test_who_may_create_groups_is_a_difference(sets: Sets) -> None:
+    new = sets.of('[groups]\ncreate = ["agent"]\n')
+    events = a_group(alice.pubkey)
+    [finding] = findings(sets.of(""), new, events)
+    assert (finding.effect, finding.rule) == (Effect.REFUSED, "groups")
+    assert finding.says == "restricted: you may not create groups here"
+    assert finding.examples == [events[0].id]
+
+
+def test_what_groups_refuse_is_no_difference(sets: Sets) -> None:
+    events = [*a_group(alice.pubkey), bob.sign(9000, [["h", "tea"], ["p", bob.pubkey]], "", NOW)]
+    result = compared(sets.of(""), sets.of(""), events)
+    assert result.findings == []
+    assert result.refused_by_both == 1
+
+
+OPEN = '[[rule]]\nname = "known people write"\nenabled = false\n'
+
+
+def test_a_rate_counts_at_the_time_of_the_events(sets: Sets) -> None:
+    new = sets.of(
+        f'{OPEN}[[rule]]\nname = "slowly"\nmatch = {{ kinds = [1] }}\n'
+        'rate = { per = "author", burst = 2, per_minute = 1 }\n'
+    )
+    times = [0, 0, 1, 200, 201]
+    notes = [alice.sign(1, [], str(n), NOW - 1000 + at) for n, at in enumerate(times)]
+    [finding] = findings(sets.of(OPEN), new, [*notes, bob.sign(1, [], "", NOW - 999)])
+    assert (finding.rule, finding.examples) == ("slowly", [notes[2].id])
+    assert finding.says == "rate-limited: too many events; try again in 59 s"
+
+
+def test_a_rate_that_both_sets_have_is_no_difference(sets: Sets) -> None:
+    slowly = (
+        f'{OPEN}[[rule]]\nname = "slowly"\nmatch = {{ kinds = [1] }}\n'
+        'rate = { per = "kind", burst = 2, per_minute = 1 }\n'
+    )
+    notes = [alice.sign(1, [], str(n), NOW) for n in range(3)]
+    result = compared(sets.of(slowly), sets.of(slowly), notes)
+    assert result.findings == []
+    assert result.refused_by_both == 1
+
+
+def test_rates_of_connections_are_no_difference(sets: Sets) -> None:
+    new = sets.of(
+        f'{OPEN}[[rule]]\nname = "slowly"\nrate = {{ per = "connection", burst = 1, '
+        "per_minute = 1 }\n"
+    )
+    assert findings(sets.of(OPEN), new, [alice.sign(1, [], str(n), NOW) for n in range(3)]) == []
+
+
+def test_a_quota_counts_what_the_new_set_took(sets: Sets) -> None:
+    new = sets.of(
+        f'{OPEN}[[rule]]\nname = "two"\nmatch = {{ kinds = [1] }}\n'
+        'quota = { per = "author", events = 2 }\n'
+    )
+    notes = [alice.sign(1, [], str(n), NOW) for n in range(4)]
+    [finding] = findings(sets.of(OPEN), new, [*notes, bob.sign(1, [], "", NOW)])
+    assert (finding.rule, finding.examples) == ("two", [note.id for note in notes[2:]])

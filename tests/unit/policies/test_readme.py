@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policies import load
-from policies.cases import Case, case_table, result_of, results
+from policies.cases import Case, case_table
 from policies.lint import warnings_of
+from relay.cli.policy.case_runner import result_of, results
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests import cast
 from tests.unit.policies import readme

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from policies.cases import NOW, Cast, Given, facts_for
+from policies.cases import NOW, Cast
 from relay.access.quotas import Per
+from relay.cli.policy.worlds import candidate_in, supposed_world
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Keep
 from relay.nostr.event import signed
+from relay.write.candidate import Sender
+from relay.write.world import facts_of
 from tests.unit.policies import readme
 
 if TYPE_CHECKING:
@@ -32,7 +35,9 @@ def limits_of(tmp_path: Path) -> Limits:
         policy = RECIPES[recipe].laid_over(preset, tmp_path)
         cast = Cast(policy.actors)
         event = signed(cast.key(by), NOW, 9, [["h", "tea"]], "", lambda _: "0" * 128)
-        facts = facts_for(event, cast.people, Groups(), frozenset(), NOW, given=Given())
+        candidate = candidate_in(event, policy, Sender())
+        world = supposed_world(event, None, policy, cast.actors, Groups(), frozenset(), NOW)
+        facts = facts_of(candidate, world)
         return {limit.rule: limit for limit in policy.usage_limits(event, facts)}
 
     return limits

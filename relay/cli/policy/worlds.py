@@ -1,0 +1,202 @@
+"""Worlds to judge events in outside the lane: of a test case, of a stored history, of no store.
+
+The order of judging is `relay.write.judge`'s; here is only what it looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from relay.access.quotas import CountedEvent, Size, TokenBuckets, UsageCounter
+from relay.groups.group import Group, Groups, Role
+from relay.lifecycle.rows import Found, Stored, slot_of, version_of
+from relay.memory.registry import RecordName
+from relay.nostr import kinds
+from relay.verdict import Origin, Reject, Who, WriteOutcome
+from relay.write.candidate import Candidate, Sender, candidate_of
+from relay.write.judge import screen_and_judge
+from relay.write.lookups import accounts_of
+from relay.write.world import World, facts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Set
+
+    from policies import PolicySet
+    from policies.cases import Given
+    from relay.access.actors import Actors
+    from relay.nostr.event import Event
+
+CONNECTION: Final = 0
+"""The number of the one connection of such a world."""
+
+
+def candidate_in(event: Event, policy: PolicySet, sender: Sender) -> Candidate:
+    """An event as this policy set reads it. Of kind 62 only those for all relays are for it."""
+    return candidate_of(
+        event, policy.keep.keep_of(event), policy.systems, sender, lambda _url: False
+    )
+
+
+# -- a case ---------------------------------------------------------------------------------------
+
+
+def case_world(
+    candidate: Candidate,
+    policy: PolicySet,
+    groups: Groups,
+    given: Given,
+    beside: Iterable[Event],
+    now: int,
+) -> World:
+    """`beside`: events that are stored."""
+    found = Found(0)
+    for event in beside:
+        _add(event, event.tag("h"), policy, found)
+    if given.replaces:
+        _add_replaced(candidate, found)
+    if given.deletes_own:
+        found.rows.update({row.event.id: row for row in _own_targets(candidate)})
+    for account in accounts_of(candidate, policy):
+        found.usage.open(account, given.stored)
+    world = World(policy, groups, policy.actors, found, policy.actors.relay, now)
+    for _ in range(given.sent):
+        _count_rates(candidate, world)
+    return world
+
+
+def _add(event: Event, group: str | None, policy: PolicySet, found: Found) -> None:
+    keep = policy.keep.keep_of(event)
+    slot = slot_of(event, keep)
+    row = Stored(1, event, group, slot=slot, version=version_of(event, keep))
+    found.rows[event.id] = row
+    found.named.setdefault(RecordName(event.kind, event.d), set()).add(event.id)
+    if slot is not None:
+        found.slots[slot] = row
+
+
+def _add_replaced(candidate: Candidate, found: Found) -> None:
+    """An older version of the event, in the same group."""
+    event, slot = candidate.event, candidate.slot
+    if slot is None:
+        return
+    older = msgspec.structs.replace(event, id="0" * 64, created_at=event.created_at - 1)
+    version = version_of(event, candidate.keep) - 1
+    found.slots[slot] = Stored(1, older, candidate.group, slot=slot, version=version)
+
+
+def _own_targets(candidate: Candidate) -> Iterator[Stored]:
+    """The events that a kind 5 names, taken for stored ones of its author."""
+    event, targets = candidate.event, candidate.targets
+    if targets is None:
+        return
+    for event_id in targets.ids:
+        named = msgspec.structs.replace(event, id=event_id, kind=kinds.NOTE, tags=[])
+        yield Stored(1, named, candidate.group)
+
+
+def _count_rates(candidate: Candidate, world: World) -> None:
+    """One event more that the rates about the candidate have counted."""
+    connection = candidate.sender.connection
+    counted = CountedEvent(
+        candidate.event, candidate.group, connection, is_rated=True, is_stored=True, replaces=None
+    )
+    for limit in world.policy.usage_limits(candidate.event, facts_of(candidate, world)):
+        name = None if limit.rate is None else counted.bucket(limit.rate.per)
+        if (
+            limit.rate is not None
+            and name is not None
+            and not world.buckets.wait_s(limit.rate, name, world.now)
+        ):
+            world.buckets.take(limit.rate, name, world.now)
+
+
+# -- a stored history -----------------------------------------------------------------------------
+
+
+class HistoryJudge:
+    """Judges the stored events of a log in order, each once, under one policy set.
+
+    As an import: no logins, no windows of time. Rates count at created_at, in the author's, group's
+    and kind's buckets (connections are not known); quotas count what this set accepted before.
+    Memory grows with the authors and groups that rates and quotas are about.
+    """
+
+    def __init__(self, policy: PolicySet, relay: str, now: int) -> None:
+        """`relay`: its public key."""
+        self._policy = policy
+        self._usage = UsageCounter()
+        self._buckets = TokenBuckets()
+        self._is_rated = any(
+            rule.usage_limit is not None and rule.usage_limit.rate is not None
+            for rule in policy.write_rules
+        )
+        self._world = World(
+            policy,
+            Groups(),
+            policy.actors,
+            Found(0, usage=self._usage),
+            relay,
+            now,
+            buckets=self._buckets,
+            rated_origins=frozenset({Origin.IMPORT}),
+        )
+
+    def refusal(self, event: Event, groups: Groups) -> Reject | None:
+        """Why the event is refused by this set with these groups; None: it is not."""
+        candidate = candidate_in(event, self._policy, Sender(Origin.IMPORT))
+        world = self._world = self._world.with_groups(groups)
+        if candidate.targets is not None:
+            rows = {row.event.id: row for row in _own_targets(candidate)}
+            world = replace(world, found=Found(0, rows, usage=self._usage))
+        if self._is_rated:
+            world = replace(world, now=event.created_at)
+        for account in accounts_of(candidate, self._policy):
+            if account not in self._usage:
+                self._usage.open(account, Size())
+        judged = screen_and_judge(candidate, world)
+        if isinstance(judged.outcome, Reject):
+            return judged.outcome
+        for rate, name in judged.tokens:
+            self._buckets.take(rate, name, world.now)
+        if judged.outcome is WriteOutcome.STORED:
+            self._usage.add(event.pubkey, event.kind, judged.group, len(event.raw))
+        return None
+
+
+# -- no store -------------------------------------------------------------------------------------
+
+_STRANGER_GROUP: Final = "a group of somebody else"
+
+
+def supposed_world(
+    event: Event,
+    group_id: str | None,
+    policy: PolicySet,
+    actors: Actors,
+    groups: Groups,
+    supposed: Set[Who],
+    now: int,
+) -> World:
+    """A relay with these groups and nothing else stored, whose event's author is `supposed`."""
+    pubkey = event.pubkey
+    if Who.OWNER in supposed:
+        actors = replace(actors, owners=actors.owners | {pubkey})
+    if Who.AGENT in supposed:
+        actors = replace(actors, agents=actors.agents | {pubkey})
+    if Who.KNOWN in supposed:
+        actors = replace(actors, allowed=actors.allowed | {pubkey})
+    if Who.MEMBER in supposed:
+        groups = _with_member(groups, _STRANGER_GROUP, pubkey, ())
+    if group_id is not None and Who.ADMIN in supposed:
+        groups = _with_member(groups, group_id, pubkey, (Role.ADMIN.value,))
+    elif group_id is not None and Who.INSIDER in supposed:
+        groups = _with_member(groups, group_id, pubkey, ())
+    return World(policy, groups, actors, Found(0), actors.relay, now)
+
+
+def _with_member(groups: Groups, group_id: str, pubkey: str, roles: tuple[str, ...]) -> Groups:
+    group = groups.get(group_id) or Group(group_id)
+    return groups.with_group(group.with_users({pubkey: roles}))

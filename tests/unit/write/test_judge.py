@@ -1,0 +1,144 @@
+"""relay/write/judge.py: the order of checks, and that judging changes nothing."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.access.management import ListChange, ListName, Management
+from relay.access.quotas import GUESSES_PER_KEY, Size
+from relay.errors import Prefix
+from relay.groups.group import Flag, Group, Groups
+from relay.lifecycle.rows import Found, Stored
+from relay.nostr import kinds
+from relay.verdict import Origin, Reject, WriteOutcome
+from relay.write.candidate import Candidate, Sender, candidate_of
+from relay.write.judge import judge, screen_and_judge
+from relay.write.lookups import accounts_of
+from relay.write.world import World
+from tests.cast import alice, bob, owner, person
+from tests.unit.home import NOON, RELAY, URL, policy_of
+
+if TYPE_CHECKING:
+    from policies import PolicySet
+    from relay.nostr.event import Event
+
+TEA = Group(
+    "tea",
+    flags=frozenset({Flag.PRIVATE, Flag.CLOSED, Flag.RESTRICTED}),
+    members={owner.pubkey: ("admin",), alice.pubkey: ()},
+)
+MALLORY = person("mallory")
+LIMITS = (
+    '[[rule]]\nname = "slowly"\nmatch = { kinds = [1] }\n'
+    'rate = { per = "author", burst = 1, per_minute = 1 }\n'
+    'quota = { per = "author", events = 1 }\n'
+)
+
+
+@pytest.fixture
+def policy() -> PolicySet:
+    return policy_of("open", LIMITS)
+
+
+def candidate(
+    event: Event,
+    policy: PolicySet,
+    origin: Origin = Origin.WIRE,
+    objection: Reject | None = None,
+) -> Candidate:
+    return candidate_of(
+        event,
+        policy.keep.keep_of(event),
+        policy.systems,
+        Sender(origin),
+        lambda url: url == URL,
+        objection,
+    )
+
+
+def world(policy: PolicySet, *rows: Event) -> World:
+    found = Found(9)
+    for seq, event in enumerate(rows):
+        found.rows[event.id] = Stored(seq, event, event.tag("h"))
+    groups = Groups().with_group(TEA)
+    return World(policy, groups, policy.actors, found, RELAY.pubkey, NOON)
+
+
+def refused_by(result: object) -> str:
+    assert isinstance(result, Reject)
+    return result.rule
+
+
+def test_judging_twice_says_the_same_and_counts_nothing(policy: PolicySet) -> None:
+    note = candidate(alice.sign(1, [], "x", NOON), policy)
+    here = world(policy)
+    for account in accounts_of(note, policy):
+        here.found.usage.open(account, Size())
+    before = deepcopy(here.found)
+    first, second = judge(note, here), judge(note, here)
+    assert first == second
+    assert first.outcome is WriteOutcome.STORED
+    assert [(rate.burst, name) for rate, name in first.tokens] == [(1, alice.pubkey)]
+    assert len(here.buckets) == 0
+    assert here.found == before
+
+
+def test_a_tried_code_is_named_and_counted_by_nobody_here(policy: PolicySet) -> None:
+    request = bob.sign(kinds.JOIN_REQUEST, [["h", "tea"], ["code", "guess-123"]], "", NOON)
+    here = world(policy)
+    for _ in range(GUESSES_PER_KEY + 1):
+        judged = judge(candidate(request, policy), here)
+        assert judged.tries_code
+        assert refused_by(judged.outcome) == "groups"
+    for _ in range(GUESSES_PER_KEY):
+        here.guesses.count(bob.pubkey, None, NOON)
+    judged = judge(candidate(request, policy), here)
+    assert judged.tries_code
+    assert refused_by(judged.outcome) == "invite codes"
+
+
+def test_the_order_of_checks(policy: PolicySet) -> None:
+    """Each event has everything wrong that the checks after the one that refuses it look at."""
+    banned = Management().after(ListChange(ListName.BANNED_KEYS, MALLORY.pubkey, ""))
+    here = world(policy).with_management(banned)
+    plugin = Reject(Prefix.BLOCKED, "no", "a plug-in")
+
+    def rule(event: Event, objection: Reject | None = plugin) -> str:
+        return refused_by(
+            screen_and_judge(candidate(event, policy, objection=objection), here).result
+        )
+
+    assert rule(_ahead()) == "[limits] created_at_upper"
+    assert rule(alice.sign(39000, [["d", "tea"]], "", NOON)) == "group state"
+    assert rule(MALLORY.sign(9, [["h", "tea"], ["h", "tea"]], "", NOON)) == "form"
+    assert rule(MALLORY.sign(30078, [["d", "snow:memory:x"]], "", NOON)) == "bans"
+    assert rule(bob.sign(30078, [["d", "snow:memory:x"], ["h", "tea"]], "", NOON)).startswith(
+        "agents write"
+    )
+    assert rule(bob.sign(9, [["h", "tea"]], "", NOON)) == "a plug-in"
+    assert rule(bob.sign(9, [["h", "tea"]], "", NOON), None) == "groups"
+
+
+def _ahead() -> Event:
+    return MALLORY.sign(39000, [["d", "tea"]], "", NOON + 10**6)
+
+
+def test_a_duplicate_in_a_group_is_told_to_its_members_alone(policy: PolicySet) -> None:
+    said = alice.sign(9, [["h", "tea"]], "x", NOON)
+    theirs = bob.sign(9, [["h", "tea"]], "x", NOON)
+    here = world(policy, said, theirs)
+    assert judge(candidate(said, policy), here).outcome is WriteOutcome.DUPLICATE
+    assert refused_by(judge(candidate(theirs, policy), here).outcome) == "groups"
+    imported = judge(candidate(theirs, policy, Origin.IMPORT), here)
+    assert imported.outcome is WriteOutcome.DUPLICATE
+
+
+def test_a_request_to_vanish_is_asked_of_no_rule(policy: PolicySet) -> None:
+    request = MALLORY.sign(kinds.VANISH, [["relay", URL], ["h", "a"], ["h", "b"]], "", NOON)
+    judged = judge(candidate(request, policy), world(policy))
+    assert judged.vanishes
+    own = RELAY.sign(kinds.VANISH, [["relay", "ALL_RELAYS"]], "", NOON)
+    assert refused_by(judge(candidate(own, policy), world(policy)).outcome) == "requests to vanish"
