@@ -30,8 +30,8 @@ from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.read.search_indexer import SearchIndexer
 from relay.state import RelayState, rebuilt_groups
+from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.store import SqliteStore
-from relay.storage.sqlite.words import FtsMatcher
 from relay.write.ingest import Ingest
 from relay.write.key_rotation import taken_over
 from relay.write.sweeper import Sweep

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from relay.storage.sqlite.store import SqliteStore
-from relay.storage.sqlite.tail import GENERATION
+from relay.storage.sqlite.tag_buffer import GENERATION
 from tests.contract.writing import TERMS
 from tests.harness.reference_store import ReferenceStore
 

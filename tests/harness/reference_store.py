@@ -24,7 +24,7 @@ from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, Place
-from relay.storage.sqlite.words import FtsMatcher
+from relay.storage.sqlite.fts import FtsMatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Set

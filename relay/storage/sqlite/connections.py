@@ -17,15 +17,15 @@ import aiosqlite
 
 from relay.errors import StoreFault, TooWide
 from relay.storage import PAGE_BYTES
-from relay.storage.sqlite.pointing import TagFunctions, tag_value
+from relay.storage.sqlite.tag_functions import TagFunctions, tag_value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from relay.storage.sqlite.hashes import Hashes
-    from relay.storage.sqlite.sql import Query
-    from relay.storage.sqlite.tail import TagTail
+    from relay.storage.sqlite.sql.filters import Query
+    from relay.storage.sqlite.tag_buffer import TagTail
 
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536

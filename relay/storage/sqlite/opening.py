@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -13,13 +12,13 @@ from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.connections import connection
 from relay.storage.sqlite.hashes import Hashes
-from relay.storage.sqlite.queries import QUERIES, script
+from relay.storage.sqlite.sql.named import QUERIES, migration, script
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.filters import FilterTerms
-    from relay.storage.sqlite.tail import TagRow, TagTail
+    from relay.storage.sqlite.tag_buffer import TagRow, TagTail
 
 SCHEMA_VERSION: Final = 4
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
@@ -67,7 +66,7 @@ def _make_current(db: sqlite3.Connection, path: Path) -> None:
     """Make the tables, or bring older ones up to date; never guess at a file of others."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    tables = db.execute(QUERIES["count_tables"]).fetchone()[0]
     if application == 0 and version == 0 and tables == 0:
         _run(db, script("schema.sql"), SCHEMA_VERSION)
         return
@@ -79,7 +78,7 @@ def _make_current(db: sqlite3.Connection, path: Path) -> None:
             " run the newer version that wrote it, or export there and import here"
         )
     for step in range(version + 1, SCHEMA_VERSION + 1):
-        _run(db, _migration(step), step)
+        _run(db, migration(step), step)
 
 
 def _run(db: sqlite3.Connection, script: str, version: int) -> None:
@@ -98,12 +97,10 @@ def _index_again(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> 
     db.execute("BEGIN IMMEDIATE")
     new = terms.index_tags - known if known is not None else frozenset()
     if new:
-        for seq, created_at, key, kind, raw in db.execute(
-            "SELECT seq, created_at, id_key, kind, raw FROM events"
-        ):
+        for seq, created_at, key, kind, raw in db.execute(QUERIES["all_rows"]):
             for name in new:
                 db.executemany(
-                    "INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?)",
+                    QUERIES["add_tag"],
                     [
                         (hashes.tag(name, value), created_at, key, seq, kind)
                         for value in event_from_raw(raw).tag_values(name)
@@ -113,10 +110,3 @@ def _index_again(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> 
     names = orjson.dumps(sorted(terms.index_tags)).decode()
     db.execute(QUERIES["put_meta"], ("index_tags", names))
     db.execute("COMMIT")
-
-
-def _migration(step: int) -> str:
-    for file in resources.files(__package__).joinpath("migrations").iterdir():
-        if file.name.startswith(f"{step:04}_"):
-            return file.read_text("utf-8")
-    raise StoreVersion(f"no migration leads to schema {step}")

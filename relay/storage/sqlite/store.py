@@ -33,7 +33,6 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, Place
-from relay.storage.sqlite.conditions import listed
 from relay.storage.sqlite.connections import (
     CLOSED,
     AsyncReader,
@@ -44,10 +43,12 @@ from relay.storage.sqlite.connections import (
 )
 from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.opening import gather, opened
-from relay.storage.sqlite.queries import QUERIES, stored
-from relay.storage.sqlite.sql import Compiler, Query
-from relay.storage.sqlite.sql_sweep import SweepQueries
-from relay.storage.sqlite.tail import GENERATION, TagTail
+from relay.storage.sqlite.rows import stored
+from relay.storage.sqlite.sql.conditions import listed
+from relay.storage.sqlite.sql.filters import Compiler, Query
+from relay.storage.sqlite.sql.named import QUERIES
+from relay.storage.sqlite.sql.sweep import SweepQueries
+from relay.storage.sqlite.tag_buffer import GENERATION, TagTail
 from relay.storage.sqlite.text_index import opened_index
 from relay.storage.sqlite.writer import Writer
 

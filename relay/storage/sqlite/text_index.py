@@ -21,9 +21,7 @@ from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.sqlite.connections import index_path, threaded
-from relay.storage.sqlite.queries import script
-from relay.storage.sqlite.sql import named_queries
-from relay.storage.sqlite.words import TABLE
+from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-QUERIES: Final = named_queries(script("search.sql"))
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
 INDEX_VERSION: Final = 1
 """Another number: the file is made anew."""
@@ -256,7 +253,7 @@ def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
     is_usable = False
     try:
         application = db.execute("PRAGMA application_id").fetchone()[0]
-        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        tables = db.execute(QUERIES["count_tables"]).fetchone()[0]
         if application != APPLICATION_ID and tables:
             raise StoreVersion(f"{path} is a database of another program; move it away")
         if db.execute("PRAGMA user_version").fetchone()[0] == INDEX_VERSION:
@@ -275,9 +272,8 @@ def _fresh(path: Path, key: str) -> sqlite3.Connection:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     db = _connection(path)
     db.execute("BEGIN")
-    for make in ("make_meta", "make_ranks", "make_texts"):
+    for make in ("make_meta", "make_ranks", "make_texts", "make_words"):
         db.execute(QUERIES[make])
-    db.execute(TABLE)
     db.execute(QUERIES["put_meta"], ("store", key))
     db.execute(QUERIES["put_meta"], ("upto", 0))
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -20,17 +20,18 @@ from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone, Vanish, Writ
 from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.hashes import Hashes, id_key
-from relay.storage.sqlite.queries import QUERIES, stored
-from relay.storage.sqlite.sql import chunks, usage_of
+from relay.storage.sqlite.rows import stored
+from relay.storage.sqlite.sql.named import QUERIES
+from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from relay.groups.group import Group
     from relay.nostr.event import Event
-    from relay.storage.sqlite.conditions import Value
-    from relay.storage.sqlite.sql_sweep import SweepQueries
-    from relay.storage.sqlite.tail import TagRow, TagTail
+    from relay.storage.sqlite.sql.conditions import Value
+    from relay.storage.sqlite.sql.sweep import SweepQueries
+    from relay.storage.sqlite.tag_buffer import TagRow, TagTail
 
 _RUNS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows of one INSERT. Each statement gives the interpreter away and waits for it again: few of them
@@ -328,7 +329,7 @@ class Writer:
         db = self._db
         for start, size in chunks(len(rows), _RUNS):
             values = list(chain.from_iterable(rows[start : start + size]))
-            db.execute(_inserting(table, columns, size), values)
+            db.execute(insert(table, columns, size), values)
 
     def _remove(self, seqs: Collection[int], change: _Change) -> None:
         if not seqs:
@@ -406,21 +407,3 @@ class Writer:
 
 def _key_of(pubkey: str) -> dict[str, Value]:
     return {"key": id_key(pubkey), "pubkey": bytes.fromhex(pubkey)}
-
-
-def _inserting(table: str, columns: int, rows: int) -> str:
-    key = (table, rows)
-    if key not in _INSERTS:
-        one = f"({','.join('?' * columns)})"
-        # Tags of rows that were indexed again after a crash may be there already.
-        verb = "INSERT OR IGNORE" if table == "tags" else "INSERT"
-        also = _ADDED_UP if table == "sizes" else ""
-        _INSERTS[key] = f"{verb} INTO {table} VALUES {','.join([one] * rows)}{also}"
-    return _INSERTS[key]
-
-
-_ADDED_UP: Final = (
-    " ON CONFLICT (pubkey, kind, grp) DO UPDATE"
-    " SET events = events + excluded.events, bytes = bytes + excluded.bytes"
-)
-_INSERTS: Final[dict[tuple[str, int], str]] = {}

@@ -14,7 +14,7 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.read.query import QueryQueue, QueryRunner
-from relay.storage.sqlite.words import FtsMatcher
+from relay.storage.sqlite.fts import FtsMatcher
 from tests.cast import alice, bob
 from tests.harness.client_in_memory import Client
 from tests.unit.policies.folders import loaded

@@ -1,7 +1,7 @@
 """What readers need to follow a row to the rows that share a tag with it (`target` of read rules).
 
 Which tag that is depends on the row, so it cannot be bound like the values of a filter: two
-functions say it, by the names that `relay.storage.sqlite.sql_visibility` uses.
+functions say it, by the names that `relay.storage.sqlite.sql.visibility` uses.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from relay.nostr.event import event_from_raw
-from relay.storage.sqlite.conditions import listed
-from relay.storage.sqlite.tail import seqs_in
+from relay.storage.sqlite.sql.conditions import listed
+from relay.storage.sqlite.tag_buffer import seqs_in
 
 if TYPE_CHECKING:
     from relay.storage.sqlite.hashes import Hashes
-    from relay.storage.sqlite.tail import TagTail
+    from relay.storage.sqlite.tag_buffer import TagTail
 
 
 class TagFunctions:

@@ -10,7 +10,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.nostr.kinds import KindSet
-from relay.storage.sqlite.conditions import (
+from relay.storage.sqlite.hashes import RULE_TAGS, Hashes
+from relay.storage.sqlite.sql.conditions import (
     TRUE,
     Condition,
     Moment,
@@ -21,7 +22,6 @@ from relay.storage.sqlite.conditions import (
     one_of,
     unexpired,
 )
-from relay.storage.sqlite.hashes import RULE_TAGS, Hashes
 from relay.verdict import Who
 
 if TYPE_CHECKING:

@@ -10,15 +10,11 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.nip50 import words_of
+from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
     from relay.nostr.nip50 import Search, Searchable
 
-TABLE: Final = (
-    "CREATE VIRTUAL TABLE words USING fts5(text, repeated, frequent, content='', columnsize=0,"
-    " tokenize='porter unicode61 remove_diacritics 2')"
-)
-"""Contentless, and without the sizes of texts: nothing here is ranked by statistics."""
 _KEPT_STATEMENTS: Final = 16
 
 
@@ -58,7 +54,7 @@ class FtsMatcher:
             cached_statements=_KEPT_STATEMENTS,
             check_same_thread=False,
         )
-        self._db.execute(TABLE)
+        self._db.execute(QUERIES["make_words"])
         self._text: Searchable | None = None
 
     def contains(self, text: Searchable, search: Search) -> bool:
@@ -79,13 +75,10 @@ class FtsMatcher:
     def _matches(self, text: Searchable, match: str) -> bool:
         db = self._db
         if text is not self._text:
-            db.execute("INSERT INTO words (words) VALUES ('delete-all')")
-            db.execute(
-                "INSERT INTO words (rowid, text, repeated, frequent) VALUES (1, ?, ?, ?)",
-                (text.text, text.repeated, text.frequent),
-            )
+            db.execute(QUERIES["empty_words"])
+            db.execute(QUERIES["add_words"], (1, text.text, text.repeated, text.frequent))
             self._text = text
-        found = db.execute("SELECT 1 FROM words WHERE words MATCH ?", (match,))
+        found = db.execute(QUERIES["matches"], (match,))
         return found.fetchone() is not None
 
     def close(self) -> None:

@@ -7,12 +7,13 @@ from fixed pieces; every value is bound.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.nostr.filters import BROAD_TAGS
 from relay.nostr.nip50 import search_from
-from relay.storage.sqlite.conditions import (
+from relay.storage.sqlite.fts import expression
+from relay.storage.sqlite.hashes import Hashes, id_key
+from relay.storage.sqlite.sql.conditions import (
     TRUE,
     Condition,
     Moment,
@@ -25,9 +26,8 @@ from relay.storage.sqlite.conditions import (
     one_of,
     unexpired,
 )
-from relay.storage.sqlite.hashes import Hashes, id_key
-from relay.storage.sqlite.sql_visibility import ReadConditions
-from relay.storage.sqlite.walks import (
+from relay.storage.sqlite.sql.visibility import ReadConditions
+from relay.storage.sqlite.sql.walks import (
     AS_STORED,
     BY_TIME,
     FROM_TAGS,
@@ -42,30 +42,20 @@ from relay.storage.sqlite.walks import (
     merged,
     score,
 )
-from relay.storage.sqlite.words import expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from relay.access.quotas import Account
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
     from relay.storage import Place
-    from relay.storage.sqlite.conditions import Bound, Value
+    from relay.storage.sqlite.sql.conditions import Bound, Value
 
 _MERGED_AT_MOST: Final = 16
 """Up to so many keys of a filter are walked side by side in order; more are sorted."""
 _KIND_WALKS: Final = 8
-
-
-def named_queries(text: str) -> dict[str, str]:
-    """Statements of a `.sql` file by the name in `-- :name  what it gives`."""
-    parts = re.split(r"^-- :(\w+)[^\n]*\n", text, flags=re.MULTILINE)[1:]
-    return {
-        name: body.strip().rstrip(";") for name, body in zip(parts[::2], parts[1::2], strict=True)
-    }
 
 
 class Query(NamedTuple):
@@ -406,31 +396,3 @@ class Compiler:
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:
         """`may_read(e, filter_)` as SQL."""
         return self._reading.readable(visibility, filter_).condition
-
-
-def usage_of(account: Account) -> Query:
-    """events and bytes of an account."""
-    parts = []
-    if account.pubkey is not None:
-        parts.append(Condition("pubkey = ?", (bytes.fromhex(account.pubkey),)))
-    if isinstance(account.h, bool):
-        parts.append(Condition("grp > ''" if account.h else "grp = ''"))
-    elif account.h is not None:
-        parts.append(all_of([Condition("grp > ''"), one_of("grp", sorted(account.h))]))
-    if account.kinds is not None:
-        spans = [
-            Condition(f"kind BETWEEN {low:d} AND {high:d}") for low, high in account.kinds.ranges
-        ]
-        parts.append(any_of(spans))
-    where = all_of(parts)
-    sql = f"SELECT ifnull(sum(events), 0), ifnull(sum(bytes), 0) FROM sizes WHERE {where.sql}"
-    return Query(sql, where.values)  # type: ignore[arg-type]  # no Recent among them
-
-
-def chunks(count: int, sizes: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Cut `count` rows into runs of the given sizes (descending, ending in 1): (start, size)."""
-    start = 0
-    for size in sizes:
-        while count - start >= size:
-            yield start, size
-            start += size

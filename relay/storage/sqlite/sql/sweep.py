@@ -11,8 +11,8 @@ from relay.access.read_rules import Match
 from relay.lifecycle.retention import MaxAge, Scope
 from relay.lifecycle.rows import UpTo
 from relay.nostr.filters import Filter
-from relay.storage.sqlite.conditions import TRUE, Condition, all_of, any_of, begins
-from relay.storage.sqlite.sql import Query
+from relay.storage.sqlite.sql.conditions import TRUE, Condition, all_of, any_of, begins
+from relay.storage.sqlite.sql.filters import Query
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from relay.lifecycle.retention import LastScan, MaxAmount, SweepRule
     from relay.lifecycle.rows import RetentionDependency
     from relay.nostr.kinds import KindSet
-    from relay.storage.sqlite.conditions import Bound
-    from relay.storage.sqlite.sql import Compiler
+    from relay.storage.sqlite.sql.conditions import Bound
+    from relay.storage.sqlite.sql.filters import Compiler
 
 _KINDS_AT_MOST: Final = 64
 """Up to so many kinds drive a query; of more every row is looked at."""

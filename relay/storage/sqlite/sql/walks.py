@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from relay.storage.sqlite.conditions import (
+from relay.storage.sqlite.fts import expression, more_often
+from relay.storage.sqlite.hashes import id_key
+from relay.storage.sqlite.sql.conditions import (
     FALSE,
     TRUE,
     Condition,
@@ -16,8 +18,6 @@ from relay.storage.sqlite.conditions import (
     listed,
     one_of,
 )
-from relay.storage.sqlite.hashes import id_key
-from relay.storage.sqlite.words import expression, more_often
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
     from relay.storage import Place
-    from relay.storage.sqlite.conditions import Bound
+    from relay.storage.sqlite.sql.conditions import Bound
 
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 

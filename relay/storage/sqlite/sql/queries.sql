@@ -76,6 +76,15 @@ WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?;
 -- :rows_behind  seq -> seq, created_at, id_key, kind, raw of later rows
 SELECT seq, created_at, id_key, kind, raw FROM events WHERE seq > ?;
 
+-- :all_rows  -> seq, created_at, id_key, kind, raw
+SELECT seq, created_at, id_key, kind, raw FROM events;
+
+-- :add_tag  hash, created_at, id_key, seq, kind; may be there already
+INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?);
+
+-- :count_tables  -> how many tables and indices the file has
+SELECT count(*) FROM sqlite_master;
+
 -- :delete_events  [seq]
 DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
 

@@ -14,6 +14,18 @@ CREATE TABLE ranks (
 -- :make_texts  the texts again: to take one out of the index, it must be named
 CREATE TABLE texts (seq INTEGER PRIMARY KEY, text TEXT NOT NULL);
 
+-- :make_words  contentless, and without the sizes of texts: nothing is ranked by statistics
+CREATE VIRTUAL TABLE words USING fts5(
+    text, repeated, frequent, content='', columnsize=0,
+    tokenize='porter unicode61 remove_diacritics 2'
+);
+
+-- :count_tables  -> how many tables and indices the file has
+SELECT count(*) FROM sqlite_master;
+
+-- :matches  MATCH expression -> 1 when a text matches
+SELECT 1 FROM words WHERE words MATCH ?;
+
 -- :put_meta  name, value
 INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
 
