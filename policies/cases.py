@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Final
 from policies.load import PRESETS, load, values_of
 from relay.access.quotas import Size
 from relay.errors import ConfigFaults, Fault, Prefix
-from relay.groups.group import Flag, Group, Groups, Role
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups, Role
 from relay.nostr.event import Event, is_hex64, signed
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of

@@ -139,7 +139,7 @@ class Comparison:
         self._look(event, group_id)
         kept = self._keep(event)
         self._overdue.take(event, group_id, kept)
-        self._then = replayed(self._then, event, self._relay)
+        self._then = replayed(self._then, [event], self._relay)
 
     # -- writing ----------------------------------------------------------------------------------
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from relay.access.read_rules import ReadRule, Row
     from relay.access.visibility import Viewer
     from relay.errors import Fault
+    from relay.groups.context import GroupSettings
     from relay.groups.group import Groups
-    from relay.groups.rules import GroupSettings
     from relay.lifecycle.versions import KeepRules
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event

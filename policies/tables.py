@@ -26,8 +26,8 @@ from policies.settings import (
 from relay.access.actors import Actors, Household
 from relay.access.management import MAX_ENTRIES, BannedAuthorRows
 from relay.errors import Fault
-from relay.groups.group import Flag
-from relay.groups.rules import GroupSettings, Joins
+from relay.groups.actions import Flag
+from relay.groups.context import GroupSettings, Joins
 from relay.nostr.kinds import MAX_KIND, KindSet
 from relay.toml.fields import Table, nearest
 

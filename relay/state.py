@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from relay.access.management import Management
 from relay.access.read_rules import targets_of
 from relay.access.visibility import visibility_for
-from relay.groups.group import Groups, rebuilt
+from relay.groups.group import Groups, replayed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,6 +177,6 @@ async def rebuilt_groups(store: Store, relay_pubkey: str) -> Groups:
     groups = Groups()
     seq = 0
     while rows := await store.since(seq, _LOG_PAGE):
-        groups = rebuilt(groups, (row.event for row in rows), relay_pubkey)
+        groups = replayed(groups, (row.event for row in rows), relay_pubkey)
         seq = rows[-1].seq
     return groups

@@ -1,25 +1,32 @@
-"""Event → Action: what a 9000–9022 asks for, its form checked once, at the edge.
+"""Event → Action: what a 9000–9022 asks for, its tags parsed once.
 
-Invariants: whatever is wrong here is `invalid:` and can be seen in the event alone. Who may do it,
-and what it does, is `relay.groups.rules`'s question.
+Invariants: rules and fold read Actions, never tags. `action_of` parses what is to be written and
+raises Invalid for whatever is wrong with its form; `logged_action` parses a row of the log with the
+same parsers and skips what is malformed, because it may have been accepted by an older version.
+For an event that `action_of` accepts both return the same Action.
 """
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypedDict
+
+import msgspec
 
 from relay.errors import Invalid
-from relay.groups.group import FLAGS, PIN_TAGS, SINGLE_VALUED, number_in
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
-    from relay.groups.group import Flag
     from relay.nostr.event import Event
+
+    Fault = Callable[[str], None]
+    """Takes the text of what is wrong with an event."""
 
 MAX_ID_CHARS: Final = 64
 MAX_ROLES: Final = 8
@@ -29,116 +36,125 @@ MAX_PINS: Final = 64
 MAX_COPIED_TAGS: Final = 64
 """Tags of a 9002 unknown to NIP-29 that 39000 repeats (N29-49)."""
 
-CONFIRMING: Final = frozenset({"public", "visible", "open"})
-"""Tags by which a 9002 says that it means to drop a flag (Z-03)."""
-_SAID_OTHERWISE: Final = CONFIRMING | {
-    "h",
-    "d",
-    "previous",
-    "-",
-    "expiration",
-    "nonce",
-    "unrestricted",
-    "parent",
-    "child",
-}
-"""Tags of a 9002 that 39000 does not repeat as they are."""
 
+class Flag(StrEnum):
+    """The flags of 39000; each is set or not whatever the others are."""
+
+    PRIVATE = "private"
+    RESTRICTED = "restricted"
+    HIDDEN = "hidden"
+    CLOSED = "closed"
+    LIVEKIT = "livekit"
+
+
+FLAGS: Final[Mapping[str, Flag]] = {flag.value: flag for flag in Flag}
+SINGLE_VALUED: Final = ("name", "picture", "banner", "about")
+"""Tags that 39000 has at most once, before all others (N29-62)."""
+PIN_TAGS: Final = ("e", "a")
+CONFIRMING: Final = frozenset({"public", "visible", "open"})
+"""Tags of a 9002 that confirm that a flag is dropped on purpose (Z-03)."""
+_NOT_METADATA: Final = frozenset({"d", "supported_kinds", "parent", "child", *FLAGS})
+_NOT_COPIED: Final = (
+    _NOT_METADATA | CONFIRMING | {"h", "previous", "-", "expiration", "nonce", "unrestricted"}
+)
+"""Tags of a 9002 that 39000 does not repeat as they are."""
 _NEVER_EXPIRING: Final = frozenset(
     {kinds.PUT_USER, kinds.REMOVE_USER, kinds.CREATE_GROUP, kinds.DELETE_GROUP, kinds.JOIN_REQUEST}
 )
-"""Kinds that the state is rebuilt from: one that went by itself would take members along."""
+"""The state is replayed from these: without one of them, a replay would lose members."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What 39000 is to say; what is absent is unset (N29-48)."""
+    """The metadata of a group: 39000 without `d`. What is absent is unset (N29-48)."""
 
     metadata: tuple[tuple[str, ...], ...] = ()
+    """The tags that no other field holds, in order."""
     flags: frozenset[Flag] = frozenset()
     supported_kinds: frozenset[int] | None = None
     parent: str | None = None
     children: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateGroup:
-    """9007. Without flags it is a bare one, whose flags are the policy's (Z-03)."""
+class InviteUse(NamedTuple):
+    """An `invite` tag of a 9000: by which code its user came in."""
 
+    event_id: str
+    """The 9009."""
+    code_index: int
+    """Which of its `code` tags."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What all Actions have. A Struct: a replay makes one of each 9000–9022 in the log."""
+
+    kind: ClassVar[int]
     group: str
+    pubkey: str
+    created_at: int
+    id: str = ""
+    """Empty in what the relay has still to sign."""
+    previous: frozenset[str] = frozenset()
+    """Prefixes of ids that `previous` tags name."""
+
+
+class CreateGroup(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.CREATE_GROUP
     description: Description
+    """Without flags the group gets those of the policy (Z-03)."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditMetadata:
-    """9002."""
-
-    group: str
+class EditMetadata(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.EDIT_METADATA
     description: Description
-    confirmed: frozenset[str]
+    confirmed: frozenset[str] = frozenset()
     """Those of CONFIRMING that it has."""
 
 
-@dataclass(frozen=True, slots=True)
-class PutUsers:
-    """9000: pubkey → exactly these roles."""
-
-    group: str
+class PutUsers(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.PUT_USER
     users: Mapping[str, tuple[str, ...]]
+    """pubkey → exactly these roles."""
+    invite_uses: tuple[InviteUse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveUsers:
-    """9001."""
-
-    group: str
+class RemoveUsers(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.REMOVE_USER
     pubkeys: frozenset[str]
+    is_own_wish: bool = False
+    """The relay says that the users asked for it: `self-removal`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteEvents:
-    """9005: ids in the order of the event."""
-
-    group: str
+class DeleteEvents(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.DELETE_EVENT
     ids: tuple[str, ...]
+    """In the order of the event, without repetition."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroup:
-    """9008."""
-
-    group: str
+class DeleteGroup(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.DELETE_GROUP
 
 
-@dataclass(frozen=True, slots=True)
-class CreateInvites:
-    """9009."""
-
-    group: str
+class CreateInvites(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.CREATE_INVITE
     codes: tuple[str, ...]
+    reusable: bool = False
+    expires_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdatePins:
-    """9010: the whole new list, as `e` and `a` tags; of two that name the same the first."""
-
-    group: str
-    pins: tuple[tuple[str, ...], ...]
+class UpdatePins(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.UPDATE_PINS
+    pins: tuple[tuple[str, ...], ...] = ()
+    """The whole new list of `e` and `a` tags; of two with the same value the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """9021."""
-
-    group: str
-    code: str | None
+class JoinRequest(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.JOIN_REQUEST
+    code: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveRequest:
-    """9022."""
-
-    group: str
+class LeaveRequest(Record, frozen=True, kw_only=True):
+    kind: ClassVar[int] = kinds.LEAVE_REQUEST
 
 
 Moderation = (
@@ -147,10 +163,23 @@ Moderation = (
 Action = CreateGroup | Moderation | JoinRequest | LeaveRequest
 
 
+class Notice(msgspec.Struct, frozen=True):
+    """A 39000–39005 that the relay signed: it has what an Action changed under the policy of its
+    day."""
+
+    kind: int
+    group: str
+    created_at: int
+    description: Description | None = None
+    """Of a 39000."""
+    pins: tuple[tuple[str, ...], ...] | None = None
+    """Of a 39005."""
+
+
 def group_of(event: Event) -> str | None:
     """The group that a row belongs to: its `h`; the `d` of 39000–39005.
 
-    Raises Invalid for two `h`, even equal ones, and for one that names nothing (N29-04, N29-05).
+    Raises Invalid for two `h`, even equal ones, and for an empty one (N29-04, N29-05).
     """
     if event.kind in kinds.GROUP_STATE:
         return event.tag("d")
@@ -171,8 +200,8 @@ def action_of(event: Event) -> Action | None:
     """What a 9000–9022 asks for; None for other kinds. Raises Invalid naming the tag."""
     if event.kind not in kinds.GROUP_RECORDS:
         return None
-    reader = _READERS.get(event.kind)
-    if reader is None:
+    parse = _PARSERS.get(event.kind)
+    if parse is None:
         raise Invalid("unknown moderation kind")
     group_id = group_of(event)
     if group_id is None:
@@ -182,157 +211,245 @@ def action_of(event: Event) -> Action | None:
             raise Invalid(f"expiration: kind {event.kind} is kept as long as its group")
         if number_in(event.tag("expiration")) is None:
             raise Invalid("bad expiration")
-    return reader(event, group_id)
+    return parse(event, group_id, _raise)
 
 
-def _created(event: Event, group_id: str) -> CreateGroup:
-    _check_id(group_id)
-    return CreateGroup(group_id, _described(event))
+def logged_action(event: Event, relay_pubkey: str) -> Action | Notice | None:
+    """What a row of the log changes in a group; None: nothing. Never raises."""
+    if event.kind in kinds.GROUP_RECORDS:
+        parse, group_id = _PARSERS.get(event.kind), event.tag("h")
+        return parse(event, group_id, _ignore) if parse is not None and group_id else None
+    if event.kind in kinds.GROUP_STATE and event.pubkey == relay_pubkey:
+        return _notice(event)
+    return None
 
 
-def _edited(event: Event, group_id: str) -> EditMetadata:
-    confirmed = frozenset(tag[0] for tag in event.tags if tag and tag[0] in CONFIRMING)
-    return EditMetadata(group_id, _described(event), confirmed)
+def previous_in(event: Event) -> frozenset[str]:
+    """Prefixes of ids that the event's `previous` tags name (N29-20)."""
+    return frozenset(
+        prefix for tag in event.tags if tag and tag[0] == "previous" for prefix in tag[1:]
+    )
 
 
-def _put(event: Event, group_id: str) -> PutUsers:
+def number_in(text: str | None) -> int | None:
+    """A decimal integer from 0 to below 10^18; None for anything else."""
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
+        return None
+    return int(text)
+
+
+def _raise(text: str) -> None:
+    raise Invalid(text)
+
+
+def _ignore(text: str) -> None:
+    pass
+
+
+# -- one parser per kind --------------------------------------------------------------------------
+
+
+def _create_group(event: Event, group_id: str, fault: Fault) -> CreateGroup:
+    _check_id(group_id, fault)
+    description = _description(event, fault)
+    return CreateGroup(**_header(event, group_id), description=description)
+
+
+def _edit_metadata(event: Event, group_id: str, fault: Fault) -> EditMetadata:
+    return EditMetadata(
+        **_header(event, group_id),
+        description=_description(event, fault),
+        confirmed=frozenset(tag[0] for tag in event.tags if tag and tag[0] in CONFIRMING),
+    )
+
+
+def _put_users(event: Event, group_id: str, fault: Fault) -> PutUsers:
     users: dict[str, tuple[str, ...]] = {}
-    for pubkey, roles in _people(event):
+    for tag in _users(event, fault):
+        pubkey, roles = tag[1], tuple(dict.fromkeys(tag[2:]))
         if len(roles) > MAX_ROLES:
-            raise Invalid(f"p: {len(roles)} roles, at most {MAX_ROLES} allowed")
+            fault(f"p: {len(roles)} roles, at most {MAX_ROLES} allowed")
         if not all(1 <= len(role) <= MAX_ROLE_CHARS for role in roles):
-            raise Invalid(f"p: a role has 1 to {MAX_ROLE_CHARS} characters")
-        if users.setdefault(pubkey, roles) != roles:
-            raise Invalid("p: one key with two sets of roles")
-    return PutUsers(group_id, users)
+            fault(f"p: a role has 1 to {MAX_ROLE_CHARS} characters")
+        if users.get(pubkey, roles) != roles:
+            fault("p: one key with two sets of roles")
+        users[pubkey] = roles
+    uses = [
+        InviteUse(tag[1], index)
+        for tag in event.tags
+        if len(tag) > 2 and tag[0] == "invite" and (index := number_in(tag[2])) is not None
+    ]
+    return PutUsers(**_header(event, group_id), users=users, invite_uses=tuple(uses))
 
 
-def _removed(event: Event, group_id: str) -> RemoveUsers:
-    return RemoveUsers(group_id, frozenset(pubkey for pubkey, _ in _people(event)))
+def _remove_users(event: Event, group_id: str, fault: Fault) -> RemoveUsers:
+    return RemoveUsers(
+        **_header(event, group_id),
+        pubkeys=frozenset(tag[1] for tag in _users(event, fault)),
+        is_own_wish=event.has_tag("self-removal"),
+    )
 
 
-def _deleted(event: Event, group_id: str) -> DeleteEvents:
-    ids = tuple(dict.fromkeys(_values(event, "e")))
+def _delete_events(event: Event, group_id: str, fault: Fault) -> DeleteEvents:
+    ids = _values(event, "e", fault)
     if not all(map(is_hex64, ids)):
-        raise Invalid("e: must be 64 lowercase hex characters")
-    return DeleteEvents(group_id, ids)
+        fault("e: must be 64 lowercase hex characters")
+    return DeleteEvents(**_header(event, group_id), ids=tuple(dict.fromkeys(ids)))
 
 
-def _ended(_event: Event, group_id: str) -> DeleteGroup:
-    return DeleteGroup(group_id)
+def _delete_group(event: Event, group_id: str, _fault: Fault) -> DeleteGroup:
+    return DeleteGroup(**_header(event, group_id))
 
 
-def _invited(event: Event, group_id: str) -> CreateInvites:
-    codes = _values(event, "code")
+def _create_invites(event: Event, group_id: str, fault: Fault) -> CreateInvites:
+    codes = _values(event, "code", fault)
     if any(len(code) < MIN_CODE_CHARS for code in codes):
-        raise Invalid(f"code: must have at least {MIN_CODE_CHARS} characters")
+        fault(f"code: must have at least {MIN_CODE_CHARS} characters")
     if len(set(codes)) < len(codes):
-        raise Invalid("code: the same twice")
-    return CreateInvites(group_id, tuple(codes))
+        fault("code: the same twice")
+    return CreateInvites(
+        **_header(event, group_id),
+        codes=tuple(codes),
+        reusable=event.has_tag("reusable"),
+        expires_at=number_in(event.tag("expiration")),
+    )
 
 
-def _pinned(event: Event, group_id: str) -> UpdatePins:
+def _update_pins(event: Event, group_id: str, fault: Fault) -> UpdatePins:
     pins: dict[tuple[str, str], tuple[str, ...]] = {}
     for tag in event.tags:
         if tag and tag[0] in PIN_TAGS:
             pins.setdefault((tag[0], tag[1] if len(tag) > 1 else ""), tuple(tag))
     if len(pins) > MAX_PINS:
-        raise Invalid(f"e, a: {len(pins)} pins, at most {MAX_PINS} allowed")
-    return UpdatePins(group_id, tuple(pins.values()))
+        fault(f"e, a: {len(pins)} pins, at most {MAX_PINS} allowed")
+    return UpdatePins(**_header(event, group_id), pins=tuple(pins.values()))
 
 
-def _joining(event: Event, group_id: str) -> JoinRequest:
-    return JoinRequest(group_id, event.tag("code") or None)
+def _join_request(event: Event, group_id: str, _fault: Fault) -> JoinRequest:
+    return JoinRequest(**_header(event, group_id), code=event.tag("code") or None)
 
 
-def _leaving(_event: Event, group_id: str) -> LeaveRequest:
-    return LeaveRequest(group_id)
+def _leave_request(event: Event, group_id: str, _fault: Fault) -> LeaveRequest:
+    return LeaveRequest(**_header(event, group_id))
 
 
-_READERS: Final[Mapping[int, Callable[[Event, str], Action]]] = {
-    kinds.PUT_USER: _put,
-    kinds.REMOVE_USER: _removed,
-    kinds.EDIT_METADATA: _edited,
-    kinds.DELETE_EVENT: _deleted,
-    kinds.CREATE_GROUP: _created,
-    kinds.DELETE_GROUP: _ended,
-    kinds.CREATE_INVITE: _invited,
-    kinds.UPDATE_PINS: _pinned,
-    kinds.JOIN_REQUEST: _joining,
-    kinds.LEAVE_REQUEST: _leaving,
+_PARSERS: Final[Mapping[int, Callable[[Event, str, Fault], Action]]] = {
+    kinds.PUT_USER: _put_users,
+    kinds.REMOVE_USER: _remove_users,
+    kinds.EDIT_METADATA: _edit_metadata,
+    kinds.DELETE_EVENT: _delete_events,
+    kinds.CREATE_GROUP: _create_group,
+    kinds.DELETE_GROUP: _delete_group,
+    kinds.CREATE_INVITE: _create_invites,
+    kinds.UPDATE_PINS: _update_pins,
+    kinds.JOIN_REQUEST: _join_request,
+    kinds.LEAVE_REQUEST: _leave_request,
 }
 
 
-def _check_id(group_id: str) -> None:
-    """What a new group may be called (N29-02); an id in use is compared byte for byte."""
+def _notice(event: Event) -> Notice | None:
+    group_id, description, pins = event.tag("d"), None, None
+    if not group_id:
+        return None
+    if event.kind == kinds.GROUP_METADATA:
+        description = Description(
+            tuple(tuple(tag) for tag in event.tags if tag and tag[0] not in _NOT_METADATA),
+            frozenset(FLAGS[tag[0]] for tag in event.tags if tag and tag[0] in FLAGS),
+            _supported_kinds(event, _ignore),
+            event.tag("parent"),
+            tuple(event.tag_values("child")),
+        )
+    elif event.kind == kinds.GROUP_PINS:
+        pins = tuple(tuple(tag) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS)
+    return Notice(event.kind, group_id, event.created_at, description, pins)
+
+
+# -- parts of events ------------------------------------------------------------------------------
+
+
+class _Header(TypedDict):
+    group: str
+    pubkey: str
+    created_at: int
+    id: str
+    previous: frozenset[str]
+
+
+def _header(event: Event, group_id: str) -> _Header:
+    return {
+        "group": group_id,
+        "pubkey": event.pubkey,
+        "created_at": event.created_at,
+        "id": event.id,
+        "previous": previous_in(event),
+    }
+
+
+def _check_id(group_id: str, fault: Fault) -> None:
+    """The id of a new group (N29-02); afterwards ids are compared byte for byte."""
     if len(group_id) > MAX_ID_CHARS:
-        raise Invalid(f"h: {len(group_id)} characters, at most {MAX_ID_CHARS} allowed")
+        fault(f"h: {len(group_id)} characters, at most {MAX_ID_CHARS} allowed")
     if any(char in "'/?#" or unicodedata.category(char) == "Cc" for char in group_id):
-        raise Invalid("h: must not contain ' / ? # or control characters")
+        fault("h: must not contain ' / ? # or control characters")
     if group_id != group_id.strip():
-        raise Invalid("h: must not begin or end with a space")
+        fault("h: must not begin or end with a space")
     if group_id in (".", ".."):
-        raise Invalid("h: must not be a relative path")
+        fault("h: must not be a relative path")
 
 
-def _values(event: Event, name: str) -> list[str]:
-    """Element 1 of each tag of this name; at least one, and none without it."""
+def _values(event: Event, name: str, fault: Fault) -> Sequence[str]:
+    """Element 1 of each tag of this name, "" where there is none; at least one tag is required."""
     values = [tag[1] if len(tag) > 1 else "" for tag in event.tags if tag and tag[0] == name]
     if not values:
-        raise Invalid(f"{name}: missing")
+        fault(f"{name}: missing")
     return values
 
 
-def _people(event: Event) -> list[tuple[str, tuple[str, ...]]]:
-    """(pubkey, further elements without repetition) of the `p` tags."""
-    if not all(map(is_hex64, _values(event, "p"))):
-        raise Invalid("p: must be 64 lowercase hex characters")
-    return [(tag[1], tuple(dict.fromkeys(tag[2:]))) for tag in event.tags if tag and tag[0] == "p"]
+def _users(event: Event, fault: Fault) -> Sequence[Sequence[str]]:
+    """The `p` tags that name a key."""
+    if not all(map(is_hex64, _values(event, "p", fault))):
+        fault("p: must be 64 lowercase hex characters")
+    return [tag for tag in event.tags if len(tag) > 1 and tag[0] == "p" and is_hex64(tag[1])]
 
 
-def _described(event: Event) -> Description:
+def _description(event: Event, fault: Fault) -> Description:
     """What a 9002 or 9007 says of its group (N29-48, N29-49)."""
     single: dict[str, tuple[str, ...]] = {}
     copied: list[tuple[str, ...]] = []
-    flags: set[Flag] = set()
-    supported: frozenset[int] | None = None
     for tag in event.tags:
         name = tag[0] if tag else ""
-        if name in FLAGS:
-            flags.add(FLAGS[name])
-        elif name == "supported_kinds":
-            supported = _kinds_in(tag) if supported is None else supported
-        elif name in SINGLE_VALUED:
+        if name in SINGLE_VALUED:
             single.setdefault(name, tuple(tag))
-        elif name and name not in _SAID_OTHERWISE and len(copied) < MAX_COPIED_TAGS:
+        elif name and name not in _NOT_COPIED and len(copied) < MAX_COPIED_TAGS:
             copied.append(tuple(tag))
     ordered = [single[name] for name in SINGLE_VALUED if name in single]
+    supported = _supported_kinds(event, fault)
+    parents = _group_ids(event, "parent", fault)
+    if len(parents) > 1:
+        fault("parent: one tag only")
     return Description(
-        (*ordered, *copied), frozenset(flags), supported, _parent_in(event), _children_in(event)
+        (*ordered, *copied),
+        frozenset(FLAGS[tag[0]] for tag in event.tags if tag and tag[0] in FLAGS),
+        supported,
+        parents[0] if parents else None,
+        tuple(_group_ids(event, "child", fault)),
     )
 
 
-def _parent_in(event: Event) -> str | None:
-    parents = _named(event, "parent")
-    if len(parents) > 1:
-        raise Invalid("parent: one tag only")
-    return parents[0] if parents else None
-
-
-def _children_in(event: Event) -> tuple[str, ...]:
-    return tuple(_named(event, "child"))
-
-
-def _named(event: Event, name: str) -> list[str]:
-    """The groups that the tags of this name name."""
+def _group_ids(event: Event, name: str, fault: Fault) -> Sequence[str]:
+    """The values of the tags of this name."""
     values = [tag[1] if len(tag) > 1 else "" for tag in event.tags if tag and tag[0] == name]
     if not all(values):
-        raise Invalid(f"{name}: must name a group")
+        fault(f"{name}: must name a group")
     return values
 
 
-def _kinds_in(tag: list[str]) -> frozenset[int]:
+def _supported_kinds(event: Event, fault: Fault) -> frozenset[int] | None:
+    """Of the first `supported_kinds` tag."""
+    tag = next((tag for tag in event.tags if tag and tag[0] == "supported_kinds"), None)
+    if tag is None:
+        return None
     numbers = [number_in(value) for value in tag[1:]]
     if not all(number is not None and number <= kinds.MAX_KIND for number in numbers):
-        raise Invalid(f"supported_kinds: must be kind numbers from 0 to {kinds.MAX_KIND}")
+        fault(f"supported_kinds: must be kind numbers from 0 to {kinds.MAX_KIND}")
     return frozenset(number for number in numbers if number is not None)

@@ -1,22 +1,37 @@
-"""Group and Groups: what NIP-29 events add up to. Frozen; a change is a new value.
+"""Group and Groups: what the Actions of a log add up to. Frozen; a change is a new value.
 
-Invariants: `group_after` is the one fold. `relay.groups.rules` folds with it what it lets in,
-`replayed` what the store gives back, so that both come to the same. It never raises and judges
-nothing: what stands in the log was accepted, perhaps under other rules.
+Invariants: `group_after` is the only fold of Actions: `relay.groups.rules` applies with it what it
+accepts, `replayed` what is stored, so that the live state equals a replay of the log. It neither
+raises nor judges.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
+from relay.groups.actions import (
+    CreateGroup,
+    CreateInvites,
+    DeleteEvents,
+    DeleteGroup,
+    EditMetadata,
+    Flag,
+    JoinRequest,
+    LeaveRequest,
+    Notice,
+    PutUsers,
+    RemoveUsers,
+    UpdatePins,
+    logged_action,
+)
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
+    from collections.abc import Iterable, Mapping, Set
 
+    from relay.groups.actions import Action, Description
     from relay.nostr.event import Event
 
 _V = TypeVar("_V")
@@ -25,27 +40,8 @@ _K = TypeVar("_K")
 Pin = tuple[str, str]
 """("e", id) or ("a", address): what a pin names."""
 
-
-class Flag(StrEnum):
-    """Independent of each other (contract §8)."""
-
-    PRIVATE = "private"
-    RESTRICTED = "restricted"
-    HIDDEN = "hidden"
-    CLOSED = "closed"
-    LIVEKIT = "livekit"
-
-
-FLAGS: Final[Mapping[str, Flag]] = {flag.value: flag for flag in Flag}
-
-SINGLE_VALUED: Final = ("name", "picture", "banner", "about")
-"""What 39000 says once and first (N29-62)."""
-
-PIN_TAGS: Final = ("e", "a")
-_NO_METADATA: Final = ("d", "supported_kinds", "parent", "child")
-
-SHUT: Final = frozenset({Flag.PRIVATE, Flag.RESTRICTED, Flag.CLOSED})
-"""What a group counts as until its 39000 is read: a log with a hole in it opens nothing."""
+PRIVATE_FLAGS: Final = frozenset({Flag.PRIVATE, Flag.RESTRICTED, Flag.CLOSED})
+"""Flags of a group whose 39000 has not been replayed: a log with a gap makes nothing public."""
 
 
 class Role(StrEnum):
@@ -148,15 +144,23 @@ class Group:
         """Whether a record by this key is one that a relay issued by itself (N29-80, N29-152)."""
         return pubkey == relay_pubkey or pubkey in self.former_relay_keys
 
-    def is_founding(self, event: Event) -> bool:
-        """Whether a 9000 says of this fresh group who founded it, first or once more, and nothing
-        else: what a relay does and no member can."""
-        people = users_in(event.tags)
+    def is_founding(self, put: PutUsers) -> bool:
+        """Whether a 9000 only names the founder of this new group, as a relay does after a 9007:
+        the key of a relay that the group was moved from (N29-82, N29-152)."""
         return (
-            event.kind == kinds.PUT_USER
-            and (not self.members or people == self.members)
-            and list(people.values()) == [(Role.ADMIN.value,)]
-            and event.pubkey not in people
+            (not self.members or put.users == self.members)
+            and list(put.users.values()) == [(Role.ADMIN.value,)]
+            and put.pubkey not in put.users
+        )
+
+    def with_description(self, description: Description) -> Group:
+        return replace(
+            self,
+            metadata=description.metadata,
+            flags=description.flags,
+            supported_kinds=description.supported_kinds,
+            parent=description.parent,
+            children=description.children,
         )
 
     def with_users(self, users: Mapping[str, tuple[str, ...]]) -> Group:
@@ -292,122 +296,87 @@ class Groups:
         )
 
 
-def replayed(groups: Groups, event: Event, relay_pubkey: str) -> Groups:
-    """These groups after one more event of the log; events come in order of seq."""
-    return rebuilt(groups, (event,), relay_pubkey)
+def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Groups:
+    """These groups after more events of the log, in order of seq; splitting them into several
+    calls makes no difference.
 
-
-def rebuilt(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Groups:
-    """These groups after some more events of the log, in order of seq; how they are split into
-    calls does not matter.
-
-    The log may hold all kinds; only 9000–9022 and the relay's own 39000–39005 count. What an event
-    that is gone had done is undone if its going was noted (`Group.without_rows`).
+    Events that change no group are skipped. Of rows that were deleted since, `groups_without_rows`
+    undoes what they did.
     """
     touched: dict[str, Group] = {}
     for event in events:
-        kind = event.kind
-        if kind in kinds.GROUP_RECORDS:
-            group_id = event.tag("h")
-        elif kind in kinds.GROUP_STATE and event.pubkey == relay_pubkey:
-            group_id = event.tag("d")
-        else:
+        action = logged_action(event, relay_pubkey)
+        if action is None or action.group in groups.ended:
             continue
-        if not group_id or group_id in groups.ended:
-            continue
-        if kind == kinds.DELETE_GROUP:
+        group_id = action.group
+        if isinstance(action, DeleteGroup):
             touched.pop(group_id, None)
             groups = groups.without_group(group_id)
             continue
-        # A record proves that its group was made, should the 9007 be gone (vanish of its author).
-        group = touched.get(group_id) or groups.get(group_id) or Group(group_id, flags=SHUT)
-        touched[group_id] = group_after(group, event, relay_pubkey)
+        # The 9007 may be gone (vanish of its author): any other record proves that there was one.
+        group = (
+            touched.get(group_id) or groups.get(group_id) or Group(group_id, flags=PRIVATE_FLAGS)
+        )
+        touched[group_id] = group_after(group, action, relay_pubkey)
     for group in touched.values():
         groups = groups.with_group(group)
     return groups
 
 
-def group_after(group: Group, event: Event, relay_pubkey: str) -> Group:
-    """The group after an accepted event of its own; 9007 and 9008 make and end it elsewhere."""
-    match event.kind:
-        case kinds.PUT_USER:
-            users = users_in(event.tags)
-            if group.is_founding(event) and event.pubkey != relay_pubkey:
-                group = replace(group, former_relay_keys=group.former_relay_keys | {event.pubkey})
-                return group.with_users(users)
-            if not group.is_relay_key(event.pubkey, relay_pubkey):
-                return group.with_users(users)
-            joins = not users.keys() <= group.members.keys()
-            return _with_invite_used(group, event) if joins else group.with_users(users)
-        case kinds.REMOVE_USER:
-            named = frozenset(users_in(event.tags))
-            by_relay = group.is_relay_key(event.pubkey, relay_pubkey)
-            if by_relay and event.has_tag("self-removal"):
-                return group.without_users(named, removed_at=None)
-            own = named & {event.pubkey}
+def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Group:
+    """The group after an accepted Action, or a Notice, of its own.
+
+    A 9002 or 9010 changes it by the Notice that follows: what it comes to depends on the policy.
+    """
+    match action:
+        case PutUsers():
+            return _after_put(group, action, relay_pubkey)
+        case RemoveUsers(pubkeys=pubkeys):
+            if action.is_own_wish and group.is_relay_key(action.pubkey, relay_pubkey):
+                return group.without_users(pubkeys, removed_at=None)
+            own = pubkeys & {action.pubkey}
             return group.without_users(own, removed_at=None).without_users(
-                named - own, removed_at=event.created_at
+                pubkeys - own, removed_at=action.created_at
             )
-        case kinds.DELETE_EVENT:
-            return group.without_rows(frozenset(event.tag_values("e")))
-        case kinds.CREATE_INVITE:
-            return group.with_invites(invites_in(event))
-        case kinds.JOIN_REQUEST if event.pubkey not in group.members:
-            return group.with_request(event.pubkey, event.id)
-        case kind if kind in kinds.GROUP_STATE:
-            return _with_notice(group, event)
-        case _:
+        case DeleteEvents(ids=ids):
+            return group.without_rows(frozenset(ids))
+        case CreateInvites():
+            return group.with_invites(_invites_of(action))
+        case JoinRequest(pubkey=pubkey):
+            return group if pubkey in group.members else group.with_request(pubkey, action.id)
+        case Notice():
+            return _after_notice(group, action)
+        case CreateGroup() | EditMetadata() | DeleteGroup() | UpdatePins() | LeaveRequest():
             return group
+        case _:
+            assert_never(action)
 
 
-def _with_invite_used(group: Group, event: Event) -> Group:
-    """After the relay's 9000 for somebody who came in; `["invite", <9009>, <index>]` says how."""
-    for tag in event.tags:
-        if len(tag) > 2 and tag[0] == "invite":
-            index = number_in(tag[2])
-            group = group if index is None else group.with_use_of(tag[1], index)
-    return group.with_users(users_in(event.tags))
+def _after_put(group: Group, put: PutUsers, relay_pubkey: str) -> Group:
+    if group.is_founding(put) and put.pubkey != relay_pubkey:
+        group = replace(group, former_relay_keys=group.former_relay_keys | {put.pubkey})
+    elif (
+        group.is_relay_key(put.pubkey, relay_pubkey)
+        and not put.users.keys() <= group.members.keys()
+    ):
+        for use in put.invite_uses:
+            group = group.with_use_of(use.event_id, use.code_index)
+    return group.with_users(put.users)
 
 
-def _with_notice(group: Group, event: Event) -> Group:
-    stamped = replace(group, notice_times={**group.notice_times, event.kind: event.created_at})
-    if event.kind == kinds.GROUP_PINS:
-        pins = tuple(tuple(tag) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS)
-        return replace(stamped, pins=pins)
-    if event.kind != kinds.GROUP_METADATA:
-        return stamped
-    flags = frozenset(FLAGS[tag[0]] for tag in event.tags if tag and tag[0] in FLAGS)
-    supported = next((tag for tag in event.tags if tag and tag[0] == "supported_kinds"), None)
-    return replace(
-        stamped,
-        flags=flags,
-        supported_kinds=None if supported is None else frozenset(map(int, supported[1:])),
-        metadata=tuple(
-            tuple(tag)
-            for tag in event.tags
-            if tag and tag[0] not in FLAGS and tag[0] not in _NO_METADATA
-        ),
-        parent=event.tag("parent"),
-        children=tuple(event.tag_values("child")),
-    )
+def _after_notice(group: Group, notice: Notice) -> Group:
+    times = {**group.notice_times, notice.kind: notice.created_at}
+    group = replace(group, notice_times=times)
+    if notice.description is not None:
+        group = group.with_description(notice.description)
+    return group if notice.pins is None else replace(group, pins=notice.pins)
 
 
-def users_in(tags: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """pubkey → roles, of the `p` tags of a 9000 or 9001."""
+def _invites_of(action: CreateInvites) -> dict[str, Invite]:
+    """code → invite."""
     return {
-        tag[1]: tuple(dict.fromkeys(tag[2:]))
-        for tag in tags
-        if len(tag) > 1 and tag[0] == "p" and is_hex64(tag[1])
-    }
-
-
-def invites_in(event: Event) -> dict[str, Invite]:
-    """code → invite, of the `code` tags of a 9009."""
-    expires_at = number_in(event.tag("expiration"))
-    reusable = event.has_tag("reusable")
-    return {
-        code: Invite(event.id, event.created_at, expires_at, reusable, index)
-        for index, code in enumerate(event.tag_values("code"))
+        code: Invite(action.id, action.created_at, action.expires_at, action.reusable, index)
+        for index, code in enumerate(action.codes)
     }
 
 
@@ -415,13 +384,6 @@ def pins_of(event: Event) -> tuple[Pin, Pin]:
     """How a pin may name the event: by its id or by its address."""
     d = "" if kinds.class_of(event.kind) is kinds.KindClass.REPLACEABLE else event.d
     return ("e", event.id), ("a", f"{event.kind}:{event.pubkey}:{d}")
-
-
-def number_in(text: str | None) -> int | None:
-    """A decimal integer from 0 to below 10^18; None for anything else."""
-    if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
-        return None
-    return int(text)
 
 
 def _without(mapping: Mapping[str, _V], keys: Set[str]) -> Mapping[str, _V]:

@@ -1,101 +1,107 @@
-"""Who comes in and goes out by their own wish: 9021 and 9022 (N29-30…43).
+"""Who joins and leaves: 9021 and 9022 (N29-30…43), vanish and ban (NIP-62, NIP-86).
 
-Invariants: whoever asks learns of a group what they may know, and no more; what is refused for
-good leaves no trace.
+Invariants: an answer to a join request reveals no more of a group than its author may know; what
+is refused for good is not stored. The state always equals a replay of the log: where a vanish
+deletes 9000–9022, the relay signs records of its own to the same effect (N29-58).
 """
 
 from __future__ import annotations
 
 import hmac
+from enum import Enum, auto
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
-from relay.groups.context import (
-    NOT_A_MEMBER,
-    RULE,
-    GroupContext,
-    GroupSettings,
-    Joins,
-    Ruling,
-    knows_group,
-    rejected,
-)
-from relay.groups.group import Group, Groups, group_after
-from relay.groups.notices import Draft
-from relay.groups.writing import check_created_at, check_previous
+from relay.groups.actions import InviteUse, PutUsers, RemoveUsers
+from relay.groups.context import NOT_A_MEMBER, RULE, GroupContext, Joins, Ruling, rejected
+from relay.groups.group import Group, group_after, pins_of
+from relay.groups.notices import Draft, draft_of
+from relay.groups.timeline import check_created_at, check_previous
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject
 
 if TYPE_CHECKING:
-    from relay.groups.actions import JoinRequest
-    from relay.groups.group import Invite
+    from collections.abc import Iterable, Iterator, Set
+
+    from relay.groups.actions import JoinRequest, LeaveRequest
+    from relay.groups.group import Groups, Invite
     from relay.nostr.event import Event
 
 LAST_ADMIN: Final = Reject(
     Prefix.RESTRICTED, "the last admin stays while there are members; make another one first", RULE
 )
 _PENDING: Final = Reject(Prefix.RESTRICTED, "pending review", RULE)
+_USERS_PER_DRAFT: Final = 500
 
 
 def is_migrating(group: Group, context: GroupContext) -> bool:
-    """Whether the history of the group is being taken over from another relay (N29-152)."""
+    """Whether the history of the group is being imported from another relay (N29-152)."""
     return context.origin is Origin.TRUSTED_IMPORT and bool(group.former_relay_keys)
 
 
-def joining(
-    event: Event,
-    action: JoinRequest,
-    group: Group,
-    groups: Groups,
-    settings: GroupSettings,
-    context: GroupContext,
-) -> Ruling | Reject:
-    pubkey = event.pubkey
+def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> Ruling | Reject:
+    pubkey, groups = action.pubkey, context.groups
     if pubkey in group.members:
         return rejected(Prefix.DUPLICATE, "already a member")
-    refusal = check_created_at(event, settings, context) or check_previous(
-        event, settings, context, group=group
+    refusal = (
+        check_created_at(action.kind, action.created_at, context)
+        or _check_previous_of_join(action, group, context)
+        or check_previous(action.kind, action.previous, context)
     )
     if refusal is not None:
         return refusal
-    waiting = group.requests.get(pubkey)
-    superseded = () if waiting is None else (waiting,)
-    asked = group_after(group, event, context.relay)
-    tags: tuple[tuple[str, ...], ...] = (("h", group.id), ("p", pubkey))
-    if pubkey in group.ever_involved:
-        # In and out and in again within a second: without this the second 9000 has the id of the
-        # first, is a duplicate, and the log would not say that they came back.
-        tags += (("e", event.id),)
-    # Without a code a hidden group says nothing to whom it is hidden, and keeps nothing of them.
-    is_there = not group.is_hidden or knows_group(pubkey, group, context)
-    walks_in = (
-        is_there
+    pending = group.requests.get(pubkey)
+    superseded = () if pending is None else (pending,)
+    requested = group_after(group, action, context.relay)
+    # Whom a hidden group is hidden from needs a code: otherwise nothing is stored or revealed.
+    is_visible = not group.is_hidden or context.knows_group(pubkey, group)
+    needs_no_code = (
+        is_visible
         and not group.is_closed
-        and settings.joins is Joins.ADMIT
+        and context.settings.joins is Joins.ADMIT
         and pubkey not in group.removed
     )
-    if not walks_in:
+    uses: tuple[InviteUse, ...] = ()
+    if not needs_no_code:
         invite = _invite_of(action.code, group)
-        if invite is not None and invite.admits(pubkey, now=context.now, uses=settings.invite_uses):
-            # The 9009 by its id: the code itself is no member's business (N29-38).
-            tags += (("invite", invite.event_id, str(invite.index)),)
-            asked = asked.with_use_of(invite.event_id, invite.index)
-        elif not is_there:
+        if invite is not None and invite.admits(
+            pubkey, now=context.now, uses=context.settings.invite_uses
+        ):
+            uses = (InviteUse(invite.event_id, invite.index),)
+        elif not is_visible:
             return NOT_A_MEMBER
         elif group.is_closed:
-            lacks = "needs an invite code" if action.code is None else "this code is not valid"
-            return rejected(Prefix.RESTRICTED, f"the group is closed: {lacks}")
+            why = "needs an invite code" if action.code is None else "this code is not valid"
+            return rejected(Prefix.RESTRICTED, f"the group is closed: {why}")
         else:
-            return Ruling(groups.with_group(asked), reply=_PENDING, superseded=superseded)
+            return Ruling(groups.with_group(requested), reply=_PENDING, superseded=superseded)
+    put = PutUsers(
+        group=group.id,
+        pubkey=context.relay,
+        created_at=context.now,
+        users={pubkey: ()},
+        invite_uses=uses,
+    )
+    cause = action.id if pubkey in group.ever_involved else None
     return Ruling(
-        groups.with_group(asked.with_users({pubkey: ()})),
-        automatic=(Draft(kinds.PUT_USER, tags, "", context.now),),
+        groups.with_group(group_after(requested, put, context.relay)),
+        automatic=(draft_of(put, cause=cause),),
         superseded=superseded,
     )
 
 
+def _check_previous_of_join(
+    action: JoinRequest, group: Group, context: GroupContext
+) -> Reject | None:
+    """The author is no member: the answer must not tell which ids the group holds."""
+    if context.origin is Origin.WIRE and action.previous and group.only_members_read:
+        return rejected(Prefix.INVALID, "previous: not in a request to join this group")
+    return None
+
+
 def _invite_of(code: str | None, group: Group) -> Invite | None:
-    """The invite with this code. All are compared, each in a time that tells nothing (N29-39)."""
+    """The invite with this code. All are compared, each in constant time (N29-39)."""
     if code is None:
         return None
     wanted, found = code.encode(), None
@@ -105,27 +111,116 @@ def _invite_of(code: str | None, group: Group) -> Invite | None:
     return found
 
 
-def leaving(
-    event: Event,
-    group: Group,
-    groups: Groups,
-    settings: GroupSettings,
-    context: GroupContext,
-) -> Ruling | Reject:
-    pubkey = event.pubkey
+def ruling_on_leave(action: LeaveRequest, group: Group, context: GroupContext) -> Ruling | Reject:
+    pubkey = action.pubkey
     if pubkey not in group.members:
         return rejected(Prefix.INVALID, "not a member")
-    refusal = check_created_at(event, settings, context) or check_previous(event, settings, context)
+    refusal = check_created_at(action.kind, action.created_at, context) or check_previous(
+        action.kind, action.previous, context
+    )
     if refusal is not None:
         return refusal
-    after = group.without_users({pubkey}, removed_at=None)
+    removal = _removal(group.id, frozenset({pubkey}), context.relay, context.now, Cause.OWN_WISH)
+    after = group_after(group, removal, context.relay)
     if loses_last_admin(group, after):
         return LAST_ADMIN
-    tags = (("h", group.id), ("p", pubkey), ("self-removal",), ("e", event.id))
-    automatic = Draft(kinds.REMOVE_USER, tags, "", context.now)
-    return Ruling(groups.with_group(after), automatic=(automatic,))
+    return Ruling(context.groups.with_group(after), automatic=(draft_of(removal, cause=action.id),))
 
 
 def loses_last_admin(before: Group, after: Group) -> bool:
-    """Members would be left with nobody to lead them (N29-42, N29-114)."""
+    """Whether members would be left without an admin (N29-42, N29-114)."""
     return bool(after.members) and before.has_admin() and not after.has_admin()
+
+
+# -- what follows from deleted rows ---------------------------------------------------------------
+
+
+class Cause(Enum):
+    """Why a key loses its memberships."""
+
+    OWN_WISH = auto()
+    """Leave or vanish: the key may join again as anybody may."""
+    BANNED = auto()
+    """As if an admin of each group had removed it (N29-40)."""
+
+
+def groups_without_rows(groups: Groups, rows: Iterable[Event]) -> Groups:
+    """These groups when rows have expired or were swept: their codes, requests and pins go too."""
+    for event in rows:
+        for pin in pins_of(event):
+            for group_id in groups.pinned.get(pin, ()):
+                groups = groups.with_group(groups.by_id[group_id].without_pin(pin))
+        if event.kind in (kinds.CREATE_INVITE, kinds.JOIN_REQUEST):
+            group = groups.get(event.tag("h"))
+            if group is not None:
+                groups = groups.with_group(group.without_rows({event.id}))
+    return groups
+
+
+def removals_from_groups(
+    groups: Groups,
+    pubkey: str,
+    now: int,
+    cause: Cause,
+    relay: str,
+    *,
+    keeps: Set[str] = frozenset(),
+) -> tuple[Groups, tuple[Draft, ...]]:
+    """A key leaves every group but those in `keeps`, its last admin too (N62-07, N29-84).
+
+    Returns the groups afterwards and a 9001 by the relay for each that it leaves.
+    """
+    drafts = []
+    for group_id in sorted(groups.groups_of(pubkey) - keeps):
+        removal = _removal(group_id, frozenset({pubkey}), relay, now, cause)
+        groups = groups.with_group(group_after(groups.by_id[group_id], removal, relay))
+        drafts.append(draft_of(removal))
+    return groups, tuple(drafts)
+
+
+def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[Draft, ...]:
+    """What the relay must sign so that members, roles and removals are again those of `before`.
+
+    `before` is the state after `removals_from_groups`, `left` the replay of what a vanish left in
+    the log, those removals included. Then `replayed(left, <these, signed>)` is the state; invite
+    codes that the vanished key made are gone.
+    """
+    drafts = [
+        Draft(kinds.DELETE_GROUP, (("h", group_id),), "", now)
+        for group_id in sorted(before.ended - left.ended)
+    ]
+    for group in before.by_id.values():
+        repairs = _repairs(group, left.get(group.id) or Group(group.id), now, relay)
+        drafts += [draft_of(action) for action in repairs]
+    return tuple(drafts)
+
+
+def _repairs(before: Group, left: Group, now: int, relay: str) -> Iterator[PutUsers | RemoveUsers]:
+    removed = before.removed.keys() - left.removed.keys()
+    for part in _parts(sorted(removed)):
+        yield _removal(before.id, frozenset(part), relay, now, Cause.BANNED)
+    gone = left.members.keys() - before.members.keys() - before.removed.keys()
+    for part in _parts(sorted(gone)):
+        yield _removal(before.id, frozenset(part), relay, now, Cause.OWN_WISH)
+    changed = [key for key, roles in before.members.items() if left.members.get(key) != roles]
+    for part in _parts(changed):
+        users = {pubkey: before.members[pubkey] for pubkey in part}
+        yield PutUsers(group=before.id, pubkey=relay, created_at=now, users=users)
+
+
+def _parts(pubkeys: Iterable[str]) -> Iterator[list[str]]:
+    remaining = iter(pubkeys)
+    while part := list(islice(remaining, _USERS_PER_DRAFT)):
+        yield part
+
+
+def _removal(
+    group_id: str, pubkeys: frozenset[str], relay: str, now: int, cause: Cause
+) -> RemoveUsers:
+    return RemoveUsers(
+        group=group_id,
+        pubkey=relay,
+        created_at=now,
+        pubkeys=pubkeys,
+        is_own_wish=cause is Cause.OWN_WISH,
+    )

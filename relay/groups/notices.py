@@ -1,7 +1,7 @@
-"""Group → the 39000–39003 and 39005 that it implies, unsigned.
+"""Events that the relay signs for its groups, unsigned: 39000–39003 and 39005, and its 9000, 9001.
 
-Invariants: only what changed is said again (N29-69), each time with a later created_at than
-before (N29-68); what no message can hold is said in part and never fails what caused it (N29-71).
+Invariants: a notice is made only when what it says changes (N29-69), with a created_at above that
+of the one before (N29-68). A list too long for one message is cut (N29-71).
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from relay.groups.group import SINGLE_VALUED, Flag, Role
+from relay.groups.actions import SINGLE_VALUED, Flag, PutUsers
+from relay.groups.group import Role
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from relay.groups.actions import RemoveUsers
     from relay.groups.group import Group
 
 MAX_TAGS_BYTES: Final = 480_000
-"""For the tags of one notice: with the rest of the frame below the default
-`max_message_length` of 524,288. Enough for 6,600 members."""
+"""Of one notice, so that its frame stays below the default `max_message_length` of 524,288.
+Enough for 6,600 members."""
 
 _ROLES: Final = (
     (Role.ADMIN, "does everything in this group"),
@@ -40,10 +42,25 @@ class Draft:
     created_at: int
 
 
-def notices_for(before: Group | None, after: Group, now: int) -> tuple[Group, tuple[Draft, ...]]:
-    """What must be said about the group when it has become `after`; `before` None: it is new.
+def draft_of(action: PutUsers | RemoveUsers, *, cause: str | None = None) -> Draft:
+    """A 9000 or 9001 by the relay. `cause` is the id of the event that it follows from: without it
+    two of the same second would have the same id."""
+    because: tuple[tuple[str, ...], ...] = () if cause is None else (("e", cause),)
+    if isinstance(action, PutUsers):
+        users = (("p", pubkey, *roles) for pubkey, roles in action.users.items())
+        # The 9009 by its id: members may not read the code itself (N29-38).
+        uses = (("invite", use.event_id, str(use.code_index)) for use in action.invite_uses)
+        tags: tuple[tuple[str, ...], ...] = (*users, *because, *uses)
+    else:
+        own: tuple[tuple[str, ...], ...] = (("self-removal",),) if action.is_own_wish else ()
+        tags = (*(("p", pubkey) for pubkey in sorted(action.pubkeys)), *own, *because)
+    return Draft(action.kind, (("h", action.group), *tags), "", action.created_at)
 
-    Gives `after` with the stamps of these drafts, and the drafts in order of kind.
+
+def notices_for(before: Group | None, after: Group, now: int) -> tuple[Group, tuple[Draft, ...]]:
+    """What the relay must publish when `before` (None: the group is new) has become `after`.
+
+    Returns `after` with the `notice_times` of these drafts, and the drafts in order of kind.
     """
     drafts = tuple(
         Draft(kind, tags, "", max(now, after.notice_times.get(kind, -1) + 1))
@@ -76,7 +93,7 @@ def _changed(
 
 
 def _description(group: Group) -> tuple[tuple[str, ...], ...]:
-    """Tags of 39000 in the order of N29-62; `relay.groups.group` reads them back."""
+    """Tags of 39000 in the order of N29-62; `relay.groups.actions` parses them."""
     known = tuple(tag for tag in group.metadata if tag[0] in SINGLE_VALUED)
     others = tuple(tag for tag in group.metadata if tag[0] not in SINGLE_VALUED)
     flags = tuple((flag.value,) for flag in Flag if flag in group.flags)
@@ -89,7 +106,7 @@ def _description(group: Group) -> tuple[tuple[str, ...], ...]:
 
 
 def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """`d` and as many of these tags as there is room for."""
+    """`d` and as many of these tags as fit."""
     listed: list[tuple[str, ...]] = [("d", group.id)]
     room = MAX_TAGS_BYTES
     for tag in tags:

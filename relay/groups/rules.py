@@ -1,8 +1,9 @@
-"""What an Action does, if its author has the right: Ruling or Reject.
+"""Group rules: whether an event may be written into a group, and what an Action changes.
 
-Invariants: everything that is judged is judged against the groups as the event before left them;
-nothing here knows a store or a clock. A refusal says the same of a hidden group, to whom it is
-hidden, as of one that was never made: `_unless_hidden` is the last word of every ruling.
+Invariants: each event is judged against the groups as the event before left them. A refusal says
+the same of a hidden group, to whom it is hidden, as of one that does not exist: `_conceal` is
+applied last to every ruling. Membership is checked before anything that could tell a non-member
+what is stored (N29-25).
 """
 
 from __future__ import annotations
@@ -19,58 +20,34 @@ from relay.groups.actions import (
     DeleteEvents,
     DeleteGroup,
     EditMetadata,
+    Flag,
     JoinRequest,
     LeaveRequest,
     Moderation,
     PutUsers,
     RemoveUsers,
     UpdatePins,
+    previous_in,
 )
-from relay.groups.context import (
-    NOT_A_MEMBER,
-    RULE,
-    GroupContext,
-    GroupSettings,
-    Joins,
-    NotStored,
-    Ruling,
-    Target,
-    acts_as_admin,
-    knows_group,
-    rejected,
+from relay.groups.context import NOT_A_MEMBER, RULE, NotStored, Ruling, rejected
+from relay.groups.group import Group, Role, group_after
+from relay.groups.membership import (
+    LAST_ADMIN,
+    is_migrating,
+    loses_last_admin,
+    ruling_on_join,
+    ruling_on_leave,
 )
-from relay.groups.group import Flag, Group, Groups, Role, group_after
-from relay.groups.membership import LAST_ADMIN, is_migrating, joining, leaving, loses_last_admin
-from relay.groups.notices import Draft
+from relay.groups.notices import draft_of
 from relay.groups.subgroups import check_placement, detach_subgroups, place_group
-from relay.groups.writing import (
-    RELAY_ONLY,
-    check_created_at,
-    check_previous,
-    is_relay_only,
-    objection,
-)
+from relay.groups.timeline import check_created_at, check_previous
 from relay.nostr import kinds
-from relay.verdict import Origin, Reject
+from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:
     from relay.groups.actions import Description
+    from relay.groups.context import GroupContext, GroupSettings
     from relay.nostr.event import Event
-
-__all__ = [
-    "NOT_A_MEMBER",
-    "RELAY_ONLY",
-    "Draft",
-    "GroupContext",
-    "GroupSettings",
-    "Joins",
-    "NotStored",
-    "Ruling",
-    "Target",
-    "is_relay_only",
-    "objection",
-    "ruling_on",
-]
 
 _ADMINS_ONLY: Final = Reject(Prefix.RESTRICTED, "only an admin of the group may do this", RULE)
 _ROLE_HOLDER: Final = Reject(
@@ -79,10 +56,62 @@ _ROLE_HOLDER: Final = Reject(
 _UNDELETABLE: Final = (frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE)) - {
     kinds.CREATE_INVITE
 }
-"""A 9005 does not take these (N29-51); taking a 9009 revokes its codes."""
+"""A 9005 does not delete these (N29-51); deleting a 9009 revokes its codes."""
 
-_ISSUED: Final = frozenset({kinds.PUT_USER, kinds.REMOVE_USER})
-"""What a relay issues by itself, and what counts of it when a group moves here (N29-152)."""
+_OF_NO_GROUP: Final = frozenset({kinds.PROFILE, kinds.CONTACTS, kinds.RELAY_LIST})
+_ALWAYS_SUPPORTED: Final = frozenset({kinds.DELETION, kinds.VANISH})
+
+
+# -- events that are no 9000–9022 -----------------------------------------------------------------
+
+
+def check_write(event: Event, group_id: str | None, context: GroupContext) -> Reject | None:
+    """Why an event that is no 9000–9022 may not be written, as far as groups are concerned.
+
+    One outside all groups is checked too: it may be a version of a group's event (Z-07).
+    """
+    if context.h_is_label and (group_id is None or Who.OWNER in context.who):
+        return None  # G-33, G-31
+    if group_id is None:
+        return _check_address(None, context)
+    if event.kind in _OF_NO_GROUP:
+        return rejected(Prefix.INVALID, f"h: an event of kind {event.kind} belongs to no group")
+    group = context.groups.get(group_id)
+    if group is None or not _may_write(event.pubkey, group, context):
+        return NOT_A_MEMBER
+    return (
+        _check_kind(event.kind, group)
+        or _check_address(group_id, context)
+        or check_created_at(event.kind, event.created_at, context)
+        or check_previous(event.kind, previous_in(event), context)
+    )
+
+
+def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
+    """By the author, not by who is logged in (N29-10); memory is members' in every group (G-33)."""
+    if not (group.only_members_write or context.is_memory):
+        return True
+    return pubkey in group.members or context.acts_as_admin(pubkey)
+
+
+def _check_kind(kind: int, group: Group) -> Reject | None:
+    """N29-13; deletions and requests to vanish are always supported (N29-14)."""
+    if group.supported_kinds is None or kind in group.supported_kinds | _ALWAYS_SUPPORTED:
+        return None
+    return rejected(Prefix.BLOCKED, f"kind {kind} is not supported by this group")
+
+
+def _check_address(group_id: str | None, context: GroupContext) -> Reject | None:
+    """An address stays in its group (N29-16, Z-07); memory may move in or out (G-31)."""
+    before = context.moved_from
+    if isinstance(before, NotStored) or before == group_id:
+        return None
+    if context.is_memory and (before is None or group_id is None):
+        return None
+    return rejected(Prefix.INVALID, "address belongs to another group")
+
+
+# -- 9000–9022 ------------------------------------------------------------------------------------
 
 
 class _Rank(IntEnum):
@@ -93,128 +122,120 @@ class _Rank(IntEnum):
     ADMIN = 2
 
 
-def ruling_on(
-    event: Event,
-    action: Action,
-    groups: Groups,
-    settings: GroupSettings,
-    context: GroupContext,
-) -> Ruling | Reject:
-    """What the 9000–9022 that asks for `action` does, or why it is refused."""
+def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
+    """What the Action changes, or why it is refused."""
     if isinstance(action, CreateGroup):
-        return _creation(event, action, groups, settings, context)
-    group = groups.get(action.group)
+        return _ruling_on_creation(action, context)
+    group = context.groups.get(action.group)
     if group is None:
         return NOT_A_MEMBER
     ruling: Ruling | Reject
     match action:
         case JoinRequest() | LeaveRequest() if is_migrating(group, context):
-            # What came of it the old relay says next: who is let in here must not depend on today.
-            ruling = Ruling(groups.with_group(group_after(group, event, context.relay)))
+            # The old relay's 9000 or 9001 follows: today's policy must not decide who was admitted.
+            ruling = Ruling(context.groups.with_group(group_after(group, action, context.relay)))
         case JoinRequest():
-            ruling = joining(event, action, group, groups, settings, context)
+            ruling = ruling_on_join(action, group, context)
         case LeaveRequest():
-            ruling = leaving(event, group, groups, settings, context)
+            ruling = ruling_on_leave(action, group, context)
         case _:
-            ruling = _moderation(event, action, group, groups, settings, context)
-    return _unless_hidden(ruling, event.pubkey, group, context)
+            ruling = _ruling_on_moderation(action, group, context)
+    return _conceal(ruling, action.pubkey, group, context)
 
 
-def _unless_hidden(
+def _conceal(
     ruling: Ruling | Reject, pubkey: str, group: Group, context: GroupContext
 ) -> Ruling | Reject:
-    """The ruling, its refusal unspecific for whom the group does not exist (N29-06, Z-02)."""
-    if not group.is_hidden or knows_group(pubkey, group, context):
+    """The ruling; a refusal only NOT_A_MEMBER for whom the group is hidden (N29-06, Z-02)."""
+    if not group.is_hidden or context.knows_group(pubkey, group):
         return ruling
     return NOT_A_MEMBER if isinstance(ruling, Reject) else ruling
 
 
-def _rank_of(event: Event, group: Group, context: GroupContext) -> _Rank:
-    pubkey = event.pubkey
-    if acts_as_admin(pubkey, context) or group.is_admin(pubkey):
+def _rank_of(action: Moderation, group: Group, context: GroupContext) -> _Rank:
+    pubkey = action.pubkey
+    if context.acts_as_admin(pubkey) or group.is_admin(pubkey):
         return _Rank.ADMIN
-    if (
-        context.origin is Origin.TRUSTED_IMPORT
-        and event.kind in _ISSUED
-        and (pubkey in group.former_relay_keys or (group.members and group.is_founding(event)))
-    ):
+    if context.origin is Origin.TRUSTED_IMPORT and _is_by_former_relay(action, group):
         return _Rank.ADMIN
     if Role.MODERATOR in group.members.get(pubkey, ()):
         return _Rank.MODERATOR
     return _Rank.NONE
 
 
-def _creation(
-    event: Event,
-    action: CreateGroup,
-    groups: Groups,
-    settings: GroupSettings,
-    context: GroupContext,
-) -> Ruling | Reject:
-    if settings.create.isdisjoint(context.who) and event.pubkey != context.relay:
+def _is_by_former_relay(action: Moderation, group: Group) -> bool:
+    """Whether the relay that the group was moved from issued this by itself (N29-152)."""
+    match action:
+        case PutUsers():
+            is_founding = bool(group.members) and group.is_founding(action)
+            return is_founding or action.pubkey in group.former_relay_keys
+        case RemoveUsers():
+            return action.pubkey in group.former_relay_keys
+        case _:
+            return False
+
+
+def _ruling_on_creation(action: CreateGroup, context: GroupContext) -> Ruling | Reject:
+    groups, settings, founder = context.groups, context.settings, action.pubkey
+    if settings.create.isdisjoint(context.who) and founder != context.relay:
         return rejected(Prefix.RESTRICTED, "you may not create groups here")
     if action.group in groups.by_id or action.group in groups.ended:
-        # The one place where a hidden id shows: it cannot be made twice (N29-120).
+        # Reveals that a hidden group exists: its id cannot be used twice (N29-120).
         return rejected(Prefix.DUPLICATE, "this group id is taken")
-    refusal = check_created_at(event, settings, context) or check_previous(event, settings, context)
+    refusal = check_created_at(action.kind, action.created_at, context) or check_previous(
+        action.kind, action.previous, context
+    )
     if refusal is not None:
         return refusal
-    said = action.description
-    said = replace(said, flags=said.flags or settings.new)
-    founder = {event.pubkey: (Role.ADMIN.value,)}
-    group = _described(Group(action.group), said, settings).with_users(founder)
-    led = _led(said.parent, event.pubkey, groups, context)
-    refusal = check_placement(Group(action.group), group, led, groups)
+    description = action.description
+    if not description.flags:
+        description = replace(description, flags=settings.new)
+    new = Group(action.group)
+    put = PutUsers(
+        group=new.id,
+        pubkey=context.relay,
+        created_at=context.now,
+        users={founder: (Role.ADMIN.value,)},
+    )
+    group = group_after(_described(new, description, settings), put, context.relay)
+    refusal = check_placement(new, group, _parent_for(founder, description, context), groups)
     if refusal is not None:
         return refusal
     groups, relatives = place_group(groups, group)
-    tags = (("h", group.id), ("p", event.pubkey, Role.ADMIN.value))
-    automatic = Draft(kinds.PUT_USER, tags, "", context.now)
-    return Ruling(groups, automatic=(automatic,), relatives=relatives)
+    return Ruling(groups, automatic=(draft_of(put),), relatives=relatives)
 
 
-def _described(group: Group, said: Description, settings: GroupSettings) -> Group:
+def _described(group: Group, description: Description, settings: GroupSettings) -> Group:
     """The group as a 9002 or 9007 wants it, with the flags that the policy forces."""
-    return replace(
-        group,
-        metadata=said.metadata,
-        flags=said.flags | settings.always,
-        supported_kinds=said.supported_kinds,
-        parent=said.parent,
-        children=said.children,
-    )
+    flags = description.flags | settings.always
+    return group.with_description(replace(description, flags=flags))
 
 
-def _led(group_id: str | None, pubkey: str, groups: Groups, context: GroupContext) -> Group | None:
-    """The group of this id, if the key leads it (N29-136)."""
-    group = groups.get(group_id)
-    if group is None or not (group.is_admin(pubkey) or acts_as_admin(pubkey, context)):
+def _parent_for(pubkey: str, description: Description, context: GroupContext) -> Group | None:
+    """The parent in the description if the key is its admin (N29-136)."""
+    parent = context.groups.get(description.parent)
+    if parent is None or not (parent.is_admin(pubkey) or context.acts_as_admin(pubkey)):
         return None
-    return group
+    return parent
 
 
-def _moderation(
-    event: Event,
-    action: Moderation,
-    group: Group,
-    groups: Groups,
-    settings: GroupSettings,
-    context: GroupContext,
+def _ruling_on_moderation(
+    action: Moderation, group: Group, context: GroupContext
 ) -> Ruling | Reject:
-    rank = _rank_of(event, group, context)
+    rank, groups = _rank_of(action, group, context), context.groups
     if rank is _Rank.NONE:
-        return _ADMINS_ONLY if event.pubkey in group.members else NOT_A_MEMBER
+        return _ADMINS_ONLY if action.pubkey in group.members else NOT_A_MEMBER
     refusal = (
-        _beyond(rank, event.pubkey, action, group, context)
-        or check_created_at(event, settings, context)
-        or check_previous(event, settings, context)
+        _check_rank(rank, action, group, context)
+        or check_created_at(action.kind, action.created_at, context)
+        or check_previous(action.kind, action.previous, context)
         or check_has_effect(action, group, context)
     )
     if refusal is not None:
         return refusal
     match action:
         case EditMetadata():
-            return _edition(event.pubkey, action, group, groups, settings, context)
+            return _ruling_on_edit(action, group, context)
         case DeleteGroup():
             groups, relatives = detach_subgroups(groups, group)
             return Ruling(groups, ended=group.id, relatives=relatives)
@@ -222,37 +243,29 @@ def _moderation(
             here = tuple(tag for tag in pins if tag[:2] in context.pinnable)
             return Ruling(groups.with_group(replace(group, pins=here)))
         case _:
-            after = group_after(group, event, context.relay)
+            after = group_after(group, action, context.relay)
     if loses_last_admin(group, after):
         return LAST_ADMIN
     removes = _deletable(action, group, context) if isinstance(action, DeleteEvents) else ()
     return Ruling(groups.with_group(after), removes=removes)
 
 
-def _edition(
-    author: str,
-    action: EditMetadata,
-    group: Group,
-    groups: Groups,
-    settings: GroupSettings,
-    context: GroupContext,
-) -> Ruling | Reject:
-    """What a 9002 does that its author may write."""
-    said = action.description
-    after = _described(group, said, settings)
-    refusal = _unconfirmed(author, action, group, settings, context) or check_placement(
-        group, after, _led(said.parent, author, groups, context), groups
+def _ruling_on_edit(action: EditMetadata, group: Group, context: GroupContext) -> Ruling | Reject:
+    after = _described(group, action.description, context.settings)
+    parent = _parent_for(action.pubkey, action.description, context)
+    refusal = _check_opening(action, group, context) or check_placement(
+        group, after, parent, context.groups
     )
     if refusal is not None:
         return refusal
-    groups, relatives = place_group(groups, after)
+    groups, relatives = place_group(context.groups, after)
     return Ruling(groups, relatives=relatives)
 
 
-def _beyond(
-    rank: _Rank, author: str, action: Moderation, group: Group, context: GroupContext
+def _check_rank(
+    rank: _Rank, action: Moderation, group: Group, context: GroupContext
 ) -> Reject | None:
-    """Why the action is beyond the author's rank (N29-112)."""
+    """Why the author's rank does not allow the action (N29-112)."""
     if rank is _Rank.ADMIN:
         return None
     match action:
@@ -266,7 +279,7 @@ def _beyond(
             authors = {
                 context.targets[event_id].pubkey for event_id in _deletable(action, group, context)
             }
-            if any(group.members.get(pubkey) for pubkey in authors - {author}):
+            if any(group.members.get(pubkey) for pubkey in authors - {action.pubkey}):
                 return rejected(
                     Prefix.RESTRICTED, "only an admin may delete what a role holder wrote"
                 )
@@ -280,10 +293,10 @@ def _beyond(
 
 
 def check_has_effect(action: Moderation, group: Group, context: GroupContext) -> Reject | None:
-    """Why the action would do nothing at all, or not what it says.
+    """Why the action would have no effect, or not the one that it names.
 
-    Of an import some is not asked: what a removal did may have been done here by another record,
-    and what was deleted or pinned has often gone since.
+    An import is not checked for most of this: a user may have been removed here by another record,
+    and what was deleted or pinned is often gone by now.
     """
     if isinstance(action, CreateInvites) and not group.invites.keys().isdisjoint(action.codes):
         return rejected(Prefix.DUPLICATE, "code: already in use in this group")
@@ -291,14 +304,14 @@ def check_has_effect(action: Moderation, group: Group, context: GroupContext) ->
         return None
     match action:
         case RemoveUsers(pubkeys=pubkeys):
-            # Who only waits is turned away by a 9001; that is something.
+            # A 9001 also declines a pending request.
             if pubkeys.isdisjoint(group.members) and pubkeys.isdisjoint(group.requests):
                 return rejected(Prefix.INVALID, "p: none of these keys is a member")
         case DeleteEvents() if not _deletable(action, group, context):
-            # One text for ids unknown, of another group, of none, and never deleted (N29-50).
+            # One text whether an id is unknown, of another group or undeletable (N29-50).
             return rejected(Prefix.INVALID, "e: names no event of this group that can be deleted")
         case UpdatePins(pins=pins) if not all(tag[:2] in context.pinnable for tag in pins):
-            # One text for what is malformed, unknown, of another group or of none (N29-171).
+            # One text whether a pin is malformed, unknown or of another group (N29-171).
             return rejected(Prefix.INVALID, "e, a: must name stored events of this group")
         case _:
             pass
@@ -306,7 +319,7 @@ def check_has_effect(action: Moderation, group: Group, context: GroupContext) ->
 
 
 def _deletable(action: DeleteEvents, group: Group, context: GroupContext) -> tuple[str, ...]:
-    """Those of the named ids that are events of this very group and may be deleted."""
+    """Those of the named ids that are events of this group and may be deleted."""
     return tuple(
         event_id
         for event_id in action.ids
@@ -316,24 +329,20 @@ def _deletable(action: DeleteEvents, group: Group, context: GroupContext) -> tup
     )
 
 
-def _unconfirmed(
-    author: str,
-    action: EditMetadata,
-    group: Group,
-    settings: GroupSettings,
-    context: GroupContext,
-) -> Reject | None:
-    """Why a 9002 that would open a group in use is not taken for meant (Z-03)."""
-    if not context.has_content and group.members.keys() <= {author}:
+def _check_opening(action: EditMetadata, group: Group, context: GroupContext) -> Reject | None:
+    """Why a 9002 may not open a group in use: it lacks the tags that confirm it (Z-03)."""
+    if not context.has_content and group.members.keys() <= {action.pubkey}:
         return None
-    flags = action.description.flags | settings.always
+    flags = action.description.flags | context.settings.always
     dropped = group.flags - flags
-    wanted = {Flag.PRIVATE: "public", Flag.HIDDEN: "visible"}
+    confirmations = {Flag.PRIVATE: "public", Flag.HIDDEN: "visible"}
     if Flag.PRIVATE in flags or Flag.HIDDEN in flags:
-        # What stays for members only would be read by the next who asks to join.
-        wanted[Flag.CLOSED] = "open"
+        # Otherwise anyone could join, and read what is for members only.
+        confirmations[Flag.CLOSED] = "open"
     missing = {
-        flag: tag for flag, tag in wanted.items() if flag in dropped and tag not in action.confirmed
+        flag: tag
+        for flag, tag in confirmations.items()
+        if flag in dropped and tag not in action.confirmed
     }
     if not missing:
         return None

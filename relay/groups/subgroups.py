@@ -1,8 +1,7 @@
-"""The tree that groups make: where one may stand, and who else changes when it moves (N29-130…143).
+"""Subgroups: the tree that `parent` and `child` tags make of groups (N29-130…143).
 
-Invariants: `Group.parent` and `Group.children` always say the same; nothing else is inherited. A
-39000 is one signed event for all its readers, so groups that name each other are hidden together or
-not at all (N29-142).
+Invariants: `Group.parent` and `Group.children` always agree; nothing else is inherited. All readers
+get the same signed 39000, so a group and its parent are both hidden, or neither is (N29-142).
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ if TYPE_CHECKING:
     from relay.groups.group import Group, Groups
 
 MAX_DEPTH: Final = 8
-"""Groups on the way from a root to its deepest subgroup, both counted."""
+"""Groups from a root down to its deepest subgroup, both counted."""
 MAX_CHILDREN: Final = 256
 
 _NO_SUCH_PARENT: Final = Reject(
     Prefix.RESTRICTED, "parent: names no group that you are an admin of", RULE
 )
-"""Also of a group that does not exist, or that is hidden from the author (N29-135)."""
+"""Also for a group that does not exist or is hidden from the author (N29-135)."""
 
 
 def check_placement(
-    before: Group, after: Group, led: Group | None, groups: Groups
+    before: Group, after: Group, parent: Group | None, groups: Groups
 ) -> Reject | None:
-    """Why a group may not come to stand as `after` says.
+    """Why a group may not have the parent and children of `after`.
 
-    `before` is the group as it is, or a new one without relatives; `led` the parent that `after`
-    names, if its author leads it. That is asked only when the parent changes (Z-04).
+    `before` is the group as it is, or a new one without relatives; `parent` the one that `after`
+    names, if its author is an admin of it. That is required only when the parent changes (Z-04).
     """
     if sorted(after.children) != sorted(before.children):
         return rejected(
@@ -43,47 +42,47 @@ def check_placement(
             f"child: must name each of the {len(before.children)} subgroups once, and no other",
         )
     if after.parent is not None and after.parent != before.parent:
-        if led is None:
+        if parent is None:
             return _NO_SUCH_PARENT
-        refusal = _beyond_reach(before, led, groups)
+        refusal = _check_parent(before, parent, groups)
         if refusal is not None:
             return refusal
-    kin = (groups.get(group_id) for group_id in (after.parent, *after.children))
-    if any(other is not None and other.is_hidden is not after.is_hidden for other in kin):
+    relatives = (groups.get(group_id) for group_id in (after.parent, *after.children))
+    if any(other is not None and other.is_hidden is not after.is_hidden for other in relatives):
         return rejected(
             Prefix.INVALID, "hidden: a group and its parent are both hidden, or neither is"
         )
     return None
 
 
-def _beyond_reach(group: Group, parent: Group, groups: Groups) -> Reject | None:
-    line = [other.id for other in _line_of(parent, groups)]
-    if group.id in line:
+def _check_parent(group: Group, parent: Group, groups: Groups) -> Reject | None:
+    ancestors = [other.id for other in _with_ancestors(parent, groups)]
+    if group.id in ancestors:
         return rejected(Prefix.INVALID, "parent: a group cannot stand below itself")
-    if len(line) + _height(group, groups) > MAX_DEPTH:
+    if len(ancestors) + _height(group, groups) > MAX_DEPTH:
         return rejected(Prefix.INVALID, f"parent: groups stand at most {MAX_DEPTH} deep")
     if len(parent.children) >= MAX_CHILDREN:
         return rejected(Prefix.INVALID, f"parent: has {MAX_CHILDREN} subgroups, the most allowed")
     return None
 
 
-def _line_of(group: Group, groups: Groups) -> Iterator[Group]:
-    """The group and all that it stands below, up to the root."""
-    above: Group | None = group
-    while above is not None:
-        yield above
-        above = groups.get(above.parent)
+def _with_ancestors(group: Group, groups: Groups) -> Iterator[Group]:
+    """The group, its parent, and so on up to the root."""
+    current: Group | None = group
+    while current is not None:
+        yield current
+        current = groups.get(current.parent)
 
 
 def _height(group: Group, groups: Groups) -> int:
-    below = (groups.by_id[child] for child in group.children)
-    return 1 + max((_height(child, groups) for child in below), default=0)
+    children = (groups.by_id[child] for child in group.children)
+    return 1 + max((_height(child, groups) for child in children), default=0)
 
 
 def place_group(groups: Groups, after: Group) -> tuple[Groups, tuple[str, ...]]:
-    """These groups with `after` new or in place of the one of its id, where it says that it stands.
+    """These groups with `after` new, or in place of the one of its id, and its parents updated.
 
-    Second: ids of its old and its new parent, if that is a change (N29-137).
+    Second: ids of its old and its new parent, if they differ (N29-137).
     """
     before = groups.get(after.id)
     groups = groups.with_group(after)
@@ -99,8 +98,10 @@ def place_group(groups: Groups, after: Group) -> tuple[Groups, tuple[str, ...]]:
 
 
 def detach_subgroups(groups: Groups, group: Group) -> tuple[Groups, tuple[str, ...]]:
-    """These groups after the end of one: its subgroups are roots (N29-139). Second: whom it
-    concerned."""
+    """These groups after one is deleted: its subgroups become roots (N29-139).
+
+    Second: ids of the other groups that change.
+    """
     groups = groups.without_group(group.id)
     parent = groups.get(group.parent)
     if parent is not None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.management import BannedAuthorRows, check_change
 from relay.errors import Prefix
-from relay.groups.departures import Cause, groups_without_rows, removals_from_groups, repair_drafts
-from relay.groups.group import Groups, rebuilt, replayed
+from relay.groups.group import Groups, replayed
+from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.notices import notices_for
 from relay.lifecycle.deletion import (
     add_tombstone,
@@ -337,7 +337,12 @@ class Batch:
         removed = vanish(request, found, self.plan)
         self._set_groups(groups_without_rows(before, [row.event for row in removed]))
         groups, drafts = removals_from_groups(
-            self._world.groups, request.pubkey, self._now, Cause.VANISHED, but=rejoined
+            self._world.groups,
+            request.pubkey,
+            self._now,
+            Cause.OWN_WISH,
+            self._relay_key.pubkey,
+            keeps=rejoined,
         )
         self._set_groups(groups)
         for draft in drafts:
@@ -363,9 +368,9 @@ class Batch:
             {key: group for key, group in groups.by_id.items() if key in group_ids},
             groups.ended & group_ids,
         )
-        left = rebuilt(Groups(), remaining_records(group_ids, self._found, self.plan), relay)
-        for draft in repair_drafts(intended, left, self._now):
-            left = replayed(left, self._sign_for(request, draft), relay)
+        left = replayed(Groups(), remaining_records(group_ids, self._found, self.plan), relay)
+        for draft in repair_drafts(intended, left, self._now, relay):
+            left = replayed(left, [self._sign_for(request, draft)], relay)
         for group in left.by_id.values():
             before = groups.by_id.get(group.id)
             # The author's rows are no longer pinned, whatever the stored 39005 says.

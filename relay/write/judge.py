@@ -23,8 +23,7 @@ from relay.access.visibility import ANONYMOUS, kind_is_restricted, visibility_fo
 from relay.errors import Invalid, Prefix, Refused
 from relay.groups.actions import JoinRequest
 from relay.groups.context import Ruling
-from relay.groups.rules import ruling_on
-from relay.groups.writing import objection
+from relay.groups.rules import check_write, ruling_on
 from relay.lifecycle.deletion import deleted_rows, vanish_outcome
 from relay.lifecycle.versions import unstored_outcome
 from relay.nostr import kinds
@@ -166,18 +165,17 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
 def _judge_in_groups(candidate: Candidate, world: World, facts: Facts) -> Judgement:
     """What groups say, then versions, then rates and quotas."""
     event, group_id, slot, found = candidate.event, candidate.group, candidate.slot, world.found
-    groups, settings = world.groups, world.policy.groups
     holder = None if slot is None else found.slots.get(slot)
     ruling: Ruling | None = None
     if group_id is not None or (holder is not None and holder.group is not None):
         context = group_context(candidate, world, facts)
         if candidate.action is not None:
-            ruled = ruling_on(event, candidate.action, groups, settings, context)
+            ruled = ruling_on(candidate.action, context)
             if isinstance(ruled, Reject):
                 return Judgement(ruled)
             ruling = ruled
         else:
-            objected = objection(event, group_id, groups, settings, context)
+            objected = check_write(event, group_id, context)
             if objected is not None:
                 return Judgement(objected)
     outcome = _unstored(candidate, world)
@@ -202,7 +200,9 @@ def _judge_in_groups(candidate: Candidate, world: World, facts: Facts) -> Judgem
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
     # An import may yet bring what a pin names.
-    outdated = outdated_pins(candidate, groups) if facts.origin is Origin.WIRE else frozenset()
+    outdated = (
+        outdated_pins(candidate, world.groups) if facts.origin is Origin.WIRE else frozenset()
+    )
     return Judgement(
         WriteOutcome.STORED if outcome is None else outcome,
         group_id,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
-from relay.groups.group import rebuilt
+from relay.groups.group import replayed
 from relay.groups.notices import notices_for
 from relay.lifecycle.deletion import remove
 from relay.lifecycle.rows import Lookups, Slot, WritePlan
@@ -45,7 +45,7 @@ async def taken_over(
     own = {(event.kind, event.d) for event in said if event.pubkey == relay_key.pubkey}
     for event in inherited:
         if (event.kind, event.d) not in own:
-            groups = rebuilt(groups, (event,), event.pubkey)
+            groups = replayed(groups, (event,), event.pubkey)
     plan = WritePlan()
 
     def decide(found: Found) -> WritePlan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relay.groups.group import PIN_TAGS
+from relay.groups.actions import PIN_TAGS
 from relay.lifecycle.rows import address_of
 from relay.nostr import kinds
 from relay.verdict import Origin

@@ -12,7 +12,8 @@ from relay.access.actors import is_known, who_is_author
 from relay.access.management import Management
 from relay.access.quotas import InviteGuesses, TokenBuckets
 from relay.access.visibility import Viewer, visibility_for
-from relay.groups.context import GroupContext, NotStored, Target
+from relay.groups.actions import DeleteEvents, previous_in
+from relay.groups.context import GroupContext, NotStored, TargetRow
 from relay.lifecycle.deletion import deleted_rows
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
@@ -116,18 +117,18 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     holder = None if slot is None else found.slots.get(slot)
     previous = frozenset(
         prefix
-        for tag in event.tags
-        if tag and tag[0] == "previous"
-        for prefix in tag[1:]
+        for prefix in previous_in(event)
         if (group_id, prefix) in found.id_prefixes or _is_added(group_id, prefix, world.added)
     )
-    targets: dict[str, Target] = {}
-    if event.kind == kinds.DELETE_EVENT:
-        for value in event.tag_values("e"):
-            row = found.rows.get(value)
+    targets: dict[str, TargetRow] = {}
+    if isinstance(candidate.action, DeleteEvents):
+        for event_id in candidate.action.ids:
+            row = found.rows.get(event_id)
             if row is not None:
-                targets[value] = Target(row.group, row.event.kind, row.event.pubkey)
+                targets[event_id] = TargetRow(row.group, row.event.kind, row.event.pubkey)
     return GroupContext(
+        groups=world.groups,
+        settings=world.policy.groups,
         now=world.now,
         origin=facts.origin,
         who=facts.who,

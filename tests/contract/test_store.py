@@ -10,7 +10,8 @@ import pytest
 
 from relay.access.read_rules import Match
 from relay.errors import StoreFault
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Keep, Slot, Stored, Tombstone, WritePlan
 from relay.nostr.kinds import KindSet
 from relay.verdict import Who, WriteOutcome

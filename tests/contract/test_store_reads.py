@@ -11,7 +11,8 @@ import pytest
 from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Stored, WritePlan
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindSet

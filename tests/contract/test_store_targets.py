@@ -13,7 +13,8 @@ import pytest
 from relay.access.actors import Actors
 from relay.access.read_rules import Match, Target
 from relay.access.visibility import ANONYMOUS
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.verdict import Who

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import websockets
 
-from relay.groups.group import Groups, rebuilt
+from relay.groups.group import Groups, replayed
 from relay.groups.notices import notices_for
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import read_key_file
@@ -227,25 +227,25 @@ async def is_told_by_the_log(rookery: Rookery) -> Groups:
     assert code == 0, err
     log = [event_from_raw(line) for line in out.splitlines()]
     relay = read_key_file((rookery.folder / "relay.key").read_text(), "relay.key").pubkey
-    replayed = rebuilt(Groups(), log, relay)
+    groups = replayed(Groups(), log, relay)
     shown = {(row.kind, row.d): row.tags for row in log if row.kind // 10 == 3900}
     assert len(shown) == sum(row.kind // 10 == 3900 for row in log)
     ids = {row.id for row in log}
-    for group in replayed.by_id.values():
+    for group in groups.by_id.values():
         for draft in notices_for(None, group, 0)[1]:
             assert shown[draft.kind, group.id] == [list(tag) for tag in draft.tags]
         assert shown.get((39005, group.id), [])[1:] == [list(tag) for tag in group.pins]
         assert {tag[1] for tag in group.pins} <= ids
-        assert all(replayed.by_id[child].parent == group.id for child in group.children)
+        assert all(groups.by_id[child].parent == group.id for child in group.children)
     assert kept_in(rookery.folder) == (
-        {(group.id, group.only_members_read, group.is_hidden) for group in replayed.by_id.values()},
+        {(group.id, group.only_members_read, group.is_hidden) for group in groups.by_id.values()},
         {
             (key, group.id, group.is_admin(key))
-            for group in replayed.by_id.values()
+            for group in groups.by_id.values()
             for key in group.members
         },
     )
-    return replayed
+    return groups
 
 
 @pytest.mark.proves("N29-55", "N29-56", "N29-139", "N29-172")

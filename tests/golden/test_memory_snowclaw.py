@@ -9,7 +9,8 @@ import pytest
 from policies import load
 from relay.access.actors import Actors
 from relay.access.visibility import Viewer, visibility_for
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Stored
 from relay.memory.draft import Draft
 from relay.memory.reading import Unread, next_time

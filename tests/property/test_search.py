@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from relay.access.actors import Actors
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.verdict import Who

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import Viewer
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_STATE, KindSet

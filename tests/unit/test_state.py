@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.access.visibility import Viewer
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Stored
 from relay.observe import Metrics
 from relay.read.fanout import Fanout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.errors import UserError
-from relay.groups.group import Groups, rebuilt
+from relay.groups.group import Groups, replayed
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
@@ -63,7 +63,7 @@ async def groups_of(folder: Folder, relay_key: str) -> Groups:
     wanted = Filter(kinds=frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE}))
     groups = Groups()
     async for rows in folder.events(wanted):
-        groups = rebuilt(groups, [event_from_raw(raw) for raw in rows], relay_key)
+        groups = replayed(groups, [event_from_raw(raw) for raw in rows], relay_key)
     return groups
 
 

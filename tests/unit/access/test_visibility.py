@@ -15,7 +15,8 @@ from relay.access.actors import Actors, Household, is_known, who_is_author
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import Viewer, everything_visible, kind_is_restricted, visibility_for
 from relay.errors import Prefix
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Stored
 from relay.nostr.kinds import KindSet
 from relay.verdict import Who

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.group import SHUT, Flag
-from relay.groups.rules import GroupSettings
+from relay.groups.actions import Flag
+from relay.groups.context import GroupSettings
+from relay.groups.group import PRIVATE_FLAGS
 from relay.nostr import kinds
 from relay.verdict import Origin, Who
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
@@ -84,7 +85,7 @@ def test_ids_differ_by_every_byte() -> None:
 def test_a_bare_9007_has_the_flags_of_the_policy() -> None:
     world = World(GUARDED)
     world.make(owner)
-    assert world.tea.flags == SHUT
+    assert world.tea.flags == PRIVATE_FLAGS
     new = replace(OPEN, new=frozenset({Flag.CLOSED}), always=frozenset({Flag.RESTRICTED}))
     world = World(new)
     world.make(admin)
@@ -154,6 +155,6 @@ def test_the_relay_needs_no_right() -> None:
 def test_settings_default_to_the_guarded_preset() -> None:
     """DESIGN §10."""
     settings = GroupSettings()
-    assert settings.always == settings.new == SHUT
+    assert settings.always == settings.new == PRIVATE_FLAGS
     assert settings.create == {Who.OWNER, Who.AGENT}
     assert (settings.invite_uses, settings.late_s, settings.previous) == (1, 600, 0)

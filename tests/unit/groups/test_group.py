@@ -6,14 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.departures import (
-    Cause,
-    groups_without_rows,
-    removals_from_groups,
-    repair_drafts,
-)
-from relay.groups.group import SHUT, Flag, Group, Groups, rebuilt, replayed
-from relay.groups.rules import Joins
+from relay.groups.actions import Flag
+from relay.groups.context import Joins
+from relay.groups.group import PRIVATE_FLAGS, Group, Groups, replayed
+from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
 from tests.unit.groups.world import GUARDED, NOON, OPEN, RELAY, STORED, World, event, tea_party
@@ -63,11 +59,11 @@ def test_the_policy_of_a_later_day_changes_no_group_at_a_restart() -> None:
 def test_flags_come_only_from_what_this_relay_signed() -> None:
     """Without its word a group is shut."""
     world = tea_party(OPEN)
-    foreign = rebuilt(Groups(), world.log, stranger.pubkey)
-    assert foreign.by_id["tea"].flags == SHUT
+    foreign = replayed(Groups(), world.log, stranger.pubkey)
+    assert foreign.by_id["tea"].flags == PRIVATE_FLAGS
     assert foreign.by_id["tea"].members == world.tea.members
     forged = event(admin, 39000, ["d", "tea"], ["name", "Mine"])
-    assert replayed(world.groups, forged, RELAY) == world.groups
+    assert replayed(world.groups, [forged], RELAY) == world.groups
 
 
 @pytest.mark.proves("N29-83")
@@ -87,7 +83,7 @@ def test_one_by_one_is_the_same_as_all_at_once() -> None:
     world = lived_in()
     groups = Groups()
     for row in world.log:
-        groups = replayed(groups, row, RELAY)
+        groups = replayed(groups, [row], RELAY)
     assert groups == world.groups
 
 
@@ -103,7 +99,7 @@ def test_the_log_is_read_without_judging() -> None:
         event(alice, 9021),
         event(alice, 9003, ["h", "a/b"], ["p", "x"]),
     ]
-    groups = rebuilt(Groups(), log, RELAY)
+    groups = replayed(Groups(), log, RELAY)
     group = groups.by_id["a/b"]
     assert group.members == {alice.pubkey: tuple("123456789"), bob.pubkey: ()}
     assert group.invites["short"].expires_at is None
@@ -116,7 +112,7 @@ def test_twenty_thousand_records_are_replayed_to_the_end() -> None:
     log = [event(admin, 9007, ["h", "tea"])]
     log += [event(admin, 9000, ["h", "tea"], ["p", f"{n % 500:064x}"]) for n in range(20_000)]
     log.append(event(admin, 9001, ["h", "tea"], ["p", f"{0:064x}"]))
-    groups = rebuilt(Groups(), log, RELAY)
+    groups = replayed(Groups(), log, RELAY)
     assert len(groups.by_id["tea"].members) == 499
 
 
@@ -151,7 +147,7 @@ def test_an_expired_invite_and_a_swept_request_are_forgotten() -> None:
 def test_a_vanished_member_leaves_every_group_and_may_come_back() -> None:
     world = tea_party(OPEN)
     world.make(alice, "coffee")
-    groups, drafts = removals_from_groups(world.groups, alice.pubkey, NOON, Cause.VANISHED)
+    groups, drafts = removals_from_groups(world.groups, alice.pubkey, NOON, Cause.OWN_WISH, RELAY)
     assert [draft.kind for draft in drafts] == [9001, 9001]
     assert not groups.is_member(alice.pubkey)
     world.mend(drafts)
@@ -164,7 +160,7 @@ def test_a_vanished_member_leaves_every_group_and_may_come_back() -> None:
 @pytest.mark.proves("N29-84", "N29-40")
 def test_a_banned_member_is_removed_from_every_group() -> None:
     world = tea_party(OPEN)
-    groups, drafts = removals_from_groups(world.groups, alice.pubkey, NOON, Cause.BANNED)
+    groups, drafts = removals_from_groups(world.groups, alice.pubkey, NOON, Cause.BANNED, RELAY)
     world.mend(drafts)
     assert world.groups == world.rebuilt()
     assert world.tea.removed == groups.by_id["tea"].removed == {alice.pubkey: NOON}
@@ -186,11 +182,13 @@ def test_the_state_outlives_the_admin_whose_records_vanish() -> None:
     world.put(admin, alice, "admin")
     world.make(admin, "gone")
     world.end(admin, "gone")
-    before, drafts = removals_from_groups(world.groups, admin.pubkey, NOON + 1, Cause.VANISHED)
+    before, drafts = removals_from_groups(
+        world.groups, admin.pubkey, NOON + 1, Cause.OWN_WISH, RELAY
+    )
     world.log = [row for row in world.log if row.pubkey != admin.pubkey]
     world.groups = world.rebuilt()
     world.mend(drafts)
-    mended = repair_drafts(before, world.groups, NOON + 1)
+    mended = repair_drafts(before, world.groups, NOON + 1, RELAY)
     assert [draft.kind for draft in mended] == [9008, 9001, 9000]
     world.mend(mended)
     assert world.groups == world.rebuilt()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.group import Flag
-from relay.groups.rules import GroupSettings, Joins
+from relay.groups.actions import Flag
+from relay.groups.context import GroupSettings, Joins
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, robot, stranger

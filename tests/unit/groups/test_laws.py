@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.groups.departures import Cause, removals_from_groups, repair_drafts
-from relay.groups.group import SHUT, Flag, Groups, pins_of, rebuilt
-from relay.groups.rules import Joins
+from relay.groups.actions import Flag
+from relay.groups.context import Joins
+from relay.groups.group import PRIVATE_FLAGS, Groups, pins_of, replayed
+from relay.groups.membership import Cause, removals_from_groups, repair_drafts
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
@@ -27,7 +28,7 @@ from tests.unit.groups.world import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relay.groups.rules import GroupSettings
+    from relay.groups.context import GroupSettings
     from relay.nostr.event import Event
 
     Step = Callable[[World], object]
@@ -130,7 +131,7 @@ def write(world: World, who: object, d: str, group: str) -> object:
 
 def leave_all(world: World, who: object, cause: Cause) -> None:
     world.now += 1  # as after a vanish: what a key does next is later than it
-    _, drafts = removals_from_groups(world.groups, who.pubkey, world.now, cause)
+    _, drafts = removals_from_groups(world.groups, who.pubkey, world.now, cause, RELAY)
     world.mend(drafts)
 
 
@@ -223,7 +224,7 @@ def test_how_a_log_is_split_into_batches_does_not_matter(
     left: list[Event] = list(world.log)
     while left:
         size = data.draw(st.integers(1, len(left)))
-        groups = rebuilt(groups, left[:size], RELAY)
+        groups = replayed(groups, left[:size], RELAY)
         left = left[size:]
     assert groups == world.groups
 
@@ -362,9 +363,9 @@ def test_forced_flags_are_on_in_every_group_that_is_made_or_edited(history: list
     world.settings = GUARDED
     for group in list(world.groups.by_id.values()):
         world.edit(owner, ["public"], ["visible"], ["open"], group=group.id)
-        assert world.groups.by_id[group.id].flags == SHUT
+        assert world.groups.by_id[group.id].flags == PRIVATE_FLAGS
     world.make(robot, "new one", ["livekit"])
-    assert world.groups.by_id["new one"].flags == SHUT | {Flag.LIVEKIT}
+    assert world.groups.by_id["new one"].flags == PRIVATE_FLAGS | {Flag.LIVEKIT}
 
 
 @pytest.mark.proves("N29-58")
@@ -372,11 +373,13 @@ def test_forced_flags_are_on_in_every_group_that_is_made_or_edited(history: list
 def test_who_vanishes_takes_no_one_along(history: list[Step], who: object) -> None:
     """Their records go, what these did to others stays."""
     world = lived(history)
-    before, drafts = removals_from_groups(world.groups, who.pubkey, world.now + 1, Cause.VANISHED)
+    before, drafts = removals_from_groups(
+        world.groups, who.pubkey, world.now + 1, Cause.OWN_WISH, RELAY
+    )
     world.log = [row for row in world.log if row.pubkey != who.pubkey]
     world.groups = world.rebuilt()
     world.mend(drafts)
-    world.mend(repair_drafts(before, world.groups, world.now + 2))
+    world.mend(repair_drafts(before, world.groups, world.now + 2, RELAY))
     assert world.groups == world.rebuilt()
     assert world.groups.ended == before.ended
     assert world.groups.memberships == before.memberships

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.group import Flag
+from relay.groups.actions import Flag
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, owner
 from tests.unit.groups.world import GUARDED, OPEN, STORED, World, tea_party

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.groups.group import Flag
+from relay.groups.actions import Flag
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.group import Flag, Group
+from relay.groups.actions import Flag
+from relay.groups.group import Group
 from relay.groups.notices import MAX_TAGS_BYTES, notices_for
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.group import Flag, Groups
-from relay.groups.rules import RELAY_ONLY, GroupContext, is_relay_only, objection
+from relay.groups.actions import Flag
+from relay.groups.context import GroupContext
+from relay.groups.group import Groups
+from relay.groups.rules import check_write
 from relay.nostr import kinds
-from relay.verdict import Origin, Who, ok_reply
+from relay.verdict import Origin, Who
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,
@@ -296,24 +298,7 @@ def test_references_may_be_demanded() -> None:
     assert world.do(alice, 30094, ["d", "x"]) == STORED
 
 
-# Group state
-
-
-@pytest.mark.proves("N29-60")
-def test_group_state_from_outside_is_refused() -> None:
-    """Whatever its `d`, whoever signed it."""
-    world = tea_party(OPEN)
-    answer = (False, "restricted: kinds 39000 to 39005 are signed by this relay only")
-    assert ok_reply(RELAY_ONLY) == answer
-    for kind in range(39000, 39006):
-        assert is_relay_only(kind)
-        assert world.do(owner, kind, ["d", "tea"]) == answer
-        assert world.do(admin, kind, ["d", "nowhere"]) == answer
-    assert not is_relay_only(39006)
-    assert not is_relay_only(38999)
-
-
 @pytest.mark.proves("N29-07")
 def test_what_has_no_group_and_no_past_is_not_objected_to() -> None:
-    context = GroupContext(NOON, Origin.WIRE, frozenset({Who.ANYONE}))
-    assert objection(event(stranger, 1), None, Groups(), GUARDED, context) is None
+    context = GroupContext(Groups(), GUARDED, NOON, Origin.WIRE, frozenset({Who.ANYONE}))
+    assert check_write(event(stranger, 1), None, context) is None

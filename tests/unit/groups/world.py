@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING
 
 from relay.access.actors import Actors, who_is_author
 from relay.errors import Invalid
-from relay.groups.actions import action_of, group_of
-from relay.groups.departures import groups_without_rows
-from relay.groups.group import Flag, Groups, pins_of, rebuilt
+from relay.groups.actions import Flag, action_of, group_of
+from relay.groups.context import GroupContext, GroupSettings, NotStored, TargetRow
+from relay.groups.group import Groups, pins_of, replayed
+from relay.groups.membership import groups_without_rows
 from relay.groups.notices import Draft, notices_for
-from relay.groups.rules import (
-    RELAY_ONLY,
-    GroupContext,
-    GroupSettings,
-    NotStored,
-    Target,
-    is_relay_only,
-    objection,
-    ruling_on,
-)
+from relay.groups.rules import check_write, ruling_on
 from relay.nostr import kinds
 from relay.nostr.event import Event, signed
 from relay.nostr.kinds import KindClass, class_of
@@ -131,6 +123,7 @@ class World:
     # What the lane does
 
     def send(self, sent: Event) -> tuple[bool, str]:
+        assert sent.kind not in kinds.GROUP_STATE, "relay.write.judge refuses it before"
         if any(row.id == sent.id for row in self.log):
             return True, "duplicate: already have this event"
         try:
@@ -138,18 +131,16 @@ class World:
             action = action_of(sent)
         except Invalid as refused:
             return False, str(refused)
-        if is_relay_only(sent.kind):
-            return ok_reply(RELAY_ONLY)
         context = self._circumstances(sent, group_id)
         if action is None:
-            reject = objection(sent, group_id, self.groups, self.settings, context)
+            reject = check_write(sent, group_id, context)
             if reject is not None:
                 return ok_reply(reject)
             self._store(sent)
             self._unpin()
             return STORED
         before = self.groups
-        ruling = ruling_on(sent, action, self.groups, self.settings, context)
+        ruling = ruling_on(action, context)
         if isinstance(ruling, Reject):
             return ok_reply(ruling)
         gone = {*ruling.removes, *ruling.superseded}
@@ -171,7 +162,7 @@ class World:
         return STORED if ruling.reply is None else ok_reply(ruling.reply)
 
     def rebuilt(self) -> Groups:
-        return rebuilt(Groups(), self.log, RELAY)
+        return replayed(Groups(), self.log, RELAY)
 
     def mend(self, drafts: Sequence[Draft]) -> None:
         """Store events of the relay, fold them, and say what changed by it."""
@@ -179,7 +170,7 @@ class World:
         for draft in drafts:
             mended = self._signed(draft)
             self._store(mended)
-            self.groups = rebuilt(self.groups, [mended], RELAY)
+            self.groups = replayed(self.groups, [mended], RELAY)
         for group_id, group in self.groups.by_id.items():
             if group is not before.get(group_id):
                 self._notify(before.get(group_id), group)
@@ -226,6 +217,8 @@ class World:
         named = set(sent.tag_values("e"))
         is_addressed = class_of(sent.kind) in (KindClass.ADDRESSABLE, KindClass.REPLACEABLE)
         return GroupContext(
+            groups=self.groups,
+            settings=self.settings,
             now=self.now,
             origin=self.origin,
             who=who_is_author(sent.pubkey, self.actors, self.groups, self.groups.get(group_id)),
@@ -242,7 +235,7 @@ class World:
                 if any(row.id.startswith(prefix) for row in of_group)
             ),
             targets={
-                row.id: Target(_group(row), row.kind, row.pubkey)
+                row.id: TargetRow(_group(row), row.kind, row.pubkey)
                 for row in self.log
                 if row.id in named
             },

@@ -10,7 +10,7 @@ import pytest
 from policies.changes import rule_changes
 from policies.diff import Comparison, Effect, Finding
 from relay.cli.policy.worlds import HistoryJudge
-from relay.groups.group import Groups, rebuilt
+from relay.groups.group import Groups, replayed
 from tests.cast import alice, bob, carol, owner, person, robot
 from tests.unit.policies.facts import NOW
 from tests.unit.policies.folders import loaded
@@ -50,7 +50,7 @@ def findings(old: PolicySet, new: PolicySet, events: Sequence[Event]) -> Sequenc
 
 
 def compared(old: PolicySet, new: PolicySet, events: Sequence[Event]) -> Comparison:
-    groups = rebuilt(Groups(), events, RELAY.pubkey)
+    groups = replayed(Groups(), events, RELAY.pubkey)
     result = Comparison(
         old,
         new,

@@ -12,7 +12,7 @@ from policies import load
 from policies.load import KNOWN_WRITE, PRESETS
 from policies.settings import AuthWrites
 from relay.access.management import BannedAuthorRows
-from relay.groups.group import Flag
+from relay.groups.actions import Flag
 from relay.lifecycle.rows import Keep
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import SecretKey

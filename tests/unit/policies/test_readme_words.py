@@ -24,8 +24,8 @@ from policies.tables import settings_with
 from relay.access.management import BannedAuthorRows
 from relay.access.quotas import Per
 from relay.errors import ConfigFaults
-from relay.groups.group import Flag
-from relay.groups.rules import Joins
+from relay.groups.actions import Flag
+from relay.groups.context import Joins
 from relay.lifecycle.retention import Scope
 from relay.lifecycle.rows import Keep, UpTo
 from relay.memory.systems import MEMORY_SYSTEMS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.access.visibility import ANONYMOUS, Viewer
-from relay.groups.group import Flag
+from relay.groups.actions import Flag
 from relay.observe import Metrics
 from relay.read import linked_rows
 from relay.read.fanout import Subscription

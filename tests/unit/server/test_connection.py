@@ -12,7 +12,8 @@ import orjson
 import pytest
 from aiohttp import ClientSession, WSMsgType
 
-from relay.groups.group import Flag, Group
+from relay.groups.actions import Flag
+from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
 from tests.cast import admin, alice, bob
 from tests.contract.writing import unsigned, write

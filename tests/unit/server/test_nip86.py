@@ -17,7 +17,8 @@ import pytest
 
 from relay.access.management import METHODS, Blocklist, blocklist_of
 from relay.errors import StoreFault
-from relay.groups.group import Flag, Group
+from relay.groups.actions import Flag
+from relay.groups.group import Group
 from relay.server.http import may_connect
 from tests.cast import admin, alice, bob, carol, owner, robot
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, Visit, serving

@@ -10,7 +10,8 @@ import pytest
 from relay.access.management import ListChange, ListName, Management
 from relay.access.quotas import GUESSES_PER_KEY, Size
 from relay.errors import Prefix
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Stored
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, WriteOutcome

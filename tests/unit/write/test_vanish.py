@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.groups.group import Flag
+from relay.groups.actions import Flag
 from relay.nostr.nip42 import OwnAddresses, relay_address
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, owner, person, stranger
