@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.terms import MAX_CHARS
+from relay.memory.check_options import MAX_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from policies.rules.people import ENVELOPES
 from policies.settings import AnonymousRead, SchemaMode, TsRule, Vouchers
 from relay.access.read_rules import Match
 from relay.errors import Prefix
-from relay.memory.terms import Terms
+from relay.memory.check_options import CheckOptions
 from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def schema_objection(
     """Why the system's check refuses a record whose required tags are there."""
     match memory.schema_of(system):
         case SchemaMode.STRICT:
-            text = system.check(event, _terms(facts, memory))
+            text = system.check(event, _check_options(facts, memory))
         case SchemaMode.LENIENT:
-            text = system.check_lenient(event, _terms(facts, memory))
+            text = system.check_lenient(event, _check_options(facts, memory))
         case SchemaMode.OFF:
             text = None
         case mode:
@@ -42,8 +42,8 @@ def schema_objection(
     return None if text is None else Reject(Prefix.INVALID, text, rule)
 
 
-def _terms(facts: Facts, memory: Memory) -> Terms:
-    return Terms(
+def _check_options(facts: Facts, memory: Memory) -> CheckOptions:
+    return CheckOptions(
         latest=facts.now + memory.created_at_upper if facts.origin is Origin.WIRE else None,
         ts_is_created_at=memory.ts_rule is TsRule.EQUAL,
         verify_hash=memory.verify_hash,

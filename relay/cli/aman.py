@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
     from relay.client.writer import Written
     from relay.memory.aman.fold import Snapshot
-    from relay.memory.reading import Unread
+    from relay.memory.unreadable import UnreadableRecord
 
     Result = TypeVar("Result")
 
@@ -314,6 +314,6 @@ def _print(snapshot: Snapshot, out: Console) -> None:
         out.print(f"cleared {utc(cleared.time)}{by}")
 
 
-def _report_unread(unread: Iterable[Unread]) -> None:
+def _report_unread(unread: Iterable[UnreadableRecord]) -> None:
     for one in unread:
         click.echo(f"skipped {one.event.id[:8]} {printable(one.why)}", err=True)

@@ -29,9 +29,9 @@ from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.anamnesis import Anamnesis, UnknownMemory, validate
 from relay.client.writer import Outcome
 from relay.memory.anamnesis.checks import Attestation
-from relay.memory.anamnesis.drawing import dot_of, nodes_of, svg_of, tree_of
 from relay.memory.anamnesis.provenance import trace as traced
 from relay.memory.anamnesis.records import fields_of
+from relay.memory.anamnesis.rendering import dot_of, nodes_of, svg_of, tree_of
 from relay.memory.fence import fenced
 
 if TYPE_CHECKING:

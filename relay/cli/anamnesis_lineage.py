@@ -47,7 +47,7 @@ def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: b
                 "current": found.current,
                 "chain": found.chain,
                 "forks": found.forks,
-                "circle": found.is_circle,
+                "circle": found.is_cycle,
             }
         )
         return
@@ -55,7 +55,7 @@ def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: b
         click.echo(each)
     for old, new in found.forks:
         click.echo(f"{new[:SHORT]} also supersedes {old[:SHORT]}, and is ignored", err=True)
-    if found.is_circle:
+    if found.is_cycle:
         click.echo(
             "the chain is circular: the last memory before the repetition is given", err=True
         )

@@ -69,15 +69,15 @@ def _draw_report(report: Report) -> None:
     )
     table = Table("System", "K", "Exact", "Semantic", "Calibration", "False", "Decay")
     for column in report.columns:
-        for marks, decay in zip(column.marks, column.decay, strict=True):
-            calibration = "–" if marks.calibration is None else f"{marks.calibration:.3f}"
+        for scores, decay in zip(column.scores, column.decay, strict=True):
+            calibration = "–" if scores.calibration is None else f"{scores.calibration:.3f}"
             table.add_row(
                 column.system,
-                str(marks.sessions),
-                f"{marks.exact:.3f}",
-                f"{marks.semantic:.3f}",
+                str(scores.sessions),
+                f"{scores.exact:.3f}",
+                f"{scores.semantic:.3f}",
                 calibration,
-                str(marks.false_memories),
+                str(scores.false_memories),
                 f"{decay:.3f}",
             )
     console().print(table)

@@ -23,8 +23,8 @@ from relay.client.information import can_search
 from relay.client.settings import Actor
 from relay.memory.anamnesis.references import ENTRY, PATCH
 from relay.memory.fence import fenced
-from relay.memory.fields import object_in, whole
-from relay.memory.question import ANSWERS_TO_A_WORD, keywords, merged
+from relay.memory.fields import object_in, repaired
+from relay.memory.keywords import RESULTS_PER_KEYWORD, keywords, merged
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
@@ -232,7 +232,7 @@ async def _by_any_word(client: Client, wanted: Mapping[str, object], question: s
     """Fallback when no record contains all words, as for a question in a sentence."""
     answers = await asyncio.gather(
         *(
-            client.query({**wanted, "search": word, "limit": ANSWERS_TO_A_WORD})
+            client.query({**wanted, "search": word, "limit": RESULTS_PER_KEYWORD})
             for word in keywords(question)
         )
     )
@@ -257,7 +257,7 @@ async def _names(client: Client, authors: set[str]) -> dict[str, str]:
     for event in await client.query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}):
         name = (object_in(event.content) or {}).get("name")
         if isinstance(name, str) and name.strip():
-            names.setdefault(event.pubkey, whole(name.strip()))
+            names.setdefault(event.pubkey, repaired(name.strip()))
     return names
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.memory.reading import Unread
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_in
 from relay.memory.snowclaw.collective import CollectiveMemory, collective_in
 from relay.memory.snowclaw.groups import GroupMemory
@@ -20,6 +19,7 @@ from relay.memory.snowclaw.records import (
     record_in,
 )
 from relay.memory.snowclaw.users import UserMemory
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-    Known = UserMemory | GroupMemory | AgentMemory | CollectiveMemory | Unread
+    Known = UserMemory | GroupMemory | AgentMemory | CollectiveMemory | UnreadableRecord
 
 _OWNER: Final = "owner: "
 
@@ -48,7 +48,7 @@ class Shown:
             "h": self.event.tag("h"),
         }
         match self.known:
-            case Unread() as unread:
+            case UnreadableRecord() as unread:
                 return {**about, "unread": unread.why, "locked": unread.is_locked}
             case AgentMemory() as memory:
                 return {
@@ -109,7 +109,7 @@ def shown_in(
     return shown
 
 
-def _other_in(event: Event, key: bytes) -> AgentMemory | CollectiveMemory | Unread:
+def _other_in(event: Event, key: bytes) -> AgentMemory | CollectiveMemory | UnreadableRecord:
     if event.d.startswith(COLLECTIVE):
         return collective_in(event, key)
     return agent_memory_in(event, key)
@@ -128,7 +128,7 @@ def lines_of(shown: Shown) -> list[tuple[str, str]]:
 
 def _lines_in(known: Known) -> Iterator[tuple[str, str]]:
     match known:
-        case Unread():
+        case UnreadableRecord():
             yield "unreadable", known.why
         case AgentMemory():
             yield from _listed("text", known.text.splitlines())

@@ -44,7 +44,7 @@ from relay.memory.aman.records import (
     Summary,
     ToolCall,
     draft_of,
-    sealed_draft_of,
+    encrypted_draft_of,
 )
 from relay.memory.fields import compact, object_in
 from relay.nostr import kinds, secretbox
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from relay.memory.aman.fold import Snapshot
     from relay.memory.aman.records import Record
     from relay.memory.draft import Draft
-    from relay.memory.reading import Unread
+    from relay.memory.unreadable import UnreadableRecord
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
@@ -77,7 +77,7 @@ class Rehydrated(NamedTuple):
     """What `rehydrate` wrote, and what it could not read."""
 
     rows: Replaced
-    skipped: tuple[Unread, ...]
+    skipped: tuple[UnreadableRecord, ...]
 
 
 class Imported(NamedTuple):
@@ -168,7 +168,7 @@ class Aman(MemoryClient):
     def _draft(self, record: Record) -> Draft:
         if self._key is None:
             return draft_of(record)
-        return sealed_draft_of(record, self._key.key, secrets.token_bytes(secretbox.NONCE_BYTES))
+        return encrypted_draft_of(record, self._key.key, secrets.token_bytes(secretbox.NONCE_BYTES))
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Aman(MemoryClient):
             async for event in events:
                 if event.kind == kinds.DELETION:
                     fold = self._folded(await self.read(wanted))
-                elif fold.take(event) != hk:
+                elif fold.apply(event) != hk:
                     continue
                 yield fold.snapshot(hk, author)
 
@@ -306,7 +306,7 @@ class Aman(MemoryClient):
         with _no_collection():
             async for events in self.all_of(wanted):
                 for event in events:
-                    fold.take(event)
+                    fold.apply(event)
                 number += len(events)
                 progress(number)
         return fold
@@ -344,7 +344,7 @@ class Aman(MemoryClient):
     def _folded(self, events: Iterable[Event]) -> Fold:
         fold = Fold(self._key)
         for event in events:
-            fold.take(event)
+            fold.apply(event)
         return fold
 
     # -- without a relay --------------------------------------------------------------------------
@@ -399,6 +399,6 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _raise_unread(unread: Iterable[Unread]) -> None:
+def _raise_unread(unread: Iterable[UnreadableRecord]) -> None:
     for one in unread:
         raise Unreadable(f"event {one.event.id[:12]}…: {one.why}")

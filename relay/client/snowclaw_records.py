@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from relay.client.debounce import Later
     from relay.client.writer import Written
     from relay.memory.draft import Draft
-    from relay.memory.reading import Unread
     from relay.memory.snowclaw.config import EffectiveConfig, RespondMode
     from relay.memory.snowclaw.groups import GroupMemory
     from relay.memory.snowclaw.keys import Scope
     from relay.memory.snowclaw.notebook import Subject
     from relay.memory.snowclaw.users import UserMemory
+    from relay.memory.unreadable import UnreadableRecord
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
@@ -170,7 +170,7 @@ class SnowclawRecords(MemoryClient):
         """By id."""
         return self._notebook.groups()
 
-    def unread(self) -> tuple[Unread, ...]:
+    def unread(self) -> tuple[UnreadableRecord, ...]:
         """Records that cannot be read: encrypted with another key, or not as they must be."""
         return tuple(self._notebook.unread())
 

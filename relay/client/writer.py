@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from relay.client.errors import ClientClosed, ClientError, PublishRefused, Unanswered
 from relay.errors import Prefix
 from relay.memory.fields import whole_number
-from relay.memory.reading import next_time
+from relay.memory.unreadable import next_created_at
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import KindClass, class_of
 
@@ -113,7 +113,9 @@ class Writer:
         attempts = 0
         while True:
             attempts += 1
-            event = self.signed(make(next_time(self._client.now(), self._last.get((kind, d)))))
+            event = self.signed(
+                make(next_created_at(self._client.now(), self._last.get((kind, d))))
+            )
             self.note_stored(event)
             try:
                 outcome = await self._send_signed(event)

@@ -1,4 +1,4 @@
-"""Draft: an event that nobody has signed yet, as the codecs of memory make it."""
+"""Draft: an unsigned event, as the codecs of memory records make it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Draft(NamedTuple):
-    """What `SecretKey.sign` wants beside the key."""
+    """The arguments of `SecretKey.sign`."""
 
     kind: int
     tags: list[list[str]]
@@ -16,5 +16,5 @@ class Draft(NamedTuple):
 
     @property
     def d(self) -> str:
-        """The address part, as `Event.d` has it."""
+        """As `Event.d`."""
         return next((tag[1] for tag in self.tags if tag[0] == "d"), "")

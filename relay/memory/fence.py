@@ -1,4 +1,4 @@
-"""The fence around what is recalled: to a model it is data, whoever wrote it. G-23."""
+"""The fence around recalled text in a prompt: data for the model, not instructions (G-23)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINES: Final = re.compile(r"\s+")
 def fenced(text: str, source: str, author: str) -> str:
     """The text between `<memory source=… author=…>` and `</memory>`.
 
-    What looks like either tag inside becomes `&lt;…`, so that nothing in the text ends the fence.
+    Text that looks like either tag becomes `&lt;…`, so that it cannot close the fence.
     """
     head = f'<memory source="{_attribute(source)}" author="{_attribute(author)}">'
     return f"{head}\n{_TAG.sub('&lt;', text)}\n</memory>"

@@ -1,6 +1,6 @@
-"""JSON contents of memory records: how they are written, read, and what is wrong with a field.
+"""JSON contents of memory records: writing, reading, and the first invalid field.
 
-The texts are those of MEMORY.md's tables: `content.<field> must be <shape>`.
+Refusals read `content.<field> must be <shape>`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ NOT_AN_OBJECT: Final = "content is not a JSON object"
 
 
 def compact(value: object) -> str:
-    """The one way we write JSON: no spaces, UTF-8 as it is, keys in the order given."""
+    """JSON without spaces or escaped UTF-8, keys in the order given."""
     return orjson.dumps(value).decode()
 
 
-def compact_whole(value: object) -> str:
-    """`compact`, of what people and models say: halves of surrogate pairs, as a text has them that
-    was cut in the middle of a character, become U+FFFD. No event can hold them."""
+def compact_repaired(value: object) -> str:
+    """`compact` for text of people and models: lone surrogates, as in text cut inside a character,
+    become U+FFFD. No event can contain them."""
     try:
         return compact(value)
     except TypeError:
-        return compact(_whole(value))
+        return compact(_repaired(value))
 
 
-def whole(text: str) -> str:
-    """A text without halves of surrogate pairs: they become U+FFFD (D-13)."""
+def repaired(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate (D-13)."""
     if text.isascii():
         return text
     try:
@@ -44,25 +44,25 @@ def whole(text: str) -> str:
     return text
 
 
-def _whole(value: object) -> object:
+def _repaired(value: object) -> object:
     match value:
         case str():
-            return whole(value)
+            return repaired(value)
         case list() | tuple():
-            return [_whole(item) for item in value]
+            return [_repaired(item) for item in value]
         case dict():
-            return {whole(name): _whole(item) for name, item in value.items()}
+            return {repaired(name): _repaired(item) for name, item in value.items()}
     return value
 
 
 def object_in(content: str) -> dict[str, object] | None:
-    """The fields of a text that is a JSON object; None when it is none."""
+    """The fields of a JSON object; None for any other text."""
     if not content.lstrip(" \t\r\n").startswith("{"):
         return None
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError:
-        # JSON that orjson does not read: nested over 1024 deep, halves of surrogate pairs.
+        # orjson rejects lone surrogates and nesting over 1024 levels.
         try:
             value = json.loads(content, parse_constant=_no_json)
         except (ValueError, RecursionError):
@@ -70,9 +70,9 @@ def object_in(content: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def object_to_keep(content: str) -> dict[str, object] | None:
-    """As `object_in`, but only what `compact` can write again and a file can take: no halves of
-    surrogate pairs, nothing nested over 1024 deep. For readers, who keep what they read."""
+def storable_object(content: str) -> dict[str, object] | None:
+    """As `object_in`, but only what `compact` and files can store: no lone surrogates, no nesting
+    over 1024 levels. For readers that keep the value."""
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -81,28 +81,28 @@ def object_to_keep(content: str) -> dict[str, object] | None:
 
 
 def _no_json(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are Python's, not JSON's
+    raise ValueError(constant)  # NaN and Infinity are no JSON
 
 
 def whole_number(text: str | None) -> int | None:
-    """A number from 0 on in plain digits, as tags spell it."""
+    """A non-negative integer in ASCII digits, as in tags; None for anything else."""
     if text is not None and text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
     return None
 
 
 def decoded(text: str) -> bytes | None:
-    """The bytes of standard base64, padded; None for anything else."""
+    """The bytes of padded standard base64; None for anything else."""
     try:
         data = b64decode(text, validate=True)
     except (NotBase64, ValueError):
         return None
-    # Python takes more padding than there is to fill.
+    # Python accepts superfluous padding.
     return data if len(text) == 4 * -(-len(data) // 3) else None
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """JSON's integers; `true` is none (A-04)."""
+    """A JSON integer; not `true` (A-04)."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -123,11 +123,11 @@ def _is_string_map(value: object) -> bool:
 
 
 class Shape(Enum):
-    """What a field must be: the words of a refusal, and the test."""
+    """The type of a field: its name in refusals, and the test."""
 
     STRING = "a string", lambda value: isinstance(value, str)
     COUNT = "an integer", _is_count
-    """From 0 on."""
+    """Non-negative."""
     INTEGER = "an integer", is_integer
     BOOLEAN = "a boolean", lambda value: isinstance(value, bool)
     STRINGS = "an array of strings", _are_strings
@@ -135,7 +135,7 @@ class Shape(Enum):
     STRING_MAP = "an object of strings", _is_string_map
     OBJECT = "an object", lambda value: isinstance(value, dict)
     STRING_OR_NULL = "a string or null", lambda value: value is None or isinstance(value, str)
-    """Missing is null."""
+    """A missing field counts as null."""
     OBJECT_OR_NULL = "an object or null", lambda value: value is None or isinstance(value, dict)
 
     def __init__(self, words: str, fits: Callable[[object], bool]) -> None:
@@ -151,12 +151,12 @@ class Need(Enum):
     IF_PRESENT = "may be missing, not null"
 
 
-Wanted = tuple[str, Shape, Need]
+FieldSpec = tuple[str, Shape, Need]
 
 
-def first_fault(fields: Mapping[str, object], wanted: Iterable[Wanted]) -> str | None:
-    """What is wrong with the first field that is not as wanted; None: nothing."""
-    for name, shape, need in wanted:
+def first_fault(fields: Mapping[str, object], specs: Iterable[FieldSpec]) -> str | None:
+    """The refusal for the first invalid field; None if all are valid."""
+    for name, shape, need in specs:
         value = fields.get(name)
         if value is None and (
             need is Need.OPTIONAL or (need is Need.IF_PRESENT and name not in fields)

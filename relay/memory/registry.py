@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from relay.memory.check_options import CheckOptions
 from relay.memory.encrypted import may_be_encrypted
 from relay.memory.fields import NOT_AN_OBJECT, object_in
 from relay.memory.search_text import general_text, no_text
-from relay.memory.terms import Terms
 from relay.nostr import kinds
 from relay.nostr.event import Event
 from relay.nostr.kinds import KindSet
@@ -58,11 +58,11 @@ def no_references(_: Event) -> References:
     return NO_REFERENCES
 
 
-def no_fault(_event: Event, _terms: Terms) -> str | None:
+def no_fault(_event: Event, _options: CheckOptions) -> str | None:
     return None
 
 
-def object_fault(event: Event, _terms: Terms) -> str | None:
+def object_fault(event: Event, _options: CheckOptions) -> str | None:
     """The lenient check of systems whose content is always a JSON object."""
     return None if object_in(event.content) is not None else NOT_AN_OBJECT
 
@@ -116,7 +116,7 @@ class AgedRecords:
     """Type → days; types that are not here are kept."""
 
 
-Check = Callable[[Event, Terms], str | None]
+Check = Callable[[Event, CheckOptions], str | None]
 """What is wrong with a record's `d`, tags and content; None: nothing."""
 Owns = Callable[[str | None], bool]
 """Whether the author of an event is an owner over what this key wrote; None: over any key."""

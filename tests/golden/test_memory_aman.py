@@ -21,14 +21,14 @@ from relay.memory.aman.records import (
     Summary,
     ToolCall,
     draft_of,
+    encrypted_draft_of,
     payload_hash,
     payload_of,
     record_in,
-    sealed_draft_of,
 )
-from relay.memory.reading import Unread
+from relay.memory.check_options import CheckOptions
 from relay.memory.systems import MEMORY_SYSTEMS
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
 from relay.nostr.secretbox import key_from, opened, seal
@@ -71,7 +71,7 @@ def test_a_record_is_the_same_event_everywhere(case: dict[str, Any]) -> None:
     assert draft.content == case["payload_json"]
     assert KEYS["agent"].sign(*draft).id == event.id
     assert record_in(event) == record
-    assert check(event, Terms()) is None
+    assert check(event, CheckOptions()) is None
 
 
 @pytest.mark.proves("A-01", "A-02", "A-23")
@@ -81,9 +81,9 @@ def test_a_sealed_record_is_the_same_event_everywhere(case: dict[str, Any]) -> N
     nonce = bytes.fromhex(case["nonce_hex"])
     assert seal(case["payload_json"], SHARED.key, nonce) == case["content"]
     assert opened(case["content"], SHARED.key) == case["payload_json"]
-    assert KEYS["agent"].sign(*sealed_draft_of(record, SHARED.key, nonce)).id == event.id
+    assert KEYS["agent"].sign(*encrypted_draft_of(record, SHARED.key, nonce)).id == event.id
     assert record_in(event, SHARED) == record
-    assert check(event, Terms()) is None
+    assert check(event, CheckOptions()) is None
 
 
 @pytest.mark.proves("A-24")
@@ -120,7 +120,7 @@ def test_the_last_write_wins_whatever_comes_first(case: dict[str, Any]) -> None:
     for order in permutations(versions):
         fold = Fold()
         for event in order:
-            fold.take(event)
+            fold.apply(event)
         kept = fold.snapshot(event.tag("hk") or "", event.pubkey).preference
         assert kept is not None
         assert kept.id == case["kept"]
@@ -133,7 +133,7 @@ def test_with_the_low_tie_the_lowest_id_is_kept() -> None:
     for order in ((low, high), (high, low)):
         fold = Fold(tie=Tie.LOW)
         for event in order:
-            fold.take(event)
+            fold.apply(event)
         kept = fold.snapshot("lww").preference
         assert kept is not None
         assert kept.id == low.id
@@ -148,7 +148,7 @@ def test_one_payload_sealed_twice_is_one_row_of_each_author() -> None:
     read = [record_in(first, SHARED), record_in(again, SHARED), record_in(other)]
     assert read == [RECORDS["tool"]] * 3
     fold = Fold(SHARED)
-    assert [fold.take(event) for event in (first, again, other)] == ["hk", None, "hk"]
+    assert [fold.apply(event) for event in (first, again, other)] == ["hk", None, "hk"]
     [kept] = fold.snapshot("hk", first.pubkey).tools
     assert kept.id == case["kept_if_in_this_order"]
     assert [row.id for row in fold.snapshot("hk", other.pubkey).tools] == [other.id]
@@ -165,7 +165,7 @@ def test_a_snapshot_is_cut_by_the_latest_clear() -> None:
     for order in (1, -1):
         fold = Fold()
         for event in events(case["events"])[::order]:
-            fold.take(event)
+            fold.apply(event)
         found, want = fold.snapshot("proj", KEYS["agent"].pubkey), case["snapshot"]
         assert found.history_key == want["history_key"]
         assert found.preference is not None
@@ -185,7 +185,7 @@ def test_another_schema_version_is_taken_and_reported_as_unread(tmp_path: Path) 
     assert case["ok"] == [True, ""]
     assert load(tmp_path, MEMORY_SYSTEMS).judge(event, AGENT) is None
     found = record_in(event)
-    assert isinstance(found, Unread)
+    assert isinstance(found, UnreadableRecord)
     assert not found.is_locked
     assert found.why == "30093 'u:preference': schema version '2', only 1 is known"
 

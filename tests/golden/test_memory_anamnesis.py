@@ -26,7 +26,7 @@ from relay.memory.anamnesis.records import (
 )
 from relay.memory.anamnesis.trust import Reputations, level_of, passed_on, trust_in, trust_score
 from relay.memory.fields import compact
-from relay.memory.reading import Unread
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import SecretKey
 from tests.golden import document
@@ -53,7 +53,7 @@ def event_of(vector: dict[str, Any]) -> Event:
 
 def record_of(vector: dict[str, Any]) -> Record:
     record = record_in(event_of(vector))
-    assert not isinstance(record, Unread), record.why
+    assert not isinstance(record, UnreadableRecord), record.why
     return record
 
 
@@ -242,7 +242,7 @@ async def test_a_relay_takes_the_good_and_refuses_the_bad_word_for_word(home: Ho
 def test_what_cannot_be_read_is_told_and_never_raised() -> None:
     for case in VECTORS["bad"]:
         record = record_in(event_of(case["event"]))
-        if isinstance(record, Unread):
+        if isinstance(record, UnreadableRecord):
             assert case["message"] in (f"invalid: {record.why}", "invalid: missing tag x")
         else:
             assert isinstance(record, Memory | Vouch | Supersession | Patch)

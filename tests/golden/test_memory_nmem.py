@@ -13,6 +13,7 @@ import pytest
 
 from policies import load
 from relay.errors import Invalid
+from relay.memory.check_options import CheckOptions
 from relay.memory.nmem.capture import Ending, captured, hook_in
 from relay.memory.nmem.checks import check
 from relay.memory.nmem.context import context
@@ -34,9 +35,8 @@ from relay.memory.nmem.retention import DAYS, Aged, is_swept
 from relay.memory.nmem.secrets import SecretFilter, Sensitivity, entropy
 from relay.memory.nmem.summary import EMPTY_SESSION, summary_from
 from relay.memory.nmem.tools import classify_tool
-from relay.memory.reading import Unread
 from relay.memory.systems import MEMORY_SYSTEMS
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
 from relay.verdict import Who
@@ -59,7 +59,7 @@ SECRETS = SecretFilter()
 
 def record(event: Event) -> Record:
     found = record_in(event)
-    assert not isinstance(found, Unread), found.why
+    assert not isinstance(found, UnreadableRecord), found.why
     return found
 
 
@@ -82,7 +82,7 @@ def draft(held: Record, project: str) -> Draft:
 @pytest.mark.parametrize("name", EVENTS)
 def test_a_record_read_and_written_is_the_same_event(name: str) -> None:
     event = EVENTS[name]
-    assert check(event, Terms()) is None
+    assert check(event, CheckOptions()) is None
     again = draft(record(event), project_of(event) or "")
     assert (again.kind, again.created_at, again.tags) == (event.kind, event.created_at, event.tags)
     assert again.content == event.content
@@ -282,5 +282,5 @@ def test_a_bad_record_is_refused_with_its_text(case: dict[str, Any], tmp_path: P
     assert f"{verdict.prefix}: {verdict.text}" == case["message"]
     if verdict.prefix == "invalid":
         found = record_in(event)
-        assert isinstance(found, Unread)
+        assert isinstance(found, UnreadableRecord)
         assert found.why == verdict.text

@@ -12,8 +12,8 @@ from relay.access.visibility import Viewer, visibility_for
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Stored
+from relay.memory.check_options import CheckOptions
 from relay.memory.draft import Draft
-from relay.memory.reading import Unread, next_time
 from relay.memory.snowclaw.agent_memory import agent_memory_draft, agent_memory_in
 from relay.memory.snowclaw.checks import check
 from relay.memory.snowclaw.collective import collective_draft, collective_in
@@ -35,7 +35,7 @@ from relay.memory.snowclaw.keys import Everywhere, OfGroup, OfUser
 from relay.memory.snowclaw.records import GroupRecord, UserRecord, newest, record_in
 from relay.memory.snowclaw.respond import Agent, should_respond
 from relay.memory.systems import MEMORY_SYSTEMS
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord, next_created_at
 from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.keys import SecretKey
@@ -66,7 +66,7 @@ def as_json(value: object) -> object:
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_a_good_record_passes_the_check(name: str) -> None:
-    assert check(EVENTS[name], Terms()) is None
+    assert check(EVENTS[name], CheckOptions()) is None
 
 
 @pytest.mark.proves("S-07", "S-08")
@@ -92,7 +92,7 @@ def test_both_shapes_of_a_group_are_read_into_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["cfg_content", "cfg_tags", "cfg_both_differ", "cfg_npub"])
 def test_configuration_is_read_from_tags_and_content(name: str) -> None:
     record = config_in(EVENTS[name])
-    assert not isinstance(record, Unread)
+    assert not isinstance(record, UnreadableRecord)
     assert {
         "scope": str(record.scope),
         "respond_mode": record.config.respond_mode,
@@ -110,7 +110,7 @@ def test_encrypted_memory_opens_with_its_agents_key_alone() -> None:
     agent2 = KEYS["agent2"]
     for key in (None, conversation_key(agent2, agent2.pubkey)):
         unread = record_in(event, key)
-        assert isinstance(unread, Unread)
+        assert isinstance(unread, UnreadableRecord)
         assert unread.is_locked
         assert event.content not in unread.why
     draft = Draft(30078, [["d", event.d]], EVENTS["npub_doc"].content, event.created_at)
@@ -123,7 +123,7 @@ def test_encrypted_memory_opens_with_its_agents_key_alone() -> None:
 def test_agent_memory_is_read_and_written_alike() -> None:
     event = EVENTS["category"]
     memory = agent_memory_in(event)
-    assert not isinstance(memory, Unread)
+    assert not isinstance(memory, UnreadableRecord)
     assert (memory.category, memory.key, memory.session) == ("core", "user:k0:profile", "s-9")
     assert agent_memory_draft(memory, event.created_at) == Draft(
         30078, event.tags, event.content, event.created_at
@@ -134,7 +134,7 @@ def test_agent_memory_is_read_and_written_alike() -> None:
 def test_collective_memory_is_read_and_written_alike() -> None:
     event = EVENTS["collective"]
     memory = collective_in(event)
-    assert not isinstance(memory, Unread)
+    assert not isinstance(memory, UnreadableRecord)
     assert (memory.topic, memory.confidence) == ("rust/error-handling", 0.92)
     assert collective_draft(memory, event.created_at) == Draft(
         30078, event.tags, event.content, event.created_at
@@ -176,7 +176,7 @@ def test_the_mode_says_who_is_answered(case: dict[str, Any]) -> None:
 @pytest.mark.proves("S-24")
 @pytest.mark.parametrize("case", VECTORS["next_created_at"], ids=str)
 def test_the_next_version_is_always_newer(case: dict[str, int]) -> None:
-    assert next_time(case["now"], case["last"]) == case["result"]
+    assert next_created_at(case["now"], case["last"]) == case["result"]
 
 
 @pytest.mark.proves("S-02")

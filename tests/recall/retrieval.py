@@ -17,9 +17,9 @@ from relay.client.anamnesis import Anamnesis
 from relay.client.nmem import Nmem
 from relay.client.nmem.reading import Order, Scope, search
 from relay.memory.anamnesis.records import Entry, entry_draft, timestamp_of
+from relay.memory.keywords import RESULTS_PER_KEYWORD, any_of, keywords, merged
 from relay.memory.nmem.records import Observation, ObsType, observation_draft, session_draft
 from relay.memory.nmem.records import Session as NmemSession
-from relay.memory.question import ANSWERS_TO_A_WORD, any_of, keywords, merged
 from relay.memory.transcripts.blocks import Said
 from relay.memory.transcripts.notes import Thread
 from relay.memory.transcripts.plan import Plan
@@ -113,7 +113,7 @@ def _methods(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tupl
 
     async def by_any_word(question: str) -> list[str]:
         words = keywords(question)
-        answers = await asyncio.gather(*(found(word, ANSWERS_TO_A_WORD) for word in words))
+        answers = await asyncio.gather(*(found(word, RESULTS_PER_KEYWORD) for word in words))
         sessions = {event.id: event.d for answer in answers for event in answer}
         order = merged([[event.id for event in answer] for answer in answers])
         return [sessions[id_] for id_ in order[:HITS]]

@@ -40,8 +40,8 @@ from relay.memory.anamnesis.records import (
     vouch_draft,
 )
 from relay.memory.anamnesis.references import PATCH, SUPERSEDED, VOUCH
+from relay.memory.check_options import MAX_CHARS
 from relay.memory.fields import compact, object_in
-from relay.memory.terms import MAX_CHARS
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
 

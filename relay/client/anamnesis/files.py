@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from relay.memory.anamnesis.checks import entry_faults, time_in
 from relay.memory.anamnesis.records import entry_in
-from relay.memory.fields import object_to_keep
-from relay.memory.terms import MAX_CHARS
+from relay.memory.check_options import MAX_CHARS
+from relay.memory.fields import storable_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -60,7 +60,7 @@ def entries_in(path: Path, progress: Callable[[int, int], None]) -> Iterator[Lin
 
 def _read(number: int, raw: bytes) -> Line | Unusable:
     try:
-        fields = object_to_keep(raw.decode())
+        fields = storable_object(raw.decode())
     except UnicodeDecodeError:
         fields = None
     if fields is None:

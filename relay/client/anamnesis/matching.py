@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from relay.memory.anamnesis.relevance import ranks, text_of, words
-from relay.memory.question import keywords
+from relay.memory.anamnesis.bm25 import ranks, text_of, words
+from relay.memory.keywords import keywords
 from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from relay.memory.anamnesis.checks import Attestation, MemoryType
 from relay.memory.anamnesis.records import Memory, Supersession, record_in
 from relay.memory.anamnesis.references import ENTRY, PATCH
 from relay.memory.anamnesis.trust import Reputations, trust_in
-from relay.memory.reading import Unread
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter
@@ -116,7 +116,7 @@ class AnamnesisReader(MemoryClient):
         self._reputations = Reputations() if reputations is None else reputations
         self.shortfall = ""
         """What this relay cannot do and is done without; empty when it does all (G-30)."""
-        self.unread: dict[str, Unread] = {}
+        self.unread: dict[str, UnreadableRecord] = {}
         """Records met that could not be read, by the id of their event; the last thousand."""
 
     async def get(self, hashed: str) -> dict[str, object] | None:
@@ -197,7 +197,7 @@ class AnamnesisReader(MemoryClient):
 
         `topics`: any of these tags. `authors`: public keys. `as_of`: Unix seconds.
         """
-        wish = recall.Wish(
+        wish = recall.RecallQuery(
             topics=tuple(topics),
             memory_type=None
             if memory_type is None
@@ -264,7 +264,7 @@ class AnamnesisReader(MemoryClient):
         )
 
     def _archive(self, records: Iterable[Record], standing: _Relay) -> Archive:
-        return archive_of(records, standing.owners, is_guarded=standing.guards)
+        return archive_of(records, standing.owners, is_authoritative=standing.guards)
 
     async def _archive_about(self, hashed: str) -> Archive:
         check_hash(hashed)
@@ -288,7 +288,7 @@ class AnamnesisReader(MemoryClient):
         records: list[Record] = []
         asked: set[str] = set()
         ahead = {hashed}
-        while ahead and len(asked) <= provenance.MOST_NODES:
+        while ahead and len(asked) <= provenance.MAX_NODES:
             asked |= ahead
             found = await self._about(ahead)
             records += found
@@ -331,7 +331,7 @@ class AnamnesisReader(MemoryClient):
         for event in events:
             if event.d.startswith(_PREFIX):
                 record = record_in(event)
-                if isinstance(record, Unread):
+                if isinstance(record, UnreadableRecord):
                     self.unread[event.id] = record
                     if len(self.unread) > _MOST_UNREAD:
                         del self.unread[next(iter(self.unread))]

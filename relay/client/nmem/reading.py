@@ -11,10 +11,10 @@ import orjson
 
 from relay.client.nmem.cipher import database_errors
 from relay.client.nmem.writing import session_of
+from relay.memory.keywords import any_of
 from relay.memory.nmem import context, finding
 from relay.memory.nmem.finding import Row
 from relay.memory.nmem.summary import EMPTY_SESSION
-from relay.memory.question import any_of
 from relay.nostr import kinds
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from relay.memory.nmem.records import (
     project_of,
     record_in,
 )
-from relay.memory.reading import Unread
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 from relay.nostr.keys import npub
 
@@ -95,7 +95,7 @@ def put_all(
         over = {id_ for (id_,) in db.execute("SELECT event_id FROM _rk_passed_over")}
     read = [(record_in(event), event) for event in events if event.id not in over]
     records = sorted(
-        ((record, event) for record, event in read if not isinstance(record, Unread)),
+        ((record, event) for record, event in read if not isinstance(record, UnreadableRecord)),
         key=lambda each: (_RANK[type(each[0])], _time_of(each[0], each[1]), each[1].id),
     )
     started = _starts(records)
@@ -107,7 +107,9 @@ def put_all(
         if progress is not None:
             progress(len(records[start : start + at_once]))
     with database.transaction() as db:
-        pass_over(db, [(e.id, e.created_at) for record, e in read if isinstance(record, Unread)])
+        pass_over(
+            db, [(e.id, e.created_at) for record, e in read if isinstance(record, UnreadableRecord)]
+        )
         told = {ONESELF if owner == own else owner for owner in owners}
         set_about(db, {"owners": " ".join(sorted(told)) if told else "none"})
         pin_again(db)

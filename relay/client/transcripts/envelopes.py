@@ -7,7 +7,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
-from relay.memory.newest import Newest
+from relay.memory.bounded import BoundedDict
 from relay.nostr import kinds, pns
 from relay.nostr.filters import Filter
 
@@ -29,7 +29,7 @@ class Envelopes:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._inside: Newest[str, Event | None] = Newest(_MOST_OPEN)
+        self._inside: BoundedDict[str, Event | None] = BoundedDict(_MOST_OPEN)
         """Envelope id → the event inside; None: it cannot be opened."""
 
     @property

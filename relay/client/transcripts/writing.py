@@ -19,7 +19,6 @@ from relay.client.transcripts.results import Delivered, ImportResult
 from relay.client.transcripts.telling import Telling, pieces_of, some
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid, Prefix
-from relay.memory.reading import next_time
 from relay.memory.transcripts.lines import opening, raw_lines
 from relay.memory.transcripts.plan import CHUNK, Paths, Plan
 from relay.memory.transcripts.records import (
@@ -31,6 +30,7 @@ from relay.memory.transcripts.records import (
 )
 from relay.memory.transcripts.stripping import KEEP_ALL
 from relay.memory.transcripts.transcript import Transcript
+from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class Transcripts(Reading):
             return draft if group is None else draft._replace(tags=[*draft.tags, ["h", group]])
 
         if self._is_sealed:
-            at = next_time(self._client.now(), None if last is None else last.created_at)
+            at = next_created_at(self._client.now(), None if last is None else last.created_at)
             event = self.signed(said(at))
             await self._writer.send(self._as_sent(event))
             if self._there is not None:

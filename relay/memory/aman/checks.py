@@ -1,4 +1,4 @@
-"""What an Aman record must look like. MEMORY.md 2.7, in its order."""
+"""The checks of Aman records, in the order of their refusals."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from relay.nostr.secretbox import LEAST_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from relay.memory.fields import Wanted
-    from relay.memory.terms import Terms
+    from relay.memory.check_options import CheckOptions
+    from relay.memory.fields import FieldSpec
     from relay.nostr.event import Event
 
 LABELS: Final = {
@@ -38,7 +38,7 @@ D_ENDS: Final = {
     kinds.SUMMARY: "summary",
     kinds.SUBSCRIPTION_STATE: "subscription_state",
 }
-"""What follows `<hk>:` in `d`; that of the other two kinds ends with a hash."""
+"""The part of `d` after `<hk>:`; for the other two kinds it is a hash."""
 
 ENCRYPTION: Final = "secretbox-v1"
 VERSION: Final = "1"
@@ -48,7 +48,7 @@ _UPDATED: Final = ("updated_at", Shape.COUNT, Need.REQUIRED)
 _CREATED: Final = ("created_at", Shape.COUNT, Need.REQUIRED)
 _SENDER: Final = ("sender_id", Shape.STRING, Need.OPTIONAL)
 
-FIELDS: Final[Mapping[int, tuple[Wanted, ...]]] = {
+FIELDS: Final[Mapping[int, tuple[FieldSpec, ...]]] = {
     kinds.PREFERENCE: (_KEY, ("preference", Shape.STRING, Need.REQUIRED), _UPDATED),
     kinds.SUMMARY: (
         _KEY,
@@ -68,12 +68,12 @@ FIELDS: Final[Mapping[int, tuple[Wanted, ...]]] = {
     kinds.CLEAR_CONTEXT: (_KEY, _SENDER, _CREATED),
     kinds.SUBSCRIPTION_STATE: (_KEY, ("topics", Shape.STRINGS, Need.REQUIRED), _UPDATED),
 }
-"""The fields of a payload, in the order in which they are written (2.1) and asked for."""
+"""The fields of a payload, in the order in which they are written and checked."""
 
 
-def check(event: Event, terms: Terms) -> str | None:
+def check(event: Event, options: CheckOptions) -> str | None:
     label = LABELS.get(event.kind)
-    if label is None:  # documents, chunks and policies: only the tags are fixed
+    if label is None:  # documents, chunks and policies have required tags only
         return None
     if event.tag("k") != label:
         return f"tag k must be {label}"
@@ -83,9 +83,9 @@ def check(event: Event, terms: Terms) -> str | None:
     ts = whole_number(event.tag("ts"))
     if ts is None:
         return "tag ts must be unix seconds"
-    if terms.latest is not None and ts > terms.latest:
+    if options.latest is not None and ts > options.latest:
         return "ts is in the future"
-    if terms.ts_is_created_at and ts != event.created_at:
+    if options.ts_is_created_at and ts != event.created_at:
         return "ts must equal created_at"
     hk, d = event.tag("hk") or "", event.d
     end = D_ENDS.get(event.kind)
@@ -107,7 +107,7 @@ def check(event: Event, terms: Terms) -> str | None:
     if fields is None:
         return NOT_AN_OBJECT
     fault = content_fault(event.kind, fields, hk)
-    if fault is None and terms.verify_hash and end is None:  # A-12
+    if fault is None and options.verify_hash and end is None:  # A-12
         digest = sha256(event.content.encode()).hexdigest()
         if d[len(hk) + 1 :] != digest:
             return "d does not match the payload hash"
@@ -115,14 +115,14 @@ def check(event: Event, terms: Terms) -> str | None:
 
 
 def content_fault(kind: int, fields: Mapping[str, object], hk: str) -> str | None:
-    """What is wrong with a payload of version 1 under this history key; None: nothing."""
+    """The refusal for a payload of version 1 under this history key, or None."""
     fault = first_fault(fields, FIELDS[kind])
     if fault is None and fields["history_key"] != hk:
         return "content.history_key must equal tag hk"
     return fault
 
 
-def check_lenient(event: Event, terms: Terms) -> str | None:
+def check_lenient(event: Event, options: CheckOptions) -> str | None:
     if event.kind in LABELS and event.tag("enc") is None and object_in(event.content) is None:
         return NOT_AN_OBJECT
     return None

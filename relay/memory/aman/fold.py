@@ -1,7 +1,7 @@
-"""What a stream of Aman's events adds up to, per author and history key. MEMORY.md §2.2, §2.3.
+"""A fold over Aman's events: the current records per author and history key.
 
-Events may come in any order and more than once. Rows that stand under one `d` are of one payload,
-so which of them came first makes no difference but in the id.
+Invariants: events may arrive in any order and repeatedly. Rows with the same `d` have the same
+payload, so the order of arrival decides only the id.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from relay.memory.aman.records import (
     Subscriptions,
     Summary,
     ToolCall,
-    filed,
+    key_and_time,
     read_under,
 )
-from relay.memory.reading import Unread
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ R = TypeVar("R", bound=Record)
 
 
 class Tie(Enum):
-    """Which of two events with one `ts` stays (A-09)."""
+    """Which of two events with equal `ts` wins (A-09)."""
 
     HIGH = "high"
-    """That with the greater id, as the original's indexer has it."""
+    """The higher id, as in the original indexer."""
     LOW = "low"
-    """That with the smaller id, as in NIP-01."""
+    """The lower id, as in NIP-01."""
 
 
 class Row(NamedTuple, Generic[R]):
@@ -57,11 +57,11 @@ class Row(NamedTuple, Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The memory under one history key."""
+    """The current records of one history key."""
 
     history_key: str
     author: str | None
-    """None: of all authors together."""
+    """None: all authors together."""
     preference: Row[Preference] | None
     summary: Row[Summary] | None
     subscriptions: Row[Subscriptions] | None
@@ -70,9 +70,9 @@ class Snapshot:
     clears: tuple[Row[Clear], ...]
     """Newest first."""
     cleared_at: int | None
-    """The time of the latest clear, read or not (A-16): older and equally old summaries and tool
-    calls are left out."""
-    unread: tuple[Unread, ...]
+    """Time of the latest clear, readable or not (A-16): summaries and tool calls up to it are left
+    out."""
+    unread: tuple[UnreadableRecord, ...]
 
     @property
     def is_empty(self) -> bool:
@@ -80,9 +80,9 @@ class Snapshot:
         return latest == (None, None, None) and not (self.tools or self.clears or self.unread)
 
 
-_Found = Row[Record] | Unread
+_Found = Row[Record] | UnreadableRecord
 _Rank = tuple[int, str]
-"""`ts`, then id: what decides between two versions."""
+"""(`ts`, id): the order of versions."""
 
 
 class _Latest(NamedTuple):
@@ -92,10 +92,10 @@ class _Latest(NamedTuple):
 
 @dataclass(slots=True)
 class _Scope:
-    """What one author wrote under one history key."""
+    """Records of one author and history key."""
 
     latest: dict[int, _Latest] = field(default_factory=dict)
-    """By kind. A version that cannot be read still is the latest, as on the relay."""
+    """By kind. An unreadable version still is the latest, as on the relay."""
     once: dict[tuple[int, str], _Found] = field(default_factory=dict)
     """By kind and `d`."""
     cleared_at: int = -1
@@ -105,7 +105,7 @@ _NEVER: Final = _Scope()
 
 
 class Fold:
-    """Takes events one by one, from a first page of stored ones to the last live one."""
+    """Applies events one by one, stored and live ones alike."""
 
     def __init__(self, key: SharedKey | None = None, tie: Tie = Tie.HIGH) -> None:
         self._key = key
@@ -113,26 +113,26 @@ class Fold:
         self._scopes: dict[str, dict[str, _Scope]] = {}
         """By history key and author."""
 
-    def take(self, event: Event) -> str | None:
-        """The history key under which something changed; None: nothing did."""
+    def apply(self, event: Event) -> str | None:
+        """Apply one event. The history key whose records changed, or None."""
         kind = event.kind
         if kind not in LABELS:
             return None
-        hk, ts = filed(event)
+        hk, ts = key_and_time(event)
         scope = self._scope(hk, event.pubkey)
         if kind in D_ENDS:
             rank = (event.created_at if ts is None else ts, event.id)
             held = scope.latest.get(kind)
-            if held is not None and not self._beats(rank, held.rank):
+            if held is not None and not self._wins(rank, held.rank):
                 return None
             scope.latest[kind] = _Latest(rank, self._found(event, hk, ts))
             return hk
         slot = (kind, event.d)
         first = scope.once.get(slot)
-        if first is not None and not isinstance(first, Unread):
+        if first is not None and not isinstance(first, UnreadableRecord):
             return None
         found = self._found(event, hk, ts)
-        if first is not None and isinstance(found, Unread):
+        if first is not None and isinstance(found, UnreadableRecord):
             return None
         scope.once[slot] = found
         if kind == kinds.CLEAR_CONTEXT:
@@ -140,26 +140,26 @@ class Fold:
         return hk
 
     def snapshot(self, history_key: str, author: str | None = None) -> Snapshot:
-        """Of one author, or of all together as the original projects it (A-13, A-15)."""
+        """Of one author, or of all together (A-13, A-15)."""
         authors = self._scopes.get(history_key, {})
         if author is None:
             return _snapshot(history_key, None, authors.values())
         return _snapshot(history_key, author, [authors.get(author, _NEVER)])
 
     def history_keys(self) -> list[str]:
-        """Every history key that was seen, in order."""
+        """All known history keys, sorted."""
         return sorted(self._scopes)
 
     def authors(self, history_key: str) -> list[str]:
-        """Who wrote under it, in order."""
+        """The authors of a history key, sorted."""
         return sorted(self._scopes.get(history_key, {}))
 
-    def unread(self) -> list[Unread]:
-        """Every event that could not be read and that no other took the place of (A-22)."""
+    def unread(self) -> list[UnreadableRecord]:
+        """Every unreadable event that no other one replaced (A-22)."""
         scopes = [scope for authors in self._scopes.values() for scope in authors.values()]
         return list(_unread(scopes))
 
-    def _beats(self, rank: _Rank, held: _Rank) -> bool:
+    def _wins(self, rank: _Rank, held: _Rank) -> bool:
         if self._tie is Tie.HIGH or rank[0] != held[0]:
             return rank > held
         return rank < held
@@ -175,7 +175,7 @@ class Fold:
 
     def _found(self, event: Event, history_key: str, ts: int | None) -> _Found:
         record = read_under(history_key, event, self._key)
-        if isinstance(record, Unread):
+        if isinstance(record, UnreadableRecord):
             return record
         time = record.time if ts is None else ts
         return Row(record, event.id, event.pubkey, event.created_at, time)
@@ -184,7 +184,7 @@ class Fold:
 def _time_of(found: _Found) -> int:
     if isinstance(found, Row):
         return found.time
-    ts = filed(found.event).ts
+    ts = key_and_time(found.event).ts
     return found.event.created_at if ts is None else ts
 
 
@@ -214,11 +214,11 @@ def _newest(scopes: Iterable[_Scope], kind: type[R]) -> Row[R] | None:
 
 
 def _all(scopes: Iterable[_Scope], kind: type[R]) -> Iterator[Row[R]]:
-    """One row for each `d`: that of the earliest event where several authors have it."""
+    """One row per `d`; where several authors have it, the one of the earliest event."""
     rows: dict[str, Row[R]] = {}
     for scope in scopes:
         for (of_kind, d), found in scope.once.items():
-            if of_kind != kind.kind or isinstance(found, Unread):
+            if of_kind != kind.kind or isinstance(found, UnreadableRecord):
                 continue
             row, other = cast("Row[R]", found), rows.get(d)
             if other is None or (row.created_at, row.id) < (other.created_at, other.id):
@@ -230,11 +230,11 @@ def _newest_first(rows: Iterable[Row[R]]) -> tuple[Row[R], ...]:
     return tuple(sorted(rows, key=lambda row: (row.time, row.id), reverse=True))
 
 
-def _unread(scopes: Iterable[_Scope]) -> Iterator[Unread]:
+def _unread(scopes: Iterable[_Scope]) -> Iterator[UnreadableRecord]:
     for scope in scopes:
         for latest in scope.latest.values():
-            if isinstance(latest.found, Unread):
+            if isinstance(latest.found, UnreadableRecord):
                 yield latest.found
         for found in scope.once.values():
-            if isinstance(found, Unread):
+            if isinstance(found, UnreadableRecord):
                 yield found

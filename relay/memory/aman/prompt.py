@@ -1,4 +1,4 @@
-"""A snapshot as the block of text that goes into a model's prompt. MEMORY.md A-28."""
+"""A snapshot as a block of text for a prompt (A-28)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _NUMBER: Final = re.compile(r"[0-9]{6,}")
 
 
 class Privacy(Enum):
-    """What happens to addresses and numbers of people."""
+    """How personal data in the texts is treated."""
 
     ALLOW = "allow"
     REDACT = "redact"
     SKIP = "skip"
-    """Nothing that is remembered goes to the model."""
+    """No block at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPolicy:
-    """The original's defaults. Lengths are in characters."""
+    """Lengths in characters; the defaults are those of the original."""
 
     privacy: Privacy = Privacy.ALLOW
     max_chars: int = 1800
@@ -55,49 +55,49 @@ DEFAULT: Final = PromptPolicy()
 
 
 def format_prompt(snapshot: Snapshot, policy: PromptPolicy = DEFAULT) -> str | None:
-    """The block; None when there is nothing to say, or nothing that may be said."""
+    """The block; None if it would be empty or the policy is SKIP."""
     if policy.privacy is Privacy.SKIP:
         return None
     body = "\n\n".join(section for section in _sections(snapshot, policy) if section)
     if not body:
         return None
-    room = policy.max_chars - len(_HEADER) - len(_FOOTER)
-    return f"{_HEADER}{cut(body, room)}{_FOOTER}" if room > 0 else None
+    max_body = policy.max_chars - len(_HEADER) - len(_FOOTER)
+    return f"{_HEADER}{cut(body, max_body)}{_FOOTER}" if max_body > 0 else None
 
 
 def redacted(text: str) -> str:
-    """Words with `@` and `.` and runs of six digits or more are taken out."""
-    without = _WORD.sub(lambda word: _unless_an_address(word.group()), text)
+    """The text without email addresses (words with `@` and `.`) and runs of six or more digits."""
+    without = _WORD.sub(lambda word: _redacted_email(word.group()), text)
     return _NUMBER.sub("[REDACTED_NUMBER]", without)
 
 
-def _unless_an_address(word: str) -> str:
+def _redacted_email(word: str) -> str:
     return "[REDACTED_EMAIL]" if "@" in word and "." in word else word
 
 
 def _sections(snapshot: Snapshot, policy: PromptPolicy) -> Iterator[str]:
-    def said(text: str) -> str:
-        # Whoever wrote it, it cannot end the block, nor begin another, or a section of it.
+    def escaped(text: str) -> str:
+        # The text must not end the block, begin another one or a section.
         text = _OURS.sub("(", text.strip())
         return redacted(text) if policy.privacy is Privacy.REDACT else text
 
-    def on_one_line(text: str) -> str:
-        # … nor add an entry to a list.
-        return _BREAKS.sub(" ", said(text))
+    def one_line(text: str) -> str:
+        # … nor add a list entry.
+        return _BREAKS.sub(" ", escaped(text))
 
     if snapshot.summary is not None and snapshot.summary.record.summary.strip():
-        text = cut(said(snapshot.summary.record.summary), policy.max_summary_chars)
+        text = cut(escaped(snapshot.summary.record.summary), policy.max_summary_chars)
         yield f"[SUMMARY]\nUpdated: {_when(snapshot.summary.time)}\n{text}"
     tools = [
-        f"{number}. {on_one_line(row.record.tool_name)}"
+        f"{number}. {one_line(row.record.tool_name)}"
         f" ({'ok' if row.record.success else 'error'}, {_when(row.time)}):"
-        f" {cut(on_one_line(row.record.content), policy.max_tool_chars)}"
+        f" {cut(one_line(row.record.content), policy.max_tool_chars)}"
         for number, row in enumerate(snapshot.tools[: policy.max_tools], 1)
     ]
     if tools:
         yield "\n".join(["[TOOLS]", *tools])
     clears = [
-        f"{number}. {_when(row.time)} by {on_one_line(row.record.sender_id or 'unknown sender')}"
+        f"{number}. {_when(row.time)} by {one_line(row.record.sender_id or 'unknown sender')}"
         for number, row in enumerate(snapshot.clears[: policy.max_clears], 1)
     ]
     if clears:

@@ -1,6 +1,6 @@
-"""Aman's five records: as values, as unsigned events, and read back. MEMORY.md §2.
+"""Aman's five record types: values, drafts and decoding.
 
-The kinds beside them (documents, chunks, policies: 30090-30092) are read as the events they are.
+Documents, chunks and policies (30090-30092) are returned as events.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from relay.errors import Invalid
 from relay.memory.aman.checks import D_ENDS, ENCRYPTION, FIELDS, LABELS, VERSION, content_fault
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact_whole, object_to_keep, whole_number
-from relay.memory.reading import Unread
+from relay.memory.fields import NOT_AN_OBJECT, compact_repaired, storable_object, whole_number
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds, secretbox
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 DOCUMENTS: Final = frozenset({kinds.DOC_MANIFEST, kinds.CHUNK_REF, kinds.DOC_POLICY})
 KINDS: Final = (*sorted(DOCUMENTS), *LABELS)
-"""What the one backfill REQ asks for (A-21)."""
+"""Kinds of the backfill REQ (A-21)."""
 
 NO_MORE: Final[Mapping[str, object]] = {}
-"""Of a record whose payload has no unknown fields."""
+"""`more` of a payload without unknown fields."""
 
 _SHOWN: Final = 80
-"""Characters of what others wrote in a line about it."""
+"""Characters of event text quoted in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Kind 30093. `more` is, as in every record, the unknown fields: kept when written again."""
+    """Kind 30093. `more`, in every record type: unknown fields, kept on rewrite."""
 
     history_key: str
     preference: str
@@ -45,7 +45,7 @@ class Preference:
 
     @property
     def time(self) -> int:
-        """Unix seconds, as in all records: tag `ts` and `created_at` of the event (A-01)."""
+        """Unix seconds; in every record type tag `ts` and `created_at` of the event (A-01)."""
         return self.updated_at
 
 
@@ -88,7 +88,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Kind 30096: from here on the context is empty."""
+    """Kind 30096: everything up to this time is cleared from the context."""
 
     history_key: str
     sender_id: str | None
@@ -123,7 +123,7 @@ Record = Preference | Summary | ToolCall | Clear | Subscriptions
 
 @dataclass(frozen=True, slots=True)
 class SharedKey:
-    """The secretbox key of a family of agents, and where it was found, to be named in errors."""
+    """The secretbox key that agents share, and its source for error texts."""
 
     key: bytes = field(repr=False)
     source: str
@@ -134,30 +134,30 @@ class SharedKey:
 
 
 def history_key(sender: str, group: str | None = None) -> str:
-    """The key that the original uses: of a group, else of one person (A-03)."""
+    """The history key of a group, else of one sender (A-03)."""
     return sender if group is None else f"group:{group}"
 
 
 def payload_of(record: Record) -> dict[str, object]:
-    """The fields in their order, absent ones as null, unknown ones last (A-02)."""
+    """The fields in order, absent ones as null, unknown ones last (A-02)."""
     named = {name: getattr(record, name) for name, _, _ in FIELDS[record.kind]}
     return {**named, **record.more}
 
 
 def payload_hash(payload: Mapping[str, object]) -> str:
-    """SHA-256 of the compact JSON, before any encryption (A-02); 64 hex."""
-    return _hash(compact_whole(payload))
+    """SHA-256 of the compact plain-text JSON, 64 hex characters (A-02)."""
+    return _hash(compact_repaired(payload))
 
 
 def draft_of(record: Record) -> Draft:
-    """The record as an event that everyone with access to it can read (A-01)."""
-    text = compact_whole(payload_of(record))
+    """The record as an unencrypted event (A-01)."""
+    text = compact_repaired(payload_of(record))
     return Draft(record.kind, _tags(record, text), text, record.time)
 
 
-def sealed_draft_of(record: Record, key: bytes, nonce: bytes) -> Draft:
-    """The record as an event that the key opens (A-23). `nonce`: 24 random bytes."""
-    text = compact_whole(payload_of(record))
+def encrypted_draft_of(record: Record, key: bytes, nonce: bytes) -> Draft:
+    """The record encrypted with a secretbox key (A-23). `nonce`: 24 random bytes."""
+    text = compact_repaired(payload_of(record))
     tags = [*_tags(record, text), ["enc", ENCRYPTION]]
     return Draft(record.kind, tags, secretbox.seal(text, key, nonce), record.time)
 
@@ -181,53 +181,55 @@ def _hash(text: str) -> str:
 # -- reading ------------------------------------------------------------------------------------
 
 
-class Filed(NamedTuple):
-    """Where an event belongs: known from its tags, also when its content cannot be read."""
+class KeyAndTime(NamedTuple):
+    """History key and time by the tags: known even if the content cannot be read."""
 
     history_key: str
-    """Empty when neither `hk` nor `d` tells."""
+    """Empty if neither `hk` nor `d` has it."""
     ts: int | None
-    """Unix seconds; None when the tag is missing or no time."""
+    """Unix seconds; None if the tag is missing or invalid."""
 
 
-def filed(event: Event) -> Filed:
+def key_and_time(event: Event) -> KeyAndTime:
     hk = event.tag("hk")
-    return Filed(history_key_in(event) if hk is None else hk, whole_number(event.tag("ts")))
+    return KeyAndTime(history_key_in(event) if hk is None else hk, whole_number(event.tag("ts")))
 
 
 def history_key_in(event: Event) -> str:
-    """What stands before the kind's suffix in `d`, which may hold colons itself (A-03)."""
+    """The part of `d` before the suffix of the kind; it may contain colons (A-03)."""
     hk, colon, end = event.d.rpartition(":")
     return hk if colon and D_ENDS.get(event.kind, end) == end else ""
 
 
-def record_in(event: Event, key: SharedKey | None = None) -> Record | Event | Unread:
-    """The record; the event itself where it is a document, a chunk or a policy."""
+def record_in(event: Event, key: SharedKey | None = None) -> Record | Event | UnreadableRecord:
+    """The record; documents, chunks and policies as the event itself."""
     if event.kind in DOCUMENTS:
         return event
     if event.kind not in LABELS:
-        return Unread(event, f"kind {event.kind} is none of Aman's")
-    return read_under(filed(event).history_key, event, key)
+        return UnreadableRecord(event, f"kind {event.kind} is none of Aman's")
+    return read_under(key_and_time(event).history_key, event, key)
 
 
-def read_under(hk: str, event: Event, key: SharedKey | None) -> Record | Unread:
-    """`record_in`, of one of the five kinds whose history key is known already."""
+def read_under(hk: str, event: Event, key: SharedKey | None) -> Record | UnreadableRecord:
+    """`record_in` for one of the five kinds, with its known history key."""
     end = D_ENDS.get(event.kind)
     if end is not None and event.d != f"{hk}:{end}":
-        return Unread(event, f"{_named(event)}: d must be <hk>:{end}")
+        return UnreadableRecord(event, f"{_named(event)}: d must be <hk>:{end}")
     enc = event.tag("enc")
-    if enc is None:  # plain, whether or not a key is at hand (A-26)
+    if enc is None:  # unencrypted, with or without a key (A-26)
         return _parsed(event, event.content, hk)
     if enc != ENCRYPTION:
         why = f"{_named(event)}: enc is {enc[:_SHOWN]!r}, only {ENCRYPTION!r} can be opened"
-        return Unread(event, why, is_locked=True)
+        return UnreadableRecord(event, why, is_locked=True)
     if key is None:
-        return Unread(event, f"{_named(event)}: locked, and no key is configured", is_locked=True)
+        return UnreadableRecord(
+            event, f"{_named(event)}: locked, and no key is configured", is_locked=True
+        )
     try:
         text = secretbox.opened(event.content, key.key)
     except Invalid as invalid:
         why = f"{_named(event)}: {invalid.text} (key from {key.source})"
-        return Unread(event, why, is_locked=True)
+        return UnreadableRecord(event, why, is_locked=True)
     return _parsed(event, text, hk)
 
 
@@ -235,17 +237,17 @@ def _named(event: Event) -> str:
     return f"{event.kind} {event.d[:_SHOWN]!r}"
 
 
-def _parsed(event: Event, text: str, hk: str) -> Record | Unread:
+def _parsed(event: Event, text: str, hk: str) -> Record | UnreadableRecord:
     version = event.tag("v")
     if version is not None and version.lstrip("0") != VERSION:
         why = f"{_named(event)}: schema version {version[:_SHOWN]!r}, only {VERSION} is known"
-        return Unread(event, why)
-    fields = object_to_keep(text)
+        return UnreadableRecord(event, why)
+    fields = storable_object(text)
     if fields is None:
-        return Unread(event, f"{_named(event)}: {NOT_AN_OBJECT}")
+        return UnreadableRecord(event, f"{_named(event)}: {NOT_AN_OBJECT}")
     fault = content_fault(event.kind, fields, hk)
     if fault is not None:
-        return Unread(event, f"{_named(event)}: {fault}")
+        return UnreadableRecord(event, f"{_named(event)}: {fault}")
     return _record(event.kind, fields, _unknown(event.kind, fields))
 
 
@@ -260,7 +262,7 @@ def _unknown(kind: int, fields: dict[str, object]) -> Mapping[str, object]:
 
 
 def _record(kind: int, fields: Mapping[str, Any], more: Mapping[str, object]) -> Record:
-    """Of fields that `content_fault` let through: each is there and has its type."""
+    """`fields` must have passed `content_fault`: each is present and has its type."""
     hk = fields["history_key"]
     if kind == kinds.TOOL_HISTORY:
         return ToolCall(

@@ -1,1 +1,1 @@
-"""Anamnesis: claims, what they rest on, and who vouches for them. MEMORY.md §6."""
+"""Anamnesis: memories with provenance, vouches and supersessions."""

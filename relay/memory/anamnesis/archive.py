@@ -1,8 +1,8 @@
-"""Archive: the records of Anamnesis that a reader has at hand, by the hash that they are about.
+"""Archive: a reader's Anamnesis records, indexed by the hash of the memory they refer to.
 
-Invariants: what comes out depends on what went in, never on its order. Of a vouch, a supersession
-or a patch the newest of each signer stands, as a relay keeps it; who may correct or patch is asked
-here again, unless the relay that they come from is known to ask it.
+Invariants: results do not depend on the order of the input. Each signer's newest vouch,
+supersession and patch counts, as on a relay. Who may supersede or patch is checked again here,
+unless the records come from a relay that checks it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from relay.memory.anamnesis.permissions import original_of
 from relay.memory.anamnesis.records import Memory, Patch, Supersession, Vouch, fields_of
-from relay.memory.anamnesis.standing import original_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence, Set
 
     from relay.memory.anamnesis.records import Record
 
-    ByHash = Mapping[str, Sequence["_About"]]
+    ByHash = Mapping[str, Sequence["_Referring"]]
 
-_About = TypeVar("_About", Vouch, Supersession, Patch)
+_Referring = TypeVar("_Referring", Vouch, Supersession, Patch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,46 +28,46 @@ class Archive:
     """Made by `archive_of`."""
 
     owners: Set[str] = frozenset()
-    """Public keys of those whose word stands above an author's."""
+    """Public keys that take precedence over authors."""
     memories: Mapping[str, Sequence[Memory]] = field(default_factory=dict)
     vouches: Mapping[str, Sequence[Vouch]] = field(default_factory=dict)
     """One per voucher, in the order in which they first vouched."""
     supersessions: Mapping[str, Sequence[Supersession]] = field(default_factory=dict)
     patches: Mapping[str, Sequence[Patch]] = field(default_factory=dict)
-    is_guarded: bool = False
-    """It is from one relay that asks who may (X-16): it knows all owners, and rows unseen here.
-    Whoever corrected another's memory there is an owner."""
+    is_authoritative: bool = False
+    """From one relay that checks permissions (X-16): it knows all owners, and rows not in here.
+    Whoever superseded another author's memory there is an owner."""
 
     def original(self, hashed: str) -> Memory | None:
-        """The row of the original author: the earliest, of several the lowest id (X-05)."""
+        """The original author's row: the earliest, then the lowest id (X-05)."""
         rows = {memory.event.id: memory for memory in self.memories.get(hashed, ())}
         first = original_of(memory.event for memory in rows.values())
         return None if first is None else rows[first.id]
 
     def successor(self, hashed: str) -> Supersession | None:
-        """The supersession that counts: an owner's before the author's, of several the newest."""
+        """The effective supersession: an owner's before the author's, then the newest."""
         found = self.successors(hashed)
         return found[0] if found else None
 
     def successors(self, hashed: str) -> Sequence[Supersession]:
-        """All of those who may, the one that counts first (X-16, X-17)."""
-        allowed = self._of_those_who_may(self.supersessions.get(hashed, ()), hashed)
+        """All permitted supersessions, the effective one first (X-16, X-17)."""
+        allowed = self._permitted(self.supersessions.get(hashed, ()), hashed)
         author = self._original_author(hashed)
 
         def rank(each: Supersession) -> tuple[bool, int, str]:
             signer = each.event.pubkey
-            is_owners = signer in self.owners or (self.is_guarded and signer != author)
+            is_owners = signer in self.owners or (self.is_authoritative and signer != author)
             return (not is_owners, *_newest_first(each))
 
         return sorted(allowed, key=rank)
 
     def metadata(self, hashed: str) -> Mapping[str, object]:
-        """What the newest patch of those who may puts in place of the entry's (X-07)."""
-        allowed = self._of_those_who_may(self.patches.get(hashed, ()), hashed)
+        """The fields of the newest permitted patch (X-07)."""
+        allowed = self._permitted(self.patches.get(hashed, ()), hashed)
         return min(allowed, key=_newest_first).fields if allowed else {}
 
     def vouchers(self, hashed: str) -> list[dict[str, object]]:
-        """Who confirms a memory, as its document lists them; its own author not (X-13)."""
+        """The confirming vouchers as JSON fields, without the author (X-13)."""
         original = self.original(hashed)
         return [
             _voucher(vouch)
@@ -77,9 +77,9 @@ class Archive:
         ]
 
     def document(self, hashed: str) -> dict[str, object] | None:
-        """A memory in the form of the document, with all that was said of it since.
+        """The JSON fields of a memory, with later patches, vouches and supersessions.
 
-        `claimed` holds what the entry says of itself and nobody has signed.
+        `claimed` contains the entry's own, unsigned claims about these.
         """
         memory = self.original(hashed)
         if memory is None:
@@ -96,12 +96,14 @@ class Archive:
             claimed["superseded_by"] = memory.claimed_successor
         return fields | {"claimed": claimed} if claimed else fields
 
-    def _of_those_who_may(self, records: Sequence[_About], hashed: str) -> list[_About]:
+    def _permitted(self, records: Sequence[_Referring], hashed: str) -> list[_Referring]:
         author = self._original_author(hashed)
         return [
             each
             for each in records
-            if self.is_guarded or each.event.pubkey in self.owners or each.event.pubkey == author
+            if self.is_authoritative
+            or each.event.pubkey in self.owners
+            or each.event.pubkey == author
         ]
 
     def _original_author(self, hashed: str) -> str | None:
@@ -110,7 +112,7 @@ class Archive:
 
 
 def archive_of(
-    records: Iterable[Record], owners: Set[str] = frozenset(), *, is_guarded: bool = False
+    records: Iterable[Record], owners: Set[str] = frozenset(), *, is_authoritative: bool = False
 ) -> Archive:
     unique = {record.event.id: record for record in records}
     memories: dict[str, list[Memory]] = {}
@@ -133,13 +135,13 @@ def archive_of(
         vouches={hashed: _newest_of_each(found) for hashed, found in vouches.items()},
         supersessions={hashed: _newest_of_each(found) for hashed, found in supersessions.items()},
         patches={hashed: _newest_of_each(found) for hashed, found in patches.items()},
-        is_guarded=is_guarded,
+        is_authoritative=is_authoritative,
     )
 
 
-def _newest_of_each(records: Sequence[_About]) -> list[_About]:
-    """Of each signer, in the order in which they first spoke."""
-    found: dict[str, _About] = {}
+def _newest_of_each(records: Sequence[_Referring]) -> list[_Referring]:
+    """The newest record of each signer, in the order of their first records."""
+    found: dict[str, _Referring] = {}
     for record in records:
         held = found.get(record.event.pubkey)
         if held is None or _newest_first(record) < _newest_first(held):
@@ -152,7 +154,7 @@ def _newest_first(record: Vouch | Supersession | Patch) -> tuple[int, str]:
 
 
 def _voucher(vouch: Vouch) -> dict[str, object]:
-    """`id` is the signer's key; another that they claim stands beside it (X-11)."""
+    """`id` is the signer's key; a different claimed one is `claimed_id` (X-11)."""
     listed: dict[str, object] = {"id": vouch.voucher}
     if vouch.claimed_id != vouch.voucher:
         listed["claimed_id"] = vouch.claimed_id

@@ -1,7 +1,7 @@
-"""Recall benchmark v1: is what was told found again, sessions later? MEMORY.md X-21.
+"""Recall benchmark v1: are planted sentences found again after K sessions of filler? (X-21)
 
-Offline, and the same report for the same seed. Every system is told the same sentences, then K
-sessions of filler, then it is asked. It answers with what it was told, or not at all.
+Offline; the report depends on the seed only. Each system gets the planted sentences, then K
+sessions of filler, then the questions. It answers with a stored sentence or not at all.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from math import sqrt
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.memory.anamnesis.archive import archive_of
+from relay.memory.anamnesis.bench_data import Category, Scenario, filler_of, scenario_of
+from relay.memory.anamnesis.bm25 import ranks, words
 from relay.memory.anamnesis.checks import content_hash
-from relay.memory.anamnesis.plots import Category, Plot, filler_of, plot_of
-from relay.memory.anamnesis.recall import Wish, recalled
+from relay.memory.anamnesis.recall import RecallQuery, recalled
 from relay.memory.anamnesis.records import Entry, Memory, entry_draft, timestamp_of
-from relay.memory.anamnesis.relevance import ranks, words
 from relay.nostr.event import signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from relay.memory.anamnesis.plots import Planted
+    from relay.memory.anamnesis.bench_data import Planted
 
 SESSIONS: Final = (1, 5, 10, 50)
-"""K: how many sessions of filler lie between the telling and the asking."""
+"""K: sessions of filler between the planted sentences and the questions."""
 _BEGIN: Final = 1_767_225_600
 _DAY_S: Final = 86_400
 _AUTHOR: Final = "0" * 64
-_ENOUGH: Final = 0.35
-"""So much of a question's words must be in what answers it."""
+_MIN_SHARE: Final = 0.35
+"""Share of the question's words that an answer must contain."""
 _DIGITS: Final = 3
-_SMALL: Final = frozenset(
+_STOP_WORDS: Final = frozenset(
     {
         "a",
         "an",
@@ -63,7 +63,7 @@ _SMALL: Final = frozenset(
         "with",
     }
 )
-"""Words that say nothing of what is asked for."""
+"""Stop words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,40 +74,40 @@ class Answer:
 
 
 class System(Protocol):
-    """What is measured."""
+    """A memory system under test."""
 
-    def tell(self, text: str, session: int) -> None: ...
+    def add(self, text: str, session: int) -> None: ...
 
     def ask(self, question: str, session: int) -> Answer | None:
-        """None: it says that it does not know."""
+        """None: no answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """Of one system after K sessions; each mean is over the planted sentences."""
+class Scores:
+    """Scores of one system after K sessions; means are over the planted sentences."""
 
     sessions: int
     exact: float
-    """The whole answer 1, half of its words 0.5."""
+    """1 for the whole answer, 0.5 for half of its words."""
     semantic: float
-    """F1 of words with the sentence that was told."""
+    """F1 of the words against the planted sentence."""
     calibration: float | None
-    """Pearson of stated confidence and exactness; None: one of them is always the same."""
+    """Pearson correlation of confidence and `exact`; None if one of them is constant."""
     false_memories: int
-    """Answers to what was never told."""
+    """Number of answers to questions without an answer."""
     by_category: dict[str, float]
-    """Exactness."""
+    """`exact` by category."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SystemScores:
     system: str
-    marks: tuple[Marks, ...]
+    scores: tuple[Scores, ...]
 
     @property
     def decay(self) -> tuple[float, ...]:
-        """How much exactness has gone since the first K."""
-        return tuple(round(self.marks[0].exact - each.exact, _DIGITS) for each in self.marks)
+        """Loss of `exact` since the first K."""
+        return tuple(round(self.scores[0].exact - each.exact, _DIGITS) for each in self.scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Report:
     seed: int
     planted: int
     never_told: int
-    columns: tuple[Column, ...]
+    columns: tuple[SystemScores, ...]
 
     def fields(self) -> dict[str, object]:
         """For JSON."""
@@ -127,14 +127,14 @@ class Report:
                 column.system: {
                     "sessions": [
                         {
-                            "k": marks.sessions,
-                            "exact": marks.exact,
-                            "semantic": marks.semantic,
-                            "calibration": marks.calibration,
-                            "false_memories": marks.false_memories,
-                            "by_category": marks.by_category,
+                            "k": scores.sessions,
+                            "exact": scores.exact,
+                            "semantic": scores.semantic,
+                            "calibration": scores.calibration,
+                            "false_memories": scores.false_memories,
+                            "by_category": scores.by_category,
                         }
-                        for marks in column.marks
+                        for scores in column.scores
                     ],
                     "decay": list(column.decay),
                 }
@@ -144,9 +144,9 @@ class Report:
 
 
 class NoMemory:
-    """Baseline: whoever was told nothing."""
+    """Baseline without any memory."""
 
-    def tell(self, text: str, session: int) -> None:
+    def add(self, text: str, session: int) -> None:
         pass
 
     def ask(self, question: str, session: int) -> Answer | None:
@@ -154,12 +154,12 @@ class NoMemory:
 
 
 class PlainFile:
-    """Baseline: a file of lines; the newest of those that share most words with the question."""
+    """Baseline: a list of lines; answers with the newest line that shares most words."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def tell(self, text: str, session: int) -> None:
+    def add(self, text: str, session: int) -> None:
         self._lines.append(text)
 
     def ask(self, question: str, session: int) -> Answer | None:
@@ -173,13 +173,12 @@ class PlainFile:
 
 
 class Anamnesis:
-    """Entries, recalled as `recall` does it; silent when the best holds too little of a
-    question."""
+    """Entries ranked by `recall`; no answer if the best one shares too few words."""
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}
 
-    def tell(self, text: str, session: int) -> None:
+    def add(self, text: str, session: int) -> None:
         at = _BEGIN + session * _DAY_S
         entry = Entry(text, "bench", "Bench", timestamp_of(at))
         draft = entry_draft(entry)
@@ -189,15 +188,15 @@ class Anamnesis:
         self._memories.setdefault(content_hash(text), Memory(event, entry))
 
     def ask(self, question: str, session: int) -> Answer | None:
-        asked = set(words(question)) - _SMALL
+        asked = set(words(question)) - _STOP_WORDS
         texts = {hashed: memory.entry.content for hashed, memory in self._memories.items()}
         found = ranks(question, texts)
         archive = archive_of(self._memories[hashed] for hashed in found)
         now = _BEGIN + session * _DAY_S
-        for hit in recalled(found, archive, Wish(limit=1), now):
+        for hit in recalled(found, archive, RecallQuery(limit=1), now):
             text = hit.memory.entry.content
             held = len(asked & set(words(text))) / len(asked)
-            if held >= _ENOUGH:
+            if held >= _MIN_SHARE:
                 return Answer(text, round(held, _DIGITS))
         return None
 
@@ -210,38 +209,38 @@ SYSTEMS: Final[dict[str, Callable[[], System]]] = {
 
 
 def report_of(seed: int, systems: dict[str, Callable[[], System]] | None = None) -> Report:
-    """Everything; `systems`: name → maker of an empty one, else SYSTEMS."""
-    plot = plot_of(seed)
+    """Run everything. `systems`: name → factory; default SYSTEMS."""
+    scenario = scenario_of(seed)
     columns = tuple(
         [
-            Column(name, tuple([_marks(make(), plot, seed, k) for k in SESSIONS]))
+            SystemScores(name, tuple([_scores(make(), scenario, seed, k) for k in SESSIONS]))
             for name, make in (SYSTEMS if systems is None else systems).items()
         ]
     )
-    return Report(seed, len(plot.planted), len(plot.never_told), columns)
+    return Report(seed, len(scenario.planted), len(scenario.never_told), columns)
 
 
-def _marks(system: System, plot: Plot, seed: int, sessions: int) -> Marks:
-    for planted in plot.planted:
-        system.tell(planted.told, 0)
+def _scores(system: System, scenario: Scenario, seed: int, sessions: int) -> Scores:
+    for planted in scenario.planted:
+        system.add(planted.told, 0)
     for session in range(1, sessions + 1):
         for line in filler_of(seed, session):
-            system.tell(line, session)
+            system.add(line, session)
     now = sessions + 1
-    answers = [system.ask(planted.question.text, now) for planted in plot.planted]
-    exact = [_exact(*pair) for pair in zip(answers, plot.planted, strict=True)]
-    semantic = [_semantic(*pair) for pair in zip(answers, plot.planted, strict=True)]
+    answers = [system.ask(planted.question.text, now) for planted in scenario.planted]
+    exact = [_exact(*pair) for pair in zip(answers, scenario.planted, strict=True)]
+    semantic = [_semantic(*pair) for pair in zip(answers, scenario.planted, strict=True)]
     stated = [0.0 if answer is None else answer.confidence for answer in answers]
-    return Marks(
+    return Scores(
         sessions=sessions,
         exact=_mean(exact),
         semantic=_mean(semantic),
         calibration=pearson(stated, exact),
-        false_memories=sum(system.ask(each.text, now) is not None for each in plot.never_told),
+        false_memories=sum(system.ask(each.text, now) is not None for each in scenario.never_told),
         by_category={
             category.value: _mean(
                 mark
-                for mark, planted in zip(exact, plot.planted, strict=True)
+                for mark, planted in zip(exact, scenario.planted, strict=True)
                 if planted.question.category is category
             )
             for category in Category
@@ -263,7 +262,7 @@ def _semantic(answer: Answer | None, planted: Planted) -> float:
 
 
 def f1(said: Sequence[str], wanted: Sequence[str]) -> float:
-    """Of words, each as often as it stands there."""
+    """F1 over words, with multiplicity."""
     shared = sum(min(said.count(word), wanted.count(word)) for word in set(said))
     if not shared:
         return 0.0
@@ -272,13 +271,13 @@ def f1(said: Sequence[str], wanted: Sequence[str]) -> float:
 
 
 def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """None when one of them is constant."""
+    """Pearson correlation; None if one of them is constant."""
     if len(set(xs)) < 2 or len(set(ys)) < 2:
         return None
     x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
-    together = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
-    apart = sqrt(sum((x - x_mean) ** 2 for x in xs) * sum((y - y_mean) ** 2 for y in ys))
-    return round(together / apart, _DIGITS)
+    covariance = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
+    deviations = sqrt(sum((x - x_mean) ** 2 for x in xs) * sum((y - y_mean) ** 2 for y in ys))
+    return round(covariance / deviations, _DIGITS)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,7 +1,7 @@
-"""What a record of Anamnesis must look like. MEMORY.md 6.6, in its order.
+"""The checks of Anamnesis records, in the order of their refusals.
 
-Invariants: every list of faults begins with the one that the relay answers with; `validated` of
-`records` gives all of them (X-20). What stored records have to say is in `standing`.
+Invariants: the first fault of each list is the relay's refusal; `records.validated` gives all of
+them (X-20). Checks against stored records are in `permissions`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relay.nostr.event import is_hex64
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from relay.memory.terms import Terms
+    from relay.memory.check_options import CheckOptions
     from relay.nostr.event import Event
 
     Fields = Mapping[str, object]
@@ -29,7 +29,7 @@ _BAD_RECORD: Final = "d must be anamnesis:memory, vouch, superseded or meta and 
 _BAD_VOUCH: Final = "d must be anamnesis:vouch:<64 lowercase hex>"
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _NAME_CHARS: Final = 64
-"""So much of a name that nobody knows is quoted."""
+"""Characters of an unknown field name that are quoted."""
 
 
 class MemoryType(StrEnum):
@@ -40,7 +40,7 @@ class MemoryType(StrEnum):
 
 
 class Attestation(StrEnum):
-    """What a voucher says of a memory."""
+    """A voucher's judgement of a memory."""
 
     CONFIRM = "confirm"
     PARTIAL = "partial"
@@ -64,12 +64,12 @@ PATCH_FIELDS: Final = ("memory_type", "confidence", "tags", "context")
 
 
 def content_hash(content: str) -> str:
-    """X-02. Raises UnicodeEncodeError for halves of surrogate pairs: they have no UTF-8."""
+    """X-02. Raises UnicodeEncodeError for lone surrogates."""
     return sha256(content.encode()).hexdigest()
 
 
 def time_in(timestamp: object) -> int | None:
-    """Unix seconds of an ISO 8601 date-time with seconds and zone; None for anything else."""
+    """Unix seconds of an ISO 8601 date-time with seconds and zone, else None."""
     if not isinstance(timestamp, str) or _DATE_TIME.fullmatch(timestamp) is None:
         return None
     try:
@@ -78,10 +78,10 @@ def time_in(timestamp: object) -> int | None:
         return None
 
 
-def check(event: Event, terms: Terms) -> str | None:
+def check(event: Event, options: CheckOptions) -> str | None:
     system, what, hashed = (*event.d.split(":", 2), "", "")[:3]
     if event.kind == kinds.APP_RECORD and event.d.startswith(ENTRY):
-        return _entry_fault(event, terms)
+        return _entry_fault(event, options)
     if system != "anamnesis" or event.kind != kinds.APP_DATA or what not in _FAULTS:
         return _BAD_RECORD
     if not is_hex64(hashed) or event.tag("x") != hashed:
@@ -92,11 +92,11 @@ def check(event: Event, terms: Terms) -> str | None:
     return next(_FAULTS[what](fields), None)
 
 
-def _entry_fault(event: Event, terms: Terms) -> str | None:
+def _entry_fault(event: Event, options: CheckOptions) -> str | None:
     fields = object_in(event.content)
     if fields is None:
         return NOT_AN_OBJECT
-    fault = next(identity_faults(fields, terms.max_chars, terms.max_bytes), None)
+    fault = next(identity_faults(fields, options.max_chars, options.max_bytes), None)
     if fault is not None:
         return fault
     hashed = fields["content_hash"]
@@ -111,7 +111,7 @@ def entry_faults(fields: Fields, max_chars: int, max_bytes: int = 0) -> Iterator
 
 
 def identity_faults(fields: Fields, max_chars: int, max_bytes: int = 0) -> Iterator[str]:
-    """Of what every entry has: what it says, who, when, and its hash."""
+    """Faults of the required fields: content, author, timestamp, hash."""
     yield from _unknown(fields, ENTRY_FIELDS)
     content = fields.get("content")
     if not isinstance(content, str) or not 1 <= len(content) <= max_chars:
@@ -134,7 +134,7 @@ def identity_faults(fields: Fields, max_chars: int, max_bytes: int = 0) -> Itera
 
 
 def detail_faults(fields: Fields) -> Iterator[str]:
-    """Of what an entry may leave out."""
+    """Faults of the optional fields."""
     if "memory_type" in fields:
         yield from _memory_type_fault(fields["memory_type"])
     if "parent_refs" in fields:
@@ -183,7 +183,7 @@ _FAULTS: Final = {
 def _unknown(fields: Fields, known: tuple[str, ...]) -> Iterator[str]:
     for name in fields:
         if name not in known:
-            # Halves of surrogate pairs cannot be said on the wire.
+            # Lone surrogates cannot be sent.
             yield f"unknown field {name[:_NAME_CHARS].encode(errors='replace').decode()}"
 
 

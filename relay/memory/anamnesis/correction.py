@@ -1,4 +1,4 @@
-"""From an old memory to the one that holds now. MEMORY.md X-17."""
+"""Following supersessions to the current memory (X-17)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from relay.memory.anamnesis.archive import Archive
 
-_MOST_STEPS: Final = 10_000
+_MAX_STEPS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
     chain: tuple[str, ...]
-    """Hashes from the one asked for to the one that holds."""
+    """Hashes from the given memory to the current one."""
     forks: tuple[tuple[str, str], ...]
-    """(old, new) that were said too and do not count."""
-    is_circle: bool
-    """It comes back to itself, or has no end: the last one before that is given."""
+    """(old, new) of valid supersessions that lost against another one."""
+    is_cycle: bool
+    """The chain has a cycle or is too long: it ends before the repetition."""
 
     @property
     def current(self) -> str:
@@ -26,16 +26,16 @@ class Resolution:
 
 
 def resolve(hashed: str, archive: Archive) -> Resolution:
-    """Follow the supersessions that count: an owner's beats the author's, then the newest."""
+    """Follow the effective supersessions: an owner's before the author's, then the newest."""
     chain = {hashed: None}
     forks: list[tuple[str, str]] = []
     at = hashed
     while found := archive.successors(at):
-        counts = found[0].new
-        others = dict.fromkeys(each.new for each in found if each.new != counts)
+        effective = found[0].new
+        others = dict.fromkeys(each.new for each in found if each.new != effective)
         forks.extend((at, other) for other in others)
-        if counts in chain or len(chain) >= _MOST_STEPS:
-            return Resolution(tuple(chain), tuple(forks), is_circle=True)
-        chain[counts] = None
-        at = counts
-    return Resolution(tuple(chain), tuple(forks), is_circle=False)
+        if effective in chain or len(chain) >= _MAX_STEPS:
+            return Resolution(tuple(chain), tuple(forks), is_cycle=True)
+        chain[effective] = None
+        at = effective
+    return Resolution(tuple(chain), tuple(forks), is_cycle=False)

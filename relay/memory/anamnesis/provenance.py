@@ -1,7 +1,7 @@
-"""What a memory rests on, and what rests on it. MEMORY.md 6.2.
+"""Provenance: ancestors, children and contributors of a memory.
 
-A hash covers the content of a memory and not its `parent_refs`, so that two memories can name each
-other: every walk here passes each memory once.
+The hash of a memory does not cover its `parent_refs`, so the graph may have cycles: every traversal
+visits each memory once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from relay.memory.anamnesis.archive import Archive
     from relay.memory.anamnesis.records import Memory
 
-MOST_NODES: Final = 10_000
+MAX_NODES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +23,31 @@ class Trace:
     order: tuple[str, ...]
     """Known ancestors, parents before children, the memory itself last."""
     depth: int
-    """Steps of the longest way up."""
+    """Length of the longest path to an ancestor."""
     missing: tuple[str, ...]
-    """Hashes that nothing is known of, in the order in which they were met."""
+    """Hashes of unknown ancestors, in the order of the traversal."""
     truncated: bool
-    """There were more than MOST_NODES."""
+    """There are more than MAX_NODES."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """One author of an ancestry."""
+    """One author among the ancestors."""
 
     author: str
     """Public key."""
     name: str
-    """As their newest entry there claims."""
+    """As claimed by their newest entry among them."""
     entries: int
 
 
 def trace(hashed: str, archive: Archive) -> Trace:
-    """X-09. What several authors wrote counts as its original author has it."""
+    """X-09. Entries of several authors count as their original author's."""
     depths: dict[str, int] = {}
     missing: dict[str, None] = {}
     entered: set[str] = set()
     truncated = False
-    ways: list[tuple[str, Iterator[str]]] = []
+    stack: list[tuple[str, Iterator[str]]] = []
 
     def enter(node: str) -> None:
         memory = archive.original(node)
@@ -55,17 +55,17 @@ def trace(hashed: str, archive: Archive) -> Trace:
             missing[node] = None
             return
         entered.add(node)
-        ways.append((node, iter(memory.entry.parents)))
+        stack.append((node, iter(memory.entry.parents)))
 
     enter(hashed)
-    while ways:
-        node, parents = ways[-1]
+    while stack:
+        node, parents = stack[-1]
         parent = next(parents, None)
         if parent is None:
-            ways.pop()
+            stack.pop()
             depths[node] = _depth(node, archive, depths)
         elif parent not in entered and parent not in missing:
-            if len(entered) + len(missing) >= MOST_NODES:
+            if len(entered) + len(missing) >= MAX_NODES:
                 truncated = True
             else:
                 enter(parent)
@@ -75,19 +75,19 @@ def trace(hashed: str, archive: Archive) -> Trace:
 def _depth(node: str, archive: Archive, depths: dict[str, int]) -> int:
     memory = archive.original(node)
     parents = () if memory is None else memory.entry.parents
-    # A parent without a depth is missing, or waits below in a circle.
+    # A parent without a depth is missing, or part of a cycle.
     return max([depths[parent] + 1 for parent in parents if parent in depths], default=0)
 
 
 def children(hashed: str, archive: Archive) -> Sequence[Memory]:
-    """What builds upon a memory directly, oldest first, each hash once (X-09)."""
+    """The memories that have it as a parent, oldest first, each hash once (X-09)."""
     found = [memory for node in archive.memories if (memory := archive.original(node)) is not None]
     built = [memory for memory in found if hashed in memory.entry.parents]
     return sorted(built, key=lambda memory: (memory.event.created_at, memory.event.id))
 
 
 def credit(hashed: str, archive: Archive) -> Sequence[Credit]:
-    """Whose work a memory is, with its ancestry: most entries first, then by key (X-10)."""
+    """The authors of a memory and its ancestors: most entries first, then by key (X-10)."""
     found: dict[str, list[Memory]] = {}
     for node in trace(hashed, archive).order:
         memory = archive.original(node)

@@ -1,12 +1,12 @@
-"""Which memories answer a question, best first. MEMORY.md X-18."""
+"""Recall: filtering and ranking memories that match a query (X-18)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from relay.memory.anamnesis.bm25 import normalised
 from relay.memory.anamnesis.records import Memory, Patch, Supersession, Vouch
-from relay.memory.anamnesis.relevance import normalised
 from relay.memory.anamnesis.trust import Reputations, trust_in
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ _TEXT, _TRUST, _RECENCY = 0.6, 0.25, 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is asked for beside the words."""
+class RecallQuery:
+    """The conditions of a recall beside its text."""
 
     topics: tuple[str, ...] = ()
     """Any of these tags."""
@@ -34,10 +34,10 @@ class Wish:
     min_trust: float = 0.0
     min_confidence: float = 0.0
     authors: frozenset[str] | None = None
-    """Public keys; None: whoever."""
+    """Public keys; None: any."""
     include_superseded: bool = False
     as_of: int | None = None
-    """Unix seconds: what was written later counts as not there."""
+    """Unix seconds: later records are ignored."""
     limit: int = 10
     reputations: Reputations = field(default_factory=Reputations)
 
@@ -46,9 +46,9 @@ class Wish:
 class Hit:
     hash: str
     memory: Memory
-    """The row of the original author: copies are no hits of their own."""
+    """The original author's row: copies are no hits."""
     document: Mapping[str, object]
-    """As `Archive.document`: vouchers merged, `superseded_by` shown."""
+    """As `Archive.document`: with vouchers and `superseded_by`."""
     trust: Trust
     text: float
     recency: float
@@ -56,7 +56,7 @@ class Hit:
 
     @property
     def why(self) -> str:
-        """What the score is made of."""
+        """The parts of the score."""
         return (
             f"text {self.text:.2f}, trust {self.trust.score:.2f} ({self.trust.level}), "
             f"recency {self.recency:.2f}"
@@ -64,7 +64,7 @@ class Hit:
 
 
 def recency_of(created_at: int, now: int) -> float:
-    """1 for now and what is ahead of it, half of that every 30 days."""
+    """1 for now and the future, halved every 30 days."""
     days = max(0, now - created_at) / _DAY_S
     return float(2 ** (-days / _HALF_LIFE_DAYS))
 
@@ -73,51 +73,56 @@ def score_of(text: float, trust: float, recency: float) -> float:
     return round(_TEXT * text + _TRUST * trust + _RECENCY * recency, _DIGITS)
 
 
-def recalled(ranked: Mapping[str, float], archive: Archive, wish: Wish, now: int) -> Sequence[Hit]:
-    """hash → rank (see `relevance`) of what matches, to hits in order.
+def recalled(
+    ranked: Mapping[str, float], archive: Archive, query: RecallQuery, now: int
+) -> Sequence[Hit]:
+    """The hits, best first. `ranked`: hash → rank of the matching texts (see `bm25`).
 
-    The text score is normalised over what is wished for: what stays unseen moves nothing. Ties: the
-    newer first, then the lowest id. With `as_of` that is also the moment that recency is counted
-    to.
+    Text scores are normalised over the hits only, so that filtered memories do not influence them.
+    Ties: the newer, then the lower id. Recency is relative to `as_of` if given.
     """
     moment = now
-    if wish.as_of is not None:
-        archive, moment = as_of(archive, wish.as_of), min(now, wish.as_of)
-    wished = {}
+    if query.as_of is not None:
+        archive, moment = as_of(archive, query.as_of), min(now, query.as_of)
+    matching = {}
     for hashed in ranked:
-        memory, trust = archive.original(hashed), trust_in(hashed, archive, wish.reputations)
+        memory, trust = archive.original(hashed), trust_in(hashed, archive, query.reputations)
         document = archive.document(hashed)
         if memory is None or trust is None or document is None:
             continue
-        if _is_wished(document, memory, trust, wish):
-            wished[hashed] = memory, document, trust
-    texts = normalised({hashed: ranked[hashed] for hashed in wished})
+        if _matches(document, memory, trust, query):
+            matching[hashed] = memory, document, trust
+    texts = normalised({hashed: ranked[hashed] for hashed in matching})
     hits = []
-    for hashed, (memory, document, trust) in wished.items():
+    for hashed, (memory, document, trust) in matching.items():
         recency = recency_of(memory.event.created_at, moment)
         score = score_of(texts[hashed], trust.score, recency)
         hits.append(Hit(hashed, memory, document, trust, texts[hashed], recency, score))
     hits.sort(key=lambda hit: (-hit.score, -hit.memory.event.created_at, hit.memory.event.id))
-    return hits[: wish.limit]
+    return hits[: query.limit]
 
 
-def _is_wished(document: Mapping[str, object], memory: Memory, trust: Trust, wish: Wish) -> bool:
-    """Metadata count as the newest patch has them."""
+def _matches(
+    document: Mapping[str, object], memory: Memory, trust: Trust, query: RecallQuery
+) -> bool:
+    """By the metadata of the newest patch."""
     tags, confidence = document.get("tags"), document.get("confidence")
     return (
-        (wish.include_superseded or "superseded_by" not in document)
-        and (wish.authors is None or memory.author in wish.authors)
-        and (wish.memory_type is None or document.get("memory_type") == wish.memory_type)
-        and trust.score >= wish.min_trust
+        (query.include_superseded or "superseded_by" not in document)
+        and (query.authors is None or memory.author in query.authors)
+        and (query.memory_type is None or document.get("memory_type") == query.memory_type)
+        and trust.score >= query.min_trust
         and isinstance(confidence, int | float)
-        and confidence >= wish.min_confidence
-        and (not wish.topics or (isinstance(tags, list) and not set(wish.topics).isdisjoint(tags)))
+        and confidence >= query.min_confidence
+        and (
+            not query.topics or (isinstance(tags, list) and not set(query.topics).isdisjoint(tags))
+        )
     )
 
 
 def as_of(archive: Archive, moment: int) -> Archive:
-    """What had been written by then. Of what was replaced since only the newest version is known:
-    a later one hides it."""
+    """The records up to a moment. Of a replaced record only the newest version is stored: if that
+    is later, the record is missing."""
     return replace(
         archive,
         memories=_until(archive.memories, moment),

@@ -1,7 +1,7 @@
-"""Anamnesis' four records: as unsigned events, and read back. MEMORY.md 6.1, 6.3, 6.4.
+"""Anamnesis' four record types: values, drafts and decoding.
 
-A memory is named by the hash of its content. Who wrote, vouched or corrected is the signer of the
-event; what a content says of that is a claim.
+The id of a memory is the hash of its content. Author, voucher and corrector are the signers of the
+events; the names and ids in contents are unverified claims.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from relay.memory.anamnesis.checks import (
     time_in,
 )
 from relay.memory.anamnesis.references import ENTRY, PATCH, SUPERSEDED, VOUCH
+from relay.memory.check_options import MAX_CHARS, CheckOptions
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact, object_to_keep
-from relay.memory.reading import Unread
-from relay.memory.terms import MAX_CHARS, Terms
+from relay.memory.fields import NOT_AN_OBJECT, compact, storable_object
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 WARNED_BYTES: Final = 10_240
-"""The 10 KB of the document's prose (X-03)."""
+"""`validated` warns about longer contents (X-03)."""
 _LABEL: Final = "anamnesis"
 _NOTHING_MORE: Final[Mapping[str, object]] = {}
 _SUGGESTED: Final = ("memory_type", "tags", "confidence")
@@ -40,7 +40,7 @@ _SUGGESTED: Final = ("memory_type", "tags", "confidence")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One memory, as its document has it."""
+    """The content of one memory."""
 
     content: str
     author_id: str
@@ -49,14 +49,14 @@ class Entry:
     """ISO 8601 with zone."""
     memory_type: MemoryType = MemoryType.EPISODIC
     parents: tuple[str, ...] = ()
-    """Hashes of what it builds upon."""
+    """Hashes of the memories it builds on."""
     confidence: float = 0.5
     tags: tuple[str, ...] = ()
     context: Mapping[str, object] | None = None
     more_of_author: Mapping[str, object] = field(default_factory=dict)
-    """`platform`, and what else stands beside `id` and `name`."""
+    """`platform` and other fields of the author beside `id` and `name`."""
     anchors: tuple[str, ...] = ()
-    """Tags `r`: what outside of all memories it can be checked against (X-14)."""
+    """Tags `r`: external sources that it can be checked against (X-14)."""
     group: str | None = None
 
     @property
@@ -71,7 +71,7 @@ class Memory:
     event: Event
     entry: Entry
     claimed_vouchers: tuple[Mapping[str, object], ...] = ()
-    """Shown, never counted (X-06)."""
+    """Displayed, never counted (X-06)."""
     claimed_successor: str | None = None
 
     @property
@@ -114,7 +114,7 @@ class Patch:
     event: Event
     of: str
     fields: Mapping[str, object]
-    """Some of PATCH_FIELDS; none: as the entry has them."""
+    """Some of PATCH_FIELDS; empty: the entry's own values apply."""
 
 
 Record = Memory | Vouch | Supersession | Patch
@@ -122,7 +122,7 @@ Record = Memory | Vouch | Supersession | Patch
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """What `validate` says of an entry (X-20)."""
+    """All errors and warnings about an entry (X-20)."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -136,12 +136,12 @@ class Validity:
 
 
 def timestamp_of(seconds: int) -> str:
-    """How Unix seconds are written."""
+    """Unix seconds as ISO 8601."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def fields_of(entry: Entry) -> dict[str, object]:
-    """The document, in the order of X-01; `vouchers` and `superseded_by` are never written."""
+    """The JSON fields, in order (X-01); `vouchers` and `superseded_by` are never written."""
     author = {"id": entry.author_id, "name": entry.author_name, **entry.more_of_author}
     fields: dict[str, object] = {
         "content": entry.content,
@@ -159,7 +159,7 @@ def fields_of(entry: Entry) -> dict[str, object]:
 
 
 def entry_draft(entry: Entry) -> Draft:
-    """X-01. Raises ValueError when `timestamp` is none."""
+    """X-01. Raises ValueError for an invalid `timestamp`."""
     created_at = time_in(entry.timestamp)
     if created_at is None:
         raise ValueError("timestamp must be an ISO 8601 date-time with zone")
@@ -171,7 +171,7 @@ def entry_draft(entry: Entry) -> Draft:
         ["t", _LABEL],
         *(["t", tag] for tag in entry.tags),
         *(["r", anchor] for anchor in entry.anchors),
-        *_of_group(entry.group),
+        *_h_tag(entry.group),
     ]
     return Draft(kinds.APP_RECORD, tags, compact(fields_of(entry)), created_at)
 
@@ -186,30 +186,30 @@ def vouch_draft(
     attestation: Attestation = Attestation.CONFIRM,
     group: str | None = None,
 ) -> Draft:
-    """X-11. `voucher`: the public key that will sign."""
+    """X-11. `voucher`: public key of the signer."""
     fields: dict[str, object] = {"id": voucher}
     if name is not None:
         fields["name"] = name
     fields |= {"timestamp": timestamp_of(created_at), "confidence": confidence}
     if attestation is not Attestation.CONFIRM:
         fields["attestation"] = attestation.value
-    return _about(VOUCH, of, [], fields, created_at, group)
+    return _draft(VOUCH, of, [], fields, created_at, group)
 
 
 def supersession_draft(old: str, new: str, *, created_at: int, group: str | None = None) -> Draft:
     """X-15."""
-    return _about(SUPERSEDED, old, [["X", new]], {"superseded_by": new}, created_at, group)
+    return _draft(SUPERSEDED, old, [["X", new]], {"superseded_by": new}, created_at, group)
 
 
 def patch_draft(
     of: str, fields: Mapping[str, object], *, created_at: int, group: str | None = None
 ) -> Draft:
-    """X-07. No fields undo what earlier patches said."""
+    """X-07. Without fields the entry's own values apply again."""
     ordered = {name: fields[name] for name in PATCH_FIELDS if name in fields}
-    return _about(PATCH, of, [], ordered, created_at, group)
+    return _draft(PATCH, of, [], ordered, created_at, group)
 
 
-def _about(
+def _draft(
     prefix: str,
     of: str,
     tags: list[list[str]],
@@ -217,11 +217,11 @@ def _about(
     created_at: int,
     group: str | None,
 ) -> Draft:
-    every = [["d", prefix + of], ["x", of], *tags, *_of_group(group)]
+    every = [["d", prefix + of], ["x", of], *tags, *_h_tag(group)]
     return Draft(kinds.APP_DATA, every, compact(fields), created_at)
 
 
-def _of_group(group: str | None) -> list[list[str]]:
+def _h_tag(group: str | None) -> list[list[str]]:
     return [] if group is None else [["h", group]]
 
 
@@ -229,8 +229,7 @@ def _of_group(group: str | None) -> list[list[str]]:
 
 
 def validated(fields: object, max_chars: int = MAX_CHARS) -> Validity:
-    """All that is wrong with an entry, as JSON is read, and what its author may have forgotten
-    (X-20)."""
+    """All errors of an entry's JSON value, and warnings about missing suggested fields (X-20)."""
     if not isinstance(fields, dict):
         return Validity((NOT_AN_OBJECT,), ())
     warnings = [f"{name} is missing" for name in _SUGGESTED if name not in fields]
@@ -241,7 +240,7 @@ def validated(fields: object, max_chars: int = MAX_CHARS) -> Validity:
 
 
 def entry_in(fields: Mapping[str, object], event: Event | None = None) -> Entry:
-    """The entry that faultless fields are; anchors and group are its event's."""
+    """The entry of valid fields; anchors and group come from the event."""
     author = _mapping(fields["author"])
     context = fields.get("context")
     return Entry(
@@ -260,15 +259,15 @@ def entry_in(fields: Mapping[str, object], event: Event | None = None) -> Entry:
     )
 
 
-def record_in(event: Event) -> Record | Unread:
-    """What an event of Anamnesis says; never raises for what others wrote."""
-    # How long a memory may be is each relay's to say.
-    fault = check(event, Terms(max_chars=max(MAX_CHARS, len(event.content))))
-    fields = object_to_keep(event.content)
+def record_in(event: Event) -> Record | UnreadableRecord:
+    """Decode an event. Never raises for invalid ones."""
+    # The length limit is each relay's own.
+    fault = check(event, CheckOptions(max_chars=max(MAX_CHARS, len(event.content))))
+    fields = storable_object(event.content)
     if fault is None and fields is None:
-        fault = NOT_AN_OBJECT  # one that could not be written again
+        fault = NOT_AN_OBJECT  # valid JSON that cannot be stored
     if fault is not None or fields is None:
-        return Unread(event, fault or NOT_AN_OBJECT)
+        return UnreadableRecord(event, fault or NOT_AN_OBJECT)
     of = event.tag("x") or ""
     if event.kind == kinds.APP_RECORD:
         return _memory(event, fields)

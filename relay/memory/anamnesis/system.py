@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from relay.memory.anamnesis.checks import check
+from relay.memory.anamnesis.permissions import patch_objection, supersession_objection
 from relay.memory.anamnesis.references import (
     ENTRY,
     PATCH,
@@ -13,7 +14,6 @@ from relay.memory.anamnesis.references import (
     patch_references,
     supersession_references,
 )
-from relay.memory.anamnesis.standing import patch_objection, supersession_objection
 from relay.memory.registry import MemorySystem, RecordType, object_fault
 from relay.memory.search_text import fields
 from relay.nostr import kinds

@@ -1,4 +1,4 @@
-"""How far a memory is to be trusted. MEMORY.md X-14."""
+"""Trust scores of memories (X-14)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from relay.memory.anamnesis.records import Vouch
 
 REPUTATION: Final = 0.5
-"""Of an author of whom nothing is configured."""
-_PASSED_ON: Final = 0.8
+"""Default reputation of an author."""
+_PER_AGENT: Final = 0.8
 _DIGITS: Final = 3
 
 
@@ -26,29 +26,29 @@ class Level(StrEnum):
 
 
 _LEVELS: Final = ((0.3, Level.UNVERIFIED), (0.6, Level.ATTESTED), (0.8, Level.ANCHORED))
-"""The highest score of each."""
+"""Upper bound of the score of each level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reputations:
-    """What a reader has configured about people."""
+    """A reader's settings about authors."""
 
     of: Mapping[str, float] = field(default_factory=dict)
     """Public key → 0 to 1."""
     households: Sequence[frozenset[str]] = ()
-    """Keys of one owner: they are one voucher."""
+    """Sets of keys with one owner: together they count as one voucher."""
 
     def owner_of(self, pubkey: str) -> frozenset[str]:
-        """All keys of whoever holds this one."""
+        """All keys of the owner of this one."""
         return next((home for home in self.households if pubkey in home), frozenset({pubkey}))
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
     confirm: int
-    """Owners who confirm."""
+    """Number of owners who confirm."""
     disputes: int
-    """Owners who dispute."""
+    """Number of owners who dispute."""
     anchors: int
     score: float
     level: Level
@@ -73,33 +73,33 @@ def level_of(score: float) -> Level:
 
 
 def passed_on(score: float, agents: int) -> float:
-    """What is left of it behind so many agents."""
-    return round(score * _PASSED_ON**agents, _DIGITS)
+    """The score after it was relayed by so many agents."""
+    return round(score * _PER_AGENT**agents, _DIGITS)
 
 
 def trust_in(hashed: str, archive: Archive, reputations: Reputations) -> Trust | None:
-    """None: no such memory."""
+    """None for an unknown memory."""
     memory = archive.original(hashed)
     if memory is None:
         return None
-    words = _words_of_owners(archive.vouches.get(hashed, ()), memory.author, reputations)
-    confirm, disputes = words.count("confirm"), words.count("dispute")
+    found = _attestations(archive.vouches.get(hashed, ()), memory.author, reputations)
+    confirm, disputes = found.count("confirm"), found.count("dispute")
     anchors = len(set(memory.entry.anchors))
     reputation = reputations.of.get(memory.author, REPUTATION)
     score = trust_score(confirm, anchors, disputes, reputation)
     return Trust(confirm, disputes, anchors, score, level_of(score))
 
 
-def _words_of_owners(vouches: Iterable[Vouch], author: str, reputations: Reputations) -> list[str]:
-    """One word of each owner, the newest of all their keys; none of the author's own."""
-    words: dict[frozenset[str], Vouch] = {}
+def _attestations(vouches: Iterable[Vouch], author: str, reputations: Reputations) -> list[str]:
+    """One attestation per owner, the newest of all their keys; none of the author's owner."""
+    newest: dict[frozenset[str], Vouch] = {}
     own = reputations.owner_of(author)
     for vouch in vouches:
         owner = reputations.owner_of(vouch.voucher)
-        held = words.get(owner)
+        held = newest.get(owner)
         if owner != own and (held is None or _newest_first(vouch) < _newest_first(held)):
-            words[owner] = vouch
-    return [vouch.attestation.value for vouch in words.values()]
+            newest[owner] = vouch
+    return [vouch.attestation.value for vouch in newest.values()]
 
 
 def _newest_first(vouch: Vouch) -> tuple[int, str]:

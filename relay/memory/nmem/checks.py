@@ -17,8 +17,8 @@ from relay.nostr.event import is_hex64
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from relay.memory.fields import Wanted
-    from relay.memory.terms import Terms
+    from relay.memory.check_options import CheckOptions
+    from relay.memory.fields import FieldSpec
     from relay.nostr.event import Event
 
     Fields = Mapping[str, object]
@@ -34,8 +34,8 @@ SOURCES: Final = ("user", "agent")
 
 _HASHED: Final = re.compile(r".+:[0-9a-f]{64}", re.DOTALL)
 
-_PROMPT_FIELDS: Final[tuple[Wanted, ...]] = (("timestamp", Shape.INTEGER, Need.REQUIRED),)
-_OBSERVATION_FIELDS: Final[tuple[Wanted, ...]] = (
+_PROMPT_FIELDS: Final[tuple[FieldSpec, ...]] = (("timestamp", Shape.INTEGER, Need.REQUIRED),)
+_OBSERVATION_FIELDS: Final[tuple[FieldSpec, ...]] = (
     ("prompt", Shape.STRING_OR_NULL, Need.REQUIRED),
     ("timestamp", Shape.INTEGER, Need.REQUIRED),
     ("obs_type", Shape.STRING, Need.REQUIRED),
@@ -45,18 +45,18 @@ _OBSERVATION_FIELDS: Final[tuple[Wanted, ...]] = (
     ("content", Shape.STRING, Need.REQUIRED),
     ("metadata", Shape.OBJECT_OR_NULL, Need.REQUIRED),
 )
-_SESSION_FIELDS: Final[tuple[Wanted, ...]] = (
+_SESSION_FIELDS: Final[tuple[FieldSpec, ...]] = (
     ("project", Shape.STRING, Need.REQUIRED),
     ("started_at", Shape.INTEGER, Need.REQUIRED),
     ("ended_at", Shape.INTEGER, Need.OPTIONAL),
 )
-_PIN_FIELDS: Final[tuple[Wanted, ...]] = (
+_PIN_FIELDS: Final[tuple[FieldSpec, ...]] = (
     ("pinned", Shape.BOOLEAN, Need.IF_PRESENT),
     ("at", Shape.INTEGER, Need.IF_PRESENT),
 )
 
 
-def check(event: Event, terms: Terms) -> str | None:
+def check(event: Event, options: CheckOptions) -> str | None:
     d = event.d
     if event.kind == kinds.APP_RECORD:
         if d.startswith(OBSERVATION):

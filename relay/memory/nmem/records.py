@@ -11,12 +11,12 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from relay.memory.check_options import CheckOptions
 from relay.memory.draft import Draft
 from relay.memory.fields import compact, object_in
 from relay.memory.nmem.checks import OBSERVATION, PIN, PROMPT, SESSION, check, session_in
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary, summary_from
-from relay.memory.reading import Unread, next_time
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord, next_created_at
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def session_draft(session: Session, last: int | None = None, group: str | None =
     )
     tags = [*_tags(f"{SESSION}{session.id}", session.id), ["t", f"{_PROJECT}{session.project}"]]
     at = session.started_at if session.ended_at is None else session.ended_at
-    return Draft(kinds.APP_DATA, [*tags, *_in(group)], content, next_time(at, last))
+    return Draft(kinds.APP_DATA, [*tags, *_in(group)], content, next_created_at(at, last))
 
 
 def prompt_draft(prompt: Prompt, group: str | None = None) -> Draft:
@@ -190,7 +190,7 @@ def pin_draft(pin: Pin, last: int | None = None, group: str | None = None) -> Dr
     """`last`: as of a session."""
     tags = [["d", f"{PIN}{pin.event_id}"], ["e", pin.event_id], *_in(group)]
     content = compact({"pinned": pin.is_pinned, "at": pin.at})
-    return Draft(kinds.APP_DATA, tags, content, next_time(pin.at, last))
+    return Draft(kinds.APP_DATA, tags, content, next_created_at(pin.at, last))
 
 
 def _tags(d: str, session: str) -> list[list[str]]:
@@ -208,21 +208,21 @@ def _hashed(prefix: str, session: str, content: str) -> str:
 # -- read -----------------------------------------------------------------------------------------
 
 
-def record_in(event: Event) -> Record | Unread:
+def record_in(event: Event) -> Record | UnreadableRecord:
     """The record that an event holds."""
     if event.kind not in (kinds.APP_DATA, kinds.APP_RECORD):
-        return Unread(event, "not a record of nmem")
-    fault = check(event, Terms())
+        return UnreadableRecord(event, "not a record of nmem")
+    fault = check(event, CheckOptions())
     if fault is not None:
-        return Unread(event, fault)
+        return UnreadableRecord(event, fault)
     fields: Any = object_in(event.content)
     for name in ("timestamp", "started_at", "ended_at", "at"):
         if abs(fields.get(name) or 0) > _MAX_TIME:
-            return Unread(event, f"content.{name} is no time")
+            return UnreadableRecord(event, f"content.{name} is no time")
     try:
         compact(fields)
     except TypeError:  # nested too deep, half a character: read by no other program either
-        return Unread(event, "content cannot be written again")
+        return UnreadableRecord(event, "content cannot be written again")
     return _record(event, fields)
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import whole
-from relay.memory.reading import Unread
+from relay.memory.fields import repaired
 from relay.memory.snowclaw.encryption import content_of
 from relay.memory.snowclaw.keys import agent_d, category_and_key
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ def agent_memory_draft(memory: AgentMemory, created_at: int) -> Draft:
     ]
     if memory.session is not None:
         tags.append(["session", memory.session])
-    return Draft(kinds.APP_DATA, tags, whole(memory.text), created_at)
+    return Draft(kinds.APP_DATA, tags, repaired(memory.text), created_at)
 
 
-def agent_memory_in(event: Event, key: bytes | None = None) -> AgentMemory | Unread:
+def agent_memory_in(event: Event, key: bytes | None = None) -> AgentMemory | UnreadableRecord:
     """`key`: see `encryption`. Category and key are what `d` says."""
     try:
         category, name = category_and_key(event.d)
     except Invalid as fault:
-        return Unread(event, fault.text)
+        return UnreadableRecord(event, fault.text)
     text = content_of(event, key)
-    if isinstance(text, Unread):
+    if isinstance(text, UnreadableRecord):
         return text
     return AgentMemory(name, text, category, event.tag("session"))

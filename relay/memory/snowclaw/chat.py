@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
-from relay.memory.fields import object_in, whole
-from relay.memory.newest import Newest
+from relay.memory.bounded import BoundedDict
+from relay.memory.fields import object_in, repaired
 from relay.memory.snowclaw.context import ContextAssembler, HistoryStyle, Sender, TrimOrder
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from
 from relay.memory.snowclaw.key_filter import KeyFilter
@@ -49,14 +49,14 @@ class Chat:
         self._notebook = notebook
         self._trim_order = trim_order
         self._history_style = history_style
-        self._pubkeys: Newest[str, None] = Newest(_MOST_PEOPLE)
+        self._pubkeys: BoundedDict[str, None] = BoundedDict(_MOST_PEOPLE)
         for author in notebook.authors:
             self._pubkeys[author] = None
         self.key_filter = KeyFilter(self._pubkeys.keys())
         self._rings: dict[str, RingBuffer[HistoryMessage]] = {}
-        self._own_ids: Newest[str, None] = Newest(_MOST_OWN_IDS)
+        self._own_ids: BoundedDict[str, None] = BoundedDict(_MOST_OWN_IDS)
         """Of what the agent wrote itself: who replies to it means the agent."""
-        self._names: Newest[str, str | None] = Newest(_MOST_PEOPLE)
+        self._names: BoundedDict[str, str | None] = BoundedDict(_MOST_PEOPLE)
         """By public key; None: asked for, and has none."""
 
     # -- what comes in ----------------------------------------------------------------------------
@@ -202,5 +202,5 @@ def _name_in(profile: Event) -> str | None:
     for field in ("display_name", "name"):
         name = fields.get(field)
         if isinstance(name, str) and name.strip():
-            return whole(name.strip())
+            return repaired(name.strip())
     return None

@@ -21,7 +21,7 @@ from relay.memory.snowclaw.keys import (
 )
 
 if TYPE_CHECKING:
-    from relay.memory.terms import Terms
+    from relay.memory.check_options import CheckOptions
     from relay.nostr.event import Event
 
 TIERS: Final = ("public", "group", "private")
@@ -29,7 +29,7 @@ TIERS: Final = ("public", "group", "private")
 _NUMBER: Final = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-def check(event: Event, terms: Terms) -> str | None:
+def check(event: Event, options: CheckOptions) -> str | None:
     d = event.d
     try:
         if d.startswith(CONFIG):
@@ -75,7 +75,7 @@ def _object_unless_encrypted(event: Event) -> str | None:
     return NOT_AN_OBJECT
 
 
-def check_lenient(event: Event, terms: Terms) -> str | None:
+def check_lenient(event: Event, options: CheckOptions) -> str | None:
     if event.d.startswith(CONFIG) and event.content == "":
         return None
     if event.d.startswith((CONFIG, MEMORY, COLLECTIVE)):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact_whole, object_to_keep
-from relay.memory.reading import Unread
+from relay.memory.fields import NOT_AN_OBJECT, compact_repaired, storable_object
 from relay.memory.snowclaw.checks import collective_fault
 from relay.memory.snowclaw.contents import joined
 from relay.memory.snowclaw.encryption import content_of
 from relay.memory.snowclaw.keys import COLLECTIVE
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ def collective_draft(memory: CollectiveMemory, created_at: int) -> Draft:
         tags.append(["h", memory.group])
     tags += (["t", label] for label in memory.labels)
     fields = {"summary": memory.summary, "detail": memory.detail, "context": memory.context}
-    return Draft(kinds.APP_DATA, tags, compact_whole(joined(fields, memory.extra)), created_at)
+    return Draft(kinds.APP_DATA, tags, compact_repaired(joined(fields, memory.extra)), created_at)
 
 
-def collective_in(event: Event, key: bytes | None = None) -> CollectiveMemory | Unread:
+def collective_in(event: Event, key: bytes | None = None) -> CollectiveMemory | UnreadableRecord:
     """`key`: see `encryption`."""
     content = content_of(event, key)
-    if isinstance(content, Unread):
+    if isinstance(content, UnreadableRecord):
         return content
     try:
         if not event.d.startswith(COLLECTIVE):
@@ -81,7 +81,7 @@ def collective_in(event: Event, key: bytes | None = None) -> CollectiveMemory | 
         wrong = collective_fault(event)
         if wrong is not None:
             raise Invalid(wrong)
-        fields = object_to_keep(content)
+        fields = storable_object(content)
         if fields is None:
             raise Invalid(NOT_AN_OBJECT)
         return CollectiveMemory(
@@ -99,7 +99,7 @@ def collective_in(event: Event, key: bytes | None = None) -> CollectiveMemory | 
             extra={k: v for k, v in fields.items() if k not in ("summary", "detail", "context")},
         )
     except Invalid as fault:
-        return Unread(event, fault.text)
+        return UnreadableRecord(event, fault.text)
 
 
 def _text(fields: dict[str, object], name: str) -> str | None:

@@ -16,10 +16,9 @@ from relay.memory.fields import (
     compact,
     is_integer,
     object_in,
-    object_to_keep,
+    storable_object,
     whole_number,
 )
-from relay.memory.reading import Unread
 from relay.memory.snowclaw.keys import (
     CONFIG,
     Everywhere,
@@ -31,6 +30,7 @@ from relay.memory.snowclaw.keys import (
     hex_of,
     is_same_user,
 )
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ class ConfigRecord:
     """Other fields of the content: they stay (S-16)."""
 
 
-def config_in(event: Event) -> ConfigRecord | Unread:
+def config_in(event: Event) -> ConfigRecord | UnreadableRecord:
     """Whoever wrote it; whether that is an owner is for `DynamicConfig` to ask (S-19)."""
-    fields = {} if event.content == "" else object_to_keep(event.content)
+    fields = {} if event.content == "" else storable_object(event.content)
     try:
         scope = config_scope(event.d)
         config = _values_in(event, fields)
     except Invalid as fault:
-        return Unread(event, fault.text)
+        return UnreadableRecord(event, fault.text)
     extra = {name: value for name, value in (fields or {}).items() if name not in (MODE, HISTORY)}
     return ConfigRecord(event, scope, config, extra)
 
@@ -225,7 +225,7 @@ class DynamicConfig:
         if event.pubkey not in self.owners:
             return self
         record = config_in(event)
-        if isinstance(record, Unread):
+        if isinstance(record, UnreadableRecord):
             return self
         known = self.records.get(event.d)
         if known is not None and not _is_newer(event, known.event):

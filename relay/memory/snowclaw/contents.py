@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.errors import Invalid
-from relay.memory.fields import Need, Shape, Wanted, first_fault, is_integer
+from relay.memory.fields import FieldSpec, Need, Shape, first_fault, is_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-KNOWN: Final[tuple[Wanted, ...]] = (
+KNOWN: Final[tuple[FieldSpec, ...]] = (
     ("notes", Shape.STRINGS, Need.IF_PRESENT),
     ("owner_notes", Shape.STRINGS, Need.IF_PRESENT),
     ("themes", Shape.STRINGS, Need.IF_PRESENT),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
 from relay.memory.encrypted import may_be_encrypted
-from relay.memory.reading import Unread
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import nip44
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def is_encrypted(event: Event) -> bool:
     return event.tag(TAG[0]) == TAG[1]
 
 
-def content_of(event: Event, key: bytes | None) -> str | Unread:
+def content_of(event: Event, key: bytes | None) -> str | UnreadableRecord:
     """The content in plain text; what is or looks encrypted is opened or reported, never given.
 
     The author must be the agent whose key it is: nobody else's text opens with it.
@@ -41,8 +41,8 @@ def content_of(event: Event, key: bytes | None) -> str | Unread:
     if not may_be_encrypted(event):
         return event.content
     if key is None:
-        return Unread(event, "encrypted, and no key is at hand", is_locked=True)
+        return UnreadableRecord(event, "encrypted, and no key is at hand", is_locked=True)
     try:
         return nip44.decrypt(event.content, key)
     except Invalid:
-        return Unread(event, "encrypted, and not with the key at hand", is_locked=True)
+        return UnreadableRecord(event, "encrypted, and not with the key at hand", is_locked=True)

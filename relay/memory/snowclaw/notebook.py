@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.newest import Newest
-from relay.memory.reading import Unread
+from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
 from relay.memory.snowclaw.edits import Edits
@@ -39,6 +38,7 @@ from relay.memory.snowclaw.records import (
 )
 from relay.memory.snowclaw.shelf import Shelf, user_key
 from relay.memory.snowclaw.users import UserMemory
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Notebook:
         self._file = GroupConfig() if file is None else file
         self.config = DynamicConfig(self.owners, self._file)
         self._shelf = Shelf(key)
-        self._pubkeys: Newest[str, str] = Newest(_MOST_PEOPLE)
+        self._pubkeys: BoundedDict[str, str] = BoundedDict(_MOST_PEOPLE)
         """The first 32 hex → the public key, of those that were seen whole."""
         self._unsaved: dict[Subject, Edits] = {}
         self._readers: dict[OfUser, str] = {}
@@ -136,7 +136,7 @@ class Notebook:
         own = self._own(subject)
         memory = None
         if (
-            not isinstance(own, Unread)
+            not isinstance(own, UnreadableRecord)
             and self._enters(own, group)
             and (own is not None or group is None or self._readers.get(subject, group) == group)
         ):
@@ -158,7 +158,7 @@ class Notebook:
         subject = OfGroup(group)
         own = self._own(subject)
         memory = None
-        if not isinstance(own, Unread):
+        if not isinstance(own, UnreadableRecord):
             memory = self._edited_group(subject, own)
         if memory is None and own is None:
             records = [self._group_record(subject, author) for author in self._others]
@@ -207,14 +207,16 @@ class Notebook:
         """The agent's own record at an address."""
         return self._shelf.at(self.agent, d)
 
-    def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | Unread:
+    def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | UnreadableRecord:
         """One record in plain text, or why not."""
         return self._shelf.read(event)
 
-    def unread(self) -> list[Unread]:
+    def unread(self) -> list[UnreadableRecord]:
         """Records that are there and cannot be read: locked, or none at all."""
         events = [e for e in self._shelf.events() if not e.d.startswith(CONFIG)]
-        return [found for event in events if isinstance(found := self.read(event), Unread)]
+        return [
+            found for event in events if isinstance(found := self.read(event), UnreadableRecord)
+        ]
 
     # -- what changes -----------------------------------------------------------------------------
 
@@ -223,10 +225,10 @@ class Notebook:
         """Changes that no published record has."""
         return sum(edits.changes for edits in self._unsaved.values())
 
-    def cannot_write(self, subject: Subject) -> Unread | None:
+    def cannot_write(self, subject: Subject) -> UnreadableRecord | None:
         """The stored record that a new version would wipe out, since it cannot be read."""
         own = self._own(subject)
-        return own if isinstance(own, Unread) else None
+        return own if isinstance(own, UnreadableRecord) else None
 
     def edit_user(self, subject: OfUser, edit: UserEdit, group: str | None = None) -> None:
         """`group`: whose members read the record, if this is its first version (G-31)."""
@@ -302,7 +304,7 @@ class Notebook:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _own(self, subject: Subject) -> UserRecord | GroupRecord | Unread | None:
+    def _own(self, subject: Subject) -> UserRecord | GroupRecord | UnreadableRecord | None:
         if isinstance(subject, OfGroup):
             event = self.own(group_d(subject.id))
         else:
@@ -315,7 +317,7 @@ class Notebook:
 
     def _edited(self, subject: Subject) -> UserMemory | GroupMemory | None:
         own = self._own(subject)
-        assert not isinstance(own, Unread)
+        assert not isinstance(own, UnreadableRecord)
         if isinstance(subject, OfGroup):
             return self._edited_group(subject, own)
         return self._edited_user(subject, own)

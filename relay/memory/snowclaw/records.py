@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import NOT_AN_OBJECT, compact_whole, object_to_keep
-from relay.memory.reading import Unread
+from relay.memory.fields import NOT_AN_OBJECT, compact_repaired, storable_object
 from relay.memory.snowclaw.contents import Contents
 from relay.memory.snowclaw.encryption import content_of
 from relay.memory.snowclaw.groups import GroupMemory, group_memory_in
 from relay.memory.snowclaw.keys import OfGroup, OfUser, memory_scope
 from relay.memory.snowclaw.users import UserMemory, user_memory_in
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ class GroupRecord:
 Record = UserRecord | GroupRecord
 
 
-def record_in(event: Event, key: bytes | None = None) -> Record | Unread:
+def record_in(event: Event, key: bytes | None = None) -> Record | UnreadableRecord:
     """Memory of a user or a group, in either shape. `key`: see `encryption`."""
     content = content_of(event, key)
-    if isinstance(content, Unread):
+    if isinstance(content, UnreadableRecord):
         return content
     try:
         scope = memory_scope(event.d)
-        fields = object_to_keep(content)
+        fields = storable_object(content)
         if fields is None:
             raise Invalid(NOT_AN_OBJECT)
         contents = Contents(fields)
@@ -58,7 +58,7 @@ def record_in(event: Event, key: bytes | None = None) -> Record | Unread:
             return UserRecord(event, scope, user_memory_in(contents, event.created_at))
         return GroupRecord(event, scope, group_memory_in(contents))
     except Invalid as fault:
-        return Unread(event, fault.text)
+        return UnreadableRecord(event, fault.text)
 
 
 def record_draft(
@@ -70,7 +70,7 @@ def record_draft(
     author and the owner alone do. For memory of a group it is that group or None (S-03).
     """
     tags = [["d", d]] if h is None else [["d", d], ["h", h]]
-    return Draft(kinds.APP_DATA, tags, compact_whole(memory.as_fields()), created_at)
+    return Draft(kinds.APP_DATA, tags, compact_repaired(memory.as_fields()), created_at)
 
 
 def newest(events: Iterable[Event]) -> Event | None:

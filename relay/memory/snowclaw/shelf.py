@@ -16,8 +16,8 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from relay.memory.reading import Unread
     from relay.memory.snowclaw.records import GroupRecord, UserRecord
+    from relay.memory.unreadable import UnreadableRecord
     from relay.nostr.event import Event
 
     Where = tuple[str, str]
@@ -33,7 +33,7 @@ class Shelf:
         self._events: dict[Where, Event] = {}
         self._users: dict[str, set[Where]] = {}
         """The first 16 hex of a key → where records of such users are."""
-        self._read: dict[str, UserRecord | GroupRecord | AgentMemory | Unread] = {}
+        self._read: dict[str, UserRecord | GroupRecord | AgentMemory | UnreadableRecord] = {}
         """By id of the event, of those that are here."""
 
     def take(self, event: Event) -> bool:
@@ -93,7 +93,7 @@ class Shelf:
                 if key is not None:
                     yield key
 
-    def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | Unread:
+    def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | UnreadableRecord:
         """One record in plain text, or why not."""
         found = self._read.get(event.id)
         if found is None:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from relay.errors import UserError
 from relay.memory.fields import decoded, object_in, whole_number
-from relay.memory.reading import Unread
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.lines import ENDS, Eol
 from relay.memory.transcripts.notes import SOURCE
 from relay.memory.transcripts.order import order_of
 from relay.memory.transcripts.paths import with_field
 from relay.memory.transcripts.sources import source_of
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Assembly:
     faults: tuple[str, ...]
     """What is missing, or there twice; a line of text each. With any of them the file is not
     whole."""
-    unread: tuple[Unread, ...]
+    unread: tuple[UnreadableRecord, ...]
 
     @property
     def stripped(self) -> Counter[str]:
@@ -75,12 +75,12 @@ def assembled(events: Iterable[Event]) -> Assembly:
     """Of the events 1988 and 1989 of one session, in any order, any of them twice."""
     archive: list[Source] = []
     notes: list[Event] = []
-    unread: list[Unread] = []
+    unread: list[UnreadableRecord] = []
     last_note = -1
     for event in events:
         if event.kind == kinds.SOURCE_DATA:
             source = source_of(event)
-            if isinstance(source, Unread):
+            if isinstance(source, UnreadableRecord):
                 unread.append(source)
             else:
                 archive.append(source)
@@ -99,7 +99,7 @@ def assembled(events: Iterable[Event]) -> Assembly:
         return Assembly(Form.SEQUENCE, _in_order(archive), (), tuple(unread))
     for event in sorted(notes, key=order_of):
         source = source_of(event)
-        if isinstance(source, Unread):
+        if isinstance(source, UnreadableRecord):
             unread.append(source)
         else:
             archive.append(source)

@@ -9,13 +9,13 @@ from relay.memory.transcripts.sources import piece_in
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from relay.memory.terms import Terms
+    from relay.memory.check_options import CheckOptions
     from relay.nostr.event import Event
 
 _NIP44_LEAST: Final = 99
 
 
-def check(event: Event, terms: Terms) -> str | None:
+def check(event: Event, options: CheckOptions) -> str | None:
     kind = event.kind
     if kind in (kinds.ENVELOPE, kinds.SHARED_ENVELOPE):
         sealed = decoded(event.content)

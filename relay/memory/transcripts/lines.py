@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import object_in, whole
+from relay.memory.fields import object_in, repaired
 from relay.memory.transcripts.times import milliseconds
 
 if TYPE_CHECKING:
@@ -127,4 +127,4 @@ def inner(fields: Fields, name: str) -> Fields:
 def name_in(fields: Fields, name: str) -> str | None:
     """A field that is a text with something in it, halves of surrogate pairs made whole (D-13)."""
     value = fields.get(name)
-    return whole(value) if isinstance(value, str) and value else None
+    return repaired(value) if isinstance(value, str) and value else None

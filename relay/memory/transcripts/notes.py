@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.draft import Draft
-from relay.memory.fields import whole
+from relay.memory.fields import repaired
 from relay.memory.transcripts.archive import head_of, room_in
 from relay.memory.transcripts.lines import inner, name_in
 from relay.memory.transcripts.plan import CHUNK, Plan
@@ -125,7 +125,7 @@ def _tag(name: str, value: str | None) -> list[list[str]]:
 
 def _fitting(content: str, tags: list[list[str]], max_event: int | None) -> tuple[str, int | None]:
     """The content of a note, and its full length in bytes when it was cut. D-13."""
-    content = whole(content)
+    content = repaired(content)
     if len(content) * 4 <= CHUNK and max_event is None:
         return content, None
     data = content.encode()

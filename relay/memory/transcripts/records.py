@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.reading import Unread
 from relay.memory.transcripts.notes import TOPIC
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def changed(state: SessionState, said: Mapping[str, object]) -> SessionState:
 
 
 def state_draft(state: SessionState, created_at: int) -> Draft:
-    """created_at: `next_time` of now and the last version's."""
+    """created_at: `next_created_at` of now and the last version's."""
     tags = [
         ["d", state.session],
         ["title", state.title],
@@ -171,7 +171,7 @@ def configuration_draft(configuration: RunConfiguration, created_at: int) -> Dra
     return Draft(kinds.RUN_CONFIGURATION, tags, "", created_at)
 
 
-def record_in(event: Event) -> Record | Event | Unread:
+def record_in(event: Event) -> Record | Event | UnreadableRecord:
     """The record; notes and source data are read as the events they are, a session at a time."""
     match event.kind:
         case kinds.SESSION_STATE:
@@ -182,15 +182,15 @@ def record_in(event: Event) -> Record | Event | Unread:
             return configuration_of(event)
         case kinds.CONVERSATION_NOTE | kinds.SOURCE_DATA:
             return event
-    return Unread(event, f"kind {event.kind} is none of a conversation")
+    return UnreadableRecord(event, f"kind {event.kind} is none of a conversation")
 
 
-def state_of(event: Event) -> SessionState | Unread:
+def state_of(event: Event) -> SessionState | UnreadableRecord:
     status = _STATUSES.get(event.tag("status") or Status.IDLE.value)
     if not event.d:
-        return Unread(event, "no tag d")
+        return UnreadableRecord(event, "no tag d")
     if status is None:
-        return Unread(event, "tag status is unknown")
+        return UnreadableRecord(event, "tag status is unknown")
     return SessionState(
         session=event.d,
         title=event.tag("title") or "",
@@ -208,12 +208,12 @@ def state_of(event: Event) -> SessionState | Unread:
     )
 
 
-def command_of(event: Event) -> SessionCommand | Unread:
+def command_of(event: Event) -> SessionCommand | UnreadableRecord:
     verb = _VERBS.get(event.tag("command") or "")
     if not event.d:
-        return Unread(event, "no tag d")
+        return UnreadableRecord(event, "no tag d")
     if verb is None:
-        return Unread(event, "tag command is unknown")
+        return UnreadableRecord(event, "tag command is unknown")
     return SessionCommand(
         id=event.d,
         verb=verb,
@@ -229,9 +229,9 @@ def command_of(event: Event) -> SessionCommand | Unread:
     )
 
 
-def configuration_of(event: Event) -> RunConfiguration | Unread:
+def configuration_of(event: Event) -> RunConfiguration | UnreadableRecord:
     if not event.d:
-        return Unread(event, "no tag d")
+        return UnreadableRecord(event, "no tag d")
     return RunConfiguration(
         id=event.d,
         cwd=event.tag("cwd") or "",

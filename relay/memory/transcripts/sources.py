@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.fields import whole_number
-from relay.memory.reading import Unread
 from relay.memory.transcripts.lines import Eol
 from relay.memory.transcripts.order import NO_SEQ
 from relay.memory.transcripts.paths import VERSION
 from relay.memory.transcripts.stripping import TAG as STRIPPED
+from relay.memory.unreadable import UnreadableRecord
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
@@ -48,7 +48,7 @@ def piece_in(text: str) -> tuple[int, int] | None:
     return (index, count) if index < count else None
 
 
-def source_of(event: Event) -> Source | Unread:
+def source_of(event: Event) -> Source | UnreadableRecord:
     """What a 1989, or a note of the document's form, holds of the file."""
     found: dict[str, list[str]] = {}
     for tag in event.tags:
@@ -56,19 +56,19 @@ def source_of(event: Event) -> Source | Unread:
             found.setdefault(tag[0], tag)
     data = _value(found, "source-data")
     if data is None:
-        return Unread(event, "no tag source-data")
+        return UnreadableRecord(event, "no tag source-data")
     line, seq = _value(found, "line"), _value(found, "seq")
     number = None if line is None else whole_number(line)
     if line is not None and not number:
-        return Unread(event, "tag line is no number from 1")
+        return UnreadableRecord(event, "tag line is no number from 1")
     chunk, eol = _value(found, "chunk"), _value(found, "eol")
     piece = (0, 1) if chunk is None else piece_in(chunk)
     if piece is None:
-        return Unread(event, "tag chunk is not i/n")
+        return UnreadableRecord(event, "tag chunk is not i/n")
     if eol is not None and eol not in _EOLS:
-        return Unread(event, "tag eol is not lf, crlf or none")
+        return UnreadableRecord(event, "tag eol is not lf, crlf or none")
     if "paths" in found and _value(found, "paths") != VERSION:
-        return Unread(event, f"tag paths is not {VERSION}")
+        return UnreadableRecord(event, f"tag paths is not {VERSION}")
     at = None if seq is None else whole_number(seq)
     return Source(
         event,

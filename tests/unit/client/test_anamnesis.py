@@ -348,7 +348,7 @@ async def test_memories_that_name_each_other_are_walked_once(fake: FakeRelay) ->
     async with memory_of(fake) as memory:
         assert set((await memory.trace(A)).order) == {A, B}
         found = await memory.resolve(A)
-    assert (found.chain, found.is_circle) == ((A, B), True)
+    assert (found.chain, found.is_cycle) == ((A, B), True)
 
 
 @pytest.mark.proves("X-14")

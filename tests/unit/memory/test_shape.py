@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.memory.reading import Unread
+from relay.memory.check_options import CheckOptions
 from relay.memory.systems import MEMORY_SYSTEMS
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from
 from tests.cast import robot
 
@@ -39,7 +39,7 @@ SAMPLES = {
         30078, [["d", f"anamnesis:meta:{'a' * 64}"], ["x", "a" * 64]], '{"tags":["tea"]}', 7
     ),
 }
-LATE = Terms(latest=2_000_000_000)
+LATE = CheckOptions(latest=2_000_000_000)
 
 
 @pytest.mark.proves("G-32")
@@ -49,9 +49,9 @@ def test_each_system_checks_and_reads_its_records(system: str) -> None:
     records = import_module(f"relay.memory.{system}.records")
     sample = SAMPLES[system]
     assert checks.check(sample, LATE) is None
-    assert not isinstance(records.record_in(sample), Unread)
+    assert not isinstance(records.record_in(sample), UnreadableRecord)
     stranger = robot.sign(1, [], "a note", 7)
-    assert isinstance(records.record_in(stranger), Unread)
+    assert isinstance(records.record_in(stranger), UnreadableRecord)
 
 
 @pytest.mark.proves("G-32")

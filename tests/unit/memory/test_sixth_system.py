@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from policies import PolicySet
+    from relay.memory.check_options import CheckOptions
     from relay.memory.registry import Objection, Owns
-    from relay.memory.terms import Terms
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
@@ -57,12 +57,12 @@ TRIP: Final = "birds:trip:"
 CORRECTION: Final = "birds:correction:"
 
 
-def check(event: Event, terms: Terms) -> str | None:
+def check(event: Event, options: CheckOptions) -> str | None:
     if event.kind != SIGHTING:
         return None
     contents = object_in(event.content) or {}
     fault = first_fault(contents, [("count", Shape.COUNT, Need.REQUIRED)])
-    if fault is None and terms.latest is not None and event.created_at > terms.latest:
+    if fault is None and options.latest is not None and event.created_at > options.latest:
         return "a sighting cannot be in the future"
     return fault
 

@@ -8,12 +8,12 @@ from hashlib import sha256
 import pytest
 
 from relay.memory.aman.checks import check, check_lenient
+from relay.memory.check_options import CheckOptions
 from relay.memory.fields import compact
-from relay.memory.terms import Terms
 from tests.cast import robot
 from tests.unit.memory.aman.making import PAYLOADS, event_of
 
-ANY = Terms()
+ANY = CheckOptions()
 ALL = sorted(PAYLOADS)
 STRINGS = {
     30093: ["preference"],
@@ -170,14 +170,14 @@ def test_ts_is_unix_seconds(ts: str) -> None:
 
 @pytest.mark.proves("G-14")
 def test_ts_is_not_in_the_future() -> None:
-    assert check(event_of(30093, ts="900"), Terms(latest=900)) is None
-    assert check(event_of(30093, ts="901"), Terms(latest=900)) == "ts is in the future"
+    assert check(event_of(30093, ts="900"), CheckOptions(latest=900)) is None
+    assert check(event_of(30093, ts="901"), CheckOptions(latest=900)) == "ts is in the future"
 
 
 @pytest.mark.proves("A-08")
 def test_ts_is_created_at_where_that_is_the_rule() -> None:
     assert check(event_of(30093, ts="8"), ANY) is None
-    equal = Terms(ts_is_created_at=True)
+    equal = CheckOptions(ts_is_created_at=True)
     assert check(event_of(30093, ts="7"), equal) is None
     assert check(event_of(30093, ts="8"), equal) == "ts must equal created_at"
 
@@ -201,7 +201,7 @@ def test_the_d_of_an_appended_record_begins_with_its_key(kind: int) -> None:
 @pytest.mark.proves("A-12")
 @pytest.mark.parametrize("kind", [30095, 30096])
 def test_the_hash_is_looked_at_where_that_is_asked_for(kind: int) -> None:
-    asked, text = Terms(verify_hash=True), compact(PAYLOADS[kind])
+    asked, text = CheckOptions(verify_hash=True), compact(PAYLOADS[kind])
     right = sha256(text.encode()).hexdigest()
     assert check(event_of(kind, d=f"hk:{right}"), asked) is None
     for wrong in ("0" * 64, right[:-1], right + "0", right.upper()):

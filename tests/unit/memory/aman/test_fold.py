@@ -17,7 +17,7 @@ from relay.memory.aman.records import (
     Summary,
     ToolCall,
     draft_of,
-    sealed_draft_of,
+    encrypted_draft_of,
 )
 from tests.cast import robot, rover
 from tests.unit.memory.aman.making import event_of, written
@@ -39,13 +39,13 @@ def tool(time: int, content: str = "hot", hk: str = "hk") -> ToolCall:
 
 
 def sealed(record: Record, key: bytes = KEY.key) -> Event:
-    return robot.sign(*sealed_draft_of(record, key, bytes(24)))
+    return robot.sign(*encrypted_draft_of(record, key, bytes(24)))
 
 
 def folded(events: Iterable[Event], key: SharedKey | None = None, tie: Tie = Tie.HIGH) -> Fold:
     fold = Fold(key, tie)
     for event in events:
-        fold.take(event)
+        fold.apply(event)
     return fold
 
 
@@ -111,8 +111,8 @@ def test_the_order_of_arrival_never_matters(order: list[tuple[str, int]], tie: T
 def test_tools_are_kept_once_for_each_d_and_listed_newest_first() -> None:
     first, second, third = (written(tool(time)) for time in (1, 2, 3))
     fold = folded([second, first, third])
-    assert fold.take(second) is None
-    assert fold.take(sealed(tool(2))) is None
+    assert fold.apply(second) is None
+    assert fold.apply(sealed(tool(2))) is None
     found = fold.snapshot("hk", robot.pubkey)
     assert [row.id for row in found.tools] == [third.id, second.id, first.id]
 
@@ -207,7 +207,7 @@ def test_a_row_that_can_be_read_takes_the_place_of_one_that_cannot() -> None:
         assert [row.id for row in found.tools] == [plain.id]
         assert found.unread == ()
     fold = folded([locked])
-    assert fold.take(locked) is None
+    assert fold.apply(locked) is None
     assert len(fold.unread()) == 1
 
 
@@ -273,15 +273,15 @@ def test_history_keys_do_not_touch_each_other() -> None:
 @pytest.mark.parametrize("tie", Tie)
 def test_taking_tells_which_history_key_changed(tie: Tie) -> None:
     fold, newer = Fold(tie=tie), written(Preference("hk", "tea", 2))
-    assert fold.take(newer) == "hk"
-    assert fold.take(newer) is None
-    assert fold.take(written(Preference("hk", "old", 1))) is None
-    assert fold.take(written(Preference("other", "old", 1))) == "other"
+    assert fold.apply(newer) == "hk"
+    assert fold.apply(newer) is None
+    assert fold.apply(written(Preference("hk", "old", 1))) is None
+    assert fold.apply(written(Preference("other", "old", 1))) == "other"
 
 
 @pytest.mark.parametrize("kind", [1, 5, 30090, 30091, 30092, 30098])
 def test_what_is_no_record_is_no_matter_of_a_fold(kind: int) -> None:
     fold = Fold()
-    assert fold.take(robot.sign(kind, [["d", "hk:1"], ["hk", "hk"]], "x", 7)) is None
+    assert fold.apply(robot.sign(kind, [["d", "hk:1"], ["hk", "hk"]], "x", 7)) is None
     assert fold.history_keys() == []
     assert fold.unread() == []

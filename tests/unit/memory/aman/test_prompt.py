@@ -23,7 +23,7 @@ REDACT = PromptPolicy(privacy=Privacy.REDACT)
 def snapshot(*records: Record) -> Snapshot:
     fold = Fold()
     for record in records:
-        fold.take(written(record))
+        fold.apply(written(record))
     return fold.snapshot("hk")
 
 

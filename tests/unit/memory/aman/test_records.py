@@ -17,15 +17,15 @@ from relay.memory.aman.records import (
     Summary,
     ToolCall,
     draft_of,
-    filed,
+    encrypted_draft_of,
     history_key,
+    key_and_time,
     payload_hash,
     payload_of,
     record_in,
-    sealed_draft_of,
 )
-from relay.memory.reading import Unread
-from relay.memory.terms import Terms
+from relay.memory.check_options import CheckOptions
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import Event
 from relay.nostr.secretbox import seal
 from tests.cast import robot
@@ -55,11 +55,11 @@ records = st.one_of(
 @pytest.mark.proves("A-01", "A-02", "A-03", "A-04")
 @given(records)
 def test_what_is_written_is_read_back_and_taken_by_the_relay(record: Record) -> None:
-    for draft in (draft_of(record), sealed_draft_of(record, KEY.key, NONCE)):
+    for draft in (draft_of(record), encrypted_draft_of(record, KEY.key, NONCE)):
         event = robot.sign(*draft)
         assert record_in(event, KEY) == record
-        assert filed(event) == (record.history_key, record.time)
-        assert check(event, Terms(ts_is_created_at=True, verify_hash=True)) is None
+        assert key_and_time(event) == (record.history_key, record.time)
+        assert check(event, CheckOptions(ts_is_created_at=True, verify_hash=True)) is None
 
 
 @pytest.mark.proves("A-01")
@@ -68,7 +68,7 @@ def test_tags_have_one_order_and_enc_comes_last() -> None:
     tags = [["d", "hk:preference"], ["k", "aman_preference"], ["hk", "hk"], ["v", "1"], ["ts", "7"]]
     text = '{"history_key":"hk","preference":"tea","updated_at":7}'
     assert draft_of(record) == (30093, tags, text, 7)
-    sealed = sealed_draft_of(record, KEY.key, NONCE)
+    sealed = encrypted_draft_of(record, KEY.key, NONCE)
     assert sealed.tags == [*tags, ["enc", "secretbox-v1"]]
     assert "tea" not in sealed.content
 
@@ -86,7 +86,7 @@ def test_the_d_of_an_appended_record_is_the_hash_of_its_plain_text() -> None:
     )
     want = "hk:74a3c70d8b877ec0452e1bb9b3ab0bfd683747757919ffbaef4e8bb4196ecd5c"
     assert draft_of(tool).d == want
-    assert {sealed_draft_of(tool, KEY.key, bytes([n] * 24)).d for n in range(3)} == {want}
+    assert {encrypted_draft_of(tool, KEY.key, bytes([n] * 24)).d for n in range(3)} == {want}
     assert payload_hash(payload_of(tool)) == want.removeprefix("hk:")
 
 
@@ -116,9 +116,9 @@ def test_half_a_character_is_written_as_one_that_an_event_can_hold() -> None:
     assert isinstance(found, ToolCall)
     assert (found.tool_name, found.content) == ("cut \ufffd", "cut \ufffd")
     assert found.more == {"cut \ufffd": ["cut \ufffd", {"x": "cut \ufffd"}]}
-    assert check(event, Terms(verify_hash=True)) is None
+    assert check(event, CheckOptions(verify_hash=True)) is None
     assert draft.d == f"hk:{payload_hash(payload_of(tool))}"
-    assert sealed_draft_of(tool, KEY.key, NONCE).d == draft.d
+    assert encrypted_draft_of(tool, KEY.key, NONCE).d == draft.d
 
 
 @pytest.mark.proves("A-04")
@@ -149,7 +149,7 @@ def test_a_history_key_is_that_of_the_group_or_of_the_sender() -> None:
     ],
 )
 def test_without_hk_the_suffix_of_d_is_stripped_from_the_right(kind: int, d: str, hk: str) -> None:
-    assert filed(event_of(kind, d=d, hk=None)).history_key == hk
+    assert key_and_time(event_of(kind, d=d, hk=None)).history_key == hk
 
 
 def test_a_record_without_hk_is_read_by_its_d() -> None:
@@ -164,7 +164,7 @@ def test_optional_fields_may_be_missing(kind: int) -> None:
         if name not in ("sender_id", "group_id")
     }
     found = record_in(event_of(kind, payload))
-    assert not isinstance(found, Unread | Event)
+    assert not isinstance(found, UnreadableRecord | Event)
     assert draft_of(found).kind == kind
 
 
@@ -178,9 +178,9 @@ def test_documents_are_passed_through_as_they_are(kind: int) -> None:
 # -- what cannot be read (A-22, A-26) -------------------------------------------------------------
 
 
-def unread(event: Event, key: SharedKey | None = None) -> Unread:
+def unread(event: Event, key: SharedKey | None = None) -> UnreadableRecord:
     found = record_in(event, key)
-    assert isinstance(found, Unread)
+    assert isinstance(found, UnreadableRecord)
     assert found.event is event
     assert "\n" not in found.why
     return found
@@ -271,4 +271,4 @@ def test_a_shared_key_never_shows_itself() -> None:
 @given(st.sampled_from(ALL), st.text(), st.booleans())
 def test_reading_never_raises(kind: int, content: str, is_said_to_be_sealed: bool) -> None:  # noqa: FBT001
     enc = "secretbox-v1" if is_said_to_be_sealed else None
-    assert isinstance(record_in(event_of(kind, content, enc=enc), KEY), Unread)
+    assert isinstance(record_in(event_of(kind, content, enc=enc), KEY), UnreadableRecord)

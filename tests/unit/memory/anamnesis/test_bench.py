@@ -15,16 +15,16 @@ from relay.memory.anamnesis.bench import (
     pearson,
     report_of,
 )
-from relay.memory.anamnesis.plots import EACH, Category, filler_of, plot_of
+from relay.memory.anamnesis.bench_data import EACH, Category, filler_of, scenario_of
 
 
 class Perfect:
-    """Knows the plot by heart."""
+    """Knows the scenario by heart."""
 
     def __init__(self) -> None:
-        self.known = {each.question.text: each.told for each in plot_of(7).planted}
+        self.known = {each.question.text: each.told for each in scenario_of(7).planted}
 
-    def tell(self, text: str, session: int) -> None:
+    def add(self, text: str, session: int) -> None:
         pass
 
     def ask(self, question: str, session: int) -> Answer | None:
@@ -38,7 +38,7 @@ class Babbler:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def tell(self, text: str, session: int) -> None:
+    def add(self, text: str, session: int) -> None:
         self.said.append(text)
 
     def ask(self, question: str, session: int) -> Answer | None:
@@ -52,19 +52,19 @@ class Babbler:
 def test_the_same_seed_gives_the_same_report_and_another_one_another() -> None:
     assert report_of(7) == report_of(7)
     assert json.dumps(report_of(7).fields()) == json.dumps(report_of(7).fields())
-    assert plot_of(7) != plot_of(8)
+    assert scenario_of(7) != scenario_of(8)
     assert filler_of(7, 1) != filler_of(7, 2)
     assert filler_of(7, 1) == filler_of(7, 1)
 
 
 @pytest.mark.proves("X-21")
 def test_every_kind_of_memory_is_planted_once_a_person_and_some_never() -> None:
-    plot = plot_of(3)
-    assert len(plot.planted) == EACH * len(Category)
-    asked = [each.question for each in plot.planted] + list(plot.never_told)
+    scenario = scenario_of(3)
+    assert len(scenario.planted) == EACH * len(Category)
+    asked = [each.question for each in scenario.planted] + list(scenario.never_told)
     assert len({question.text for question in asked}) == len(asked)
-    assert {question.category for question in plot.never_told} == set(Category)
-    for planted in plot.planted:
+    assert {question.category for question in scenario.never_told} == set(Category)
+    for planted in scenario.planted:
         assert planted.answer in planted.told
 
 
@@ -72,15 +72,15 @@ def test_every_kind_of_memory_is_planted_once_a_person_and_some_never() -> None:
 def test_marks_are_full_for_who_knows_all_and_none_for_who_knows_nothing() -> None:
     report = report_of(7, {"all": Perfect, "nothing": NoMemory, "babbler": Babbler})
     everything, nothing, babbler = report.columns
-    assert [marks.sessions for marks in everything.marks] == list(SESSIONS)
-    assert {(m.exact, m.semantic, m.calibration, m.false_memories) for m in everything.marks} == {
+    assert [scores.sessions for scores in everything.scores] == list(SESSIONS)
+    assert {(m.exact, m.semantic, m.calibration, m.false_memories) for m in everything.scores} == {
         (1.0, 1.0, None, 0)
     }
-    assert {(m.exact, m.semantic, m.calibration, m.false_memories) for m in nothing.marks} == {
+    assert {(m.exact, m.semantic, m.calibration, m.false_memories) for m in nothing.scores} == {
         (0.0, 0.0, None, 0)
     }
     assert everything.decay == nothing.decay == (0, 0, 0, 0)
-    first = babbler.marks[0]
+    first = babbler.scores[0]
     assert (first.exact, first.calibration, first.false_memories) == (0.95, -1.0, len(Category))
 
 
@@ -89,7 +89,7 @@ def test_it_is_measured_against_no_memory_and_a_plain_file() -> None:
     report = report_of(7)
     names = {column.system: column for column in report.columns}
     assert list(names) == ["anamnesis", "plain file", "no memory"]
-    own, file = names["anamnesis"].marks[-1], names["plain file"].marks[-1]
+    own, file = names["anamnesis"].scores[-1], names["plain file"].scores[-1]
     assert own.exact > 0.5
     assert own.false_memories < file.false_memories
     fields = report.fields()
@@ -100,7 +100,7 @@ def test_a_plain_file_gives_the_newest_line_of_those_that_fit_best() -> None:
     file = PlainFile()
     assert file.ask("Who likes tea?", 1) is None
     for line in ("Mira likes tea", "Ivo likes tea", "tea"):
-        file.tell(line, 0)
+        file.add(line, 0)
     assert file.ask("Who likes tea?", 1) == Answer("Ivo likes tea", 0.667)
 
 

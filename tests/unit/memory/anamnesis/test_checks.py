@@ -9,9 +9,9 @@ import pytest
 from relay.errors import Prefix, Refused
 from relay.memory.anamnesis.checks import check, content_hash, time_in
 from relay.memory.anamnesis.records import Memory, record_in, validated
+from relay.memory.check_options import CheckOptions
 from relay.memory.fields import compact
-from relay.memory.reading import Unread
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 from relay.nostr.messages import ok
 from tests import cast
@@ -29,16 +29,18 @@ TIME = "must be an ISO 8601 date-time with zone"
 CONFIDENCE = "must be a number from 0 to 1"
 
 
-def entry_says(fields: object, *, d: str = HASH, x: str = HASH, terms: Terms | None = None) -> Any:
+def entry_says(
+    fields: object, *, d: str = HASH, x: str = HASH, options: CheckOptions | None = None
+) -> Any:
     content = fields if isinstance(fields, str) else compact(fields)
     tags = [["d", f"anamnesis:memory:{d}"], ["x", x]]
-    return check(unsigned(cast.robot, kinds.APP_RECORD, tags, content), terms or Terms())
+    return check(unsigned(cast.robot, kinds.APP_RECORD, tags, content), options or CheckOptions())
 
 
 def record_says(what: str, fields: object, *, hashed: str = HASH, x: str = HASH) -> Any:
     content = fields if isinstance(fields, str) else compact(fields)
     tags = [["d", f"anamnesis:{what}:{hashed}"], ["x", x]]
-    return check(unsigned(cast.robot, kinds.APP_DATA, tags, content), Terms())
+    return check(unsigned(cast.robot, kinds.APP_DATA, tags, content), CheckOptions())
 
 
 ROWS = [
@@ -192,8 +194,8 @@ def test_what_is_no_object_is_no_entry(value: object) -> None:
 @pytest.mark.proves("X-03")
 def test_bytes_are_counted_where_the_policy_says_so() -> None:
     long = ENTRY | {"content": "é" * 5}
-    assert entry_says(long, terms=Terms(max_bytes=9)) == "content.content is over 9 bytes"
-    assert entry_says(ENTRY, terms=Terms(max_bytes=3)) is None
+    assert entry_says(long, options=CheckOptions(max_bytes=9)) == "content.content is over 9 bytes"
+    assert entry_says(ENTRY, options=CheckOptions(max_bytes=3)) is None
 
 
 @pytest.mark.parametrize(
@@ -250,8 +252,8 @@ def test_a_vouch_is_about_one_hash() -> None:
 def test_there_are_no_other_records(kind: int, d: str) -> None:
     event = unsigned(cast.robot, kind, [["d", d], ["x", HASH]], "{}")
     says = "d must be anamnesis:memory, vouch, superseded or meta and a hash"
-    assert check(event, Terms()) == says
-    assert record_in(event) == Unread(event, says)
+    assert check(event, CheckOptions()) == says
+    assert record_in(event) == UnreadableRecord(event, says)
 
 
 @pytest.mark.parametrize("name", ["\\ud800", "x" * 500])
@@ -268,8 +270,8 @@ def test_half_a_surrogate_pair_has_no_hash() -> None:
     tags = [["d", f"anamnesis:memory:{HASH}"], ["x", HASH]]
     inside = compact(ENTRY | {"context": {"a": "b"}}).replace('"b"', '"\\ud800"')
     event = unsigned(cast.robot, kinds.APP_RECORD, tags, inside)
-    assert check(event, Terms()) is None
-    assert isinstance(record_in(event), Unread)
+    assert check(event, CheckOptions()) is None
+    assert isinstance(record_in(event), UnreadableRecord)
 
 
 def test_a_reader_takes_what_a_more_generous_relay_took() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from relay.memory.anamnesis.archive import archive_of
 from relay.memory.anamnesis.checks import content_hash
-from relay.memory.anamnesis.drawing import dot_of, nodes_of, svg_of, tree_of
 from relay.memory.anamnesis.records import Memory
+from relay.memory.anamnesis.rendering import dot_of, nodes_of, svg_of, tree_of
 from tests.cast import robot
 from tests.unit.memory.anamnesis.making import read, told
 

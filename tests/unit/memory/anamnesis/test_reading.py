@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.memory.anamnesis.archive import Archive, archive_of
+from relay.memory.anamnesis.bm25 import normalised, ranks
 from relay.memory.anamnesis.checks import Attestation, MemoryType, content_hash
 from relay.memory.anamnesis.correction import resolve
-from relay.memory.anamnesis.provenance import MOST_NODES, children, credit, trace
-from relay.memory.anamnesis.recall import Wish, recalled, recency_of, score_of
+from relay.memory.anamnesis.provenance import MAX_NODES, children, credit, trace
+from relay.memory.anamnesis.recall import RecallQuery, recalled, recency_of, score_of
 from relay.memory.anamnesis.records import (
     Memory,
     entry_draft,
@@ -21,10 +22,9 @@ from relay.memory.anamnesis.records import (
     record_in,
     vouch_draft,
 )
-from relay.memory.anamnesis.relevance import normalised, ranks
 from relay.memory.anamnesis.trust import Reputations, trust_in
 from relay.memory.fields import compact
-from relay.memory.reading import Unread
+from relay.memory.unreadable import UnreadableRecord
 from tests.cast import alice, bob, carol, owner, robot, rover
 from tests.unit.memory.anamnesis.making import (
     NOON,
@@ -47,9 +47,9 @@ DAY = 86_400
 
 def archive(*events: Event) -> Archive:
     records = [record_in(event) for event in events]
-    assert not [record for record in records if isinstance(record, Unread)]
+    assert not [record for record in records if isinstance(record, UnreadableRecord)]
     return archive_of(
-        [record for record in records if not isinstance(record, Unread)], {owner.pubkey}
+        [record for record in records if not isinstance(record, UnreadableRecord)], {owner.pubkey}
     )
 
 
@@ -221,7 +221,7 @@ def test_the_owners_correction_beats_the_authors_and_the_fork_is_told() -> None:
         assert found.chain == (A, C, D)
         assert found.current == D
         assert found.forks == ((A, B),)
-        assert not found.is_circle
+        assert not found.is_cycle
     assert document(A, *events)["superseded_by"] == C
     assert "superseded_by" not in document(D, *events)
 
@@ -230,11 +230,13 @@ def test_the_owners_correction_beats_the_authors_and_the_fork_is_told() -> None:
 def test_of_two_owners_the_newer_word_counts_then_the_lower_id() -> None:
     owners = {owner.pubkey, alice.pubkey}
     events = [superseded(owner, A, B), superseded(alice, A, C)]
-    records = [record for event in events if not isinstance(record := record_in(event), Unread)]
+    records = [
+        record for event in events if not isinstance(record := record_in(event), UnreadableRecord)
+    ]
     lower = min(records, key=lambda record: record.event.id)
     assert resolve(A, archive_of(records, owners)).current == lower.new  # type: ignore[union-attr]
     later = record_in(superseded(owner, A, D, at=NOON + 1))
-    assert not isinstance(later, Unread)
+    assert not isinstance(later, UnreadableRecord)
     assert resolve(A, archive_of([*records, later], owners)).current == D
 
 
@@ -243,7 +245,7 @@ def test_a_circle_from_another_relay_ends() -> None:
     events = [told(robot, "a"), told(robot, "b"), superseded(robot, A, B), superseded(robot, B, A)]
     found = resolve(A, archive(*events))
     assert found.chain == (A, B)
-    assert found.is_circle
+    assert found.is_cycle
     assert resolve(C, archive()).chain == (C,)
 
 
@@ -277,10 +279,10 @@ def test_parents_in_a_circle_are_walked_once() -> None:
 
 @pytest.mark.proves("X-09")
 def test_a_walk_ends_at_ten_thousand() -> None:
-    many = [content_hash(f"{number}") for number in range(MOST_NODES + 5)]
+    many = [content_hash(f"{number}") for number in range(MAX_NODES + 5)]
     found = trace(A, archive(told(robot, "a", parents=tuple(many))))
     assert found.truncated
-    assert len(found.missing) + len(found.order) == MOST_NODES
+    assert len(found.missing) + len(found.order) == MAX_NODES
 
 
 @pytest.mark.proves("X-09", "X-10")
@@ -305,7 +307,7 @@ def test_children_are_oldest_first_and_credit_counts_the_whole_ancestry() -> Non
 
 
 def order(ranked: dict[str, float], events: Iterable[Event], **wish: Any) -> list[str]:
-    return [hit.hash for hit in recalled(ranked, archive(*events), Wish(**wish), NOON)]
+    return [hit.hash for hit in recalled(ranked, archive(*events), RecallQuery(**wish), NOON)]
 
 
 @pytest.mark.proves("X-18")
@@ -315,7 +317,7 @@ def test_a_score_is_text_and_trust_and_recency() -> None:
     assert recency_of(NOON - 30 * DAY, NOON) == 0.5
     assert recency_of(NOON + 30 * DAY, NOON) == 1
     held = archive(*(told(robot, text, at=NOON - 30 * DAY) for text in "abc"))
-    _, hit, _ = recalled({A: -3.0, B: -5.0, C: -1.0}, held, Wish(), NOON)
+    _, hit, _ = recalled({A: -3.0, B: -5.0, C: -1.0}, held, RecallQuery(), NOON)
     assert hit.hash == A
     assert hit.score == round(0.6 * 0.5 + 0.25 * 0.3 + 0.15 * 0.5, 6)
     assert hit.why == "text 0.50, trust 0.30 (unverified), recency 0.50"
@@ -332,7 +334,7 @@ def test_ties_go_to_the_newer_then_to_the_lowest_id() -> None:
 @pytest.mark.proves("X-18")
 def test_copies_are_one_hit_and_do_not_vouch_for_each_other() -> None:
     events = [told(robot, "a"), told(robot, "a", at=NOON + 1), told(rover, "a", at=NOON + 2)]
-    [hit] = recalled({A: -1.0}, archive(*events), Wish(), NOON)
+    [hit] = recalled({A: -1.0}, archive(*events), RecallQuery(), NOON)
     assert hit.memory.event.id == events[0].id
     assert hit.trust.confirm == 0
 
@@ -350,9 +352,9 @@ def test_what_was_superseded_is_left_out_unless_asked_for() -> None:
 def test_how_well_a_text_matches_is_measured_among_what_is_wished_for() -> None:
     held = archive(told(robot, "a"), told(robot, "b"), superseded(robot, A, B, at=NOON - 5))
     ranked = {A: -2.0, B: -1.0}
-    [hit] = recalled(ranked, held, Wish(), NOON)
+    [hit] = recalled(ranked, held, RecallQuery(), NOON)
     assert (hit.hash, hit.text) == (B, 1.0)
-    both = recalled(ranked, held, Wish(include_superseded=True), NOON)
+    both = recalled(ranked, held, RecallQuery(include_superseded=True), NOON)
     assert [(hit.hash, hit.text) for hit in both] == [(A, 1.0), (B, 0.0)]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.errors import Invalid
+from relay.memory.check_options import CheckOptions
 from relay.memory.nmem.capture import (
     Captured,
     Ending,
@@ -27,7 +28,6 @@ from relay.memory.nmem.records import (
     prompt_draft,
 )
 from relay.memory.nmem.secrets import SecretFilter
-from relay.memory.terms import Terms
 from tests.cast import robot
 from tests.contract.writing import unsigned
 from tests.unit.memory.nmem.making import NOW
@@ -209,7 +209,7 @@ def test_whatever_an_agent_says_makes_a_right_record(text: str) -> None:
     ]
     assert len(drafts) == 5
     for draft in drafts:
-        assert check(unsigned(robot, draft.kind, draft.tags, draft.content), Terms()) is None
+        assert check(unsigned(robot, draft.kind, draft.tags, draft.content), CheckOptions()) is None
 
 
 # -- the project ----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.memory.check_options import CheckOptions
 from relay.memory.nmem.checks import check
-from relay.memory.terms import Terms
 from tests.unit.memory.nmem import making
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NO_RECORD = "d must be nmem:session:<id> or nmem:pin:<event id>"
 
 
 def fault(event: Event) -> str | None:
-    return check(event, Terms())
+    return check(event, CheckOptions())
 
 
 def without(fields: dict[str, Any], name: str) -> str:

@@ -27,7 +27,7 @@ from relay.memory.nmem.records import (
     session_of,
 )
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary
-from relay.memory.reading import Unread
+from relay.memory.unreadable import UnreadableRecord
 from tests.cast import alice, owner, robot
 from tests.contract.writing import unsigned
 from tests.unit.memory.nmem import making
@@ -156,7 +156,7 @@ def test_what_names_no_project_has_none() -> None:
     ids=["kind", "system", "field", "time", "float", "end", "surrogate", "deep"],
 )
 def test_what_cannot_be_read_says_why_and_raises_nothing(event: Event, why: str) -> None:
-    assert record_in(event) == Unread(event, why)
+    assert record_in(event) == UnreadableRecord(event, why)
 
 
 # -- the end of a session -------------------------------------------------------------------------

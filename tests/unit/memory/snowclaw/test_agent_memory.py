@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relay.errors import Invalid
-from relay.memory.reading import Unread
+from relay.memory.check_options import CheckOptions
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft, agent_memory_in
 from relay.memory.snowclaw.checks import check
 from relay.memory.snowclaw.collective import (
@@ -17,7 +17,7 @@ from relay.memory.snowclaw.collective import (
     collective_in,
 )
 from relay.memory.snowclaw.encryption import encrypted
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.nip44 import conversation_key
 from tests.cast import robot
 from tests.unit.memory.snowclaw.making import (
@@ -57,7 +57,7 @@ RUST = CollectiveMemory(
 )
 def test_agent_memory_is_read_as_it_was_written(memory: AgentMemory) -> None:
     event = signed(agent_memory_draft(memory, AT))
-    assert check(event, Terms()) is None
+    assert check(event, CheckOptions()) is None
     assert agent_memory_in(event) == memory
 
 
@@ -76,7 +76,7 @@ def test_encrypted_agent_memory_says_so_in_its_last_tag() -> None:
     event = signed(draft)
     assert agent_memory_in(event, SELF) == memory
     locked = agent_memory_in(event)
-    assert isinstance(locked, Unread)
+    assert isinstance(locked, UnreadableRecord)
     assert locked.is_locked
 
 
@@ -86,7 +86,7 @@ def test_a_category_that_is_none_is_not_written() -> None:
         with pytest.raises(Invalid, match="d must be snowclaw:<category>:<key>"):
             agent_memory_draft(AgentMemory("x", "y", category), AT)
     unread = agent_memory_in(record("snowclaw:memory:group:x"))
-    assert isinstance(unread, Unread)
+    assert isinstance(unread, UnreadableRecord)
     assert not unread.is_locked
 
 
@@ -95,7 +95,7 @@ def test_collective_memory_is_read_as_it_was_written() -> None:
     plain = replace(RUST, group=None, context=None, labels=(), extra={}, tier=Tier.PUBLIC)
     for memory in (RUST, plain):
         event = signed(collective_draft(memory, AT))
-        assert check(event, Terms()) is None
+        assert check(event, CheckOptions()) is None
         assert collective_in(event) == memory
     assert event.content == '{"summary":"use anyhow","detail":"at the edge"}'
 
@@ -108,7 +108,7 @@ def test_collective_memory_that_says_too_little_is_reported() -> None:
         (record("snow:memory:x", {"detail": 1}, *good), "content.detail must be a string"),
         (record("snowclaw:core:x", None, *good), "d must be snow:memory:<topic>"),
     ):
-        assert collective_in(event) == Unread(event, why)
+        assert collective_in(event) == UnreadableRecord(event, why)
     locked = collective_in(text_record("snow:memory:x", "sealed", *good, ["encrypted", "nip44"]))
-    assert isinstance(locked, Unread)
+    assert isinstance(locked, UnreadableRecord)
     assert locked.is_locked

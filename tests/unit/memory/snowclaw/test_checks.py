@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.memory.check_options import CheckOptions
 from relay.memory.snowclaw.checks import check, check_lenient
-from relay.memory.terms import Terms
 from tests.cast import alice
 from tests.unit.memory.snowclaw.making import TAGS_OF_COLLECTIVE, config, record, text_record
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
 
-TERMS = Terms()
+TERMS = CheckOptions()
 USER = f"snowclaw:memory:npub:{alice.pubkey[:32]}"
 GROUP = "snowclaw:memory:group:tea"
 TOPIC = "snow:memory:rust"

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from relay.errors import Invalid
-from relay.memory.reading import Unread
+from relay.memory.check_options import CheckOptions
 from relay.memory.snowclaw.checks import check
 from relay.memory.snowclaw.config import (
     ConfigRecord,
@@ -22,7 +22,7 @@ from relay.memory.snowclaw.config import (
     config_of,
 )
 from relay.memory.snowclaw.keys import Everywhere, OfGroup, OfUser, keys_of
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord
 from tests.cast import alice, bob, owner, robot
 from tests.unit.memory.snowclaw.making import AT, config, record, signed, text_record
 
@@ -58,7 +58,7 @@ def test_both_places_are_written_and_other_fields_stay() -> None:
     ]
     assert draft.content == '{"respond_mode":"all","context_history":30,"note":"kept","x":[1]}'
     event = signed(draft, owner)
-    assert check(event, Terms()) is None
+    assert check(event, CheckOptions()) is None
     again = config_in(event)
     assert isinstance(again, ConfigRecord)
     assert again.config == GroupConfig(RespondMode.ALL, 30)
@@ -100,7 +100,7 @@ def test_what_another_relay_let_in_is_reported_and_changes_nothing(
     d: str, content: str, why: str
 ) -> None:
     event = text_record(d, content, by=owner)
-    assert config_in(event) == Unread(event, why)
+    assert config_in(event) == UnreadableRecord(event, why)
     assert OWNED.after(event) is OWNED
 
 

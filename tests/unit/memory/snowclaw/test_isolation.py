@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.memory.reading import Unread
 from relay.memory.snowclaw.isolation import enters, leaks
 from relay.memory.snowclaw.keys import group_d, user_d
 from relay.memory.snowclaw.records import record_in
+from relay.memory.unreadable import UnreadableRecord
 from tests.cast import alice, bob, owner, robot
 from tests.unit.memory.snowclaw.making import TAGS_OF_COLLECTIVE, config, record
 
@@ -23,7 +23,7 @@ USER = user_d(alice.pubkey)
 
 def read(event: Event) -> Record:
     found = record_in(event)
-    assert not isinstance(found, Unread)
+    assert not isinstance(found, UnreadableRecord)
     return found
 
 

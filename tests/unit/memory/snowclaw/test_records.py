@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.memory.check_options import CheckOptions
 from relay.memory.draft import Draft
-from relay.memory.reading import Unread
 from relay.memory.snowclaw.checks import check
 from relay.memory.snowclaw.contents import KNOWN
 from relay.memory.snowclaw.encryption import encrypted
@@ -24,7 +24,7 @@ from relay.memory.snowclaw.records import (
     record_in,
 )
 from relay.memory.snowclaw.users import UserMemory
-from relay.memory.terms import Terms
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.nip44 import conversation_key
 from tests.cast import alice, robot, rover
 from tests.unit.memory.snowclaw.making import AT, record, signed, text_record
@@ -88,9 +88,9 @@ def test_what_is_written_is_read_again_with_every_unknown_field(
 ) -> None:
     d = USER if isinstance(memory, UserMemory) else GROUP
     event = signed(record_draft(memory, d, AT))
-    assert check(event, Terms()) is None
+    assert check(event, CheckOptions()) is None
     found = record_in(event)
-    assert not isinstance(found, Unread)
+    assert not isinstance(found, UnreadableRecord)
     assert found.memory == memory
     # The first version may be of anybody; from then on the bytes stay as they are.
     assert record_draft(found.memory, d, AT).content == event.content
@@ -163,10 +163,10 @@ def test_a_name_begins_where_the_one_before_ended() -> None:
 def test_pairs_of_other_things_are_reported(odd: object) -> None:
     for d, field in ((USER, "display_names"), (GROUP, "decisions")):
         unread = record_in(record(d, {field: odd}))
-        assert isinstance(unread, Unread)
+        assert isinstance(unread, UnreadableRecord)
         assert unread.why == f"content.{field} must have pairs of a text and unix seconds"
     unread = record_in(record(GROUP, {"members": [["a", 1]]}))
-    assert isinstance(unread, Unread)
+    assert isinstance(unread, UnreadableRecord)
     assert unread.why == "content.members must have pairs of texts"
 
 
@@ -190,7 +190,7 @@ def test_pairs_of_other_things_are_reported(odd: object) -> None:
 )
 def test_what_another_relay_let_in_is_reported(d: str, content: str, why: str) -> None:
     event = text_record(d, content)
-    assert record_in(event) == Unread(event, why)
+    assert record_in(event) == UnreadableRecord(event, why)
 
 
 def test_an_unchecked_field_of_another_type_is_carried_over() -> None:
@@ -212,7 +212,7 @@ def test_encrypted_memory_is_read_by_its_agent_alone() -> None:
     assert draft.tags == [["d", USER], ["h", "tea"], ["encrypted", "nip44"]]
     assert "secret" not in draft.content
     event = signed(draft)
-    assert check(event, Terms()) is None
+    assert check(event, CheckOptions()) is None
     found = record_in(event, SELF)
     assert isinstance(found, UserRecord)
     assert found.memory == memory
@@ -220,7 +220,7 @@ def test_encrypted_memory_is_read_by_its_agent_alone() -> None:
         (None, "encrypted, and no key is at hand"),
         (conversation_key(rover, rover.pubkey), "encrypted, and not with the key at hand"),
     ):
-        assert record_in(event, key) == Unread(event, why, is_locked=True)
+        assert record_in(event, key) == UnreadableRecord(event, why, is_locked=True)
 
 
 @pytest.mark.proves("S-13")
@@ -228,7 +228,7 @@ def test_ciphertext_is_locked_also_without_its_tag_or_under_another() -> None:
     sealed = encrypted(Draft(30078, [["d", USER]], "{}", AT), SELF, NONCE).content
     for event in (text_record(USER, sealed), text_record(USER, "x", ["enc", "secretbox-v1"])):
         unread = record_in(event)
-        assert isinstance(unread, Unread)
+        assert isinstance(unread, UnreadableRecord)
         assert unread.is_locked
 
 

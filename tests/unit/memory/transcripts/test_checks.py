@@ -6,14 +6,14 @@ from base64 import b64encode
 
 import pytest
 
-from relay.memory.terms import Terms
+from relay.memory.check_options import CheckOptions
 from relay.memory.transcripts.checks import check
 from relay.nostr.pns import derive, wrap
 from tests.cast import robot
 
 
 def fault(kind: int, *tags: list[str], content: str = "") -> str | None:
-    return check(robot.sign(kind, [["d", "s"], *tags], content, 1), Terms())
+    return check(robot.sign(kind, [["d", "s"], *tags], content, 1), CheckOptions())
 
 
 def test_a_source_with_content() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from relay.memory.reading import Unread
 from relay.memory.transcripts.records import (
     RunConfiguration,
     SessionCommand,
@@ -20,6 +19,7 @@ from relay.memory.transcripts.records import (
     state_draft,
     state_of,
 )
+from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import Event, event_from
 from tests.cast import robot
 from tests.golden import document
@@ -119,5 +119,5 @@ def test_what_cannot_be_read_is_reported() -> None:
         (command_of(signed(31989, ["d", "c"])), "tag command is unknown"),
         (configuration_of(signed(31991)), "no tag d"),
     ):
-        assert isinstance(found, Unread)
+        assert isinstance(found, UnreadableRecord)
         assert found.why == why

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import Invalid
-from relay.memory.terms import Terms
+from relay.memory.check_options import CheckOptions
 from relay.memory.transcripts.archive import pieces
 from relay.memory.transcripts.assembly import assembled
 from relay.memory.transcripts.checks import check
@@ -58,7 +58,7 @@ def test_every_file_comes_back_to_the_byte(data: bytes) -> None:
 
 @given(st.lists(bad_lines).map(b"".join))
 def test_our_own_relay_takes_every_event_of_it(data: bytes) -> None:
-    assert [check(event, Terms()) for event in told(data, Plan(chunk=7))].count(None) == len(
+    assert [check(event, CheckOptions()) for event in told(data, Plan(chunk=7))].count(None) == len(
         told(data, Plan(chunk=7))
     )
 

@@ -1,4 +1,4 @@
-"""How well texts match a question, where no relay's search says so: BM25 over plain words."""
+"""BM25 over plain words: text ranks without a relay's search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _WORD: Final = re.compile(r"\w+")
 _K1: Final = 1.2
 _B: Final = 0.75
-"""As FTS5 of SQLite has them, so that both orders are alike."""
+"""As in SQLite's FTS5, so that both rankings agree."""
 
 
 def words(text: str) -> list[str]:
@@ -42,13 +42,13 @@ def ranks(query: str, texts: Mapping[str, str]) -> dict[str, float]:
     return found_ranks
 
 
-def _rarity(holding: int, total: int) -> float:
-    """Never nothing: a word that half of the texts hold is still a match (FTS5 does the same)."""
-    return max(log((total - holding + 0.5) / (holding + 0.5)), 1e-6)
+def _rarity(with_word: int, total: int) -> float:
+    """Always positive: a word in half of the texts still matches (as in FTS5)."""
+    return max(log((total - with_word + 0.5) / (with_word + 0.5)), 1e-6)
 
 
 def normalised(ranked: Mapping[str, float]) -> dict[str, float]:
-    """1 for the best and 0 for the last of these matches; all 1 when they are equal (M-26)."""
+    """1 for the best and 0 for the last match; all 1 if they are equal (M-26)."""
     if not ranked:
         return {}
     best, last = min(ranked.values()), max(ranked.values())

@@ -1,4 +1,4 @@
-"""Terms: what the checks of memory records may look at beside the record."""
+"""CheckOptions: the settings of `[memory]` that checks of records use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ MAX_CHARS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Settings of `[memory]`, and the moment."""
-
+class CheckOptions:
     latest: int | None = None
-    """Unix seconds: the latest that `ts` may be (G-14); None: no window of time holds (imports)."""
+    """Upper limit of tag `ts`, Unix seconds (G-14). None: no limit (imports)."""
     ts_is_created_at: bool = False
     """A-08."""
     verify_hash: bool = False
@@ -22,4 +20,4 @@ class Terms:
     max_chars: int = MAX_CHARS
     """Code points of an entry's content (X-03)."""
     max_bytes: int = 0
-    """Of its UTF-8; 0: no limit."""
+    """UTF-8 bytes of an entry's content; 0: no limit."""

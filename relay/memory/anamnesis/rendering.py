@@ -1,6 +1,6 @@
-"""Provenance as a picture: a tree of lines, Graphviz' DOT, SVG; below a memory what it rests on.
+"""Provenance graphs as a text tree, Graphviz DOT or SVG, parents below their children.
 
-What a memory says was written by others: it is cut to one short line and escaped for each form.
+Texts of memories are untrusted: cut to one line and escaped for each format.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _TEXT_CHARS: Final = 48
 _AUTHOR_CHARS: Final = 24
 _MISSING: Final = "missing"
 _WIDTH, _HEIGHT, _GAP = 380, 44, 36
-"""Of a box and between boxes, in pixels."""
+"""Size of a box and distance of boxes, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     hash: str
     text: str
-    """One line of what it says; `missing` when nothing is known of it."""
+    """One line of its content; `missing` for an unknown memory."""
     author: str
-    """As the entry claims; empty when nothing is known of it."""
+    """Name claimed by the entry; empty for an unknown memory."""
     parents: tuple[str, ...]
     layer: int
-    """Steps of the longest way up to what rests on nothing known."""
+    """Length of the longest path to a memory without known parents."""
     known: bool
 
     @property
@@ -42,7 +42,7 @@ class Node:
 
 
 def nodes_of(hashed: str, archive: Archive) -> Sequence[Node]:
-    """The ancestry of a memory, itself last, as `trace` has it; missing ones first."""
+    """The ancestors of a memory in the order of `trace`, missing ones first, itself last."""
     found = trace(hashed, archive)
     nodes = {missing: Node(missing, _MISSING, "", (), 0, known=False) for missing in found.missing}
     for each in found.order:
@@ -53,7 +53,7 @@ def nodes_of(hashed: str, archive: Archive) -> Sequence[Node]:
         text = _line(memory.entry.content, _TEXT_CHARS)
         author = _line(memory.entry.author_name, _AUTHOR_CHARS)
         nodes[each] = Node(each, text, author, drawn, layer, known=True)
-    # Of a walk that was cut short some parents are not there; of a circle all are.
+    # A truncated trace lacks some parents.
     return [
         replace(node, parents=tuple(parent for parent in node.parents if parent in nodes))
         for node in nodes.values()
@@ -61,18 +61,18 @@ def nodes_of(hashed: str, archive: Archive) -> Sequence[Node]:
 
 
 def tree_of(nodes: Sequence[Node]) -> Iterator[str]:
-    """Lines; a memory that stands in several places is told in full at its first."""
+    """The lines of a tree; a memory that occurs repeatedly is expanded at its first place only."""
     by_hash = {node.hash: node for node in nodes}
-    told: set[str] = set()
+    expanded: set[str] = set()
     left = [(nodes[-1].hash, "", "")] if nodes else []
     while left:
         hashed, before, indent = left.pop()
         node = by_hash[hashed]
-        again = hashed in told and bool(node.parents)
+        again = hashed in expanded and bool(node.parents)
         yield f"{before}{node.short} {'(see above)' if again else node.text}"
         if again:
             continue
-        told.add(hashed)
+        expanded.add(hashed)
         last = len(node.parents) - 1
         for number, parent in reversed(list(enumerate(node.parents))):
             corner, further = ("└─ ", "   ") if number == last else ("├─ ", "│  ")
@@ -80,7 +80,7 @@ def tree_of(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def dot_of(nodes: Sequence[Node]) -> str:
-    """For Graphviz: an edge goes from a memory to what it builds upon."""
+    """DOT for Graphviz: edges go from a memory to its parents."""
     lines = ["digraph provenance {", "  rankdir=TB;", "  node [shape=box, fontname=sans];"]
     for node in nodes:
         style = "" if node.known else ", style=dashed"
@@ -92,13 +92,13 @@ def dot_of(nodes: Sequence[Node]) -> str:
 
 
 def svg_of(nodes: Sequence[Node]) -> str:
-    """A picture by itself: each layer a row, the memory asked for on top."""
+    """A standalone SVG: one row per layer, the traced memory on top."""
     layers: dict[int, list[Node]] = {}
     for node in nodes:
         layers.setdefault(node.layer, []).append(node)
     top = max(layers, default=0)
     step = _WIDTH + _GAP
-    places = {  # every other row is moved, so that an arrow over a row goes between its boxes
+    places = {  # every other row is shifted, so that arrows across a row pass between its boxes
         node.hash: (
             _GAP + number * step + layer % 2 * step // 2,
             _GAP + (top - layer) * (_HEIGHT + _GAP * 2),
@@ -139,10 +139,10 @@ def _heading(node: Node) -> str:
     return f"{node.short}  {node.author}".rstrip()
 
 
-def _line(text: str, most: int) -> str:
-    """What it says in one line, without characters that have no picture."""
+def _line(text: str, max_chars: int) -> str:
+    """The text on one line, without unprintable characters."""
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return words if len(words) <= most else words[: most - 1] + "…"
+    return words if len(words) <= max_chars else words[: max_chars - 1] + "…"
 
 
 def _quoted(text: str) -> str:

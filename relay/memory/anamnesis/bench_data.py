@@ -1,8 +1,8 @@
-"""What the recall benchmark tells and asks: made up from a seed, the same for each. MEMORY.md X-21.
+"""Generated data of the recall benchmark, the same for the same seed (X-21).
 
-A planted sentence holds the answer to its question, which shares few of its words. Filler is about
-the same people, places and things. What was never planted is asked in the same way, about people of
-whom no answer was told.
+Each planted sentence answers one question that shares few of its words. Filler mentions the same
+people, places and things. Questions without an answer have the same form, about people whom no
+planted sentence mentions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 
 EACH: Final = 4
-"""Sentences of each category."""
+"""Planted sentences per category."""
 FILLER_LINES: Final = 8
-"""Of one session."""
+"""Per session."""
 
 
 class Category(StrEnum):
@@ -45,24 +45,24 @@ class Planted:
 
 
 @dataclass(frozen=True, slots=True)
-class Plot:
+class Scenario:
     planted: tuple[Planted, ...]
     never_told: tuple[Question, ...]
 
 
-class Dice:
-    """Numbers that follow from a seed on every machine alike."""
+class SeededRandom:
+    """Pseudo-random numbers that depend on the seed only, on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._thrown = 0
+        self._drawn = 0
 
-    def below(self, sides: int) -> int:
-        self._thrown += 1
-        digest = sha256(f"{self._seed}:{self._thrown}".encode()).digest()
-        return int.from_bytes(digest[:8]) % sides
+    def below(self, bound: int) -> int:
+        self._drawn += 1
+        digest = sha256(f"{self._seed}:{self._drawn}".encode()).digest()
+        return int.from_bytes(digest[:8]) % bound
 
-    def one_of(self, items: Sequence[_Item]) -> _Item:
+    def choice(self, items: Sequence[_Item]) -> _Item:
         return items[self.below(len(items))]
 
     def shuffled(self, items: Sequence[_Item]) -> list[_Item]:
@@ -162,7 +162,7 @@ _ASKED: Final = {
     Category.PREFERENCES: "What should there be to drink when {who} comes to meetings?",
     Category.COMMITMENTS: "What do I still owe {who}, and by which day?",
 }
-"""In other words than it was told, as people ask."""
+"""In other words than the planted sentence."""
 _ANSWER: Final = {
     Category.FACTS: "shelf {number}",
     Category.CONTEXT: "in {place} on {day}",
@@ -182,40 +182,40 @@ _FILLER: Final = (
 )
 
 
-def plot_of(seed: int) -> Plot:
-    dice = Dice(seed)
-    people = dice.shuffled(_PEOPLE)
+def scenario_of(seed: int) -> Scenario:
+    random = SeededRandom(seed)
+    people = random.shuffled(_PEOPLE)
     planted = []
     for category in list(Category) * EACH:
-        words = _words(dice, people.pop())
+        words = _words(random, people.pop())
         question = Question(category, _ASKED[category].format_map(words))
         told, answer = _TOLD[category], _ANSWER[category]
         planted.append(Planted(told.format_map(words), question, answer.format_map(words)))
     never_told = [
-        Question(category, _ASKED[category].format_map(_words(dice, people.pop())))
+        Question(category, _ASKED[category].format_map(_words(random, people.pop())))
         for category in Category
     ]
-    return Plot(tuple(planted), tuple(never_told))
+    return Scenario(tuple(planted), tuple(never_told))
 
 
 def filler_of(seed: int, session: int) -> list[str]:
-    """What was said in a session that nobody will ask about."""
-    dice = Dice(seed * 1_000_003 + session + 1)
+    """The filler sentences of one session."""
+    random = SeededRandom(seed * 1_000_003 + session + 1)
     return [
-        dice.one_of(_FILLER).format_map(_words(dice, dice.one_of(_PEOPLE)))
+        random.choice(_FILLER).format_map(_words(random, random.choice(_PEOPLE)))
         for _ in range(FILLER_LINES)
     ]
 
 
-def _words(dice: Dice, who: str) -> dict[str, str]:
+def _words(random: SeededRandom, who: str) -> dict[str, str]:
     return {
         "who": who,
-        "other": dice.one_of(_PEOPLE),
-        "place": dice.one_of(_PLACES),
-        "place2": dice.one_of(_PLACES),
-        "thing": dice.one_of(_THINGS),
-        "cause": dice.one_of(_CAUSES),
-        "drink": dice.one_of(_DRINKS),
-        "day": dice.one_of(_DAYS),
-        "number": str(dice.below(90) + 10),
+        "other": random.choice(_PEOPLE),
+        "place": random.choice(_PLACES),
+        "place2": random.choice(_PLACES),
+        "thing": random.choice(_THINGS),
+        "cause": random.choice(_CAUSES),
+        "drink": random.choice(_DRINKS),
+        "day": random.choice(_DAYS),
+        "number": str(random.below(90) + 10),
     }

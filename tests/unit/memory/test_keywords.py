@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.memory.keywords import MAX_KEYWORDS, any_of, keywords, merged
 from relay.memory.nmem.finding import safe_query
-from relay.memory.question import MOST_WORDS, any_of, keywords, merged
 from relay.nostr.nip50 import Search, search_from
 
 
@@ -43,7 +43,7 @@ def test_a_question_without_a_word_asks_for_nothing(question: str) -> None:
 
 def test_of_a_long_question_the_first_words_are_asked_for() -> None:
     words = [f"word{number}" for number in range(50)]
-    assert list(keywords(" ".join(words))) == words[:MOST_WORDS]
+    assert list(keywords(" ".join(words))) == words[:MAX_KEYWORDS]
 
 
 @given(st.text())

@@ -29,7 +29,7 @@ _CYCLE: Final = Prefix.INVALID, "supersession cycle"
 
 
 class _Dated(Protocol):
-    """An event, or what is known of it."""
+    """An event, or `RecordFacts` of one."""
 
     @property
     def id(self) -> str: ...
@@ -41,7 +41,7 @@ _Entry = TypeVar("_Entry", bound=_Dated)
 
 
 def original_of(entries: Iterable[_Entry]) -> _Entry | None:
-    """Of the entries of one hash that of its original author: the earliest, then lowest id."""
+    """The entry of the original author: the earliest, then the lowest id."""
     return min(entries, key=lambda entry: (entry.created_at, entry.id), default=None)
 
 

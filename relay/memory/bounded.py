@@ -1,4 +1,4 @@
-"""Newest: a mapping that holds so many entries, and lets go of what was set longest ago."""
+"""BoundedDict: a mapping of limited size that evicts the entry set longest ago."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Newest(OrderedDict[K, V]):
-    """What a program that runs for months remembers of everybody it meets."""
-
-    def __init__(self, most: int) -> None:
+class BoundedDict(OrderedDict[K, V]):
+    def __init__(self, max_entries: int) -> None:
         super().__init__()
-        self._most = most
+        self._max_entries = max_entries
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
         self.move_to_end(key)
-        if len(self) > self._most:
+        if len(self) > self._max_entries:
             self.popitem(last=False)
