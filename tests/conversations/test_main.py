@@ -134,7 +134,7 @@ def test_what_a_script_says_tells_what_it_needs() -> None:
 
 
 def test_what_no_nip_asks_for_is_asked_of_rookery_alone() -> None:
-    ours = script_from(f"# A title.  contract §6\n{HEAD}", "verdicts/ours")
+    ours = script_from(f"# A title.  docs/interop.md\n{HEAD}", "verdicts/ours")
     other = OtherRelay("ws://x", "open")
     assert other.why_not(ours) == "is about Rookery, not about Nostr"
     other.document = {"software": SOFTWARE}
