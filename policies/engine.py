@@ -452,5 +452,5 @@ class PolicySet:
 
 
 def _has(event: Event, name: str) -> bool:
-    """A required tag; a `d` must also say something, others may be empty (MEMORY.md 3.7)."""
+    """A required tag; a `d` must also say something, others may be empty."""
     return event.d != "" if name == "d" else event.has_tag(name)

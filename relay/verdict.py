@@ -51,7 +51,7 @@ class Who(Enum):
 
 
 class Origin(Enum):
-    """How an event came; decides which rules are asked (contract §2, `import`)."""
+    """How an event came; decides which rules are asked (`import`)."""
 
     WIRE = auto()
     IMPORT = auto()
@@ -134,7 +134,7 @@ Result = WriteOutcome | Reject
 
 
 def ok_reply(result: Result) -> tuple[bool, str]:
-    """The third and fourth element of OK. Contract §6."""
+    """The third and fourth element of OK."""
     if isinstance(result, Reject):
         return False, f"{result.prefix}: {result.text}"
     match result:

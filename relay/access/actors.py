@@ -91,7 +91,7 @@ def who_is_author(
 
 
 def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
-    """Contract §5: owner, agent, member of some group here, or allowed by NIP-86."""
+    """Owner, agent, member of any group of this relay, or allowed by NIP-86."""
     return (
         actors.is_owner(pubkey)
         or actors.is_agent(pubkey)

@@ -1,4 +1,4 @@
-"""Who may read what. One function decides every read: `Visibility.may_read` (contract §7).
+"""Who may read what. One function decides every read: `Visibility.may_read`.
 
 A Visibility is data: what one viewer may see now. It has two readings, `may_read` here and the
 WHERE condition that `relay.storage` makes of the same fields; a law of the tests holds them
@@ -179,7 +179,7 @@ class Visibility:
     def gate(self, filters: Sequence[Filter]) -> Reject | None:
         """Why these filters can only match what this viewer may not read, or None.
 
-        NIP-29 "private", contract §7, G-18, G-19. Says the same of a hidden group as of one that
+        NIP-29 "private", G-18, G-19. Says the same of a hidden group as of one that
         was never made (N29-93).
         """
         if self.everything or not filters:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Keep(Enum):
-    """How versions of one (pubkey, kind, d) compete. MEMORY.md 0.2."""
+    """How versions of one (pubkey, kind, d) compete."""
 
     ALL = "all"
     LATEST = "latest"

@@ -28,7 +28,7 @@ class Author(Protocol):
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
-        """Where the client is, as far as it can be known (contract §3)."""
+        """Where the client is, as far as it can be known."""
 
     @property
     def connection(self) -> int | None:

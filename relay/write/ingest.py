@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_BATCH: Final = 512
 _MAX_VERIFIED: Final = 128
-"""Events of one batch of signature checks: 16 to 64 a thread (DESIGN §7)."""
+"""Events of one batch of signature checks: 16 to 64 a thread."""
 _MAX_WAITING: Final = 32_768
 _BOTH_THREADS: Final = 32
 _MAX_ASKED: Final = 256

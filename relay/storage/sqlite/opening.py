@@ -89,7 +89,7 @@ def _run(db: sqlite3.Connection, script: str, version: int) -> None:
 
 
 def _index_again(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> None:
-    """Index stored rows by names that `index_tags` did not have when they came (contract §7)."""
+    """Index stored rows by names that `index_tags` did not have when they came."""
     kept = db.execute(QUERIES["get_meta"], ("index_tags",)).fetchone()
     known = frozenset(orjson.loads(kept[0])) if kept else None
     if known == terms.index_tags:

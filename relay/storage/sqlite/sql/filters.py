@@ -319,7 +319,7 @@ class Compiler:
     # -- which index drives -----------------------------------------------------------------
 
     def _walks(self, filter_: Filter, *, in_order: bool = True) -> tuple[list[Walk], Condition]:
-        """How to find candidates, and what else must hold of them. Chosen by rule (DESIGN §7).
+        """How to find candidates, and what else must hold of them. Chosen by rule.
 
         `in_order`: few keys are walked side by side; else one walk finds the rows of all.
         """
