@@ -1,4 +1,5 @@
 """TOML files of the admin: typed values, and faults with file, line and the nearest valid name.
 
-Used by `relay.config` and `policies`. Pure; knows no setting by name.
+May enter: what any such file needs; no setting by name. Pure; used by `relay.config` and
+`policies`.
 """

@@ -56,6 +56,16 @@ def test_the_layers_are_all_packages_and_modules_of_relay() -> None:
     assert names == found - {"__init__", "__main__", "launcher", "hook"}
 
 
+@pytest.mark.parametrize(
+    "package",
+    ["policies", *sorted(f"relay/{path.parent.name}" for path in ROOT.glob("relay/*/__init__.py"))],
+)
+def test_every_package_says_what_belongs_in_it(package: str) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text("utf-8")))
+    assert text
+    assert len([line for line in text.splitlines() if line.strip()]) >= 3
+
+
 @pytest.mark.parametrize("package", ["write", "read"])
 def test_every_module_of_a_pipeline_is_a_step_of_its_drawing(package: str) -> None:
     steps = {line.split()[0] for line in drawing(f"The {package} pipeline") if line[:1].strip()}
