@@ -1,0 +1,326 @@
+"""The SQL composed for 53 queries × 8 viewers and for six sweeps, in tests/golden/sql.txt.
+
+`python -m tests.golden.sql` prints how the file differs from what the code composes now, and writes
+it. `‹a›` in a statement stands for the condition that says which rows the viewer may read by the
+first filter; `member a=3`: for a member that is condition 3.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from relay.access.actors import Actors, Household
+from relay.access.read_rules import Match, ReadRule, Target
+from relay.access.visibility import ANONYMOUS, Viewer, everything_visible, visibility_for
+from relay.groups.group import Flag, Group, Groups
+from relay.lifecycle.retention import LastScan, MaxAge, MaxAmount, Scope, SweepRule
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.kinds import KindSet
+from relay.nostr.nip50 import search_from
+from relay.storage import Place
+from relay.storage.sqlite.hashes import Hashes
+from relay.storage.sqlite.sql.filters import Compiler, Query
+from relay.storage.sqlite.sql.sweep import SweepQueries
+from relay.verdict import Who
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from relay.access.visibility import Visibility
+    from relay.nostr.filters import Filter
+    from relay.storage.sqlite.sql.conditions import Condition
+
+GOLDEN: Final = Path(__file__).with_name("sql.txt")
+
+TERMS: Final = FilterTerms(search=True)
+HASHES: Final = Hashes(bytes(32))
+NOW: Final = 1_700_000_000
+ALICE, BOB, CAROL = "a1" * 32, "b0" * 32, "ca" * 32
+OWNER, AGENT, HOME, BANNED = "0e" * 32, "a9" * 32, "40" * 32, "ba" * 32
+MANY: Final = [f"{n:064x}" for n in range(20)]
+
+GROUPS: Final = (
+    Groups()
+    .with_group(Group("open", members={ALICE: ()}))
+    .with_group(Group("closed", flags=frozenset({Flag.PRIVATE}), members={ALICE: ("admin",)}))
+    .with_group(Group("hidden", flags=frozenset({Flag.HIDDEN}), members={BOB: ()}))
+)
+ACTORS: Final = Actors(
+    owners=frozenset({OWNER}),
+    agents=frozenset({AGENT}),
+    households=(Household("home", frozenset({HOME}), frozenset({AGENT})),),
+    banned=frozenset({BANNED}),
+)
+VIEWERS: Final = {
+    "anonymous": ANONYMOUS,
+    "trusted": Viewer(trusted=True),
+    "unknown": Viewer(frozenset({CAROL})),
+    "member": Viewer(frozenset({BOB})),
+    "admin": Viewer(frozenset({ALICE})),
+    "two keys": Viewer(frozenset({ALICE, BOB})),
+    "agent": Viewer(frozenset({AGENT})),
+    "owner": Viewer(frozenset({OWNER})),
+}
+
+
+def _rule(match: Match, *readers: Who, **more: Any) -> ReadRule:
+    return ReadRule("a rule", match, frozenset(readers), **more)
+
+
+RULES: Final = (
+    _rule(Match(h=True), Who.GROUP, Who.OWNER),
+    _rule(Match(KindSet.of((39000, 39005)), h=True), Who.VISIBLE),
+    _rule(Match(KindSet.of((9000, 9022)), h=True), Who.INSIDER, Who.ADMIN),
+    _rule(Match(h=frozenset({"closed", "vault"})), Who.ADMIN),
+    _rule(Match(ended=True), Who.NOBODY),
+    _rule(
+        Match(KindSet.of(4, 1059)),
+        Who.AUTHOR,
+        Who.RECIPIENT,
+        Who.TRUSTED,
+        only_by=frozenset({"#p", "authors", "ids"}),
+    ),
+    _rule(
+        Match(KindSet.of(30078, 78), d_prefixes=("snow:", "aman:")),
+        Who.AUTHOR,
+        Who.OWNER,
+        Who.AGENT,
+        excepts=(Match(tags=(("visibility", frozenset({"public"})),)),),
+        tag_readers=("subject",),
+    ),
+    _rule(Match(KindSet.of(30095), quiet=True), Who.OWNER, Who.KNOWN),
+    _rule(Match(KindSet.of(30174), d=frozenset({"x", "y"}), tags=(("enc", True),)), Who.MEMBER),
+    _rule(
+        Match(KindSet.of(7101), authors=frozenset({AGENT})),
+        Who.TARGET,
+        Who.AUTHOR,
+        target=Target(frozenset({7100}), "e", "task:"),
+    ),
+)
+
+FILTERS: Final[dict[str, dict[str, Any]]] = {
+    "nothing asked": {},
+    "since": {"since": 5},
+    "until": {"until": 9},
+    "since and until": {"since": 5, "until": 9},
+    "one kind": {"kinds": [1]},
+    "kinds side by side": {"kinds": [1, 7, 9]},
+    "kinds that rules name": {"kinds": [4, 1059]},
+    "a kind of groups": {"kinds": [9]},
+    "moderation": {"kinds": [9000, 9001]},
+    "group metadata": {"kinds": [39000]},
+    "kinds over the bound": {"kinds": list(range(100, 120))},
+    "one author": {"authors": [ALICE]},
+    "authors side by side": {"authors": [ALICE, BOB, CAROL]},
+    "authors over the bound": {"authors": MANY},
+    "author and kind": {"authors": [ALICE], "kinds": [1], "until": 9},
+    "author of a guarded kind": {"authors": [ALICE], "kinds": [1059]},
+    "one id": {"ids": [ALICE]},
+    "ids": {"ids": [ALICE, BOB]},
+    "ids over the bound": {"ids": MANY},
+    "ids, authors, kinds": {"ids": [ALICE], "authors": [BOB], "kinds": [1]},
+    "one tag": {"#t": ["tea"]},
+    "tag in the buffer": {"#t": ["recent"]},
+    "values side by side": {"#t": ["tea", "milk"]},
+    "values over the bound": {"#t": [str(n) for n in range(20)]},
+    "tag and kind": {"#t": ["tea"], "kinds": [1]},
+    "two tags": {"#t": ["tea"], "#e": [ALICE]},
+    "a broad tag of authors": {"#h": ["open"], "authors": [ALICE]},
+    "a group": {"#h": ["open"]},
+    "recipient": {"kinds": [1059], "#p": [BOB]},
+    "a tag of several letters": {"#hk": ["h1"]},
+    "d": {"kinds": [30078], "#d": ["snow:a"]},
+    "prefix of d": {"kinds": [30078], "#d": ["snow:"]},
+    "prefix of d and author": {"kinds": [30078, 78], "#d": ["snow:", "x"], "authors": [ALICE]},
+    "quiet rows": {"kinds": [30095]},
+    "a tag decides": {"kinds": [30174]},
+    "another row decides": {"kinds": [7101]},
+    "other rows of all kinds": {"#e": [ALICE]},
+    "all at once": {
+        "ids": [ALICE],
+        "authors": [BOB],
+        "kinds": [1, 7],
+        "#t": ["tea"],
+        "since": 5,
+        "until": 9,
+    },
+}
+"""Asked as pages."""
+
+
+class Case(NamedTuple):
+    name: str
+    filters: list[Filter]
+    compose: Callable[[Compiler, Visibility], Query]
+
+
+def cases() -> Iterator[Case]:
+    for name in FILTERS:
+        yield _page(name)
+    for name in ("one kind", "values side by side"):
+        yield _page(name, after=Place(7, -5, 3))
+    for names in (
+        ["one author"],
+        ["kinds side by side"],
+        ["values side by side"],
+        ["nothing asked"],
+        ["one kind", "one tag"],
+    ):
+        yield _count(" + ".join(names), [FILTERS[name] for name in names])
+    for name, limit in (("nothing asked", None), ("nothing asked", 10), ("two tags", None)):
+        yield _items(name, limit)
+    yield _authors("a group")
+    for words in ("tea", '"green tea" kettle -milk'):
+        yield _search(words)
+        yield _count(f"search {words}", [{"search": words, "kinds": [1, 9]}])
+    yield _rows("kinds side by side")
+
+
+def _page(name: str, after: Place | None = None) -> Case:
+    filter_ = filter_from(FILTERS[name], TERMS)
+
+    def compose(by: Compiler, seen: Visibility) -> Query:
+        return by.page(filter_, seen, columns="e.raw", upto=1000, now=NOW, after=after, size=50)
+
+    return Case(f"{'page' if after is None else 'next page'}: {name}", [filter_], compose)
+
+
+def _count(name: str, asked: Sequence[dict[str, Any]]) -> Case:
+    filters = [filter_from(one, TERMS) for one in asked]
+    return Case(f"count: {name}", filters, lambda by, seen: by.count(filters, seen, now=NOW))
+
+
+def _items(name: str, limit: int | None) -> Case:
+    filter_ = filter_from(FILTERS[name], TERMS)
+
+    def compose(by: Compiler, seen: Visibility) -> Query:
+        return by.items(filter_, seen, limit=limit, upto=1000, now=NOW, at_most=100)
+
+    return Case(f"items: {name}, limit {limit}", [filter_], compose)
+
+
+def _authors(name: str) -> Case:
+    filter_ = filter_from(FILTERS[name], TERMS)
+    return Case(
+        f"authors: {name}",
+        [filter_],
+        lambda by, seen: by.authors(filter_, seen, now=NOW, at_most=100),
+    )
+
+
+def _search(words: str) -> Case:
+    filter_, search = filter_from({"search": words, "kinds": [1, 9]}, TERMS), search_from(words)
+    assert search is not None
+
+    def compose(by: Compiler, seen: Visibility) -> Query:
+        return by.search(search, filter_, seen, limit=50, upto=1000, now=NOW)
+
+    return Case(f"search: {words}", [filter_], compose)
+
+
+def _rows(name: str) -> Case:
+    filter_ = filter_from(FILTERS[name], TERMS)
+    return Case(
+        f"rows: {name}", [filter_], lambda by, seen: by.rows([3, 1, 2], filter_, seen, now=NOW)
+    )
+
+
+def sweeps() -> Iterator[tuple[str, Query]]:
+    queries = SweepQueries(_compiler(), TERMS.index_tags)
+    tools = Match(KindSet.of(30095), h=False)
+    notes = Match(KindSet.of(30078), d_prefixes=("snow:", "aman:"))
+    seen, spared = LastScan(900, NOW - 60), [Match(authors=frozenset({OWNER}))]
+    for name, match, limit, since in (
+        ("older than 30 days", tools, MaxAge(30), None),
+        ("older than 30 days, again", tools, MaxAge(30), seen),
+        ("over 10 events per author", tools, MaxAmount(Scope.AUTHOR, events=10), None),
+        ("over 10 events per author, again", tools, MaxAmount(Scope.AUTHOR, events=10), seen),
+        ("over 1 MB per history key", tools, MaxAmount(Scope.HK, bytes=1 << 20), None),
+        ("over 9 events per prefix", notes, MaxAmount(Scope.D_PREFIX, events=9), None),
+    ):
+        rule = SweepRule("a rule", "here:1", match, limit)
+        yield name, queries.due_rows(rule, spared, now=NOW, seen=since, after=None, limit=500)
+
+
+def _compiler() -> Compiler:
+    recent = HASHES.tag("t", "recent")
+    return Compiler(HASHES, TERMS.index_tags, lambda hashes: [7] if recent in hashes else [])
+
+
+def composed() -> str:
+    """What the file should hold."""
+    compiler = _compiler()
+    viewers = {
+        name: visibility_for(viewer, RULES, ACTORS, GROUPS) for name, viewer in VIEWERS.items()
+    }
+    everything = everything_visible(ACTORS, GROUPS)
+    numbers: dict[Condition, int] = {}
+    out = [*[f"# {line}".rstrip() for line in str(__doc__).strip().splitlines()], ""]
+    for case in cases():
+        statements: dict[str, list[str]] = {}
+        for name, visibility in viewers.items():
+            text, names = case.compose(compiler, visibility).sql, [name]
+            for letter, filter_ in zip("ab", case.filters, strict=False):
+                condition = compiler.visible(visibility, filter_)
+                if len(condition.sql) > _SHORT and condition.sql in text:
+                    text = text.replace(condition.sql, f"‹{letter}›")
+                    names.append(f"{letter}={numbers.setdefault(condition, len(numbers) + 1)}")
+            statements.setdefault(text, []).append(" ".join(names))
+        out.append(f"## {case.name}")
+        for text, readers in statements.items():
+            out += [*_lines(text), f"-- {', '.join(readers)}"]
+        values = case.compose(compiler, everything).values
+        out += [f"-- values, without those of conditions: {_shown(values)}", ""]
+    for condition, number in numbers.items():
+        out += [f"## condition {number}", *_lines(condition.sql)]
+        out += [f"-- values: {_shown(condition.values)}", ""]
+    for name, query in sweeps():
+        out += [f"## sweep: {name}", *_lines(query.sql), f"-- values: {_shown(query.values)}", ""]
+    return "\n".join(out)
+
+
+_SHORT: Final = 12
+"""Conditions up to this length are shown where they stand."""
+_CLAUSE: Final = re.compile(
+    r" (?=(?:FROM|WHERE|UNION|ORDER BY|CROSS JOIN|AND \(|OR \()\b|AND EXISTS|OR EXISTS)"
+)
+
+
+def _lines(sql: str) -> list[str]:
+    return [
+        line
+        for clause in _CLAUSE.sub("\n", sql).splitlines()
+        for line in textwrap.wrap(clause, 110, break_long_words=False, break_on_hyphens=False)
+    ]
+
+
+def _shown(values: Sequence[object]) -> str:
+    return ", ".join([_value(value) for value in values])
+
+
+def _value(value: object) -> str:
+    text = value.hex() if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
+
+
+_MAX_VALUE: Final = 24
+
+
+def main() -> None:
+    before = GOLDEN.read_text("utf-8") if GOLDEN.exists() else ""
+    now = composed()
+    sys.stdout.writelines(
+        difflib.unified_diff(
+            before.splitlines(keepends=True), now.splitlines(keepends=True), "before", "now"
+        )
+    )
+    GOLDEN.write_text(now, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
