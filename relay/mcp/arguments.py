@@ -1,8 +1,7 @@
-"""Arguments of a tool: what is published about them, and what is read out of a call.
+"""Parameters of a tool: their JSON schema, and validation of call arguments.
 
-A model may leave out or null what is not required, and may ask for more than there is: a number
-over its maximum is taken as the maximum, as nmem does (M-29). Whatever else is wrong is a fault
-that names the argument, for the model to put right.
+Optional arguments may be missing or null. A number above its maximum is clamped, as nmem does
+(M-29). Other faults raise ToolFault, which names the argument for the model.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LARGEST: Final = 2**63 - 1
-"""What the cache can hold as a number."""
+"""Largest integer the cache can store."""
 _CAPITAL: Final = re.compile(r"[A-Z]")
 
 
 class ToolFault(RookeryError):
-    """A call that gets no answer; the text is for the model that made it."""
+    """A failed call; the text is for the calling model."""
 
 
 class Kind(Enum):
-    """What an argument must be: JSON Schema's word, and ours."""
+    """Type of an argument: JSON Schema name, and text for errors."""
 
     TEXT = "string", "a string"
     INTEGER = "integer", "an integer"
@@ -46,34 +45,34 @@ class Parameter:
     """One argument of a tool."""
 
     name: str
-    """As the wire spells it; the keyword is the same in snake_case."""
+    """Name in the schema; the keyword is the same in snake_case."""
     kind: Kind
     about: str
     is_required: bool = False
     default: float | str | None = None
     least: int | None = None
-    """Less is a fault."""
+    """Smaller values are a fault."""
     most: int | None = None
-    """More is taken as this."""
+    """Larger values are clamped."""
     choices: tuple[str, ...] = ()
-    """What is published; the tool says what is wrong with another."""
+    """Published in the schema; the tool itself checks the value."""
 
     @property
     def keyword(self) -> str:
         return _CAPITAL.sub(lambda found: f"_{found[0].lower()}", self.name)
 
     def schema(self) -> dict[str, Any]:
-        """In JSON Schema. No `maximum`: more is no fault."""
-        said: dict[str, Any] = {"type": self.kind.json_type, "description": self.about}
+        """JSON Schema. No `maximum`, since larger values are clamped."""
+        schema: dict[str, Any] = {"type": self.kind.json_type, "description": self.about}
         if self.kind is Kind.IDS:
-            said["items"] = {"type": "integer"}
+            schema["items"] = {"type": "integer"}
         if self.choices:
-            said["enum"] = list(self.choices)
+            schema["enum"] = list(self.choices)
         if self.default is not None:
-            said["default"] = self.default
+            schema["default"] = self.default
         if self.least is not None:
-            said["minimum"] = self.least
-        return said
+            schema["minimum"] = self.least
+        return schema
 
 
 def input_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
@@ -86,7 +85,7 @@ def input_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
 
 
 def arguments_in(parameters: Sequence[Parameter], given: Mapping[str, object]) -> dict[str, Any]:
-    """A value for each parameter, by its keyword. Raises ToolFault."""
+    """A value for each parameter, by keyword. Raises ToolFault."""
     names = [each.name for each in parameters]
     for name in given:
         if name not in names:
@@ -104,7 +103,7 @@ def _value(parameter: Parameter, value: object) -> object:
     if not _fits(parameter.kind, value):
         raise ToolFault(f"{parameter.name} must be {parameter.kind.words}")
     if parameter.kind is Kind.INTEGER:
-        value = int(value)  # type: ignore[call-overload]  # it fits
+        value = int(value)  # type: ignore[call-overload]  # checked by _fits
     if parameter.least is not None and value < parameter.least:  # type: ignore[operator]
         raise ToolFault(f"{parameter.name} must be at least {parameter.least}")
     if parameter.most is not None and value > parameter.most:  # type: ignore[operator]
@@ -129,7 +128,7 @@ def _fits(kind: Kind, value: object) -> bool:
 
 
 def _is_whole(value: object) -> bool:
-    """JSON does not tell 5 from 5.0, and `true` is neither."""
+    """JSON does not distinguish 5 from 5.0; `true` is no integer."""
     if isinstance(value, float):
         return value.is_integer() and abs(value) < LARGEST
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST

@@ -1,7 +1,7 @@
-"""What git knows of a file: its commits, and what changes together with it. M-29.
+"""The git history of a file: its commits, and files changed together with it (M-29).
 
-git is told to run nothing that the repository's own settings name, to ask nobody and to fetch
-nothing. Texts in a history are whoever's: data.
+git runs no commands configured by the repository, prompts for nothing and fetches nothing. Texts of
+a history are untrusted data.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _DEADLINE_S: Final = 10.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of what git says; a commit may name every file of a large tree."""
+"""Of git's output; a commit may name every file of a large tree."""
 _SHOWN: Final = 10
-"""Files that change together with this one."""
+"""Co-changed files shown."""
 _DAY: Final = 86_400
 _REVERT: Final = re.compile(r"^revert\b|\brollback\b", re.IGNORECASE)
-_OFF: Final = {
+_GIT_ENVIRONMENT: Final = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_NO_LAZY_FETCH": "1",
@@ -36,7 +36,7 @@ _OFF: Final = {
 
 
 class NotInGit(ToolFault):
-    """The file lies in no repository, or in none of its commits."""
+    """The file is in no repository, or in none of its commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Commit:
     """Unix seconds."""
     author: str
     message: str
-    """Its first line."""
+    """Subject line."""
     insertions: int
     """Lines of this file."""
     deletions: int
@@ -59,13 +59,13 @@ class Commit:
 
 
 async def commits_in(here: Path, file_path: str, most: int) -> tuple[str, list[Commit]]:
-    """The file's path in the repository that `here` lies in, and its newest commits, newest first.
+    """The file's path in the repository of `here`, and its newest commits, newest first.
 
     Raises NotInGit, ToolFault.
     """
     root = Path((await _git(here, "rev-parse", "--show-toplevel")).decode(errors="replace").strip())
     path = _path_in(root, here, file_path)
-    said = await _git(
+    output = await _git(
         root,
         "log",
         f"--max-count={most}",
@@ -79,52 +79,53 @@ async def commits_in(here: Path, file_path: str, most: int) -> tuple[str, list[C
         "--",
         path,
     )
-    commits = list(_commits(said, path))
+    commits = list(_commits(output, path))
     if not commits:
         raise NotInGit(f"file not found in history: {file_path}")
     return path, commits
 
 
 def summary_of(path: str, commits: Sequence[Commit], now: int) -> str:
-    """The history in a few sentences. At least one commit, newest first."""
+    """The history in a few sentences. Needs at least one commit, newest first."""
     days = max(0, commits[0].timestamp - commits[-1].timestamp) // _DAY
     reverts = sum(commit.is_revert for commit in commits)
-    told = (
+    text = (
         f"{path}: {len(commits)} commits over {days}d,"
-        f" +{sum(each.insertions for each in commits)}/-{sum(each.deletions for each in commits)}"
+        f" +{sum(commit.insertions for commit in commits)}"
+        f"/-{sum(commit.deletions for commit in commits)}"
     )
-    told += f", {reverts} reverts." if reverts else "."
+    text += f", {reverts} reverts." if reverts else "."
     together = ", ".join(f"{name}({count})" for name, count in _together(commits)[:3])
     if together:
-        told += f" Co-changes: {together}."
-    recent = ", ".join(f'"{each.message}" ({_age(each, now)})' for each in commits[:2])
-    return f"{told} Recent: {recent}."
+        text += f" Co-changes: {together}."
+    recent = ", ".join(f'"{commit.message}" ({_age(commit, now)})' for commit in commits[:2])
+    return f"{text} Recent: {recent}."
 
 
 def history_of(path: str, commits: Sequence[Commit]) -> dict[str, Any]:
-    """The same in numbers, commit by commit."""
+    """The history as numbers, commit by commit."""
     return {
         "path": path,
         "commits": [
             {
-                "oid": each.oid[:8],
-                "message": each.message,
-                "author": each.author,
-                "timestamp": each.timestamp,
-                "insertions": each.insertions,
-                "deletions": each.deletions,
-                "is_revert": each.is_revert,
-                "co_changed": each.co_changed[:_SHOWN],
+                "oid": commit.oid[:8],
+                "message": commit.message,
+                "author": commit.author,
+                "timestamp": commit.timestamp,
+                "insertions": commit.insertions,
+                "deletions": commit.deletions,
+                "is_revert": commit.is_revert,
+                "co_changed": commit.co_changed[:_SHOWN],
             }
-            for each in commits
+            for commit in commits
         ],
         "churn": {
             "total_commits": len(commits),
-            "total_insertions": sum(each.insertions for each in commits),
-            "total_deletions": sum(each.deletions for each in commits),
+            "total_insertions": sum(commit.insertions for commit in commits),
+            "total_deletions": sum(commit.deletions for commit in commits),
             "first_commit_ts": commits[-1].timestamp,
             "last_commit_ts": commits[0].timestamp,
-            "reverts": sum(each.is_revert for each in commits),
+            "reverts": sum(commit.is_revert for commit in commits),
         },
         "co_changes": [
             {"path": name, "frequency": count} for name, count in _together(commits)[:_SHOWN]
@@ -143,7 +144,7 @@ def _age(commit: Commit, now: int) -> str:
 
 
 def _path_in(root: Path, here: Path, file_path: str) -> str:
-    """As git names it. What the path goes through may be links, what it ends at is not followed."""
+    """The path as git names it. Parent folders may be links; the last component is not resolved."""
     given = here / file_path
     try:
         return str((given.parent.resolve() / given.name).relative_to(root.resolve()))
@@ -151,9 +152,9 @@ def _path_in(root: Path, here: Path, file_path: str) -> str:
         raise NotInGit(f"file_path is not in the git repository {root}: {file_path}") from None
 
 
-def _commits(said: bytes, path: str) -> Iterator[Commit]:
-    r"""Of tokens that end with NUL: four of a commit, then one a file, `added\tdeleted\tpath`."""
-    tokens = iter(said.decode(errors="replace").split("\0"))
+def _commits(output: bytes, path: str) -> Iterator[Commit]:
+    r"""Parses NUL-terminated tokens: four per commit, then `added\tdeleted\tpath` per file."""
+    tokens = iter(output.decode(errors="replace").split("\0"))
     head: list[str] = []
     files: dict[str, tuple[int, int]] = {}
     for token in tokens:
@@ -177,12 +178,12 @@ def _commit(head: Sequence[str], files: Mapping[str, tuple[int, int]], path: str
 
 
 def _lines(count: str) -> int:
-    return int(count) if count.isdigit() else 0  # "-": not a text
+    return int(count) if count.isdigit() else 0  # "-" for binary files
 
 
 async def _git(folder: Path, *arguments: str) -> bytes:
-    """What it prints. Raises NotInGit when it says no, ToolFault."""
-    around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    """git's output. Raises NotInGit if git fails, ToolFault."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         process = await asyncio.create_subprocess_exec(
             "git",
@@ -192,14 +193,14 @@ async def _git(folder: Path, *arguments: str) -> bytes:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=around | _OFF,
+            env=environment | _GIT_ENVIRONMENT,
         )
     except OSError as error:
         raise NotInGit(f"git cannot be run: {error.strerror}") from error
     assert process.stdout is not None
     try:
         async with asyncio.timeout(_DEADLINE_S):
-            said = await _read(process.stdout)
+            output = await _read(process.stdout)
             code = await process.wait()
     except TimeoutError:
         raise ToolFault(f"git took longer than {_DEADLINE_S:.0f} s") from None
@@ -208,8 +209,8 @@ async def _git(folder: Path, *arguments: str) -> bytes:
             process.kill()
             await process.wait()
     if code != 0:
-        raise NotInGit(f"git has no history of this: {folder} is in no repository, or it is empty")
-    return said
+        raise NotInGit(f"no git history: {folder} is in no repository, or the repository is empty")
+    return output
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
@@ -219,5 +220,5 @@ async def _read(stream: asyncio.StreamReader) -> bytes:
         parts.append(part)
         size += len(part)
         if size > _MOST_BYTES:
-            raise ToolFault("git says too much of this file; ask for fewer with max_commits")
+            raise ToolFault("git's output is too long; use a smaller max_commits")
     return b"".join(parts)

@@ -1,7 +1,7 @@
-"""The server over streamable HTTP: on this machine only, for who has the token. M-29.
+"""Streamable HTTP transport on 127.0.0.1, with a bearer token (M-29).
 
-A page in a browser can send requests to this machine too: what was not meant for it (`Host`), or
-comes from a page of another place (`Origin`), is refused before the token is looked at.
+Web pages in a local browser can send requests here too, so requests with a foreign `Host` or
+`Origin` are refused before the token is checked.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _NAMES: Final = (_LOOPBACK, "localhost", "[::1]")
 _BACKLOG: Final = 64
 
 
-class Door:
-    """Lets in requests of this machine that bear the token: 403 for others, 401 without it."""
+class TokenGuard:
+    """ASGI middleware: 403 for a foreign Host or Origin, 401 without the token."""
 
-    def __init__(self, inside: ASGIApp, port: int, token: str) -> None:
-        self._inside = inside
+    def __init__(self, app: ASGIApp, port: int, token: str) -> None:
+        self._app = app
         self._hosts = frozenset(f"{name}:{port}".encode() for name in _NAMES)
         self._origins = frozenset(b"http://" + host for host in self._hosts)
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
-        await (self._inside if refusal is None else refusal)(scope, receive, send)
+        await (self._app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -47,10 +47,10 @@ class Door:
             return PlainTextResponse("foreign Host\n", 403)
         if any(name == b"origin" and value.lower() not in self._origins for name, value in headers):
             return PlainTextResponse("foreign Origin\n", 403)
-        given = [value for name, value in headers if name == b"authorization"]
-        if len(given) != 1 or not self._is_token(given[0]):
+        tokens = [value for name, value in headers if name == b"authorization"]
+        if len(tokens) != 1 or not self._is_token(tokens[0]):
             return PlainTextResponse(
-                "the bearer token that `rookery mcp` printed is missing or wrong\n",
+                "missing or wrong bearer token: `rookery mcp` printed it\n",
                 401,
                 {"WWW-Authenticate": 'Bearer realm="rookery mcp"'},
             )
@@ -62,16 +62,16 @@ class Door:
 
 
 async def serve_http(
-    server: Server[Any], port: int, token: str, say: Callable[[str], None]
+    server: Server[Any], port: int, token: str, log: Callable[[str], None]
 ) -> None:
-    """Until SIGTERM or Ctrl-C. `port` 0: a free one. `say` is told the address, and the token,
-    once connections are taken. Raises OSError for a port that is taken."""
+    """Serve until SIGTERM or Ctrl-C. `port` 0: any free port. `log` is called with the address and
+    the token once the socket listens. Raises OSError if the port is in use."""
     bound = _bound(port)
-    taken = bound.getsockname()[1]
+    actual_port = bound.getsockname()[1]
     application = server.streamable_http_app(streamable_http_path=PATH, host=_LOOPBACK)
     http = uvicorn.Server(
         uvicorn.Config(
-            Door(application, taken, token),
+            TokenGuard(application, actual_port, token),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -81,10 +81,10 @@ async def serve_http(
             timeout_graceful_shutdown=2,
         )
     )
-    # uvicorn gives the signal on when it is done; here it has done its work by then.
+    # uvicorn re-raises the signal after its shutdown; at that point nothing is left to do.
     asyncio.get_running_loop().add_signal_handler(SIGTERM, lambda: None)
-    say(f"listening on http://{_LOOPBACK}:{taken}{PATH}")
-    say(f"bearer token: {token}")
+    log(f"listening on http://{_LOOPBACK}:{actual_port}{PATH}")
+    log(f"bearer token: {token}")
     with bound:
         await http.serve(sockets=[bound])
 

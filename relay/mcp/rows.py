@@ -1,4 +1,4 @@
-"""What a tool shows of an observation: little of many, all of few. M-29."""
+"""JSON of observations in tool results: previews in lists, full text for few (M-29)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 _PREVIEW: Final = 120
 """Characters."""
-_SAID: Final = 500
+_PROMPT: Final = 500
 """Characters of a prompt."""
-_TRACED: Final = 400
+_TRACE: Final = 400
 """Prompts and observations of one trace."""
 
 
 def hit(found: Found) -> dict[str, Any]:
-    """A row of a list: enough to choose by."""
+    """A list entry: enough to choose by."""
     return {
         "id": found.id,
         "timestamp": found.timestamp,
@@ -37,7 +37,7 @@ def hits(found: Sequence[Found]) -> list[dict[str, Any]]:
 
 
 def whole(found: Found) -> dict[str, Any]:
-    """All that is known of one."""
+    """All fields of one observation."""
     return {
         "id": found.id,
         "timestamp": found.timestamp,
@@ -68,13 +68,13 @@ def summarised(session: Session) -> dict[str, Any]:
 def traced(
     session: Session, prompts: Sequence[FoundPrompt], observations: Sequence[Found]
 ) -> dict[str, Any]:
-    """A session step by step: its prompts in order, each with what followed from it. What followed
-    from none stands under `system`. `more_after`: when the trace goes on, if it is cut."""
+    """A session in order: its prompts, each with the observations that followed. Observations
+    without a prompt are under `system`. `more_after`: where to continue a truncated trace."""
     steps = sorted(
         [(each.timestamp, 0, each.id) for each in prompts]
         + [(each.timestamp, 1, each.id) for each in observations]
     )
-    kept = set(steps[:_TRACED])
+    kept = set(steps[:_TRACE])
     shown = {
         each.id: _prompt(each.id, each.timestamp, each.source, _cut(each.content))
         for each in prompts
@@ -90,11 +90,11 @@ def traced(
             if not apart:
                 apart.append(_prompt(None, each.timestamp, "system", None))
             apart[0]["observations"].append(hit(each))
-    told = sorted([*shown.values(), *apart], key=lambda prompt: prompt["timestamp"])
-    for prompt in told:
+    ordered = sorted([*shown.values(), *apart], key=lambda prompt: prompt["timestamp"])
+    for prompt in ordered:
         prompt["observation_count"] = len(prompt["observations"])
-    trace = summarised(session) | {"prompts": told}
-    return trace if len(steps) <= _TRACED else trace | {"more_after": steps[_TRACED][0]}
+    trace = summarised(session) | {"prompts": ordered}
+    return trace if len(steps) <= _TRACE else trace | {"more_after": steps[_TRACE][0]}
 
 
 def _prompt(number: int | None, timestamp: int, source: str, content: str | None) -> dict[str, Any]:
@@ -109,11 +109,11 @@ def _prompt(number: int | None, timestamp: int, source: str, content: str | None
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SAID else f"{text[:_SAID]}…"
+    return text if len(text) <= _PROMPT else f"{text[:_PROMPT]}…"
 
 
 def by_session(found: Sequence[Found]) -> list[dict[str, Any]]:
-    """What was done to a file, session by session, in the order given."""
+    """Observations of a file grouped by session, in the order given."""
     sessions: dict[str, dict[str, Any]] = {}
     for each in found:
         session = sessions.setdefault(

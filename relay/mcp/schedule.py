@@ -1,4 +1,4 @@
-"""When a queued task is to be done, in the words that nmem takes. M-29."""
+"""Parses the time of a queued task, in nmem's notation (M-29)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _UNITS: Final = {
     for spelling in spellings.split()
 }
 _EVENING: Final = 21
-"""The hour of `tonight`."""
+"""Hour of `tonight`."""
 
 
 def time_of(text: str, now: int) -> int:
-    """Unix seconds. Times without a zone are those of this machine. Raises ToolFault."""
+    """Unix seconds. Times without a zone are local. Raises ToolFault."""
     words = text.strip().lower()
     if words == "tomorrow":
         return now + _SECONDS["d"]
@@ -39,14 +39,14 @@ def time_of(text: str, now: int) -> int:
         return int(datetime.fromisoformat(text.strip()).timestamp())
     except (ValueError, OverflowError, OSError):
         raise ToolFault(
-            f"after: {text[:40]!r} is no time; say 5m, 2h, 1d, tomorrow, tonight or an ISO date"
+            f"after: {text[:40]!r} is not a time: use 5m, 2h, 1d, tomorrow, tonight or an ISO date"
         ) from None
 
 
 def _tonight(now: int) -> int:
-    """This evening, or the next one when it has begun."""
+    """This evening, or tomorrow's once it has begun."""
     here = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
     evening = here.replace(hour=_EVENING, minute=0, second=0)
     if evening.timestamp() <= now:
-        evening += timedelta(days=1)  # by the wall clock, whatever the night does to it
+        evening += timedelta(days=1)  # wall-clock time, whatever daylight saving does
     return int(evening.timestamp())

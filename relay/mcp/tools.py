@@ -1,6 +1,6 @@
-"""nmem's tools, under their names. M-29.
+"""nmem's tools, by name (M-29).
 
-Each answers with a value that becomes JSON. Lists show previews; `get_observations` has all of it.
+Each returns a JSON value. Lists contain previews; `get_observations` returns full texts.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Place(NamedTuple):
 
 
 class Toolbox:
-    """The memory that the tools answer from; used as `async with`, inside that of `nmem`."""
+    """The memory behind the tools; used as `async with`, inside that of `nmem`."""
 
     def __init__(self, nmem: Nmem, place: Place, now: Callable[[], int]) -> None:
         """`now`: Unix seconds."""
         self._nmem = nmem
         self._place = place
         self._now = now
-        self._freshness = Freshness(nmem.url, self._look)
+        self._freshness = Freshness(nmem.url, self._sync)
 
     async def __aenter__(self) -> Self:
         await self._freshness.__aenter__()
@@ -58,30 +58,30 @@ class Toolbox:
         await self._freshness.__aexit__(kind, error, trace)
 
     async def answer(self, tool: ToolInfo, arguments: dict[str, Any]) -> tuple[object, str]:
-        """What the tool says, and what to know about that, if anything. `arguments` by keyword.
+        """The result of a tool, and a remark on it, if any. `arguments` by keyword.
 
         Raises RookeryError, OSError.
         """
         match tool.effect:
-            case Effect.RECALLS:
+            case Effect.READS_MEMORY:
                 remark = await self._freshness.remark()
                 return await tool.answer(self, **arguments), remark
-            case Effect.RECORDS:
-                said = await tool.answer(self, **arguments)
-                return said, await self._freshness.remark()
-            case Effect.NOTES | Effect.KNOWS:
+            case Effect.WRITES_MEMORY:
+                result = await tool.answer(self, **arguments)
+                return result, await self._freshness.remark()
+            case Effect.WRITES_LOCALLY | Effect.PURE:
                 return await tool.answer(self, **arguments), ""
             case _:
                 assert_never(tool.effect)
 
-    async def _look(self) -> str:
+    async def _sync(self) -> str:
         synced = await self._nmem.sync()
         if not synced.refused:
             return ""
         reason = (await self._nmem.refused())[-1][1]
         return f"the relay refused {synced.refused} records of this machine: {reason}"
 
-    # -- in three steps ---------------------------------------------------------------------------
+    # -- search in three steps --------------------------------------------------------------------
 
     async def search(
         self,
@@ -128,7 +128,7 @@ class Toolbox:
             raise ToolFault(f"ids array must not exceed {_MOST_IDS} elements")
         return [whole(found) for found in await self._nmem.get(int(each) for each in ids)]
 
-    # -- what was it about ------------------------------------------------------------------------
+    # -- sessions and context ---------------------------------------------------------------------
 
     async def session_summaries(
         self, project: str | None, limit: int, before: int | None, after: int | None
@@ -151,7 +151,7 @@ class Toolbox:
         return {"context": fenced(text, "nmem", ", ".join(await self._nmem.authors()))}
 
     async def current_stance(self, session_id: str | None, alpha: float) -> object:
-        # A stance is what classifiers make of a session, and there are none.
+        # A stance is computed by classifiers, and there are none.
         return {"error": "no classifier"}
 
     # -- files ------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Toolbox:
         return {"file_path": file_path, "sessions": by_session(found)}
 
     async def git_file_summary(self, file_path: str, max_commits: int, *, full: bool) -> object:
-        """Of the repository that the agent works in; what is remembered of a file elsewhere."""
+        """History of the file in the agent's repository; otherwise from memory."""
         try:
             path, commits = await git.commits_in(self._place.folder, file_path, max_commits)
         except git.NotInGit as fault:
@@ -172,10 +172,10 @@ class Toolbox:
                 raise
             return {"source": "memory", "why": str(fault), "commits": hits(found)}
         summary = git.summary_of(path, commits, self._now())
-        told: dict[str, object] = {"source": "git", "summary": summary}
-        return told | git.history_of(path, commits) if full else told
+        result: dict[str, object] = {"source": "git", "summary": summary}
+        return result | git.history_of(path, commits) if full else result
 
-    # -- written ----------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
     async def queue_task(
         self, prompt: str, project: str | None, cwd: str | None, after: str | None
@@ -204,52 +204,50 @@ class Toolbox:
 
 
 class Effect(Enum):
-    """What a call touches."""
+    """What a call reads or writes."""
 
-    RECALLS = "reads the memory, which is brought up to date for it"
-    KNOWS = "reads nothing"
-    RECORDS = "adds to the memory, at the relay too"
-    NOTES = "adds on this machine only"
+    READS_MEMORY = "reads the memory after synchronising it"
+    PURE = "reads nothing"
+    WRITES_MEMORY = "adds to the memory, here and at the relay"
+    WRITES_LOCALLY = "writes on this machine only"
 
     @property
     def is_reading(self) -> bool:
-        return self in (Effect.RECALLS, Effect.KNOWS)
+        return self in (Effect.READS_MEMORY, Effect.PURE)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolInfo:
     name: str
     answer: Callable[..., Awaitable[object]]
-    """A method of the box; takes the parameters by their keywords."""
+    """A method of Toolbox; takes the parameters as keywords."""
     about: str
     parameters: tuple[Parameter, ...]
-    effect: Effect = Effect.RECALLS
+    effect: Effect = Effect.READS_MEMORY
 
 
-_PROJECT: Final = Parameter("project", Kind.TEXT, "Only of this project; all when left out.")
+_PROJECT: Final = Parameter("project", Kind.TEXT, "Only this project; default: all.")
 _BEFORE: Final = Parameter(
-    "before", Kind.INTEGER, "Only what is older than this, in Unix seconds.", least=0, most=LARGEST
+    "before", Kind.INTEGER, "Only records before this time, in Unix seconds.", least=0, most=LARGEST
 )
 _AFTER: Final = Parameter(
     "after",
     Kind.INTEGER,
-    "Only what is as old as this or newer, in Unix seconds.",
+    "Only records at or after this time, in Unix seconds.",
     least=0,
     most=LARGEST,
 )
-_PATH: Final = Parameter("file_path", Kind.TEXT, "The file, as it was named.", is_required=True)
-_HERE: Final = Parameter(
-    "project", Kind.TEXT, "The project that it belongs to; the one here when left out."
-)
+_PATH: Final = Parameter("file_path", Kind.TEXT, "Path of the file, as recorded.", is_required=True)
+_HERE: Final = Parameter("project", Kind.TEXT, "Project; default: that of the current folder.")
 
 
 def _limit(default: int, most: int) -> Parameter:
-    about = f"How many at most; no more than {most}."
+    about = f"Most results; at most {most}."
     return Parameter("limit", Kind.INTEGER, about, default=default, least=1, most=most)
 
 
 def _number(name: str, about: str, default: int, most: int, least: int = 0) -> Parameter:
-    about = f"{about}; no more than {most}."
+    about = f"{about}; at most {most}."
     return Parameter(name, Kind.INTEGER, about, default=default, least=least, most=most)
 
 
@@ -257,22 +255,22 @@ TOOLS: Final = (
     ToolInfo(
         "search",
         Toolbox.search,
-        "Find observations of earlier sessions by their words. Gives ids and previews, best first;"
-        " look around a hit with timeline, read it with get_observations.",
+        "Find observations of earlier sessions by words. Returns ids and previews, best first;"
+        " use timeline for the context of a hit, get_observations for its full text.",
         (
             Parameter(
                 "query",
                 Kind.TEXT,
-                'Words; AND, OR, NOT, "a phrase" and prefix* are understood.',
+                'Words; supports AND, OR, NOT, "a phrase" and prefix*.',
                 is_required=True,
             ),
             _PROJECT,
-            Parameter("obs_type", Kind.TEXT, "Only of this type: file_edit, command, marker, …"),
+            Parameter("obs_type", Kind.TEXT, "Only this type: file_edit, command, marker, …"),
             _limit(20, 100),
             Parameter(
                 "offset",
                 Kind.INTEGER,
-                "How many hits to leave out.",
+                "Number of hits to skip.",
                 default=0,
                 least=0,
                 most=LARGEST,
@@ -280,7 +278,7 @@ TOOLS: Final = (
             Parameter(
                 "orderBy",
                 Kind.TEXT,
-                "relevance: by the words alone; blended: also by age and type.",
+                "relevance: by words only; blended: also by age and type.",
                 default="relevance",
                 choices=("relevance", "blended"),
             ),
@@ -291,47 +289,46 @@ TOOLS: Final = (
     ToolInfo(
         "get_observations",
         Toolbox.get_observations,
-        "Read observations in full, in the order of their ids as given.",
-        (Parameter("ids", Kind.IDS, f"Ids, {_MOST_IDS} at most.", is_required=True),),
+        "Read observations in full, in the order of the given ids.",
+        (Parameter("ids", Kind.IDS, f"At most {_MOST_IDS} ids.", is_required=True),),
     ),
     ToolInfo(
         "timeline",
         Toolbox.timeline,
-        "What happened before and after an observation, the oldest first, as previews.",
+        "Observations before and after an observation, oldest first, as previews.",
         (
-            Parameter("anchor", Kind.INTEGER, "The id of the observation.", is_required=True),
-            _number("before", "How many earlier ones", 5, 50),
-            _number("after", "How many later ones", 5, 50),
+            Parameter("anchor", Kind.INTEGER, "Id of the observation.", is_required=True),
+            _number("before", "Number of earlier ones", 5, 50),
+            _number("after", "Number of later ones", 5, 50),
         ),
     ),
     ToolInfo(
         "session_summaries",
         Toolbox.session_summaries,
-        "What earlier sessions were about: intent, what was learned and done, next steps. Newest"
-        " first; times are those of a session's start.",
+        "Summaries of earlier sessions: intent, what was learned and completed, next steps. Newest"
+        " first; times are session starts.",
         (_PROJECT, _limit(10, 50), _BEFORE, _AFTER),
     ),
     ToolInfo(
         "regenerate_context",
         Toolbox.regenerate_context,
-        "What an agent on the project is told at the start of a session, as of now or of a past"
+        "The context an agent gets at the start of a session in the project, now or at a past"
         " time.",
         (Parameter("project", Kind.TEXT, "The project.", is_required=True), _BEFORE),
     ),
     ToolInfo(
         "recent_context",
         Toolbox.recent_context,
-        "The observations that are worth most now, by age, type and project, as previews; of each"
-        " file only the best.",
+        "The highest ranked observations by age, type and project, as previews; one per file.",
         (_PROJECT, _limit(30, 100), _BEFORE, _AFTER),
     ),
     ToolInfo(
         "session_trace",
         Toolbox.session_trace,
-        "One session step by step: its prompts, each with the observations that followed from it."
-        " Of a long one the first part; go on with `after` = `more_after`.",
+        "One session in order: its prompts, each with the observations that followed. A long one is"
+        " truncated; continue with `after` = `more_after`.",
         (
-            Parameter("session_id", Kind.TEXT, "The session's id.", is_required=True),
+            Parameter("session_id", Kind.TEXT, "Session id.", is_required=True),
             _BEFORE,
             _AFTER,
         ),
@@ -339,45 +336,45 @@ TOOLS: Final = (
     ToolInfo(
         "file_history",
         Toolbox.file_history,
-        "What was done to a file, session by session, the newest first.",
+        "Observations of a file, grouped by session, newest first.",
         (_PATH, _BEFORE, _AFTER, _limit(10, 50)),
     ),
     ToolInfo(
         "git_file_summary",
         Toolbox.git_file_summary,
-        "A file's git history in a few sentences: commits, churn, what changes together with it."
-        " `full`: also commit by commit.",
+        "A file's git history in a few sentences: commits, churn, co-changed files. `full`: also"
+        " commit by commit.",
         (
             _PATH,
-            _number("max_commits", "How many commits to look at", 50, 500, least=1),
-            Parameter("full", Kind.FLAG, "Every commit, not only the summary.", default=False),
+            _number("max_commits", "Number of commits", 50, 500, least=1),
+            Parameter("full", Kind.FLAG, "Include every commit.", default=False),
         ),
     ),
     ToolInfo(
         "queue_task",
         Toolbox.queue_task,
-        "Note a task to be done later, on this machine. Gives its number; nothing is run.",
+        "Store a task for later on this machine. Returns its id; nothing is run.",
         (
-            Parameter("prompt", Kind.TEXT, "What is to be done.", is_required=True),
+            Parameter("prompt", Kind.TEXT, "The task.", is_required=True),
             _HERE,
-            Parameter("cwd", Kind.TEXT, "The folder to do it in; the one here when left out."),
-            Parameter("after", Kind.TEXT, "Not before: 5m, 2h, 1d, tomorrow, tonight or ISO."),
+            Parameter("cwd", Kind.TEXT, "Working folder; default: the current one."),
+            Parameter("after", Kind.TEXT, "Earliest time: 5m, 2h, 1d, tomorrow, tonight or ISO."),
         ),
-        Effect.NOTES,
+        Effect.WRITES_LOCALLY,
     ),
     ToolInfo(
         "create_marker",
         Toolbox.create_marker,
-        "Remember a decision or a conclusion for good. It is signed, and found by later sessions.",
-        (Parameter("text", Kind.TEXT, "What to remember.", is_required=True), _HERE),
-        Effect.RECORDS,
+        "Store a decision or conclusion permanently. It is signed, and later sessions can find it.",
+        (Parameter("text", Kind.TEXT, "Text to store.", is_required=True), _HERE),
+        Effect.WRITES_MEMORY,
     ),
     ToolInfo(
         "current_stance",
         Toolbox.current_stance,
-        "How a session goes about its work, as classifiers see it. There are none here.",
+        "The working style of a session, by classifiers. Not available here.",
         (
-            Parameter("session_id", Kind.TEXT, "The session; the current one when left out."),
+            Parameter("session_id", Kind.TEXT, "Session id; default: the current session."),
             Parameter(
                 "alpha",
                 Kind.NUMBER,
@@ -387,7 +384,7 @@ TOOLS: Final = (
                 most=1,
             ),
         ),
-        Effect.KNOWS,
+        Effect.PURE,
     ),
 )
 """In the order of M-29."""

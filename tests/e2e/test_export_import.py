@@ -265,7 +265,7 @@ async def test_an_import_that_was_killed_goes_on(tmp_path: Path, *, running: boo
         assert await process.wait() == -signal.SIGKILL
         code, tally, err = await import_(rookery, file)
         assert code == 0
-        assert "goes on behind line" in err
+        assert "continues after line" in err
         assert (tally["read"], tally["refused"]) == (8000, 0)
         assert tally["stored"] + tally["duplicates"] == 8000
         assert await export(rookery) == file.read_bytes()

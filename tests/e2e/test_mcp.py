@@ -336,7 +336,7 @@ BAD: Sequence[tuple[str, dict[str, object], str]] = [
     ("git_file_summary", {"file_path": "none.py"}, "file not found in history: none.py"),
     ("git_file_summary", {"file_path": "a.py", "full": "yes"}, "full must be a boolean"),
     ("queue_task", {"prompt": " "}, "prompt must not be empty"),
-    ("queue_task", {"prompt": "a", "after": "soon"}, "after: 'soon' is no time; say 5m, 2h,"),
+    ("queue_task", {"prompt": "a", "after": "soon"}, "after: 'soon' is not a time: use 5m, 2h,"),
     ("create_marker", {"text": ""}, "text must not be empty"),
     ("create_marker", {"text": "a", "project": 5}, "project must be a string"),
     ("current_stance", {"alpha": "fast"}, "alpha must be a number"),
