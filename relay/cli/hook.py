@@ -78,7 +78,7 @@ def event(args: tuple[str, ...] = ()) -> None:
     """Record one hook event; always succeeds."""
     if ask_keeper(list(args)):
         return
-    from relay.client.nmem.recording import take_alone
+    from relay.client.nmem.hook_recording import record_alone
 
     heard = sys.stdin.buffer
     assert isinstance(heard, HookInput)
@@ -86,7 +86,7 @@ def event(args: tuple[str, ...] = ()) -> None:
         home = Path.home()
     except RuntimeError:
         return  # without a home folder there is no place to record it
-    answer = take_alone(home, heard.read(), args[0] if args else "", heard.at)
+    answer = record_alone(home, heard.read(), args[0] if args else "", heard.at)
     sys.stdout.buffer.write(answer.encode(errors="replace"))
     sys.stdout.buffer.flush()
 
@@ -97,7 +97,7 @@ def keep(lock: int | None) -> None:
     """Keep running and record further hook events; started by the first one."""
     from relay.client.client import unix_now
     from relay.client.nmem import keeper
-    from relay.client.nmem.recording import log
+    from relay.client.nmem.hook_recording import log
 
     home = Path.home()
     try:

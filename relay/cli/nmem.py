@@ -30,11 +30,11 @@ from relay.cli.progress import progress_bar
 from relay.cli.tables import print_nothing_found
 from relay.client.client import unix_now
 from relay.client.errors import ClientError
-from relay.client.nmem import reading
-from relay.client.nmem.finding import NotFound
+from relay.client.nmem import queries
 from relay.client.nmem.hooks import is_root
 from relay.client.nmem.memory import Nmem
-from relay.client.nmem.reading import Order, Scope
+from relay.client.nmem.queries import Order, Scope
+from relay.client.nmem.reader import NotFound
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor, find_settings
 from relay.errors import UserError
@@ -44,8 +44,8 @@ from relay.memory.nmem.capture import project_at
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from relay.client.nmem.apply import Progress
     from relay.client.nmem.settings import NmemSettings
-    from relay.client.nmem.taking import Progress
 
     Result = TypeVar("Result")
 
@@ -107,7 +107,7 @@ def search(
         raise click.UsageError("--full and --ids exclude each other")
     scope = Scope(project, obs_type)
     with reading_here() as db:
-        found = reading.search(db, query, scope, Order(order_by), unix_now(), limit, 0)
+        found = queries.search(db, query, scope, Order(order_by), unix_now(), limit, 0)
     if ids and not as_json:
         for row in found:
             click.echo(row.id)
@@ -129,7 +129,7 @@ def context(project: str | None, *, as_json: bool) -> None:
     """Print the context an agent gets at the start of a session in this project."""
     name = _here() if project is None else project
     with reading_here() as db:
-        text = reading.context_of(db, name, unix_now())
+        text = queries.context_of(db, name, unix_now())
     if as_json:
         print_json({"project": name, "context": text})
     elif text:
@@ -297,9 +297,9 @@ def maintain(
                 await memory.end_session(session)
             except NotFound as missing:
                 return str(missing)
-            from relay.client.nmem.summaries import sum_up_one
+            from relay.client.nmem.summaries import summarise_session
 
-            result["summarised"] = await sum_up_one(memory.database, settings, session)
+            result["summarised"] = await summarise_session(memory.database, settings, session)
         if sweep or not result:
             result |= asdict(await memory.sweep())
         return result

@@ -12,7 +12,7 @@ import click
 from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.database import Database
 from relay.client.nmem.settings import find_nmem_settings
-from relay.client.nmem.writing import about, set_about
+from relay.client.nmem.updates import about, set_about
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

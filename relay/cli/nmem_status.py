@@ -11,7 +11,7 @@ from relay.cli.humanize import age_of, counted, size_of
 from relay.cli.nmem_cache import opened_here, take_warning
 from relay.cli.options import json_option, print_json, printable
 from relay.client.client import unix_now
-from relay.client.nmem import reading
+from relay.client.nmem import queries
 from relay.memory.times import utc
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def status(*, as_json: bool) -> None:
     with opened_here() as database:
         take_warning(database)  # status always shows the warning itself
         with database.reading() as db:
-            counts = reading.counts(db)
-            last = reading.last_session(db)
-            refused = reading.refused(db)
+            counts = queries.counts(db)
+            last = queries.last_session(db)
+            refused = queries.refused(db)
     size = database.path.stat().st_size
     if database.warning:
         click.echo(f"warning: {database.warning}", err=True)

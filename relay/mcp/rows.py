@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.client.nmem.reading import Found, FoundPrompt
+    from relay.client.nmem.queries import Found, FoundPrompt
     from relay.memory.nmem.records import Session
 
 _PREVIEW: Final = 120

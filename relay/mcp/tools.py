@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
-from relay.client.nmem.reading import Order
+from relay.client.nmem.queries import Order
 from relay.mcp import git
 from relay.mcp.arguments import LARGEST, Kind, Parameter, ToolFault
 from relay.mcp.freshness import Freshness

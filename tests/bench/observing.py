@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relay.client.nmem import Nmem
+from relay.client.nmem.apply import put_all
 from relay.client.nmem.database import Database
-from relay.client.nmem.reading import Order, Scope, search
-from relay.client.nmem.taking import put_all
+from relay.client.nmem.queries import Order, Scope, search
 from relay.hook import SOCKET
 from relay.memory.draft import Draft
 from relay.memory.nmem.records import (
@@ -114,7 +114,7 @@ def found(bench: "Bench", target: Target) -> Measure:
     weights = [1 / (rank + 3) for rank in range(len(words))]
     with bench.folder() as folder, closing(Database(folder / "nmem.db")) as database:
         events = [event_from_raw(line) for line in _signed(bench).open("rb")]
-        put_all(database, events, AGENT.pubkey, frozenset(), at_once=len(events))
+        put_all(database, events, AGENT.pubkey, frozenset(), batch=len(events))
         took = []
         for number in range(QUESTIONS):
             asked = " ".join(chance.choices(words, weights, k=1 + number % 3))

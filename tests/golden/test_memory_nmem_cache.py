@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.client.nmem.apply import put_all
 from relay.client.nmem.database import Database
-from relay.client.nmem.reading import context_of
-from relay.client.nmem.taking import put_all
+from relay.client.nmem.queries import context_of
 from relay.memory.nmem.finding import Row, blended, safe_query
 from relay.nostr.event import event_from
 from tests.golden import document

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from relay.client import Client
 from relay.client.anamnesis import Anamnesis
 from relay.client.nmem import Nmem
-from relay.client.nmem.reading import Order, Scope, search
+from relay.client.nmem.queries import Order, Scope, search
 from relay.memory.anamnesis.records import Entry, entry_draft, timestamp_of
 from relay.memory.keywords import RESULTS_PER_KEYWORD, any_of, keywords, merged
 from relay.memory.nmem.records import Observation, ObsType, observation_draft, session_draft

@@ -1,25 +1,25 @@
-"""nmem's client: a local cache with the document's own tables, and a relay behind it. MEMORY.md §5.
+"""nmem's client: a local SQLite cache with nmem's own tables, and a relay.
 
-A hook imports parts of this package and nothing of the network (`relay.client.nmem.keeper` brings
-what it records to the relay), so the names of the door are imported when they are asked for.
+Names are imported lazily: a hook imports parts of this package without aiohttp. The keeper process
+(`relay.client.nmem.keeper`) sends what hooks record.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from relay.client.nmem.finding import NotFound
     from relay.client.nmem.memory import Nmem
-    from relay.client.nmem.reading import Found, FoundPrompt, Order
+    from relay.client.nmem.queries import Found, FoundPrompt, Order
+    from relay.client.nmem.reader import NotFound
 
 __all__ = ["Found", "FoundPrompt", "Nmem", "NotFound", "Order"]
 
 _MODULE_OF: Final = {
-    "Found": "reading",
-    "FoundPrompt": "reading",
+    "Found": "queries",
+    "FoundPrompt": "queries",
     "Nmem": "memory",
-    "NotFound": "finding",
-    "Order": "reading",
+    "NotFound": "reader",
+    "Order": "queries",
 }
 
 

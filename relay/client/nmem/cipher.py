@@ -1,4 +1,4 @@
-"""SQLCipher, where it is installed, and the key of the cache. MEMORY.md M-09."""
+"""SQLCipher, if installed, and the key of the cache (M-09)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PLAIN_HEADER: Final = b"SQLite format 3\0"
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """64 hex characters are the key itself; any other text is a passphrase, as nmem has it: it
-    costs a quarter of a second at each opening."""
+    """64 hex characters are the key itself; other text is a passphrase, as in nmem, whose
+    derivation takes a quarter of a second per opening."""
 
     text: str
 
@@ -41,7 +41,7 @@ class CacheKey:
 
 
 def cipher_module() -> Any:
-    """The module that opens encrypted files; None when it is not installed."""
+    """The SQLCipher module; None if it is not installed."""
     try:
         return import_module("sqlcipher3.dbapi2")
     except ImportError:
@@ -49,7 +49,7 @@ def cipher_module() -> Any:
 
 
 def database_errors() -> tuple[type[Exception], ...]:
-    """What either module raises; the two have no class in common."""
+    """Error classes of both modules, which have no common base."""
     cipher = cipher_module()
     return (
         (sqlite3.DatabaseError,)
@@ -59,7 +59,7 @@ def database_errors() -> tuple[type[Exception], ...]:
 
 
 def is_encrypted(path: Path) -> bool | None:
-    """Whether the file there is; None: there is none, or an empty one."""
+    """Whether the file is encrypted; None: missing or empty."""
     try:
         with path.open("rb") as file:
             header = file.read(len(_PLAIN_HEADER))
@@ -69,9 +69,9 @@ def is_encrypted(path: Path) -> bool | None:
 
 
 def cache_key(environ: Mapping[str, str], key_file: Path | None, own_file: Path) -> CacheKey | None:
-    """NMEM_KEY, else the file that the settings name, else our own, made when it is missing.
+    """NMEM_KEY, else the configured key file, else a key file of our own, created if missing.
 
-    None: there is no SQLCipher to use a new one. Raises UserError.
+    None: a new key would be unused without SQLCipher. Raises UserError.
     """
     if environ.get(VARIABLE):
         return CacheKey(environ[VARIABLE])
@@ -85,7 +85,7 @@ def cache_key(environ: Mapping[str, str], key_file: Path | None, own_file: Path)
 
 
 def _make_key(path: Path) -> None:
-    """Whole when it is there: two hooks may be the first at once, and then one key holds."""
+    """Created atomically: if two hooks are first at the same time, one key wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     file = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)

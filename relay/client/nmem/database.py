@@ -1,8 +1,7 @@
-"""Database: the file of an nmem cache, encrypted where that can be. MEMORY.md M-08, M-09.
+"""Database: the SQLite file of an nmem cache, encrypted with SQLCipher if available (M-08, M-09).
 
-Several programs of one user share it: hooks, the sender, an MCP server. Each use is a short
-transaction. A rebuilt file takes the place of the old one between two of them, which the file
-beside it, `….lock`, holds apart.
+Several programs of one user share it: hooks, the keeper, an MCP server. Each use is a short
+transaction. `rebuild` replaces the file between transactions; a lock file, `….lock`, excludes both.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from relay.client.nmem.cipher import CacheKey
 
 VERSION: Final = 2
-"""`user_version`: the document's."""
-_OUTSIDE: Final = frozenset(
+"""`user_version` of nmem."""
+_NOT_DAMAGE: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -38,40 +37,40 @@ _OUTSIDE: Final = frozenset(
         sqlite3.SQLITE_PERM,
     }
 )
-"""Errors that say nothing about what is in the file."""
-_ENDS: Final = ("", "-wal", "-shm")
+"""Errors that do not mean that the content is damaged."""
+_SUFFIXES: Final = ("", "-wal", "-shm")
 
 
 class CacheUnusable(ClientError):
-    """The file cannot be opened or read; says what to do. It is left as it is."""
+    """The file cannot be opened or read; the text says what to do. The file is left unchanged."""
 
 
 class Database:
-    """Its transactions block for a moment: call them in a thread. May raise CacheUnusable, and
-    OSError for a disk that is full or a file that another program keeps busy."""
+    """Its transactions block briefly: call them in a thread. May raise CacheUnusable, and OSError
+    for a full disk or a file kept busy by another program."""
 
     def __init__(self, path: Path, key: CacheKey | None = None, *, busy_s: float = 10.0) -> None:
-        """Made when it is not there, mode 0600. `busy_s`: how long another program is waited for.
+        """Created with mode 0600 if missing. `busy_s`: SQLite busy timeout.
 
         Raises CacheUnusable, OSError.
         """
         self.path = path
         self._key = key
         self._busy_s = busy_s
-        self._turn = Lock()
+        self._thread_lock = Lock()
         self._errors = database_errors()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = os.open(lock_of(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(lock_path(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            with self._turn, self._not_replaced():
+            with self._thread_lock, self._shared_lock():
                 self._open()
         except BaseException:
             os.close(self._lock)
             raise
 
     def close(self) -> None:
-        """Once or more often."""
-        with self._turn:
+        """May be called repeatedly."""
+        with self._thread_lock:
             if self._lock >= 0:
                 self._connection.close()
                 os.close(self._lock)
@@ -79,7 +78,7 @@ class Database:
 
     @property
     def warning(self) -> str:
-        """What the user should know about how safe the file is; empty: nothing."""
+        """Security warning for the user; empty: none."""
         if self.is_encrypted:
             return ""
         if cipher_module() is None:
@@ -89,59 +88,59 @@ class Database:
             )
         if self._key is None:
             return ""
-        return f"{self.path} is not encrypted; `rookery nmem rebuild` makes it anew, encrypted"
+        return f"{self.path} is not encrypted; `rookery nmem rebuild` recreates it encrypted"
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A connection; what is done with it is done whole or not at all."""
-        with self._begun("BEGIN IMMEDIATE") as connection:
+        """A write transaction; atomic."""
+        with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """A connection that sees one state of the file."""
-        with self._begun("BEGIN") as connection:
+        """A read transaction: a consistent snapshot."""
+        with self._transaction("BEGIN") as connection:
             yield connection
 
     @contextmanager
     def replacing(self) -> Iterator[Any]:
-        """Its connection, while nobody else uses it: a rebuilt file may take its place."""
-        with self._turn:
+        """The connection with exclusive access: the file may be replaced by a rebuilt one."""
+        with self._thread_lock:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             try:
                 yield self._connection
             finally:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def take_from(self, other: Path) -> None:
-        """The file at `other` becomes this one; inside `replacing`."""
+    def replace_with(self, other: Path) -> None:
+        """Replace the file by `other`; inside `replacing`."""
         self._connection.close()
-        for end in _ENDS[1:]:
+        for end in _SUFFIXES[1:]:
             with suppress(FileNotFoundError):
                 beside(self.path, end).unlink()
         other.replace(self.path)
         self._open()
 
     @contextmanager
-    def _begun(self, begin: str) -> Iterator[Any]:
-        with self._turn, self._not_replaced():
-            if self._is_another():
+    def _transaction(self, begin: str) -> Iterator[Any]:
+        with self._thread_lock, self._shared_lock():
+            if self._was_replaced():
                 self._connection.close()
                 self._open()
-            with self._said_plainly():
+            with self._translated_errors():
                 self._connection.execute(begin)
                 with self._connection:  # commits, or rolls back
                     yield self._connection
 
     @contextmanager
-    def _not_replaced(self) -> Iterator[None]:
+    def _shared_lock(self) -> Iterator[None]:
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         try:
             yield
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _is_another(self) -> bool:
+    def _was_replaced(self) -> bool:
         """Whether the file was replaced or deleted since it was opened."""
         try:
             return os.stat(self.path).st_ino != self._inode
@@ -149,8 +148,10 @@ class Database:
             return True
 
     def _open(self) -> None:
-        with self._said_plainly():
-            self._connection, self.is_encrypted = opened(self.path, self._key, busy_s=self._busy_s)
+        with self._translated_errors():
+            self._connection, self.is_encrypted = open_connection(
+                self.path, self._key, busy_s=self._busy_s
+            )
             try:
                 _prepare(self._connection, self.path)
             except BaseException:
@@ -159,28 +160,28 @@ class Database:
             self._inode = os.stat(self.path).st_ino
 
     @contextmanager
-    def _said_plainly(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except self._errors as error:
             code = getattr(error, "sqlite_errorcode", 0)
-            if code & 0xFF in _OUTSIDE or "locked" in str(error):
+            if code & 0xFF in _NOT_DAMAGE or "locked" in str(error):
                 raise OSError(code, str(error), str(self.path)) from error
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_CONSTRAINT"):
                 raise
             if code & 0xFF == sqlite3.SQLITE_ERROR and "no such" not in str(error):
-                raise  # our own statement, or a query that FTS5 does not take
+                raise  # our own statement, or a query that FTS5 rejects
             raise CacheUnusable(_UNREADABLE.format(path=self.path, why=error)) from error
 
 
 _UNREADABLE: Final = (
-    "{path} cannot be read: {why}; with another key it may be (NMEM_KEY); if not, move it away and"
-    " run `rookery nmem rebuild`"
+    "{path} cannot be read: {why}; check the key (NMEM_KEY), or move the file away and run"
+    " `rookery nmem rebuild`"
 )
 
 
-def lock_of(path: Path) -> Path:
-    """The file that holds users of the cache and its replacement apart."""
+def lock_path(path: Path) -> Path:
+    """The file that locks the cache against replacement."""
     return beside(path, ".lock")
 
 
@@ -188,8 +189,8 @@ def beside(path: Path, end: str) -> Path:
     return path.with_name(path.name + end)
 
 
-def opened(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple[Any, bool]:
-    """A connection to the file, and whether that is encrypted. A new one is, where it can be.
+def open_connection(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple[Any, bool]:
+    """A connection to the file, and whether it is encrypted. New files are, if possible.
 
     Raises CacheUnusable.
     """
@@ -197,7 +198,7 @@ def opened(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple[Any, boo
     cipher = cipher_module()
     if encrypted is None:
         encrypted = key is not None and cipher is not None
-    # Made before SQLite does, which would make it readable for all.
+    # Before SQLite, which would create it readable for everyone.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     options: dict[str, Any] = {
         "timeout": busy_s,
@@ -208,13 +209,13 @@ def opened(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple[Any, boo
         return sqlite3.connect(path, **options), False
     if cipher is None:
         raise CacheUnusable(
-            f"{path} is encrypted, or no database, and SQLCipher is not installed:"
+            f"{path} is encrypted or not a database, and SQLCipher is not installed:"
             ' pip install "rookery[sqlcipher]"'
         )
     if key is None:
-        raise CacheUnusable(f"{path} is encrypted: give its key in NMEM_KEY or [nmem] key_file")
+        raise CacheUnusable(f"{path} is encrypted: set its key in NMEM_KEY or [nmem] key_file")
     connection = cipher.connect(str(path), **options)
-    # SQLCipher would tell stderr about a wrong key too, in words of its own.
+    # SQLCipher would also report a wrong key on stderr.
     connection.execute("PRAGMA cipher_log_level = NONE")
     connection.execute(key.pragma)
     return connection, True
@@ -225,9 +226,8 @@ def _prepare(connection: Any, path: Path) -> None:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if found > VERSION or (tables and "_rk_about" not in tables):
         raise CacheUnusable(
-            f"{path} was made by another program, in version {found}, and this one writes its own"
-            f" in version {VERSION}: name another file as [nmem] db, and read this one into it"
-            f" with `rookery nmem import {path}`"
+            f"{path} was created by another program (version {found}, expected {VERSION}): set"
+            f" another file as [nmem] db, and import this one with `rookery nmem import {path}`"
         )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -235,7 +235,7 @@ def _prepare(connection: Any, path: Path) -> None:
     if not tables:
         connection.execute("BEGIN IMMEDIATE")
         with connection:
-            # Another program may have been first while this one waited.
+            # Another program may have created the schema meanwhile.
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in statements():
                     connection.execute(statement)
@@ -244,7 +244,7 @@ def _prepare(connection: Any, path: Path) -> None:
 
 @cache
 def statements() -> tuple[str, ...]:
-    """The schema's, one by one. A trigger ends with a line `END;`, any other with `;`."""
+    """The statements of the schema. A trigger ends with a line `END;`, any other with `;`."""
     text = files("relay.client.nmem").joinpath("schema.sql").read_text("utf-8")
     found: list[str] = []
     lines: list[str] = []

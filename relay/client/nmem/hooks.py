@@ -1,4 +1,4 @@
-"""What a hook of a coding agent does to the cache. MEMORY.md M-13…M-21."""
+"""Records one hook event of a coding agent in the cache (M-13 to M-21)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from relay.client.nmem.reading import context_of
-from relay.client.nmem.writing import (
+from relay.client.nmem.queries import context_of
+from relay.client.nmem.updates import (
     begin_session,
     end_session,
     newest_prompt,
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from relay.memory.nmem.capture import Captured, Hook
     from relay.memory.nmem.secrets import SecretFilter
 
-_SCANNED: Final = 16_000_000
-"""Bytes of a transcript that one hook reads; the next one goes on from there."""
+_READ_SIZE: Final = 16_000_000
+"""Bytes of a transcript read per hook; the next hook continues there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a hook came to."""
+class HookResult:
+    """The result of a hook."""
 
     event: HookEvent
     session: str
     answer: str
-    """For the agent; empty but at the start of a session."""
+    """Context for the agent; empty except at the start of a session."""
 
 
-def take_hook(
+def record_hook(
     database: Database,
     text: str,
     named: str | None,
@@ -54,12 +54,12 @@ def take_hook(
     home: Path,
     secrets: SecretFilter,
     group: str | None = None,
-) -> Told:
+) -> HookResult:
     """Record one hook: `text` is its JSON, `now` Unix seconds. Raises Invalid, CacheUnusable,
     OSError."""
     hook = hook_in(text, named)
     project = project_at(hook.cwd, str(home), is_root)
-    scan = _scanned(database, hook)
+    scan = _scan(database, hook)
     with database.transaction() as db:
         begin_session(db, Session(hook.session, project, now), group)
         if scan is not None:
@@ -71,14 +71,14 @@ def take_hook(
     if hook.event is HookEvent.SESSION_START:
         with database.reading() as db:
             answer = context_of(db, project, now, source=hook.source)
-    return Told(hook.event, hook.session, answer)
+    return HookResult(hook.event, hook.session, answer)
 
 
 def is_root(folder: PurePath) -> bool:
-    """Whether a repository begins there: for `project_at`."""
+    """Whether a git repository starts at this folder: for `project_at`."""
     try:
         return Path(folder, ".git").exists()
-    except (OSError, ValueError):  # not ours to look at, or no path at all
+    except (OSError, ValueError):  # unreadable folder, or an invalid path
         return False
 
 
@@ -103,41 +103,41 @@ def _record(db: Any, record: Captured, group: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """Whole lines of a transcript, from where the last hook ended."""
+    """Complete lines of a transcript, from the offset of the last hook."""
 
-    began: int
-    """The offset that was known then."""
+    start_offset: int
+    """The offset known at the start."""
     ends: int
     lines: list[bytes]
-    is_anew: bool
-    """The file was written anew: it is read from its beginning."""
+    is_rewritten: bool
+    """The file was rewritten: it is read from the start."""
 
 
-def _scanned(database: Database, hook: Hook) -> _Scan | None:
+def _scan(database: Database, hook: Hook) -> _Scan | None:
     if hook.transcript_path is None:
         return None
     with database.reading() as db:
-        began = _read_to(db, hook.session)
+        start_offset = _offset_of(db, hook.session)
     try:
         with Path(hook.transcript_path).open("rb") as file:
-            is_anew = began > file.seek(0, 2)
-            start = file.seek(0 if is_anew else began)
-            part = file.read(_SCANNED)
+            is_rewritten = start_offset > file.seek(0, 2)
+            start = file.seek(0 if is_rewritten else start_offset)
+            part = file.read(_READ_SIZE)
     except (OSError, ValueError):
-        return None  # it may not be there yet
+        return None  # it may not exist yet
     end = part.rfind(b"\n") + 1
-    if not end and len(part) == _SCANNED:
-        end = len(part)  # one line that is longer than anybody reads
+    if not end and len(part) == _READ_SIZE:
+        end = len(part)  # a line longer than the read size is skipped
     lines = part[:end].removesuffix(b"\n").split(b"\n") if end else []
-    return _Scan(began, start + end, lines, is_anew)
+    return _Scan(start_offset, start + end, lines, is_rewritten)
 
 
 def _record_thoughts(
     db: Any, session: str, scan: _Scan, now: int, secrets: SecretFilter, group: str | None
 ) -> None:
-    """The cursor moves past every line, bad ones included (M-19)."""
-    if _read_to(db, session) != scan.began:
-        return  # another hook of this session was there first
+    """The offset moves past every line, including invalid ones (M-19)."""
+    if _offset_of(db, session) != scan.start_offset:
+        return  # another hook of this session was faster
     known = db.execute(
         "SELECT content FROM prompts WHERE session_id = ? AND source = 'agent'", (session,)
     ).fetchall()
@@ -148,10 +148,10 @@ def _record_thoughts(
     db.execute(
         "INSERT INTO _cursor VALUES (?1, ?2) ON CONFLICT (session_id) DO UPDATE SET"
         " line_number = CASE WHEN ?3 THEN ?2 ELSE line_number + ?2 END",
-        (session, lines, scan.is_anew),
+        (session, lines, scan.is_rewritten),
     )
 
 
-def _read_to(db: Any, session: str) -> int:
+def _offset_of(db: Any, session: str) -> int:
     found = db.execute("SELECT offset FROM _rk_read_to WHERE session_id = ?", (session,)).fetchone()
     return 0 if found is None else int(found[0])

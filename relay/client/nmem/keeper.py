@@ -1,9 +1,9 @@
-"""The keeper: the one process behind the hooks of a user's coding agents. MEMORY.md M-11, M-13.
+"""The keeper: the one background process for the hooks of a user's coding agents (M-11, M-13).
 
-It records what `relay.hook` tells it, and brings it to the relay while nobody waits: sends the
-outbox, fetches what other machines wrote when a session begins, asks for summaries, sweeps. A lock
-file makes it the only one; without work it ends itself. All it knows is in the cache, so it may be
-ended at any time.
+It records what `relay.hook` sends it, and does what hooks cannot wait for: sends the outbox,
+fetches records of other machines when a session starts, requests summaries, sweeps. A lock file
+ensures that there is only one; it ends when idle. All state is in the cache, so it can be killed at
+any time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.client import Client, unix_now
 from relay.client.nmem import sync
-from relay.client.nmem.forgetting import sweep
-from relay.client.nmem.reading import counts
-from relay.client.nmem.recording import Hooks, log
-from relay.client.nmem.summaries import sum_up
-from relay.client.nmem.taking import bind
+from relay.client.nmem.apply import bind
+from relay.client.nmem.hook_recording import Hooks, log
+from relay.client.nmem.queries import counts
+from relay.client.nmem.removal import sweep
+from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
 from relay.hook import ANSWER_S, LOCK, SOCKET, words
 from relay.memory.nmem.capture import HookEvent
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client.nmem.database import Database
-    from relay.client.nmem.hooks import Told
+    from relay.client.nmem.hooks import HookResult
 
 IDLE_S: Final = 900.0
-"""Without a hook for so long the keeper ends."""
-_GATHERED_S: Final = 0.2
-"""What is recorded within so much time is sent together."""
-_HEARD_S: Final = 5.0
-"""Within so much time a hook has said what it says, and is answered; it waits for less."""
-_ROUND_S: Final = 60.0
-"""How often it looks for what has become due."""
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 2.0, 120.0
-"""Between two tries to reach the relay."""
+"""The keeper ends after so long without a hook."""
+_BATCH_S: Final = 0.2
+"""Records of this period are sent together."""
+_REQUEST_S: Final = 5.0
+"""Deadline for reading a hook's request and for writing the reply."""
+_INTERVAL_S: Final = 60.0
+"""Interval of background work."""
+_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 2.0, 120.0
+"""Backoff for reaching the relay."""
 _DAY: Final = 86_400
 
 
 async def keep(home: Path, idle_s: float = IDLE_S, lock: int | None = None) -> None:
-    """Until it has been idle for so long, or other settings hold. Ends at once when there is
-    another keeper. `lock`: the file descriptor of the lock, which the hook that started it has
-    handed on and which is closed here. Raises OSError."""
+    """Run until idle for `idle_s`, or until the settings change. Returns at once if there is
+    another keeper. `lock`: file descriptor of the lock inherited from the hook that started it;
+    closed here. Raises OSError."""
     socket = home / SOCKET
     socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _lock(socket.with_name(LOCK), lock) as is_ours:
@@ -60,7 +60,7 @@ async def keep(home: Path, idle_s: float = IDLE_S, lock: int | None = None) -> N
 
 @contextmanager
 def _lock(path: Path, inherited: int | None) -> Iterator[bool]:
-    """Whether the lock is ours inside. It dies with its process, whose number is in the file."""
+    """Whether this process holds the lock, which ends with it; the file contains its process id."""
     if inherited is None:
         file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     else:
@@ -95,19 +95,19 @@ class _Keeper:
         self._opening = Lock()
         self._idle_s = idle_s
         self._stamp = _stamp(home)
-        self._over = asyncio.Event()
-        self._taking: set[asyncio.Task[Told]] = set()
+        self._ending = asyncio.Event()
+        self._recording: set[asyncio.Task[HookResult]] = set()
         self._busy_at = asyncio.get_running_loop().time()
         self._work = asyncio.Event()
-        self._work.set()  # what an earlier one has left
-        self._is_to_fetch = True
+        self._work.set()  # a previous keeper may have left work
+        self._must_fetch = True
         self._swept_at = 0
-        self._asked: set[tuple[str, int]] = set()
+        self._summarised: set[tuple[str, int]] = set()
 
     async def run(self, socket: Path) -> None:
         try:
-            async with self._listening(socket):
-                background = asyncio.create_task(self._in_background())
+            async with self._serve(socket):
+                background = asyncio.create_task(self._run_background())
                 try:
                     await self._until_idle()
                 finally:
@@ -116,26 +116,26 @@ class _Keeper:
         finally:
             await self._close()
 
-    def _opened(self) -> Hooks:
-        """In a thread. As long as settings or cache cannot be used, every hook says so in the log:
-        to end would have each of them start another keeper. Raises what `Hooks` does."""
+    def _open_hooks(self) -> Hooks:
+        """Blocks. While settings or cache are unusable the keeper keeps running and every hook logs
+        the error; if it ended, each hook would start another. Raises what `Hooks` raises."""
         with self._opening:
             if self._hooks is None:
                 self._hooks = Hooks(self._home)
             return self._hooks
 
     async def _close(self) -> None:
-        """What has been begun is recorded before."""
-        self._over.set()
-        if self._taking:
-            await asyncio.wait(self._taking)
+        """Waits for hooks being recorded."""
+        self._ending.set()
+        if self._recording:
+            await asyncio.wait(self._recording)
         with self._opening:
             if self._hooks is not None:
                 self._hooks.database.close()
 
     @asynccontextmanager
-    async def _listening(self, socket: Path) -> AsyncIterator[None]:
-        # One that was killed has left it: the lock is ours.
+    async def _serve(self, socket: Path) -> AsyncIterator[None]:
+        # A killed keeper leaves its socket; this process holds the lock.
         await asyncio.to_thread(socket.unlink, missing_ok=True)
         before = os.umask(0o177)
         try:
@@ -151,85 +151,88 @@ class _Keeper:
 
     async def _until_idle(self) -> None:
         clock = asyncio.get_running_loop().time
-        while not self._over.is_set() and (left := self._busy_at + self._idle_s - clock()) > 0:
+        while (
+            not self._ending.is_set() and (remaining := self._busy_at + self._idle_s - clock()) > 0
+        ):
             with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._over.wait()
+                async with asyncio.timeout(remaining):
+                    await self._ending.wait()
 
     # -- hooks ------------------------------------------------------------------------------------
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_HEARD_S):
-                said = await reader.read()
-            writer.write(await self._done(said))
-            async with asyncio.timeout(_HEARD_S):
+            async with asyncio.timeout(_REQUEST_S):
+                parts = await reader.read()
+            writer.write(await self._reply_to(parts))
+            async with asyncio.timeout(_REQUEST_S):
                 await writer.drain()
         except OSError:
-            writer.transport.abort()  # the hook was ended, or hangs
+            writer.transport.abort()  # the hook was killed, or hangs
         finally:
             writer.close()
 
-    async def _done(self, asked: bytes) -> bytes:
-        """`+` and what the agent is told, or `-`: that is not for us to do."""
-        if not asked or self._over.is_set():
-            return b"-"  # a hook that was ended before it said anything; or we are
-        *agreed, _, _ = words("", 0)
-        said = asked.split(b"\0", len(agreed) + 2)
-        if said[:-3] != agreed or not said[-2].isdigit() or self._stamp != _stamp(self._home):
-            self._over.set()  # one with the settings that hold now takes its place
+    async def _reply_to(self, request: bytes) -> bytes:
+        """`+` and the text for the agent, or `-`: the hook must do the work itself."""
+        if not request or self._ending.is_set():
+            return b"-"  # the hook was killed before it sent anything, or this process is ending
+        *expected, _, _ = words("", 0)
+        parts = request.split(b"\0", len(expected) + 2)
+        if parts[:-3] != expected or not parts[-2].isdigit() or self._stamp != _stamp(self._home):
+            self._ending.set()  # a keeper with the current settings replaces this one
             return b"-"
         self._busy_at = asyncio.get_running_loop().time()
-        named, at = os.fsdecode(said[-3]), int(said[-2])
+        named, at = os.fsdecode(parts[-3]), int(parts[-2])
         if unix_now() - at > ANSWER_S:
-            return b"-"  # we were stopped for a while: the hook no longer waits, and has done it
-        taking = asyncio.create_task(asyncio.to_thread(self._taken, said[-1], named, at))
-        self._taking.add(taking)
-        taking.add_done_callback(self._taking.discard)
+            # This process was suspended: the hook stopped waiting and did the work itself.
+            return b"-"
+        recording = asyncio.create_task(asyncio.to_thread(self._record, parts[-1], named, at))
+        self._recording.add(recording)
+        recording.add_done_callback(self._recording.discard)
         try:
-            told = await taking
-        except Exception as error:  # noqa: BLE001  an agent is never stopped by its hooks
+            result = await recording
+        except Exception as error:  # noqa: BLE001  hooks must never stop an agent
             log(self._home, named, error, at)
             return b"+"
-        self._is_to_fetch |= told.event is HookEvent.SESSION_START
+        self._must_fetch |= result.event is HookEvent.SESSION_START
         self._work.set()
-        return b"+" + told.answer.encode(errors="replace")
+        return b"+" + result.answer.encode(errors="replace")
 
-    def _taken(self, said: bytes, named: str, at: int) -> Told:
-        return self._opened().take(said, named, at)
+    def _record(self, payload: bytes, named: str, at: int) -> HookResult:
+        return self._open_hooks().record(payload, named, at)
 
-    # -- in the background ------------------------------------------------------------------------
+    # -- background -------------------------------------------------------------------------------
 
-    async def _in_background(self) -> None:
-        wait_s = _FIRST_WAIT_S
+    async def _run_background(self) -> None:
+        wait_s = _FIRST_BACKOFF_S
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_ROUND_S):
+                async with asyncio.timeout(_INTERVAL_S):
                     await self._work.wait()
-            await asyncio.sleep(_GATHERED_S)
+            await asyncio.sleep(_BATCH_S)
             self._work.clear()
-            is_brought = await self._tried(self._brought())
-            if self._hooks is not None and await self._tried(self._tidied(self._hooks)):
+            is_synchronised = await self._logged(self._synchronise())
+            if self._hooks is not None and await self._logged(self._maintain(self._hooks)):
                 self._work.set()
-            if is_brought:
-                wait_s = _FIRST_WAIT_S
+            if is_synchronised:
+                wait_s = _FIRST_BACKOFF_S
             else:
                 await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                wait_s = min(2 * wait_s, _LONGEST_BACKOFF_S)
                 self._work.set()
 
-    async def _tried(self, work: Awaitable[bool]) -> bool:
-        """What it comes to; False when it fails, which is a line in the log."""
+    async def _logged(self, work: Awaitable[bool]) -> bool:
+        """The result; False on failure, which is logged."""
         try:
             return await work
-        except Exception as error:  # noqa: BLE001  the hooks go on
+        except Exception as error:  # noqa: BLE001  hooks must still be recorded
             log(self._home, "keep", error, unix_now())
             return False
 
-    async def _brought(self) -> bool:
-        """Whether all is at the relay, or refused there. Raises Unreachable, UserError, …"""
-        database = (await asyncio.to_thread(self._opened)).database
-        if not (self._is_to_fetch or await asyncio.to_thread(_is_waiting, database)):
+    async def _synchronise(self) -> bool:
+        """Whether everything is stored or refused at the relay. Raises Unreachable, UserError, …"""
+        database = (await asyncio.to_thread(self._open_hooks)).database
+        if not (self._must_fetch or await asyncio.to_thread(_is_waiting, database)):
             return True
         settings = await asyncio.to_thread(
             find_settings,
@@ -243,19 +246,19 @@ class _Keeper:
         await asyncio.to_thread(bind, database, settings.key.pubkey)
         async with Client(settings.relay, settings.key) as client:
             sent = await sync.send(client, settings.key, database)
-            if self._is_to_fetch:
+            if self._must_fetch:
                 await sync.fetch(client, settings.key, database)
-                self._is_to_fetch = False
+                self._must_fetch = False
         return sent.waiting == 0
 
-    async def _tidied(self, hooks: Hooks) -> bool:
-        """Old rows go once a day; sessions that are over are summed up, one at a time: what is
-        recorded meanwhile does not wait for a model. Whether there may be more to do."""
+    async def _maintain(self, hooks: Hooks) -> bool:
+        """Sweep once a day; summarise ended sessions one at a time, so that recorded hooks do not
+        wait for a model. Whether there may be more to do."""
         now = unix_now()
         if now - self._swept_at > _DAY:
             self._swept_at = now
             await asyncio.to_thread(sweep, hooks.database, now)
-        return await sum_up(hooks.database, hooks.settings, now, self._asked) > 0
+        return await summarise_next(hooks.database, hooks.settings, now, self._summarised) > 0
 
 
 def _is_waiting(database: Database) -> bool:

@@ -1,11 +1,11 @@
-"""Nmem: what coding agents did, said and wanted kept, on this machine and at the relay.
+"""Nmem: the history of coding agents, on this machine and at the relay.
 
     async with Nmem("ws://127.0.0.1:7777", key, Path("~/.local/share/rookery/nmem.db")) as nmem:
         await nmem.sync()
         for found in await nmem.search("dedupe"):
             print(found.id, found.content)
 
-MEMORY.md §5. All of it works while the relay is away: records wait in the cache until `sync`.
+Works offline: records wait in the cache until `sync`.
 """
 
 from __future__ import annotations
@@ -17,48 +17,49 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.errors import Unanswered
 from relay.client.information import owners_in
-from relay.client.nmem import forgetting, rebuilding, sync
-from relay.client.nmem.capturing import Capturing
-from relay.client.nmem.finding import key_of
-from relay.client.nmem.forgetting import Purge, Removed
-from relay.client.nmem.importing import Reader, import_file
+from relay.client.nmem import rebuild, removal, sync
+from relay.client.nmem.import_db import ImportSettings, import_file
+from relay.client.nmem.reader import key_of
+from relay.client.nmem.recorder import NmemRecorder
+from relay.client.nmem.removal import Purge, Removed
 from relay.errors import UserError
 
 if TYPE_CHECKING:
+    from relay.client.nmem.apply import Progress
     from relay.client.nmem.cipher import CacheKey
-    from relay.client.nmem.importing import Imported
+    from relay.client.nmem.import_db import Imported
     from relay.client.nmem.sync import Synced
-    from relay.client.nmem.taking import Progress
 
 _RELAY_S: Final = 10.0
-"""How long the relay is waited for."""
+"""How long to wait for the relay."""
 
 
-class Nmem(Capturing):
+class Nmem(NmemRecorder):
     """Used as `async with`. Every method may raise CacheUnusable and OSError."""
 
     async def sync(self, progress: Progress | None = None) -> Synced:
-        """Send what waits, fetch what others wrote. Raises UserError when the relay is away."""
-        await self._relay_there()
+        """Send waiting records, fetch those of others. Raises UserError if the relay is
+        unreachable."""
+        await self._wait_for_relay()
         sent = await sync.send(self._client, self._signer, self.database, progress)
         fetched = await sync.fetch(self._client, self._signer, self.database, progress)
         return replace(sent, fetched=fetched.fetched, deleted=fetched.deleted)
 
     async def send(self, wait_s: float | None = None) -> Synced:
-        """Send what waits, and fetch nothing. Raises UserError when the relay is away, for so
-        long."""
-        await self._relay_there(wait_s)
+        """Send waiting records without fetching. Raises UserError if the relay is unreachable for
+        `wait_s`."""
+        await self._wait_for_relay(wait_s)
         return await sync.send(self._client, self._signer, self.database)
 
     async def rebuild(self, progress: Progress | None = None) -> int:
-        """Make the cache anew from the relay; the number of its records. Raises UserError when
-        the relay is away."""
-        await self._relay_there()
+        """Rebuild the cache from the relay; returns the number of its records. Raises UserError if
+        the relay is unreachable."""
+        await self._wait_for_relay()
         await sync.send(self._client, self._signer, self.database)
-        said = await self._client.information_or_empty()
-        events = await sync.everything(self._client, self._signer, said, progress)
+        document = await self._client.information_or_empty()
+        events = await sync.fetch_all(self._client, self._signer, document, progress)
         return await asyncio.to_thread(
-            rebuilding.rebuild, self.database, self._key, events, self.pubkey, owners_in(said)
+            rebuild.rebuild, self.database, self._key, events, self.pubkey, owners_in(document)
         )
 
     async def import_file(
@@ -67,22 +68,22 @@ class Nmem(Capturing):
         key: CacheKey | str | None = None,
         progress: Progress | None = None,
     ) -> Imported:
-        """Take in a database of nmem itself (M-12). Raises CacheUnusable."""
-        reader = Reader(self._signer, self._secrets, self._group)
+        """Import a database of nmem itself (M-12). Raises CacheUnusable."""
+        import_settings = ImportSettings(self._signer, self._secrets, self._group)
         return await asyncio.to_thread(
             import_file,
             self.database,
             Path(path),
             key_of(key),
-            reader,
+            import_settings,
             self._client.now(),
             progress,
         )
 
     async def sweep(self, now: int | None = None) -> Removed:
-        """What is too old leaves the cache (M-25)."""
+        """Remove expired rows from the cache (M-25)."""
         at = self._client.now() if now is None else now
-        return await asyncio.to_thread(forgetting.sweep, self.database, at)
+        return await asyncio.to_thread(removal.sweep, self.database, at)
 
     async def purge(
         self,
@@ -96,9 +97,8 @@ class Nmem(Capturing):
         search: str | None = None,
         confirm: bool = False,
     ) -> Removed:
-        """What oneself recorded and all of this holds for, is deleted, also at the relay (soon);
-        without `confirm` it is only counted. `older_than`: seconds. Raises UserError without any
-        condition."""
+        """Delete one's own records that match all conditions, here and soon at the relay; without
+        `confirm` only count them. `older_than`: seconds. Raises UserError without any condition."""
         now = self._client.now()
         bounds = [
             time
@@ -107,23 +107,23 @@ class Nmem(Capturing):
         ]
         wanted = Purge(min(bounds, default=None), project, session, id, obs_type, search)
         if not wanted.is_bounded:
-            raise UserError("say what to purge: a purge without a condition would take all", code=2)
+            raise UserError("a purge needs at least one condition", code=2)
 
         def run(db: Any) -> Removed:
-            return forgetting.purge(db, wanted, now, is_confirmed=confirm)
+            return removal.purge(db, wanted, now, is_confirmed=confirm)
 
-        return await (self._writing(run) if confirm else self._reading(run))
+        return await (self._write(run) if confirm else self._read(run))
 
     async def rebuild_index(self) -> None:
-        """Make the full-text index anew."""
-        await self._writing(rebuilding.index_anew)
+        """Rebuild the full-text index."""
+        await self._write(rebuild.rebuild_index)
 
-    async def _relay_there(self, wait_s: float | None = None) -> None:
+    async def _wait_for_relay(self, wait_s: float | None = None) -> None:
         try:
             await self._client.wait_connected(deadline_s=_RELAY_S if wait_s is None else wait_s)
         except Unanswered:
             raise UserError(
-                f"{self._client.url} does not answer; what is recorded waits for it in {self._path}"
+                f"{self._client.url} does not answer; records are queued in {self._path}"
             ) from None
         if self._client.login_refusal:
             raise UserError(

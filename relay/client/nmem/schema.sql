@@ -1,4 +1,4 @@
--- The document's own tables (MEMORY.md M-08). Another program that knows nmem reads them as they are.
+-- nmem's own tables (M-08), readable by other nmem programs.
 
 CREATE TABLE sessions (
     id TEXT PRIMARY KEY,
@@ -75,8 +75,8 @@ CREATE TRIGGER prompts_fts_delete AFTER DELETE ON prompts BEGIN
     VALUES ('delete', old.id, old.content);
 END;
 
--- Ours: which event a row is, and what the relay has not been told. An `author` of '' is oneself,
--- an `event_id` of NULL: not signed yet.
+-- Our tables: the event of each row, and the outbox. `author` is empty for local rows,
+-- `event_id` is NULL before signing.
 
 CREATE TABLE _rk_about (
     name TEXT PRIMARY KEY,
@@ -116,7 +116,7 @@ CREATE TABLE _rk_pins (
     PRIMARY KEY (target, author)
 ) WITHOUT ROWID;
 
--- Events at the relay that are no row here, on purpose: swept, or not to be read.
+-- Events at the relay intentionally without a row: swept or unreadable.
 CREATE TABLE _rk_passed_over (
     event_id TEXT PRIMARY KEY,
     created_at INTEGER NOT NULL
@@ -133,7 +133,7 @@ CREATE TABLE _rk_outbox (
 );
 CREATE UNIQUE INDEX _rk_idx_outbox ON _rk_outbox(kind, d) WHERE d <> '';
 
--- Bytes of each transcript that were read: `_cursor` counts its lines.
+-- Bytes read of each transcript; `_cursor` counts lines.
 CREATE TABLE _rk_read_to (
     session_id TEXT PRIMARY KEY,
     offset INTEGER NOT NULL

@@ -1,4 +1,4 @@
-"""[nmem] of client.toml. DESIGN §10, rows C."""
+"""Table [nmem] of client.toml."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ KEYS: Final = (*_TEXTS, "sensitivity", "patterns")
 
 @dataclass(frozen=True, slots=True)
 class NmemSettings:
-    """Where the cache is, and what may be in it."""
+    """Location and content of the cache."""
 
     data: Path
-    """The client's own folder."""
+    """The client's data folder."""
     db: Path
     key_file: Path | None
-    """Of the cache; None: our own in `data`."""
+    """Key file of the cache; None: a file in `data`."""
     group: str | None
-    """Whose members may read what is recorded; None: its author and the owner."""
+    """Members may read the records; None: only author and owner."""
     sensitivity: Sensitivity
     patterns: tuple[str, ...]
-    """RE2: what else is a secret."""
+    """Additional secret patterns, RE2 syntax."""
     summary_url: str | None
-    """Base of an endpoint like OpenAI's, as `http://127.0.0.1:11434/v1`."""
+    """Base URL of an OpenAI-compatible endpoint, such as `http://127.0.0.1:11434/v1`."""
     summary_model: str | None
     summary_key_file: Path | None
 
@@ -45,7 +45,7 @@ class NmemSettings:
 
 
 def find_nmem_settings(home: Path) -> tuple[ClientFile, NmemSettings]:
-    """What client.toml says, and its table [nmem]. Raises ConfigFaults with every fault at once."""
+    """client.toml and its table [nmem]. Raises ConfigFaults with all faults."""
     file = read_client_file(home)
     table = dict(file.tables).get("nmem", {})
     faults = [Fault(str(home / FILE), 0, f"[nmem] {fault}") for fault in _faults(table)]
@@ -71,7 +71,7 @@ def find_nmem_settings(home: Path) -> tuple[ClientFile, NmemSettings]:
 
 
 def _path(text: str, home: Path) -> Path:
-    """`~` is the home folder; a relative path begins at the file's own folder."""
+    """`~` is the home folder; relative paths start at the folder of client.toml."""
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return (home / FILE).parent / text
@@ -84,7 +84,7 @@ def _faults(table: Mapping[str, object]) -> Iterator[str]:
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
             yield f"{name}: unknown key; {hint}"
         elif name == "patterns":
-            yield from _faulty_patterns(value)
+            yield from _pattern_faults(value)
         elif not isinstance(value, str):
             yield f"{name}: must be a string"
         elif name == "sensitivity" and value not in list(Sensitivity):
@@ -92,10 +92,10 @@ def _faults(table: Mapping[str, object]) -> Iterator[str]:
         elif name == "summary_url" and urlsplit(value).scheme not in ("http", "https"):
             yield "summary_url: must begin with http:// or https://"
     if ("summary_url" in table) != ("summary_model" in table):
-        yield "summary_url and summary_model: one is of no use without the other"
+        yield "summary_url and summary_model must be set together"
 
 
-def _faulty_patterns(value: object) -> Iterator[str]:
+def _pattern_faults(value: object) -> Iterator[str]:
     if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         yield "patterns: must be a list of strings"
         return

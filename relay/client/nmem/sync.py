@@ -1,4 +1,4 @@
-"""A cache and the relay become alike: what waits is sent, what others wrote is fetched. M-11."""
+"""Synchronises cache and relay: sends waiting records, fetches those of others (M-11)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relay.client.errors import (
     Unreachable,
 )
 from relay.client.information import owners_in, reads_prefixes
-from relay.client.nmem.taking import drop_deleted, note_event, put_all
+from relay.client.nmem.apply import drop_deleted, put_all, set_event_id
 from relay.client.sync import items_of
 from relay.errors import Prefix
 from relay.memory.draft import Draft
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from relay.client.client import Client
+    from relay.client.nmem.apply import Progress
     from relay.client.nmem.database import Database
-    from relay.client.nmem.taking import Progress
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
-_SENT_AT_ONCE: Final = 256
-_ASKED_AT_ONCE: Final = 500
-"""Ids of one REQ."""
-_PASSING: Final = frozenset({Prefix.ERROR, Prefix.RATE_LIMITED, Prefix.AUTH_REQUIRED})
-"""Refusals that say nothing about the record: it is sent again another time."""
+_SEND_BATCH: Final = 256
+_FETCH_BATCH: Final = 500
+"""Ids per REQ."""
+_TEMPORARY: Final = frozenset({Prefix.ERROR, Prefix.RATE_LIMITED, Prefix.AUTH_REQUIRED})
+"""Temporary refusals: the record is sent again later."""
 _OF_MEMORY: Final = [kinds.APP_DATA, kinds.APP_RECORD]
 _TAGGED: Final[Mapping[str, object]] = {"kinds": _OF_MEMORY, "#t": ["nmem"]}
-"""Every record of nmem but pins."""
+"""Every record of nmem except pins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What `sync` did, in records."""
+    """Result of `sync`, in records."""
 
     sent: int = 0
     refused: int = 0
-    """By the relay, this time: kept, with the reason."""
+    """Refused by the relay in this run; kept with the reason."""
     waiting: int = 0
-    """Not sent: the relay went away, or put them off."""
+    """Not sent: connection lost, or temporarily refused."""
     fetched: int = 0
     deleted: int = 0
-    """Somebody had the relay delete them."""
+    """Deleted at the relay by their author."""
 
 
-# -- sent -----------------------------------------------------------------------------------------
+# -- sending --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Waiting:
 async def send(
     client: Client, signer: SecretKey, database: Database, progress: Progress | None = None
 ) -> Synced:
-    """Sign and send what waits, in its order. Raises CacheUnusable, OSError."""
+    """Sign and send the outbox in order. Raises CacheUnusable, OSError."""
     sent = refused = waiting = after = 0
     while True:
         batch = await asyncio.to_thread(waiting_after, database, after)
@@ -82,21 +82,21 @@ async def send(
         events = await asyncio.to_thread(_signed, signer, batch)
         answers = await asyncio.gather(*map(client.publish, events), return_exceptions=True)
         done: list[tuple[Waiting, Event]] = []
-        not_taken: list[tuple[Waiting, str]] = []
+        refusals: list[tuple[Waiting, str]] = []
         for each, event, answer in zip(batch, events, answers, strict=True):
             match answer:
                 case PublishRefused(prefix=Prefix.DUPLICATE):
                     done.append((each, event))  # a newer version is stored
-                case PublishRefused() if answer.prefix not in _PASSING:
-                    not_taken.append((each, str(answer)))
+                case PublishRefused() if answer.prefix not in _TEMPORARY:
+                    refusals.append((each, str(answer)))
                 case ClientError():
                     waiting += 1
                 case BaseException():
                     raise answer
                 case _:
                     done.append((each, event))
-        await asyncio.to_thread(settle, database, done, not_taken)
-        sent, refused = sent + len(done), refused + len(not_taken)
+        await asyncio.to_thread(record_answers, database, done, refusals)
+        sent, refused = sent + len(done), refused + len(refusals)
         if progress is not None:
             progress(len(done))
         if any(isinstance(answer, (Unanswered, Unreachable)) for answer in answers):
@@ -108,8 +108,8 @@ def _signed(signer: SecretKey, batch: Sequence[Waiting]) -> list[Event]:
     return [signer.sign(*each.draft) for each in batch]
 
 
-def waiting_after(database: Database, position: int, number: int = _SENT_AT_ONCE) -> list[Waiting]:
-    """Those behind a position, the first `number` of them; -1: all."""
+def waiting_after(database: Database, position: int, number: int = _SEND_BATCH) -> list[Waiting]:
+    """The first `number` records after a position; -1: all."""
     with database.reading() as db:
         rows = db.execute(
             "SELECT position, kind, tags, content, created_at FROM _rk_outbox"
@@ -121,15 +121,15 @@ def waiting_after(database: Database, position: int, number: int = _SENT_AT_ONCE
         ]
 
 
-def settle(
+def record_answers(
     database: Database,
     done: Sequence[tuple[Waiting, Event]],
     refused: Sequence[tuple[Waiting, str]],
 ) -> None:
-    """Note what the relay has taken, and what it never will, with its reason."""
+    """Record what the relay accepted, and what it refused with its reason."""
     with database.transaction() as db:
         for each, event in done:
-            note_event(db, event)
+            set_event_id(db, event)
             db.execute("DELETE FROM _rk_outbox WHERE position = ?", (each.position,))
         db.executemany(
             "UPDATE _rk_outbox SET refusal = ? WHERE position = ?",
@@ -137,79 +137,80 @@ def settle(
         )
 
 
-# -- fetched --------------------------------------------------------------------------------------
+# -- fetching -------------------------------------------------------------------------------------
 
 
 async def fetch(
     client: Client, signer: SecretKey, database: Database, progress: Progress | None = None
 ) -> Synced:
-    """Take in what the relay has and the cache lacks, and what was deleted there.
+    """Fetch records missing in the cache, and apply deletions.
 
     Raises QueryClosed, Unanswered, CacheUnusable, OSError.
     """
     records, pins, authors = await asyncio.to_thread(_known, database)
-    said = await client.information_or_empty()
-    owners = owners_in(said)  # who pins what others wrote (M-07)
-    events, gone = await _missing(client, records)
-    people = {signer.pubkey, *authors, *owners, *(event.pubkey for event in events)}
-    there = await _pins(client, said, people)
-    events += [event for event in there if event.id not in pins and event.id not in records]
-    gone += pins - {event.id for event in there}
+    document = await client.information_or_empty()
+    owners = owners_in(document)  # owners may pin records of others (M-07)
+    events, missing = await _missing(client, records)
+    keys = {signer.pubkey, *authors, *owners, *(event.pubkey for event in events)}
+    at_relay = await _pins(client, document, keys)
+    events += [event for event in at_relay if event.id not in pins and event.id not in records]
+    missing += pins - {event.id for event in at_relay}
     fetched = await asyncio.to_thread(
         put_all, database, events, signer.pubkey, owners, progress=progress
     )
-    deleted = await _deleted_of(client, gone)
+    deleted = await _deletions_of(client, missing)
     dropped = await asyncio.to_thread(drop_deleted, database, deleted)
     return Synced(fetched=fetched, deleted=dropped)
 
 
-async def everything(
+async def fetch_all(
     client: Client,
     signer: SecretKey,
-    said: Mapping[str, object],
+    document: Mapping[str, object],
     progress: Progress | None = None,
 ) -> list[Event]:
-    """Every record of nmem that this key may read. `said`: by the relay of itself (NIP-11).
+    """Every nmem record that this key may read. `document`: the relay information document.
 
     Raises QueryClosed, Unanswered.
     """
     found: list[Event] = []
-    # Most are one's own, and a relay finds those of one author in half the time.
+    # Most records are one's own, and queries by author take half the time.
     async for events in client.query_pages({"kinds": _OF_MEMORY, "authors": [signer.pubkey]}):
         found += [event for event in events if event.d.startswith("nmem:")]
         if progress is not None:
             progress(len(events))
     others, _ = await _missing(client, {event.id: event.created_at for event in found})
     known = {event.id for event in found}
-    people = {event.pubkey for event in others} | owners_in(said)
-    pins = [event for event in await _pins(client, said, people) if event.id not in known]
+    keys = {event.pubkey for event in others} | owners_in(document)
+    pins = [event for event in await _pins(client, document, keys) if event.id not in known]
     if progress is not None:
         progress(len(others) + len(pins))
     return found + others + pins
 
 
 async def _missing(client: Client, known: Mapping[str, int]) -> tuple[list[Event], list[str]]:
-    """Records at the relay beyond those known (id → `created_at`), and ids that it lacks."""
+    """Records at the relay not in `known` (id → `created_at`), and known ids missing there."""
     items = items_of(array("Q", known.values()), b"".join(bytes.fromhex(id_) for id_ in known))
     try:
         difference = await client.reconcile(_TAGGED, items)
     except (Incomparable, QueryClosed):
-        there: dict[str, Event] = {}
+        at_relay: dict[str, Event] = {}
         async for events in client.query_pages(_TAGGED):
-            there.update((event.id, event) for event in events)
-        new = [event for id_, event in there.items() if id_ not in known]
-        return new, [id_ for id_ in known if id_ not in there]
+            at_relay.update((event.id, event) for event in events)
+        new = [event for id_, event in at_relay.items() if id_ not in known]
+        return new, [id_ for id_ in known if id_ not in at_relay]
     needed = [id_.hex() for id_ in difference.need]
     return await _with_ids(client, needed), [id_.hex() for id_ in difference.have]
 
 
-async def _pins(client: Client, said: Mapping[str, object], people: Collection[str]) -> list[Event]:
-    """Pins, which have no tag of their own. At a relay that does not read `:` at the end of a `#d`
-    as a prefix (G-09): those of these people."""
-    wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(people)}
-    if reads_prefixes(said, kinds.APP_DATA):
+async def _pins(
+    client: Client, document: Mapping[str, object], keys: Collection[str]
+) -> list[Event]:
+    """Pins, which have no common tag. Without prefix queries (G-09): those of these authors."""
+    wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(keys)}
+    if reads_prefixes(document, kinds.APP_DATA):
         wanted = {"kinds": [kinds.APP_DATA], "#d": [PIN]}
-    elif not people:
+    elif not keys:
         return []
     found: list[Event] = []
     async for events in client.query_pages(wanted):
@@ -219,25 +220,25 @@ async def _pins(client: Client, said: Mapping[str, object], people: Collection[s
 
 async def _with_ids(client: Client, ids: Sequence[str]) -> list[Event]:
     events: list[Event] = []
-    for start in range(0, len(ids), _ASKED_AT_ONCE):
-        part = list(ids[start : start + _ASKED_AT_ONCE])
+    for start in range(0, len(ids), _FETCH_BATCH):
+        part = list(ids[start : start + _FETCH_BATCH])
         events += await client.query({"ids": part, "kinds": _OF_MEMORY})
     return events
 
 
-async def _deleted_of(client: Client, ids: Sequence[str]) -> list[tuple[str, str]]:
-    """Those that a kind 5 names, each with who asked. What the relay merely lacks stays here."""
-    asked: list[tuple[str, str]] = []
-    for start in range(0, len(ids), _ASKED_AT_ONCE):
-        part = list(ids[start : start + _ASKED_AT_ONCE])
+async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, str]]:
+    """Those deleted by a kind 5, with its author. Events merely missing at the relay are kept."""
+    deletions: list[tuple[str, str]] = []
+    for start in range(0, len(ids), _FETCH_BATCH):
+        part = list(ids[start : start + _FETCH_BATCH])
         for event in await client.query({"kinds": [kinds.DELETION], "#e": part}):
-            asked += [(id_, event.pubkey) for id_ in event.tag_values("e")]
+            deletions += [(id_, event.pubkey) for id_ in event.tag_values("e")]
     wanted = set(ids)
-    return [each for each in asked if each[0] in wanted]
+    return [each for each in deletions if each[0] in wanted]
 
 
 def _known(database: Database) -> tuple[dict[str, int], set[str], set[str]]:
-    """Records that the relay told of or took (id → `created_at`), pins, and others who wrote."""
+    """Records known to the relay (id → `created_at`), pins, and other authors."""
     with database.reading() as db:
         records = dict(
             db.execute(

@@ -12,7 +12,7 @@ import pytest
 from relay.cli import run
 from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.settings import find_nmem_settings
-from relay.client.nmem.writing import begin_session
+from relay.client.nmem.updates import begin_session
 from relay.client.settings import FILE
 from relay.memory.nmem.records import Session
 from tests.cast import robot
@@ -225,7 +225,7 @@ def test_that_the_relay_has_not_deleted_yet_is_said(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "say what to purge"),
+        ((), "a purge needs at least one condition"),
         (("--before", "yesterday"), "'yesterday' is neither a date"),
         (("--older-than", "90 days"), "'90 days' is not an age"),
     ],

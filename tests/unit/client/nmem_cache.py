@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from relay.client.nmem.database import Database
-from relay.client.nmem.hooks import take_hook
-from relay.client.nmem.sync import settle, waiting_after
+from relay.client.nmem.hooks import record_hook
+from relay.client.nmem.sync import record_answers, waiting_after
 from relay.memory.nmem.secrets import SecretFilter
 from tests.cast import robot
 
@@ -38,7 +38,7 @@ def told(database: Database, event: str, at: int = NOW, session: str = "s", **sa
     """What an agent is told after this hook."""
     hook = {"session_id": session, "cwd": "/w/rook", "hook_event_name": event, **said}
     home = database.path.parent
-    return take_hook(database, json.dumps(hook), None, at, home, SECRETS).answer
+    return record_hook(database, json.dumps(hook), None, at, home, SECRETS).answer
 
 
 def a_session(database: Database, session: str = "s", at: int = NOW, edits: int = 3) -> None:
@@ -61,7 +61,7 @@ def sent(database: Database, key: SecretKey = robot) -> list[Event]:
     """What waited, as events that a relay has taken."""
     waiting = waiting_after(database, 0, -1)
     done = [(each, key.sign(*each.draft)) for each in waiting]
-    settle(database, done, [])
+    record_answers(database, done, [])
     return [event for _, event in done]
 
 
@@ -70,7 +70,7 @@ def rows(database: Database, table: str) -> list[tuple[Any, ...]]:
         return list(db.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall())
 
 
-def everything(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+def fetch_all(database: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Every column of the document's tables but `_cursor`, and what a search finds."""
     found = {table: rows(database, table) for table in TABLES}
     with database.reading() as db:

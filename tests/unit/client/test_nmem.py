@@ -15,9 +15,9 @@ from relay.client import Client
 from relay.client.nmem import Nmem, NotFound, Order
 from relay.client.nmem import memory as memory_module
 from relay.client.nmem.database import CacheUnusable
-from relay.client.nmem.importing import Imported
+from relay.client.nmem.import_db import Imported
 from relay.client.nmem.settings import find_nmem_settings
-from relay.client.nmem.summaries import sum_up
+from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE
 from relay.errors import ConfigFaults, Invalid, UserError
 from relay.memory.nmem.records import Source
@@ -28,7 +28,7 @@ from tests.cast import owner, robot, rover
 from tests.unit.client import fake_relay
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.fake_relay import FakeRelay
-from tests.unit.client.nmem_cache import NOW, a_session, cache, everything, query, rows
+from tests.unit.client.nmem_cache import NOW, a_session, cache, fetch_all, query, rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -129,7 +129,7 @@ async def test_what_is_not_there_is_said_as_the_document_says_it(
                 await missing
         with pytest.raises(NotFound, match=r"^observation 7 not found$"):
             await memory.pin(7)
-        with pytest.raises(UserError, match="say what to purge"):
+        with pytest.raises(UserError, match="a purge needs at least one condition"):
             await memory.purge(confirm=True)
 
 
@@ -228,9 +228,9 @@ async def test_two_machines_come_to_the_same_memory(
         here_texts, there_texts = (sorted(hit.content for hit in hits) for hits in found)
         assert here_texts == there_texts
         assert len(here_texts) == 7
-        before = everything(here.database)
+        before = fetch_all(here.database)
         assert await here.rebuild() == 12
-        assert everything(here.database) == before
+        assert fetch_all(here.database) == before
 
 
 @pytest.mark.proves("M-11")
@@ -271,7 +271,7 @@ async def test_a_relay_that_is_away_is_said_and_nothing_is_lost(
         a_session(memory.database)
         monkeypatch.setattr(memory_module, "_RELAY_S", 0.1)
         for attempt in (memory.sync, memory.rebuild, memory.send):
-            with pytest.raises(UserError, match="does not answer; what is recorded waits"):
+            with pytest.raises(UserError, match="does not answer; records are queued"):
                 await attempt()
         assert (await memory.counts()).waiting == 5
 
@@ -352,7 +352,7 @@ async def test_a_cache_is_that_of_one_key(fake: FakeRelay, tmp_path: Path) -> No
     async with Client(fake.url, robot, timeouts=TIMEOUTS) as client, Nmem(client, robot, path):
         pass
     async with Client(fake.url, rover, timeouts=TIMEOUTS) as client:
-        with pytest.raises(CacheUnusable, match=r"name another file as \[nmem\] db"):
+        with pytest.raises(CacheUnusable, match=r"set another file as \[nmem\] db"):
             async with Nmem(client, rover, path):
                 pass
 
@@ -428,9 +428,9 @@ async def test_a_database_of_twelve_migrations_is_read_as_the_document_names_it(
         odd, _, _ = await memory.trace("odd")
         assert (odd.ended_at, odd.signature, odd.summary) == (100, None, None)
         await memory.sync()
-        before_rebuild = everything(memory.database)
+        before_rebuild = fetch_all(memory.database)
         await memory.rebuild()
-        rebuilt = everything(memory.database)
+        rebuilt = fetch_all(memory.database)
         assert rebuilt["sessions"] == before_rebuild["sessions"]
         assert len(rebuilt["observations"]) == 2
         assert [row[-1] for row in rebuilt["observations"]] == [1, 0]
@@ -502,7 +502,7 @@ def test_settings_are_found_below_the_home_folder(tmp_path: Path) -> None:
         ('patterns = "x"', "patterns: must be a list of strings"),
         ('patterns = ["ok", "("]', "pattern '(' cannot be used"),
         ('summary_url = "ftp://x"\nsummary_model = "m"', "must begin with http://"),
-        ('summary_model = "m"', "one is of no use without the other"),
+        ('summary_model = "m"', "must be set together"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(tmp_path: Path, text: str, fault: str) -> None:
@@ -564,10 +564,10 @@ async def test_a_session_is_summed_up_by_a_model_that_is_configured(
             a_session(database, "s")
             a_session(database, "empty", edits=1)
             once: set[tuple[str, int]] = set()
-            assert await sum_up(database, settings, NOW + 10, once) == 0  # it may go on
+            assert await summarise_next(database, settings, NOW + 10, once) == 0  # it may go on
             assert asked == []
             for _ in range(2):
-                await sum_up(database, settings, NOW + 9999, once)
+                await summarise_next(database, settings, NOW + 9999, once)
             found = dict(query(database, "SELECT id, summary FROM sessions"))
     ((key, question),) = asked
     assert key == "Bearer letmein"
@@ -591,7 +591,7 @@ async def test_sessions_are_summed_up_one_at_a_time_so_that_sending_goes_on(
             a_session(database, "s")
             a_session(database, "t")
             once: set[tuple[str, int]] = set()
-            written = [await sum_up(database, settings, NOW + 9999, once) for _ in range(3)]
+            written = [await summarise_next(database, settings, NOW + 9999, once) for _ in range(3)]
     assert written == [1, 1, 0]
     assert len(asked) == 2
 
@@ -604,4 +604,4 @@ async def test_an_endpoint_that_is_away_is_an_error_of_the_world(tmp_path: Path)
     with cache(tmp_path / "nmem.db") as database:
         a_session(database)
         with pytest.raises(OSError, match="chat/completions"):
-            await sum_up(database, settings, NOW + 9999, set())
+            await summarise_next(database, settings, NOW + 9999, set())

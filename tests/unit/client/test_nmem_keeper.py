@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.client.nmem.hook_recording import Hooks, log, log_of, record_alone
 from relay.client.nmem.keeper import keep
-from relay.client.nmem.recording import Hooks, log, log_of, take_alone
 from relay.client.settings import FILE
 from relay.errors import UserError
 from relay.hook import LOCK, SOCKET, words
@@ -166,7 +166,7 @@ async def test_what_was_begun_before_it_ends_is_recorded(home: Path) -> None:
 async def test_who_never_ends_what_it_says_is_not_waited_for(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.client.nmem.keeper._HEARD_S", 0.05)
+    monkeypatch.setattr("relay.client.nmem.keeper._REQUEST_S", 0.05)
     async with kept(home):
         reader, writer = await asyncio.open_unix_connection(home / SOCKET)
         writer.write(b"half of")
@@ -231,7 +231,7 @@ def prompts(home: Path) -> list[int]:
 async def test_a_hook_that_records_itself_what_it_has_told_is_recorded_once(home: Path) -> None:
     async with kept(home):
         assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
-        await asyncio.to_thread(take_alone, home, PROMPT, "UserPromptSubmit", SOON)
+        await asyncio.to_thread(record_alone, home, PROMPT, "UserPromptSubmit", SOON)
         assert await asked(home, *words("UserPromptSubmit", SOON + 1), PROMPT) == b"+"
     assert prompts(home) == [SOON, SOON + 1]
 

@@ -25,7 +25,7 @@ def test_lazy_exports_match_all(package: object) -> None:
 
 @pytest.mark.slow
 def test_recording_a_hook_does_not_import_aiohttp() -> None:
-    asked = "import relay.client.nmem.recording, sys; print('aiohttp' in sys.modules)"
+    asked = "import relay.client.nmem.hook_recording, sys; print('aiohttp' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=PROGRAM_S
     )

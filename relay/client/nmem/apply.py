@@ -1,6 +1,6 @@
-"""Events of nmem become rows of the cache, and leave it again. MEMORY.md M-07, M-10.
+"""Applies nmem events to the cache's rows, and removes rows of deleted events (M-07, M-10).
 
-What is told twice, or in another order, comes to the same rows.
+Idempotent, and independent of the order of the events.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.nmem.database import CacheUnusable
-from relay.client.nmem.writing import (
+from relay.client.nmem.updates import (
     ONESELF,
     Origin,
     about,
     drop_observations,
     drop_prompts,
     drop_sessions,
-    pass_over,
+    ignore_events,
     put_observation,
     put_prompt,
     put_session,
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
     Progress = Callable[[int], None]
     """Is told how many more records are done."""
 
-_PUT_AT_ONCE: Final = 500
-"""Rows of one transaction: other programs wait for no longer than that takes."""
+_BATCH: Final = 500
+"""Rows per transaction, which bounds how long other programs wait."""
 
 
 def bind(database: Database, pubkey: str) -> None:
-    """The cache is this key's, from its first use on. Raises CacheUnusable for another's."""
+    """Bind the cache to a key on first use. Raises CacheUnusable for the cache of another key."""
     with database.transaction() as db:
         bound = about(db, "pubkey")
         if bound is None:
             set_about(db, {"pubkey": pubkey})
         elif bound != pubkey:
             raise CacheUnusable(
-                f"{database.path} is the memory of {npub(bound)}, and you are {npub(pubkey)}:"
-                " name another file as [nmem] db"
+                f"{database.path} belongs to {npub(bound)}, not to {npub(pubkey)}: set another"
+                " file as [nmem] db"
             )
 
 
-def note_event(db: Any, event: Event) -> None:
-    """One's own row is this event."""
+def set_event_id(db: Any, event: Event) -> None:
+    """Record the event id of one's own row."""
     d = event.d
     db.execute("UPDATE _rk_observations SET event_id = ? WHERE d = ?", (event.id, d))
     db.execute("UPDATE _rk_prompts SET event_id = ? WHERE d = ?", (event.id, d))
@@ -87,32 +87,32 @@ def put_all(
     own: str,
     owners: frozenset[str],
     *,
-    at_once: int = _PUT_AT_ONCE,
+    batch: int = _BATCH,
     progress: Progress | None = None,
 ) -> int:
-    """The records in the order of M-10; the number of those that were new. `own`: one's key."""
+    """Apply records in the order of M-10; returns the number of new ones. `own`: own pubkey."""
     with database.reading() as db:
-        over = {id_ for (id_,) in db.execute("SELECT event_id FROM _rk_passed_over")}
-    read = [(record_in(event), event) for event in events if event.id not in over]
+        ignored = {id_ for (id_,) in db.execute("SELECT event_id FROM _rk_passed_over")}
+    read = [(record_in(event), event) for event in events if event.id not in ignored]
     records = sorted(
         ((record, event) for record, event in read if not isinstance(record, UnreadableRecord)),
         key=lambda each: (_RANK[type(each[0])], _time_of(each[0], each[1]), each[1].id),
     )
-    started = _starts(records)
+    implied = _implied_sessions(records)
     new = 0
-    for start in range(0, len(records), at_once):
+    for start in range(0, len(records), batch):
         with database.transaction() as db:
-            for record, event in records[start : start + at_once]:
-                new += _put(db, record, event, own, started)
+            for record, event in records[start : start + batch]:
+                new += _put(db, record, event, own, implied)
         if progress is not None:
-            progress(len(records[start : start + at_once]))
+            progress(len(records[start : start + batch]))
     with database.transaction() as db:
-        pass_over(
+        ignore_events(
             db, [(e.id, e.created_at) for record, e in read if isinstance(record, UnreadableRecord)]
         )
-        told = {ONESELF if owner == own else owner for owner in owners}
-        set_about(db, {"owners": " ".join(sorted(told)) if told else "none"})
-        pin_again(db)
+        owner_names = {ONESELF if owner == own else owner for owner in owners}
+        set_about(db, {"owners": " ".join(sorted(owner_names)) if owner_names else "none"})
+        recompute_pins(db)
     return new
 
 
@@ -123,8 +123,8 @@ def _time_of(record: Record, event: Event) -> int:
     return record.timestamp if isinstance(record, (Prompt, Observation)) else event.created_at
 
 
-def _starts(records: Iterable[tuple[Record, Event]]) -> dict[str, Session]:
-    """For sessions of which only parts may be known: what their parts tell."""
+def _implied_sessions(records: Iterable[tuple[Record, Event]]) -> dict[str, Session]:
+    """Sessions implied by their prompts and observations, if the session record is missing."""
     found: dict[str, Session] = {}
     for record, event in records:
         if isinstance(record, (Prompt, Observation)):
@@ -135,7 +135,7 @@ def _starts(records: Iterable[tuple[Record, Event]]) -> dict[str, Session]:
     return found
 
 
-def _put(db: Any, record: Record, event: Event, own: str, started: Mapping[str, Session]) -> bool:
+def _put(db: Any, record: Record, event: Event, own: str, implied: Mapping[str, Session]) -> bool:
     origin = Origin(ONESELF if event.pubkey == own else event.pubkey, event.id, event.created_at)
     match record:
         case Session():
@@ -147,7 +147,7 @@ def _put(db: Any, record: Record, event: Event, own: str, started: Mapping[str, 
                 db.execute("SELECT 1 FROM sessions WHERE id = ?", (record.session,)).fetchone()
                 is None
             ):
-                session = started[record.session]
+                session = implied[record.session]
                 db.execute(
                     "INSERT INTO sessions (id, project, started_at) VALUES (?, ?, ?)",
                     (session.id, session.project, session.started_at),
@@ -156,15 +156,15 @@ def _put(db: Any, record: Record, event: Event, own: str, started: Mapping[str, 
                 number = put_prompt(db, record, event.d, origin)
             else:
                 number = put_observation(db, record, event.d, origin)
-            if number is None and not _is_noted(db, event, origin):
-                pass_over(db, [(event.id, event.created_at)])
+            if number is None and not _is_same_event(db, event, origin):
+                ignore_events(db, [(event.id, event.created_at)])
             return number is not None
 
 
-def _is_noted(db: Any, event: Event, origin: Origin) -> bool:
-    """The row that was there is this very event, sent before its answer could be noted."""
+def _is_same_event(db: Any, event: Event, origin: Origin) -> bool:
+    """Whether the existing row is this event, sent before its OK could be recorded."""
     if origin.author == ONESELF:
-        note_event(db, event)
+        set_event_id(db, event)
     tables = (
         "SELECT 1 FROM _rk_observations WHERE event_id = ?1"
         " UNION ALL SELECT 1 FROM _rk_prompts WHERE event_id = ?1"
@@ -178,11 +178,11 @@ def _put_newer_session(db: Any, session: Session, origin: Origin) -> bool:
         (session.id, origin.author),
     ).fetchone()
     if known is not None and not _is_newer(origin, *known):
-        pass_over(db, [(origin.event_id, origin.created_at)])
+        ignore_events(db, [(origin.event_id, origin.created_at)])
         return False
     put_session(db, session, origin)
     if origin.author == ONESELF:
-        # Another machine with this key has gone on with it: what waits here is older.
+        # Another machine with this key continued the session: the waiting version is older.
         db.execute(
             "DELETE FROM _rk_outbox WHERE kind = ? AND d = ?",
             (kinds.APP_DATA, f"nmem:session:{session.id}"),
@@ -196,7 +196,7 @@ def _put_newer_pin(db: Any, pin: Pin, origin: Origin) -> bool:
         (pin.event_id, origin.author),
     ).fetchone()
     if known is not None and not _is_newer(origin, *known):
-        pass_over(db, [(origin.event_id, origin.created_at)])
+        ignore_events(db, [(origin.event_id, origin.created_at)])
         return False
     db.execute(
         "INSERT OR REPLACE INTO _rk_pins VALUES (?, ?, ?, ?, ?)",
@@ -212,8 +212,8 @@ def _is_newer(origin: Origin, created_at: int, event_id: str | None) -> bool:
     return event_id is not None and origin.event_id < event_id  # NIP-01
 
 
-def pin_again(db: Any) -> None:
-    """`is_pinned` of every row, after pins have come or gone (M-07)."""
+def recompute_pins(db: Any) -> None:
+    """Recompute `is_pinned` of every row after pins changed (M-07)."""
     pins = db.execute("SELECT author, target FROM _rk_pins WHERE is_pinned").fetchall()
     rows = db.execute(
         "SELECT observation_id, event_id, author FROM _rk_observations"
@@ -233,12 +233,12 @@ def pin_again(db: Any) -> None:
 
 
 def drop_deleted(database: Database, deleted: Sequence[tuple[str, str]]) -> int:
-    """Rows whose own author asked for their removal; the number of them."""
+    """Drop rows deleted by their own author; returns their number."""
     with database.transaction() as db:
-        me = about(db, "pubkey")
+        own = about(db, "pubkey")
         dropped = 0
-        for event_id, asker in deleted:
-            author = ONESELF if asker == me else asker
+        for event_id, requester in deleted:
+            author = ONESELF if requester == own else requester
             observations = db.execute(
                 "SELECT observation_id FROM _rk_observations WHERE event_id = ? AND author = ?",
                 (event_id, author),
@@ -256,7 +256,7 @@ def drop_deleted(database: Database, deleted: Sequence[tuple[str, str]]) -> int:
             dropped += _drop_session(db, event_id, author)
             db.execute("DELETE FROM _rk_passed_over WHERE event_id = ?", (event_id,))
         if dropped:
-            pin_again(db)
+            recompute_pins(db)
         return dropped
 
 

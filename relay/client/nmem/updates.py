@@ -1,7 +1,7 @@
-"""What goes into the cache's tables, and into its outbox. MEMORY.md 5.1, M-11.
+"""Writes to the cache's tables and its outbox (M-08, M-11).
 
-Each function takes the connection of a transaction. What this program records is a row and a draft
-that waits; the sender signs it, so that a hook needs no key. What came from a relay is a row only.
+Each function takes the connection of a transaction. A local record is a row and a draft in the
+outbox; the sender signs it, so hooks need no key. An event from a relay is a row only.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 ONESELF: Final = ""
-"""As the author of a row."""
-_DELETED_AT_ONCE: Final = 500
-"""Events that one kind 5 names."""
+"""Author of local rows."""
+_DELETE_BATCH: Final = 500
+"""Events per kind 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which event a row is."""
+    """The event of a row."""
 
     author: str
     """64 hex, or ONESELF."""
@@ -52,11 +52,11 @@ class Origin:
     created_at: int
 
 
-# -- recorded here --------------------------------------------------------------------------------
+# -- local records --------------------------------------------------------------------------------
 
 
 def begin_session(db: Any, session: Session, group: str | None) -> bool:
-    """Record a session unless it is known; whether it was new."""
+    """Record a session unless it exists; whether it is new."""
     if session_in(db, session.id) is not None:
         return False
     _record_session(db, session, group)
@@ -66,7 +66,7 @@ def begin_session(db: Any, session: Session, group: str | None) -> bool:
 def end_session(
     db: Any, session_id: str, at: int, group: str | None, summary: Summary | None = None
 ) -> Session | None:
-    """Close it with what it holds (M-04, M-06); None: it is not known."""
+    """End a session (M-04, M-06); None: unknown session."""
     session = session_in(db, session_id)
     if session is None:
         return None
@@ -79,7 +79,7 @@ def end_session(
 
 
 def summarise(db: Any, session_id: str, summary: Summary, group: str | None) -> None:
-    """Write what a model said of a session that ended; of one that goes on again, nothing."""
+    """Store a model's summary of an ended session; ignored if the session was continued."""
     session = session_in(db, session_id)
     if session is not None and session.ended_at is not None:
         _record_session(db, _summarised(session, summary), group)
@@ -107,7 +107,7 @@ def _record_session(db: Any, session: Session, group: str | None) -> None:
 
 
 def record_prompt(db: Any, prompt: Prompt, group: str | None) -> int | None:
-    """Its number; None: it was there."""
+    """Its id; None: it exists already."""
     draft = prompt_draft(prompt, group)
     number = put_prompt(db, prompt, draft.d, Origin(ONESELF, None, draft.created_at))
     if number is not None:
@@ -118,7 +118,7 @@ def record_prompt(db: Any, prompt: Prompt, group: str | None) -> int | None:
 def record_observation(
     db: Any, observation: Observation, project: str, group: str | None
 ) -> int | None:
-    """Its number; None: it was there."""
+    """Its id; None: it exists already."""
     draft = observation_draft(observation, project, group)
     origin = Origin(ONESELF, None, draft.created_at)
     number = put_observation(db, observation, draft.d, origin)
@@ -130,7 +130,7 @@ def record_observation(
 def record_pin(
     db: Any, number: int, target: str, at: int, group: str | None, *, is_pinned: bool
 ) -> None:
-    """`target`: the id of the event that the observation of this number is."""
+    """`target`: event id of the observation with this number."""
     last = db.execute(
         "SELECT created_at FROM _rk_pins WHERE target = ? AND author = ?", (target, ONESELF)
     ).fetchone()
@@ -145,7 +145,7 @@ def record_pin(
 
 
 def event_id_of(db: Any, number: int, signer: SecretKey) -> str:
-    """Of one's own observation, also before it is sent."""
+    """Event id of one's own observation, also before it is sent."""
     event_id, d = db.execute(
         "SELECT event_id, d FROM _rk_observations WHERE observation_id = ?", (number,)
     ).fetchone()
@@ -161,8 +161,8 @@ def event_id_of(db: Any, number: int, signer: SecretKey) -> str:
 
 
 def queued_id(db: Any, kind: int, d: str) -> str | None:
-    """Of what waits to be sent, as its event will have it, or has it at the relay already: the
-    answer may be on its way. None: nothing waits, or no key has sent anything yet."""
+    """Event id of the waiting version of an address, which may already be at the relay without its
+    OK. None: nothing waits, or no key is bound yet."""
     signer = about(db, "pubkey")
     row = db.execute(
         "SELECT created_at, tags, content FROM _rk_outbox WHERE kind = ? AND d = ?", (kind, d)
@@ -174,7 +174,7 @@ def queued_id(db: Any, kind: int, d: str) -> str | None:
 
 
 def queue(db: Any, draft: Draft) -> None:
-    """It waits for the relay; in place of an older version of its address that still waits."""
+    """Add to the outbox, replacing an older waiting version of its address."""
     db.execute(
         "INSERT OR REPLACE INTO _rk_outbox (kind, d, tags, content, created_at)"
         " VALUES (?, ?, ?, ?, ?)",
@@ -182,10 +182,10 @@ def queue(db: Any, draft: Draft) -> None:
     )
 
 
-def note_task(
+def add_task(
     db: Any, prompt: str, project: str | None, cwd: str | None, at: int, not_before: int | None
 ) -> int:
-    """Its number. Nobody is told of it."""
+    """Its id. Tasks are not sent."""
     return int(
         db.execute(
             "INSERT INTO _rk_tasks (queued_at, not_before, project, cwd, prompt)"
@@ -196,9 +196,9 @@ def note_task(
 
 
 def queue_deletion(db: Any, events: Sequence[tuple[str, int]], at: int) -> None:
-    """Ask for the removal of events: (id, kind) of each (NIP-09)."""
-    for start in range(0, len(events), _DELETED_AT_ONCE):
-        part = events[start : start + _DELETED_AT_ONCE]
+    """Queue deletion requests (NIP-09) for events: (id, kind) of each."""
+    for start in range(0, len(events), _DELETE_BATCH):
+        part = events[start : start + _DELETE_BATCH]
         tags = [["e", event_id] for event_id, _ in part]
         tags += [["k", str(kind)] for kind in sorted({kind for _, kind in part})]
         queue(db, Draft(kinds.DELETION, tags, "", at))
@@ -221,7 +221,7 @@ def newest_session(db: Any, project: str) -> str | None:
 
 
 def session_of(row: Sequence[Any]) -> Session:
-    """Of the columns of `sessions`."""
+    """From the columns of `sessions`."""
     id_, project, started, ended, signature, summary = row
     return Session(
         id_,
@@ -234,7 +234,7 @@ def session_of(row: Sequence[Any]) -> Session:
 
 
 def put_session(db: Any, session: Session, origin: Origin) -> None:
-    """One's own version stands before that of others, theirs in the order of their keys."""
+    """One's own version takes precedence over those of others, theirs in key order."""
     known = db.execute(
         "SELECT min(author) FROM _rk_sessions WHERE session_id = ?", (session.id,)
     ).fetchone()[0]
@@ -261,19 +261,19 @@ def put_session(db: Any, session: Session, origin: Origin) -> None:
 
 
 def put_prompt(db: Any, prompt: Prompt, d: str, origin: Origin) -> int | None:
-    """Its number; None: it was there. Its session is known."""
+    """Its id; None: it exists already. The session must exist."""
     if db.execute("SELECT 1 FROM _rk_prompts WHERE d = ?", (d,)).fetchone():
         return None
     number: int = db.execute(
         "INSERT INTO prompts (session_id, timestamp, source, content) VALUES (?, ?, ?, ?)",
         (prompt.session, prompt.timestamp, prompt.source.value, prompt.content),
     ).lastrowid
-    db.execute("INSERT INTO _rk_prompts VALUES (?, ?, ?, ?, ?)", (number, d, *_told(origin)))
+    db.execute("INSERT INTO _rk_prompts VALUES (?, ?, ?, ?, ?)", (number, d, *_columns_of(origin)))
     return number
 
 
 def put_observation(db: Any, observation: Observation, d: str, origin: Origin) -> int | None:
-    """Its number; None: it was there. Its session is known."""
+    """Its id; None: it exists already. The session must exist."""
     if db.execute("SELECT 1 FROM _rk_observations WHERE d = ?", (d,)).fetchone():
         return None
     metadata = observation.metadata
@@ -282,7 +282,7 @@ def put_observation(db: Any, observation: Observation, d: str, origin: Origin) -
         " tool_name, file_path, content, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             observation.session,
-            _number_of_prompt(db, observation),
+            _prompt_id_of(db, observation),
             observation.timestamp,
             str(observation.obs_type),
             str(observation.source_event),
@@ -292,15 +292,17 @@ def put_observation(db: Any, observation: Observation, d: str, origin: Origin) -
             None if metadata is None else compact(metadata),
         ),
     ).lastrowid
-    db.execute("INSERT INTO _rk_observations VALUES (?, ?, ?, ?, ?)", (number, d, *_told(origin)))
+    db.execute(
+        "INSERT INTO _rk_observations VALUES (?, ?, ?, ?, ?)", (number, d, *_columns_of(origin))
+    )
     return number
 
 
-def _told(origin: Origin) -> tuple[str, str | None, int]:
+def _columns_of(origin: Origin) -> tuple[str, str | None, int]:
     return origin.author, origin.event_id, origin.created_at
 
 
-def _number_of_prompt(db: Any, observation: Observation) -> int | None:
+def _prompt_id_of(db: Any, observation: Observation) -> int | None:
     if observation.prompt is None:
         return None
     d = f"nmem:prompt:{observation.session}:{observation.prompt}"
@@ -309,7 +311,7 @@ def _number_of_prompt(db: Any, observation: Observation) -> int | None:
 
 
 def newest_prompt(db: Any, session_id: str) -> str | None:
-    """The hash of the prompt that what happens now follows from."""
+    """Hash of the prompt that current observations follow."""
     found = db.execute(
         "SELECT d FROM prompts JOIN _rk_prompts ON prompt_id = id WHERE session_id = ?"
         " ORDER BY id DESC LIMIT 1",
@@ -319,7 +321,7 @@ def newest_prompt(db: Any, session_id: str) -> str | None:
 
 
 def newest_observation(db: Any, session_id: str, content: str) -> int:
-    """The number of the one that says this, which is there."""
+    """Id of an existing observation with this content."""
     (number,) = db.execute(
         "SELECT max(id) FROM observations WHERE session_id = ? AND content = ?",
         (session_id, content),
@@ -327,7 +329,7 @@ def newest_observation(db: Any, session_id: str, content: str) -> int:
     return int(number)
 
 
-# -- taken out ------------------------------------------------------------------------------------
+# -- removal --------------------------------------------------------------------------------------
 
 
 def drop_observations(db: Any, numbers: Iterable[int]) -> None:
@@ -337,7 +339,7 @@ def drop_observations(db: Any, numbers: Iterable[int]) -> None:
 
 
 def drop_prompts(db: Any, numbers: Iterable[int]) -> None:
-    """No observation follows from them any more."""
+    """Also unlinks their observations."""
     rows = [(number,) for number in numbers]
     db.executemany("UPDATE observations SET prompt_id = NULL WHERE prompt_id = ?", rows)
     db.executemany("DELETE FROM prompts WHERE id = ?", rows)
@@ -345,7 +347,7 @@ def drop_prompts(db: Any, numbers: Iterable[int]) -> None:
 
 
 def drop_sessions(db: Any, ids: Iterable[str]) -> None:
-    """Nothing is in them any more."""
+    """They must be empty."""
     for session_id in ids:
         db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
         db.execute("DELETE FROM _rk_sessions WHERE session_id = ?", (session_id,))
@@ -353,8 +355,8 @@ def drop_sessions(db: Any, ids: Iterable[str]) -> None:
         db.execute("DELETE FROM _rk_read_to WHERE session_id = ?", (session_id,))
 
 
-def pass_over(db: Any, events: Iterable[tuple[str | None, int]]) -> None:
-    """These, (id, created_at) each, are not fetched again."""
+def ignore_events(db: Any, events: Iterable[tuple[str | None, int]]) -> None:
+    """Do not fetch these events, (id, created_at) each, again."""
     db.executemany(
         "INSERT OR IGNORE INTO _rk_passed_over VALUES (?, ?)",
         [event for event in events if event[0] is not None],
@@ -366,5 +368,5 @@ def about(db: Any, name: str) -> str | None:
     return None if found is None else str(found[0])
 
 
-def set_about(db: Any, told: Mapping[str, str]) -> None:
-    db.executemany("INSERT OR REPLACE INTO _rk_about VALUES (?, ?)", list(told.items()))
+def set_about(db: Any, values: Mapping[str, str]) -> None:
+    db.executemany("INSERT OR REPLACE INTO _rk_about VALUES (?, ?)", list(values.items()))

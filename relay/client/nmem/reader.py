@@ -1,6 +1,6 @@
-"""Finding: what is in the cache, found again: the part of Nmem that changes nothing.
+"""NmemReader: the reading half of Nmem.
 
-What each question asks of the tables stands in relay.client.nmem.reading.
+`relay.client.nmem.queries` has the SQL.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from relay.client.base import BaseClient
 from relay.client.errors import ClientError
-from relay.client.nmem import reading
+from relay.client.nmem import queries
+from relay.client.nmem.apply import bind
 from relay.client.nmem.cipher import CacheKey
 from relay.client.nmem.database import Database
-from relay.client.nmem.reading import Order, Scope
-from relay.client.nmem.taking import bind
+from relay.client.nmem.queries import Order, Scope
 from relay.errors import Invalid
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
     from relay.client.client import Client
-    from relay.client.nmem.reading import Counts, Found, FoundPrompt
+    from relay.client.nmem.queries import Counts, Found, FoundPrompt
     from relay.memory.nmem.records import Session
     from relay.nostr.keys import SecretKey
 
@@ -36,7 +36,7 @@ class NotFound(ClientError):
     """The cache has no such row."""
 
 
-class Finding(BaseClient):
+class NmemReader(BaseClient):
     """The cache is open inside `async with`. Every method may raise CacheUnusable and OSError."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Finding(BaseClient):
         db_path: Path | str,
         key: CacheKey | str | None = None,
     ) -> None:
-        """`relay`: as of AtRelay. `key`: encrypts the cache."""
+        """`relay`: see BaseClient. `key`: encrypts the cache."""
         super().__init__(relay, signer, start_offline=True)
         self._path = Path(db_path)
         self._key = key_of(key)
@@ -70,20 +70,20 @@ class Finding(BaseClient):
         after: int | None = None,
     ) -> list[Found]:
         """Observations with these words (M-26). Times are Unix seconds. Raises Invalid for an
-        order that is none."""
+        unknown order."""
         scope, now = Scope(project, obs_type, before, after), self._client.now()
         order = one_of(Order, order_by, "order_by")
-        return await self._reading(
-            lambda db: reading.search(db, query, scope, order, now, limit, offset)
+        return await self._read(
+            lambda db: queries.search(db, query, scope, order, now, limit, offset)
         )
 
     async def get(self, ids: Iterable[int]) -> list[Found]:
-        """In the order asked for, without those that are not there."""
-        return await self._reading(lambda db: reading.get(db, ids))
+        """In the order given, without unknown ids."""
+        return await self._read(lambda db: queries.get(db, ids))
 
     async def timeline(self, anchor: int, before: int = 5, after: int = 5) -> list[Found]:
-        """What came before and after an observation, with itself. Raises NotFound."""
-        found = await self._reading(lambda db: reading.timeline(db, anchor, before, after))
+        """Observations around an anchor, including it. Raises NotFound."""
+        found = await self._read(lambda db: queries.timeline(db, anchor, before, after))
         if found is None:
             raise NotFound("anchor observation not found")
         return found
@@ -96,9 +96,9 @@ class Finding(BaseClient):
         before: int | None = None,
         after: int | None = None,
     ) -> list[Session]:
-        """Sessions that came to something, the newest first."""
+        """Sessions with a summary, newest first."""
         scope = Scope(project=project, before=before, after=after)
-        return await self._reading(lambda db: reading.summaries(db, scope, limit))
+        return await self._read(lambda db: queries.summaries(db, scope, limit))
 
     async def recent(
         self,
@@ -108,16 +108,16 @@ class Finding(BaseClient):
         before: int | None = None,
         after: int | None = None,
     ) -> list[Found]:
-        """What is worth most to who works on the project, of each file the best (M-27)."""
+        """The highest ranked observations for a project, one per file (M-27)."""
         scope, now = Scope(project=project, before=before, after=after), self._client.now()
-        return await self._reading(lambda db: reading.recent(db, scope, now, limit))
+        return await self._read(lambda db: queries.recent(db, scope, now, limit))
 
     async def trace(
         self, session_id: str, *, before: int | None = None, after: int | None = None
     ) -> tuple[Session, list[FoundPrompt], list[Found]]:
-        """A session, what was said and what was done in it. Raises NotFound."""
+        """A session with its prompts and observations. Raises NotFound."""
         scope = Scope(before=before, after=after)
-        found = await self._reading(lambda db: reading.trace(db, session_id, scope))
+        found = await self._read(lambda db: queries.trace(db, session_id, scope))
         if found is None:
             raise NotFound(f"session not found: {session_id}")
         return found
@@ -130,40 +130,40 @@ class Finding(BaseClient):
         before: int | None = None,
         after: int | None = None,
     ) -> list[Found]:
-        """What was done to a file, the newest first."""
+        """Observations of a file, newest first."""
         scope = Scope(before=before, after=after)
-        return await self._reading(lambda db: reading.file_history(db, file_path, scope, limit))
+        return await self._read(lambda db: queries.file_history(db, file_path, scope, limit))
 
     async def commits_of(self, file_path: str, limit: int = 50) -> list[Found]:
-        """Commits and pushes of sessions that had changed the file, the newest first."""
-        return await self._reading(lambda db: reading.commits_of(db, file_path, limit))
+        """Commits and pushes of sessions that had changed the file, newest first."""
+        return await self._read(lambda db: queries.commits_of(db, file_path, limit))
 
     async def context(self, project: str, before: int | None = None) -> str:
-        """What an agent on the project is told (M-28); `before`: was told then."""
+        """The context of an agent in the project (M-28); `before`: as of that time."""
         now = self._client.now()
-        return await self._reading(lambda db: reading.context_of(db, project, now, before))
+        return await self._read(lambda db: queries.context_of(db, project, now, before))
 
     async def counts(self) -> Counts:
-        return await self._reading(reading.counts)
+        return await self._read(queries.counts)
 
     async def last_session(self) -> Session | None:
-        """The one that began last."""
-        return await self._reading(reading.last_session)
+        """The session that started last."""
+        return await self._read(queries.last_session)
 
     async def deletions_waiting(self) -> int:
-        """Of what was purged, how much the relay was not told yet: as requests, of many each."""
-        return await self._reading(reading.deletions_waiting)
+        """Number of deletion requests not sent yet; each names many events."""
+        return await self._read(queries.deletions_waiting)
 
     async def refused(self) -> list[tuple[str, str]]:
-        """(`d`, the relay's reason) of what it does not take."""
-        return await self._reading(reading.refused)
+        """(`d`, reason) of records refused by the relay."""
+        return await self._read(queries.refused)
 
     async def authors(self) -> list[str]:
-        """Whose memory it is, 64 hex each."""
-        found = await self._reading(reading.authors)
+        """Authors of the observations, 64 hex each."""
+        found = await self._read(queries.authors)
         return sorted({author or self.pubkey for author in found})
 
-    async def _reading(self, work: Callable[[Any], Result]) -> Result:
+    async def _read(self, work: Callable[[Any], Result]) -> Result:
         def run() -> Result:
             with self.database.reading() as db:
                 return work(db)

@@ -1,4 +1,4 @@
-"""What is asked of the cache. MEMORY.md M-26…M-29. Each function takes an open connection."""
+"""Queries on the cache (M-26 to M-29). Each function takes an open connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.client.nmem.cipher import database_errors
-from relay.client.nmem.writing import session_of
+from relay.client.nmem.updates import session_of
 from relay.memory.keywords import any_of
 from relay.memory.nmem import context, finding
 from relay.memory.nmem.finding import Row
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _DAY: Final = 86_400
 _RECENT: Final = 5_000
-"""Newest rows among which the best are looked for: what is older weighs next to nothing."""
+"""Number of newest rows that are ranked: older ones weigh almost nothing."""
 _SHOWN_SESSIONS: Final = 20
 
 
 class Order(StrEnum):
-    """Which hit comes first."""
+    """Order of search results."""
 
     RELEVANCE = "relevance"
     BLENDED = "blended"
@@ -37,14 +37,14 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which rows a question is about; None: all. Times are Unix seconds."""
+    """Filter on rows; None: all. Times are Unix seconds."""
 
     project: str | None = None
     obs_type: str | None = None
     before: int | None = None
-    """Older than this."""
+    """Exclusive."""
     after: int | None = None
-    """As old as this, or newer."""
+    """Inclusive."""
 
     @property
     def names(self) -> dict[str, object]:
@@ -58,7 +58,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An observation as the cache has it."""
+    """An observation in the cache."""
 
     id: int
     session_id: str
@@ -142,9 +142,9 @@ def _found(row: Sequence[Any]) -> Found:
 def search(
     db: Any, text: str, scope: Scope, order: Order, now: int, limit: int, offset: int
 ) -> list[Found]:
-    """The observations that the words of `text` are found in (M-26).
+    """Observations that contain the words of `text` (M-26).
 
-    Where nothing has all of them, as is so with a question in a sentence, those that have any.
+    If none contains all words, as for a question in a sentence, those that contain any.
     """
     query = finding.safe_query(text)
     if query is None:
@@ -153,7 +153,7 @@ def search(
     if found or not finding.is_plain(text):
         return found
     if offset > 0 and _matching(db, query, scope, order, now, 1, 0):
-        return []  # behind the last page
+        return []  # past the last page
     loose = any_of(text)
     return _matching(db, loose, scope, order, now, limit, offset) if loose else []
 
@@ -161,7 +161,7 @@ def search(
 def _matching(
     db: Any, query: str, scope: Scope, order: Order, now: int, limit: int, offset: int
 ) -> list[Found]:
-    """`query`: in the syntax of FTS5."""
+    """`query`: FTS5 syntax."""
     page = {"limit": limit, "offset": offset}
     try:
         if order is Order.RELEVANCE and scope == Scope():
@@ -174,7 +174,7 @@ def _matching(
         matches = db.execute(_MATCHES, {"query": query} | scope.names).fetchall()
     except database_errors() as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_ERROR:
-            return []  # words that FTS5 cannot look for, as NEAR of a phrase
+            return []  # a query FTS5 rejects, such as NEAR of a phrase
         raise
     ranked = [(Row(id_, at, kind, "", ""), rank) for id_, at, kind, rank in matches]
     best = finding.blended(ranked, now)[offset : offset + limit]
@@ -182,7 +182,7 @@ def _matching(
 
 
 def get(db: Any, numbers: Iterable[int]) -> list[Found]:
-    """In the order asked for; numbers that nothing has are left out."""
+    """In the order given; unknown ids are skipped."""
     found = []
     for number in numbers:
         row = db.execute(_COLUMNS + " WHERE o.id = ?", (number,)).fetchone()
@@ -192,12 +192,12 @@ def get(db: Any, numbers: Iterable[int]) -> list[Found]:
 
 
 def timeline(db: Any, anchor: int, before: int, after: int) -> list[Found] | None:
-    """What came before an observation, itself, and what came after; None: it is not there."""
+    """Observations around an anchor, including it; None: no such observation."""
     middle = get(db, [anchor])
     if not middle:
         return None
     at = (middle[0].timestamp, anchor)
-    # Numbers alone: an index has all that is asked for.
+    # Ids only: covered by an index.
     older = db.execute(
         "SELECT id FROM observations WHERE (timestamp, id) < (?, ?)"
         " ORDER BY timestamp DESC, id DESC LIMIT ?",
@@ -211,7 +211,7 @@ def timeline(db: Any, anchor: int, before: int, after: int) -> list[Found] | Non
 
 
 def summaries(db: Any, scope: Scope, limit: int) -> list[Session]:
-    """Sessions that came to something, the newest first."""
+    """Sessions with a summary, newest first."""
     rows = db.execute(
         "SELECT * FROM sessions WHERE summary IS NOT NULL"
         " AND (:project IS NULL OR project = :project)"
@@ -219,18 +219,18 @@ def summaries(db: Any, scope: Scope, limit: int) -> list[Session]:
         " AND (:after IS NULL OR started_at >= :after) ORDER BY started_at DESC, id",
         scope.names,
     )
-    told: list[Session] = []
+    sessions: list[Session] = []
     for row in rows:
         session = session_of(row)
         if session.summary != EMPTY_SESSION:
-            told.append(session)
-            if len(told) == limit:
+            sessions.append(session)
+            if len(sessions) == limit:
                 break
-    return told
+    return sessions
 
 
 def recent(db: Any, scope: Scope, now: int, limit: int) -> list[Found]:
-    """What is worth most to who works on the scope's project, or on none in particular (M-27)."""
+    """The highest ranked observations for a project, or for none in particular (M-27)."""
     rows = db.execute(
         _COLUMNS + " WHERE (:obs_type IS NULL OR o.obs_type = :obs_type)"
         " AND (:before IS NULL OR o.timestamp < :before)"
@@ -246,7 +246,7 @@ def recent(db: Any, scope: Scope, now: int, limit: int) -> list[Found]:
 def trace(
     db: Any, session_id: str, scope: Scope
 ) -> tuple[Session, list[FoundPrompt], list[Found]] | None:
-    """A session with what was said and done in it, in order; None: it is not there."""
+    """A session with its prompts and observations, in order; None: unknown session."""
     row = db.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
     if row is None:
         return None
@@ -266,7 +266,7 @@ def trace(
 
 
 def file_history(db: Any, file_path: str, scope: Scope, limit: int) -> list[Found]:
-    """What was done to a file, the newest first."""
+    """Observations of a file, newest first."""
     rows = db.execute(
         _COLUMNS
         + " WHERE o.file_path = :path AND"
@@ -278,7 +278,7 @@ def file_history(db: Any, file_path: str, scope: Scope, limit: int) -> list[Foun
 
 
 def commits_of(db: Any, file_path: str, limit: int) -> list[Found]:
-    """Commits of sessions that had changed the file before, the newest first."""
+    """Commits of sessions that had changed the file before, newest first."""
     rows = db.execute(
         _COLUMNS + " WHERE o.obs_type IN ('git_commit', 'git_push') AND EXISTS ("
         "SELECT 1 FROM observations e WHERE e.session_id = o.session_id AND e.file_path = ?"
@@ -290,9 +290,9 @@ def commits_of(db: Any, file_path: str, limit: int) -> list[Found]:
 
 
 def context_of(db: Any, project: str, now: int, before: int | None = None, source: str = "") -> str:
-    """What an agent on the project is told (M-28). `before`: as it would have been told then."""
+    """The context of an agent in the project (M-28). `before`: as of that time."""
     now = now if before is None else min(now, before)
-    told = summaries(db, Scope(project=project, before=before), _SHOWN_SESSIONS)
+    sessions = summaries(db, Scope(project=project, before=before), _SHOWN_SESSIONS)
     pinned = db.execute(
         _COLUMNS + " WHERE o.is_pinned AND (:before IS NULL OR o.timestamp < :before)"
         " AND o.id IN (SELECT n.observation_id FROM _rk_pins p"
@@ -307,19 +307,19 @@ def context_of(db: Any, project: str, now: int, before: int | None = None, sourc
         {"project": project, "since": now - _DAY, "before": before},
     )
     rows |= {row[0]: _found(row).row for row in fresh}
-    return context.context(project, told, rows.values(), now, source)
+    return context.context(project, sessions, rows.values(), now, source)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much there is."""
+    """Row counts."""
 
     sessions: int
     prompts: int
     observations: int
     pinned: int
     waiting: int
-    """Records that the relay was not told yet."""
+    """Records not sent to the relay yet."""
     refused: int
 
 
@@ -336,7 +336,7 @@ def counts(db: Any) -> Counts:
 
 
 def deletions_waiting(db: Any) -> int:
-    """Requests to delete that the relay was not told yet."""
+    """Deletion requests not sent to the relay yet."""
     return int(
         db.execute(
             "SELECT count(*) FROM _rk_outbox WHERE kind = ? AND refusal IS NULL", (kinds.DELETION,)
@@ -345,7 +345,7 @@ def deletions_waiting(db: Any) -> int:
 
 
 def refused(db: Any) -> list[tuple[str, str]]:
-    """(`d`, the relay's reason) of what it does not take, in the order of its recording."""
+    """(`d`, reason) of records refused by the relay, in the order of recording."""
     rows = db.execute(
         "SELECT d, refusal FROM _rk_outbox WHERE refusal IS NOT NULL ORDER BY position"
     )
@@ -353,7 +353,7 @@ def refused(db: Any) -> list[tuple[str, str]]:
 
 
 def authors(db: Any) -> list[str]:
-    """Whose observations there are: 64 hex each, or ONESELF."""
+    """Authors of observations: 64 hex each, or ONESELF."""
     rows = db.execute("SELECT DISTINCT author FROM _rk_observations")
     return [author for (author,) in rows.fetchall()]
 

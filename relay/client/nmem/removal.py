@@ -1,4 +1,4 @@
-"""What leaves the cache: by age, or because somebody says so. MEMORY.md M-25, 5.8 `purge`."""
+"""Removal of rows: expiry (M-25), and `purge`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from relay.client.nmem.writing import (
+from relay.client.nmem.updates import (
     ONESELF,
     drop_observations,
     drop_prompts,
     drop_sessions,
-    pass_over,
+    ignore_events,
     queue_deletion,
     queued_id,
 )
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from relay.client.nmem.database import Database
 
 _DAY: Final = 86_400
-_AT_ONCE: Final = 500
-"""Rows of one transaction."""
+_BATCH: Final = 500
+"""Rows per transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Rows of the cache."""
+    """Rows removed from the cache."""
 
     observations: int = 0
     prompts: int = 0
@@ -42,13 +42,13 @@ class Removed:
         return self.observations + self.prompts + self.sessions
 
 
-# -- by age ---------------------------------------------------------------------------------------
+# -- expiry ---------------------------------------------------------------------------------------
 
 
 def sweep(database: Database, now: int, days: Mapping[str, int] = DAYS) -> Removed:
-    """What is too old goes (M-23, M-24); then prompts that nothing follows from, and empty
-    sessions. These two only of sessions that ended more than a day ago: an agent stops after each
-    turn, and goes on."""
+    """Remove expired observations (M-23, M-24), then prompts without observations and empty
+    sessions. The latter two only of sessions that ended more than a day ago: an agent stops after
+    each turn, and may continue."""
     due = due_before(now, days)
     observations = 0
     for obs_type, before in due.items():
@@ -60,12 +60,12 @@ def sweep(database: Database, now: int, days: Mapping[str, int] = DAYS) -> Remov
                     " JOIN _rk_observations k ON k.observation_id = o.id"
                     " WHERE o.obs_type = ? AND o.timestamp < ? AND s.summary IS NOT NULL"
                     " AND NOT o.is_pinned AND k.event_id IS NOT NULL LIMIT ?",
-                    (obs_type, before, _AT_ONCE),
+                    (obs_type, before, _BATCH),
                 ).fetchall()
                 drop_observations(db, [row[0] for row in rows])
-                pass_over(db, [row[1:] for row in rows])
+                ignore_events(db, [row[1:] for row in rows])
             observations += len(rows)
-            if len(rows) < _AT_ONCE:
+            if len(rows) < _BATCH:
                 break
     with database.transaction() as db:
         prompts = db.execute(
@@ -85,16 +85,16 @@ def sweep(database: Database, now: int, days: Mapping[str, int] = DAYS) -> Remov
             (now - _DAY,),
         ).fetchall()
         drop_sessions(db, [row[0] for row in sessions])
-        pass_over(db, [row[1:] for row in (*prompts, *sessions)])
+        ignore_events(db, [row[1:] for row in (*prompts, *sessions)])
     return Removed(observations, len(prompts), len({row[0] for row in sessions}))
 
 
-# -- because somebody says so ---------------------------------------------------------------------
+# -- purge ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """What is to go: rows that all of it holds for. Times are Unix seconds."""
+    """Conditions of a purge; rows must match all. Times are Unix seconds."""
 
     before: int | None = None
     project: str | None = None
@@ -108,21 +108,21 @@ class Purge:
         return self != Purge()
 
     @property
-    def takes_sessions(self) -> bool:
-        """Whole sessions go, with what was said in them: nothing smaller is named."""
+    def includes_sessions(self) -> bool:
+        """Whether whole sessions are purged: no condition is narrower than a session."""
         return self.id is None and self.obs_type is None and self.search is None
 
 
 def purge(db: Any, wanted: Purge, now: int, *, is_confirmed: bool) -> Removed:
-    """What is oneself's of it; gone, here and soon at the relay, only when that is confirmed."""
+    """One's own matching rows; if confirmed, deleted here and queued for deletion at the relay."""
     observations = _observations(db, wanted)
     prompts: Sequence[Sequence[Any]] = ()
     sessions: Sequence[Sequence[Any]] = ()
-    if wanted.takes_sessions:
+    if wanted.includes_sessions:
         prompts = _prompts(db, wanted)
         sessions = _sessions(db, wanted, [row[0] for row in observations], [p[0] for p in prompts])
     if is_confirmed:
-        told = [
+        events = [
             *(_events(db, row[1], kinds.APP_RECORD, row[2]) for row in (*observations, *prompts)),
             *(_events(db, row[1], kinds.APP_DATA, f"nmem:session:{row[0]}") for row in sessions),
         ]
@@ -130,7 +130,7 @@ def purge(db: Any, wanted: Purge, now: int, *, is_confirmed: bool) -> Removed:
         drop_prompts(db, [row[0] for row in prompts])
         drop_sessions(db, [row[0] for row in sessions])
         pins = _drop_pins(db, [row[1] for row in observations])
-        queue_deletion(db, list(chain.from_iterable([*told, *pins])), now)
+        queue_deletion(db, list(chain.from_iterable([*events, *pins])), now)
         db.executemany(
             "DELETE FROM _rk_outbox WHERE d = ?", [(row[2],) for row in (*observations, *prompts)]
         )
@@ -184,7 +184,7 @@ def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str]]:
 def _sessions(
     db: Any, wanted: Purge, observations: Iterable[int], prompts: Iterable[int]
 ) -> list[tuple[str, str | None]]:
-    """Those of which nothing is left."""
+    """Sessions that would be empty."""
     rows = db.execute(
         "SELECT s.id, k.event_id FROM sessions s JOIN _rk_sessions k ON k.session_id = s.id"
         " WHERE k.author = :own AND (:session IS NULL OR s.id = :session)"
@@ -197,26 +197,26 @@ def _sessions(
             "before": wanted.before,
         },
     ).fetchall()
-    done, said = set(observations), set(prompts)
+    observation_ids, prompt_ids = set(observations), set(prompts)
 
-    def is_left(session_id: str) -> bool:
-        of_it = "SELECT id FROM observations WHERE session_id = ?"
-        said_in_it = "SELECT id FROM prompts WHERE session_id = ?"
-        return any(n not in done for (n,) in db.execute(of_it, (session_id,))) or any(
-            n not in said for (n,) in db.execute(said_in_it, (session_id,))
-        )
+    def has_other_rows(session_id: str) -> bool:
+        observations_sql = "SELECT id FROM observations WHERE session_id = ?"
+        prompts_sql = "SELECT id FROM prompts WHERE session_id = ?"
+        return any(
+            n not in observation_ids for (n,) in db.execute(observations_sql, (session_id,))
+        ) or any(n not in prompt_ids for (n,) in db.execute(prompts_sql, (session_id,)))
 
-    return [(id_, event_id) for id_, event_id in rows if not is_left(id_)]
+    return [(id_, event_id) for id_, event_id in rows if not has_other_rows(id_)]
 
 
 def _events(db: Any, event_id: str | None, kind: int, d: str) -> list[tuple[str, int]]:
-    """What a relay may have of a row: its event, and the version that waits or is on its way."""
+    """Events a relay may have of a row: the recorded one, and the waiting version."""
     found = dict.fromkeys((event_id, queued_id(db, kind, d)))
     return [(known, kind) for known in found if known is not None]
 
 
 def _drop_pins(db: Any, targets: Iterable[str | None]) -> list[list[tuple[str, int]]]:
-    """One's own pins of these; the events that a relay may have of each."""
+    """Drop one's own pins of these; returns their events at the relay."""
     found: list[list[tuple[str, int]]] = []
     for target in targets:
         rows = db.execute(

@@ -1,7 +1,7 @@
-"""Reading the database of nmem itself. MEMORY.md M-12.
+"""Imports the database of nmem itself (M-12).
 
-It has since grown to twelve migrations: what the document does not name is left where it is. A row
-that cannot be read is counted and passed over. What was read before is not taken twice.
+Newer migrations of nmem are supported; unknown tables and columns are ignored. Unreadable rows are
+counted and skipped. Importing again adds nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from relay.client.nmem.database import CacheUnusable, opened
+from relay.client.nmem.database import CacheUnusable, open_connection
 from relay.client.nmem.summaries import cleaned
-from relay.client.nmem.writing import (
+from relay.client.nmem.updates import (
     ONESELF,
     Origin,
     begin_session,
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from relay.client.nmem.apply import Progress
     from relay.client.nmem.cipher import CacheKey
     from relay.client.nmem.database import Database
-    from relay.client.nmem.taking import Progress
     from relay.memory.nmem.secrets import SecretFilter
     from relay.memory.nmem.summary import Summary
     from relay.nostr.keys import SecretKey
 
-_AT_ONCE: Final = 500
+_BATCH: Final = 500
 _COLUMNS: Final[Mapping[str, str]] = {
     "sessions": "SELECT id, project, started_at, ended_at, signature, summary FROM sessions"
     " ORDER BY started_at, id",
@@ -63,7 +63,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class Imported:
-    """Rows that were new here, and those that are no records."""
+    """New rows, and rows that are no valid records."""
 
     sessions: int = 0
     prompts: int = 0
@@ -73,8 +73,8 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Whose memory it becomes, and what leaves it first."""
+class ImportSettings:
+    """Settings of an import: signer, secret filter, group."""
 
     signer: SecretKey
     secrets: SecretFilter
@@ -85,17 +85,17 @@ def import_file(
     database: Database,
     path: Path,
     key: CacheKey | None,
-    reader: Reader,
+    settings: ImportSettings,
     now: int,
     progress: Progress | None = None,
 ) -> Imported:
-    """Take in what the file holds; it waits for the relay then. Raises CacheUnusable, OSError."""
+    """Import a file; its records are queued for the relay. Raises CacheUnusable, OSError."""
     if not path.is_file():
         raise CacheUnusable(f"there is no file {path}")
     done = Imported()
-    source, _ = opened(path, key, busy_s=10.0)
+    source, _ = open_connection(path, key, busy_s=10.0)
     try:
-        _read_all(source, path, database, reader, now, done, progress)
+        _read_all(source, path, database, settings, now, done, progress)
     finally:
         source.close()
     return done
@@ -105,25 +105,25 @@ def _read_all(
     source: Any,
     path: Path,
     database: Database,
-    reader: Reader,
+    settings: ImportSettings,
     now: int,
     done: Imported,
     progress: Progress | None,
 ) -> None:
     hashes: dict[int, str] = {}
-    """Number of a prompt there → the hash in its `d`."""
+    """Prompt id in the file → the hash in its `d`."""
     puts: Mapping[str, Callable[[Any, Sequence[Any]], None]] = {
-        "sessions": lambda db, row: _put_session(db, row, reader, done),
-        "prompts": lambda db, row: _put_prompt(db, row, reader, hashes, done),
-        "observations": lambda db, row: _put_observation(db, row, reader, hashes, now, done),
+        "sessions": lambda db, row: _put_session(db, row, settings, done),
+        "prompts": lambda db, row: _put_prompt(db, row, settings, hashes, done),
+        "observations": lambda db, row: _put_observation(db, row, settings, hashes, now, done),
     }
     for table, put in puts.items():
         try:
             rows = source.execute(_COLUMNS[table]).fetchall()
         except Exception as error:
             raise CacheUnusable(
-                f"{path} cannot be read as a database of nmem: {error}; when it is encrypted, its"
-                " key is given in NMEM_KEY"
+                f"{path} cannot be read as a database of nmem: {error}; set NMEM_KEY if it is"
+                " encrypted"
             ) from error
         for part in _parts(rows):
             with database.transaction() as db:
@@ -137,14 +137,14 @@ def _read_all(
 
 
 def _parts(rows: list[Any]) -> Iterator[list[Any]]:
-    for start in range(0, len(rows), _AT_ONCE):
-        yield rows[start : start + _AT_ONCE]
+    for start in range(0, len(rows), _BATCH):
+        yield rows[start : start + _BATCH]
 
 
-def _put_session(db: Any, row: Sequence[Any], reader: Reader, done: Imported) -> None:
+def _put_session(db: Any, row: Sequence[Any], settings: ImportSettings, done: Imported) -> None:
     id_, project, started, ended, signature, summary = row
     if not isinstance(id_, str) or not id_ or not isinstance(project, str):
-        raise Invalid("a session needs an id and a project")
+        raise Invalid("a session must have an id and a project")
     if session_in(db, id_) is not None:
         return
     session = Session(
@@ -153,16 +153,16 @@ def _put_session(db: Any, row: Sequence[Any], reader: Reader, done: Imported) ->
         _time(started),
         None if ended is None else max(_time(ended), _time(started)),
         _signature_in(signature),
-        _summary_in(summary, reader),
+        _summary_in(summary, settings),
     )
-    draft = session_draft(session, None, reader.group)
+    draft = session_draft(session, None, settings.group)
     put_session(db, session, Origin(ONESELF, None, draft.created_at))
     queue(db, draft)
     done.sessions += 1
 
 
 def _signature_in(text: object) -> tuple[tuple[str, int], ...] | None:
-    """Pairs, or an object of counts, as the file may have it."""
+    """Pairs, or an object of counts: both occur."""
     value = _json_in(text)
     pairs = list(value.items()) if isinstance(value, dict) else value
     if not isinstance(pairs, list):
@@ -175,57 +175,62 @@ def _signature_in(text: object) -> tuple[tuple[str, int], ...] | None:
     return tuple(sorted(counts, key=lambda each: (-each[1], each[0])))
 
 
-def _summary_in(text: object, reader: Reader) -> Summary | None:
+def _summary_in(text: object, settings: ImportSettings) -> Summary | None:
     value = _json_in(text)
     try:
-        return cleaned(summary_from(value), reader.secrets) if isinstance(value, dict) else None
+        return cleaned(summary_from(value), settings.secrets) if isinstance(value, dict) else None
     except Invalid:
         return None
 
 
 def _put_prompt(
-    db: Any, row: Sequence[Any], reader: Reader, hashes: dict[int, str], done: Imported
+    db: Any, row: Sequence[Any], settings: ImportSettings, hashes: dict[int, str], done: Imported
 ) -> None:
     number, session, at, source, content = row
-    said = reader.secrets.filtered(_text(content), MAX_PROMPT).text
-    prompt = Prompt(_session(session), _time(at), Source(source), said)
+    filtered = settings.secrets.filtered(_text(content), MAX_PROMPT).text
+    prompt = Prompt(_session(session), _time(at), Source(source), filtered)
     hashes[number] = hash_in(prompt_draft(prompt).d)
-    _know(db, prompt.session, prompt.timestamp, reader)
-    if record_prompt(db, prompt, reader.group) is not None:
+    _ensure_session(db, prompt.session, prompt.timestamp, settings)
+    if record_prompt(db, prompt, settings.group) is not None:
         done.prompts += 1
 
 
 def _put_observation(
-    db: Any, row: Sequence[Any], reader: Reader, hashes: dict[int, str], now: int, done: Imported
+    db: Any,
+    row: Sequence[Any],
+    settings: ImportSettings,
+    hashes: dict[int, str],
+    now: int,
+    done: Imported,
 ) -> None:
     (_, session, prompt, at, obs_type, source_event, tool, path, content, metadata, is_pinned) = row
-    facts = reader.secrets.freed(_json_in(metadata))
+    facts = settings.secrets.freed(_json_in(metadata))
     observation = Observation(
         _session(session),
         _time(at),
         _text(obs_type),
         _text(source_event),
-        reader.secrets.filtered(_text(content)).text,
+        settings.secrets.filtered(_text(content)).text,
         None if tool is None else _text(tool),
-        None if path is None else reader.secrets.filtered(_text(path)).text,
+        None if path is None else settings.secrets.filtered(_text(path)).text,
         facts if isinstance(facts, dict) and facts else None,
         hashes.get(prompt),
     )
-    _know(db, observation.session, observation.timestamp, reader)
+    _ensure_session(db, observation.session, observation.timestamp, settings)
     known = session_in(db, observation.session)
     assert known is not None
-    number = record_observation(db, observation, known.project, reader.group)
+    number = record_observation(db, observation, known.project, settings.group)
     if number is None:
         return
     done.observations += 1
     if is_pinned:
-        target = event_id_of(db, number, reader.signer)
-        record_pin(db, number, target, now, reader.group, is_pinned=True)
+        target = event_id_of(db, number, settings.signer)
+        record_pin(db, number, target, now, settings.group, is_pinned=True)
         done.pins += 1
 
 
-def _know(db: Any, session: str, at: int, reader: Reader) -> None:
-    begin_session(db, Session(session, "unknown", at), reader.group)
+def _ensure_session(db: Any, session: str, at: int, settings: ImportSettings) -> None:
+    begin_session(db, Session(session, "unknown", at), settings.group)
 
 
 def _json_in(text: object) -> object:
@@ -237,7 +242,7 @@ def _json_in(text: object) -> object:
 
 def _time(value: object) -> int:
     if not is_integer(value) or value < 0:
-        raise Invalid("a time is a number of seconds")
+        raise Invalid("a time must be a number of seconds")
     return value
 
 
@@ -249,5 +254,5 @@ def _text(value: object) -> str:
 
 def _session(value: object) -> str:
     if not (text := _text(value)):
-        raise Invalid("a record needs its session")
+        raise Invalid("a record must have a session")
     return text

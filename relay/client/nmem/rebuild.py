@@ -1,4 +1,4 @@
-"""The cache is made anew from the relay's events. MEMORY.md M-10."""
+"""Rebuilds the cache from the relay's events (M-10)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.client.errors import ClientError
+from relay.client.nmem.apply import put_all, recompute_pins
 from relay.client.nmem.database import Database, beside
-from relay.client.nmem.taking import pin_again, put_all
-from relay.client.nmem.writing import (
+from relay.client.nmem.updates import (
     ONESELF,
     Origin,
     put_observation,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from relay.client.nmem.apply import Progress
     from relay.client.nmem.cipher import CacheKey
-    from relay.client.nmem.taking import Progress
     from relay.nostr.event import Event
 
 
@@ -40,25 +40,24 @@ def rebuild(
     owners: frozenset[str],
     progress: Progress | None = None,
 ) -> int:
-    """The cache as if it had been empty and taken in these events (M-10); the number of rows.
+    """The cache as if these events had been applied to an empty one (M-10); returns the number of
+    rows.
 
-    It is made beside the old one, which serves until then. What the relay has not been told, and
-    how far transcripts were read, is taken over.
+    Built beside the old file, which is used until then. Records not yet sent, and transcript
+    offsets, are copied.
     """
     path = beside(database.path, ".new")
-    with _alone(beside(database.path, ".rebuilding")):
+    with _locked(beside(database.path, ".rebuilding")):
         _remove(path)
         new = Database(path, key)
         try:
-            with _indexed_at_the_end(new):
-                number = put_all(
-                    new, events, own, owners, at_once=len(events) + 1, progress=progress
-                )
+            with _deferred_indexes(new):
+                number = put_all(new, events, own, owners, batch=len(events) + 1, progress=progress)
             with database.replacing() as old:
                 with new.transaction() as db:
-                    _take_over(db, old)
+                    _copy_local(db, old)
                 new.close()
-                database.take_from(path)
+                database.replace_with(path)
         finally:
             new.close()
             _remove(path)
@@ -66,37 +65,37 @@ def rebuild(
 
 
 @contextmanager
-def _indexed_at_the_end(new: Database) -> Iterator[None]:
-    """Nothing is indexed inside: all at once takes half the time."""
+def _deferred_indexes(new: Database) -> Iterator[None]:
+    """Without indexes and triggers inside; building them at the end takes half the time."""
     with new.transaction() as db:
         db.execute("PRAGMA cache_size = -64000")
-        upkeep = db.execute(
+        objects = db.execute(
             "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'index')"
             " AND tbl_name IN ('observations', 'prompts') AND sql IS NOT NULL"
         ).fetchall()
-        for kind, name, _ in upkeep:
+        for kind, name, _ in objects:
             db.execute(f"DROP {kind} {name}")
     yield
     with new.transaction() as db:
-        for _, _, sql in upkeep:
+        for _, _, sql in objects:
             db.execute(sql)
-        index_anew(db)
+        rebuild_index(db)
 
 
-def index_anew(db: Any) -> None:
-    """Both full-text indices."""
+def rebuild_index(db: Any) -> None:
+    """Both full-text indexes."""
     db.execute("INSERT INTO observations_fts(observations_fts) VALUES ('rebuild')")
     db.execute("INSERT INTO prompts_fts(prompts_fts) VALUES ('rebuild')")
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ClientError("the cache is being rebuilt already") from None
+            raise ClientError("the cache is already being rebuilt") from None
         yield
     finally:
         os.close(file)
@@ -107,8 +106,8 @@ def _remove(path: Path) -> None:
         beside(path, end).unlink(missing_ok=True)
 
 
-def _take_over(db: Any, old: Any) -> None:
-    """What only the old cache knows: rows that wait for the relay, and how far it has read."""
+def _copy_local(db: Any, old: Any) -> None:
+    """Copy what only the old cache has: waiting rows, and transcript offsets."""
     for row in old.execute(
         "SELECT s.*, k.created_at FROM sessions s JOIN _rk_sessions k ON k.session_id = s.id"
         " WHERE k.author = '' AND k.event_id IS NULL"
@@ -118,7 +117,7 @@ def _take_over(db: Any, old: Any) -> None:
         "SELECT p.session_id, p.timestamp, p.source, p.content, k.d, k.created_at"
         " FROM prompts p JOIN _rk_prompts k ON k.prompt_id = p.id WHERE k.event_id IS NULL"
     ).fetchall():
-        _know_session(db, old, row[0])
+        _ensure_session(db, old, row[0])
         put_prompt(db, Prompt(row[0], row[1], Source(row[2]), row[3]), d, Origin(ONESELF, None, at))
     for *row, metadata, prompt, d, at in old.execute(
         "SELECT o.session_id, o.timestamp, o.obs_type, o.source_event, o.content, o.tool_name,"
@@ -126,7 +125,7 @@ def _take_over(db: Any, old: Any) -> None:
         " FROM observations o JOIN _rk_observations k ON k.observation_id = o.id"
         " LEFT JOIN _rk_prompts p ON p.prompt_id = o.prompt_id WHERE k.event_id IS NULL"
     ).fetchall():
-        _know_session(db, old, row[0])
+        _ensure_session(db, old, row[0])
         observation = Observation(
             row[0],
             row[1],
@@ -143,18 +142,18 @@ def _take_over(db: Any, old: Any) -> None:
         "INSERT OR REPLACE INTO _rk_pins VALUES (?, ?, ?, ?, ?)",
         old.execute("SELECT * FROM _rk_pins WHERE event_id IS NULL").fetchall(),
     )
-    for read, write in _TAKEN_OVER:
+    for read, write in _COPIED_TABLES:
         db.executemany(write, old.execute(read).fetchall())
-    pin_again(db)
+    recompute_pins(db)
 
 
-def _know_session(db: Any, old: Any, session_id: str) -> None:
+def _ensure_session(db: Any, old: Any, session_id: str) -> None:
     if session_in(db, session_id) is None:
         row = old.execute("SELECT * FROM sessions WHERE id = ?", (session_id,)).fetchone()
         db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
-_TAKEN_OVER: Final = (
+_COPIED_TABLES: Final = (
     ("SELECT * FROM _rk_about", "INSERT OR IGNORE INTO _rk_about VALUES (?, ?)"),
     ("SELECT * FROM _rk_outbox", "INSERT INTO _rk_outbox VALUES (?, ?, ?, ?, ?, ?, ?)"),
     ("SELECT * FROM _rk_tasks", "INSERT INTO _rk_tasks VALUES (?, ?, ?, ?, ?, ?)"),
