@@ -54,7 +54,7 @@ class _Asked:
     """One rule of the new set, and what has been seen of what it is about."""
 
     rule: SweepRule
-    spared: Sequence[Match]
+    exempt: Sequence[Match]
     older: tuple[SweepRule, ...]
     """Rules of the old set that let rows go by their age."""
     going: Going = field(default_factory=Going)
@@ -71,7 +71,7 @@ class Overdue:
         by_age = tuple([rule for rule in old.rules if isinstance(rule.limit, MaxAge)])
         self._asked = [
             _Asked(rule, new.exempt_from(rule), by_age)
-            for rule in new.in_order()
+            for rule in new.in_sweep_order()
             if (rule.match, rule.limit) not in before
         ]
 
@@ -90,7 +90,7 @@ class Overdue:
         groups = self._groups
         return (
             asked.rule.match.matches(row, groups)
-            and not any(match.matches(row, groups) for match in asked.spared)
+            and not any(match.matches(row, groups) for match in asked.exempt)
             and ("e", row.event.id) not in groups.pinned
         )
 

@@ -1,6 +1,6 @@
-"""What deletions, requests to vanish and bans take, and how tombstones keep it from coming back.
+"""What kind 5, kind 62 and bans delete, and the tombstones that keep it deleted.
 
-As in `relay.lifecycle.versions`, `Found` and the batch's plan change together.
+Invariants: `Found` and the batch's WritePlan change together, as in `relay.lifecycle.versions`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def deletion_targets(event: Event) -> DeletionTargets:
 
 
 def is_undeletable(kind: int) -> bool:
-    """Whether its author's kind 5 has no effect, before it or after (N09-09, N29-58, N62-09)."""
+    """Whether a kind 5 has no effect on it, whichever comes first (N09-09, N29-58, N62-09)."""
     return (
         kind in (kinds.DELETION, kinds.VANISH)
         or kind in kinds.GROUP_RECORDS
@@ -60,7 +60,8 @@ def is_undeletable(kind: int) -> bool:
 
 
 def may_delete(deletion: Event, target: Event) -> bool:
-    """Whether a kind 5 takes this event away (N09-02, N59-08)."""
+    """Whether a kind 5 may delete this event: its author's, or a gift wrap's recipient's (N09-02,
+    N59-08)."""
     if is_undeletable(target.kind):
         return False
     if target.pubkey == deletion.pubkey:
@@ -69,11 +70,11 @@ def may_delete(deletion: Event, target: Event) -> bool:
 
 
 def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
-    """Whether a tombstone holds against this event (N09-10, N09-11, G-12)."""
-    for stone in found.tombstones.get(event_target(event.id), ()):
-        if not stone.by or (stone.by == event.pubkey and not is_undeletable(event.kind)):
+    """Whether a tombstone refuses this event (N09-10, N09-11, G-12)."""
+    for tombstone in found.tombstones.get(event_target(event.id), ()):
+        if not tombstone.by or (tombstone.by == event.pubkey and not is_undeletable(event.kind)):
             return True
-        if event.kind == kinds.GIFT_WRAP and stone.by in event.tag_values("p"):
+        if event.kind == kinds.GIFT_WRAP and tombstone.by in event.tag_values("p"):
             return True
     targets = [key_target(event.pubkey)]
     if slot is not None:
@@ -81,14 +82,14 @@ def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     if event.kind == kinds.GIFT_WRAP:
         targets.extend(key_target(pubkey) for pubkey in event.tag_values("p"))
     return any(
-        stone.until is not None and event.created_at <= stone.until
+        tombstone.until is not None and event.created_at <= tombstone.until
         for target in targets
-        for stone in found.tombstones.get(target, ())
+        for tombstone in found.tombstones.get(target, ())
     )
 
 
 def remove(row: Stored, found: Found, plan: WritePlan) -> None:
-    """Take a row away, whether it was stored before or by this very batch."""
+    """Delete a row, stored before or added by this batch."""
     if plan.adds.pop(row.event.id, None) is None:
         plan.removes.add(row.seq)
     event = row.event
@@ -100,13 +101,13 @@ def remove(row: Stored, found: Found, plan: WritePlan) -> None:
         del found.slots[row.slot]
 
 
-def add_tombstone(stone: Tombstone, found: Found, plan: WritePlan) -> None:
-    plan.tombstones.append(stone)
-    found.tombstones.setdefault(stone.target, []).append(stone)
+def add_tombstone(tombstone: Tombstone, found: Found, plan: WritePlan) -> None:
+    plan.tombstones.append(tombstone)
+    found.tombstones.setdefault(tombstone.target, []).append(tombstone)
 
 
 def delete_by_author(event: Event, targets: DeletionTargets, found: Found, plan: WritePlan) -> None:
-    """What an accepted kind 5 does: own targets go, tombstones stay (N09)."""
+    """Apply an accepted kind 5: delete its targets, add tombstones (NIP-09)."""
     for row in deleted_rows(event, targets, found):
         remove(row, found, plan)
     for event_id in targets.ids:
@@ -122,7 +123,7 @@ def deleted_rows(event: Event, targets: DeletionTargets, found: Found) -> list[S
     rows = {}
     for event_id in targets.ids:
         row = found.rows.get(event_id)
-        # A kind 5 of a group takes what is of this group or of none (N09-14).
+        # A kind 5 with an `h` deletes rows of that group or of none (N09-14).
         if row is not None and may_delete(event, row.event) and _within(event, row):
             rows[row.seq] = row
     for slot in targets.slots:
@@ -142,17 +143,20 @@ def _within(deletion: Event, row: Stored) -> bool:
     return h is None or row.group is None or row.group == h
 
 
-def is_record(event: Event) -> bool:
-    """Whether the state of a group may follow from it."""
+def is_group_record(event: Event) -> bool:
+    """Whether the event may be needed to replay a group."""
     return event.kind in kinds.GROUP_RECORDS or event.kind in kinds.GROUP_STATE
 
 
 def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:
-    """How an acting kind 62 ends that asks for nothing new; of several the latest rules: N62-10."""
+    """The outcome of a kind 62 that an earlier one, dated later, already covers (N62-10); None: it
+    is new."""
     until, kept = -1, None
-    for stone in found.tombstones.get(key_target(request.pubkey), ()):
-        if stone.request is not None and stone.until is not None and stone.until > until:
-            until, kept = stone.until, stone.request
+    for tombstone in found.tombstones.get(key_target(request.pubkey), ()):
+        if tombstone.request is None or tombstone.until is None:
+            continue
+        if tombstone.until > until:
+            until, kept = tombstone.until, tombstone.request
     if kept is None or request.created_at > until:
         return None
     same = event_from_raw(kept).id == request.id
@@ -160,30 +164,34 @@ def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:
 
 
 def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
-    """What an acting kind 62 does to rows; gives those that it takes, as far as they are found."""
-    gone = Vanish(request.pubkey, request.created_at)
+    """Apply a kind 62 for this relay; the store deletes the rows that are not in `found`.
+
+    Returns the deleted rows that are in `found`.
+    """
+    vanished = Vanish(request.pubkey, request.created_at)
     rows = chain(found.rows.values(), found.slots.values(), found.group_records)
-    taken = {row.seq: row for row in rows if gone.covers(row.event)}
-    for row in taken.values():
+    deleted = {row.seq: row for row in rows if vanished.covers(row.event)}
+    for row in deleted.values():
         remove(row, found, plan)
-    plan.vanishes.append(gone)
-    target = key_target(gone.pubkey)
-    add_tombstone(Tombstone(target, gone.pubkey, gone.until, "kind 62", request.raw), found, plan)
-    return list(taken.values())
+    plan.vanishes.append(vanished)
+    target = key_target(vanished.pubkey)
+    add_tombstone(
+        Tombstone(target, vanished.pubkey, vanished.until, "kind 62", request.raw), found, plan
+    )
+    return list(deleted.values())
 
 
 def ban_tombstone(event_id: str) -> Tombstone:
-    """What stays of an event that went with a ban."""
     return Tombstone(event_target(event_id), "", None, "ban")
 
 
 def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
-    """Delete what a key wrote, as far as it is found here; the store sees to the rest.
+    """Delete the rows of a banned key; the store deletes those that are not in `found`.
 
-    What the state of groups follows from stays: it was theirs to say when they said it.
+    Group records stay: the key had the right to them when it wrote them.
     """
     for row in {row.seq: row for row in (*found.rows.values(), *found.slots.values())}.values():
-        if row.event.pubkey == pubkey and not is_record(row.event):
+        if row.event.pubkey == pubkey and not is_group_record(row.event):
             remove(row, found, plan)
             add_tombstone(ban_tombstone(row.event.id), found, plan)
     plan.deleted_authors[pubkey] = found.last_seq
@@ -196,5 +204,5 @@ def remaining_records(groups: Set[str], found: Found, plan: WritePlan) -> Sequen
     with the 9008 anyway.
     """
     stored = [row for row in found.group_records if row.seq not in plan.removes]
-    added = [row for row in plan.adds.values() if is_record(row.event)]
+    added = [row for row in plan.adds.values() if is_group_record(row.event)]
     return [row.event for row in (*stored, *added) if row.group in groups]

@@ -1,9 +1,11 @@
-"""Forgetting: which stored rows `[[retention]]` lets go, and what holds them back.
+"""Retention: which stored rows a sweep removes by `[[retention]]`, and what holds them.
 
-A row goes when any rule lets it go and nothing holds it. What lets it go (its age, how many there
-are) stays true once it is found, so a store may look for it beside the writes. What holds it can
-come at any moment: a pin, a summary, a row that must go first. That is asked again inside the
-transaction that takes the row, so that wherever a sweep is cut off, no rule is broken.
+A row is removed when any rule is due for it and nothing holds it.
+
+Invariants: a row that is due (by age or number) stays due, so the store may look for such rows
+outside of the write lane. A hold (a pin, a missing summary, a row that must go first) can appear at
+any time: it is checked inside the transaction that removes the row, so that a sweep may stop after
+any row and no rule is broken.
 """
 
 from __future__ import annotations
@@ -32,18 +34,18 @@ DAY_S: Final = 86_400
 
 
 class Scope(Enum):
-    """What `count` and `bytes` are counted for."""
+    """What `count` and `bytes` are counted per."""
 
     AUTHOR = "author"
     GROUP = "group"
     HK = "hk"
-    """Each history key of each author (A-13)."""
+    """Each author and value of the tag `hk` (A-13)."""
     D_PREFIX = "d_prefix"
-    """Each prefix that the rule's `match` names, whoever the authors are."""
+    """Each `d` prefix in the rule's `match`, of all authors together."""
 
 
 class MaxAge(NamedTuple):
-    """Rows older than so many days by their created_at."""
+    """Removes rows whose created_at is more than `days` ago."""
 
     days: int
 
@@ -51,15 +53,15 @@ class MaxAge(NamedTuple):
         return f"older than {self.days} days"
 
     def before(self, now: int) -> int:
-        """The created_at from which on rows are young enough."""
+        """The first created_at that is kept."""
         return max(0, now - self.days * DAY_S)
 
 
 class MaxAmount(NamedTuple):
-    """The oldest rows beyond a number, or beyond so many bytes. A-19."""
+    """Removes the oldest rows above a number of events or bytes (A-19)."""
 
     per: Scope | None
-    """None: all that match together."""
+    """None: counted over all rows that match."""
     events: int | None = None
     bytes: int | None = None
 
@@ -72,26 +74,26 @@ class MaxAmount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepRule:
-    """Rows that may go, and why."""
+    """A `[[retention]]` rule that removes rows."""
 
     name: str
     place: str
-    """`file:line`, for people."""
+    """`file:line`."""
     match: Match
     limit: MaxAge | MaxAmount
 
 
 @dataclass(frozen=True, slots=True)
 class NeverBefore:
-    """`never_before`: rows that wait until older rows of `kinds` have gone. A-18."""
+    """`never_before`: rows stay until older rows of `kinds` are removed (A-18)."""
 
     kinds: KindSet
     same: tuple[str, ...]
-    """`author`, `group`, and names of tags: what both rows have in common."""
+    """What both rows have in common: `author`, `group`, names of tags."""
     up_to: UpTo
 
-    def kin_of(self, row: Stored) -> RetentionDependency | None:
-        """The rows that this one waits for, if they are not newer; None: it has none."""
+    def dependency_of(self, row: Stored) -> RetentionDependency | None:
+        """What this row must wait for; None: nothing, it lacks one of the tags."""
         match = Match(self.kinds)
         for word in self.same:
             if word == "author":
@@ -110,10 +112,10 @@ class NeverBefore:
 NEVER: Final = "never"
 PINNED: Final = "pinned"
 NOT_FIRST: Final = "older rows must go first"
-"""Reasons to keep a row that a rule would remove; memory systems have their own."""
+"""Reasons why a due row is held; memory systems have their own."""
 
 _GROUP_STATE: Final = (9000, 9020), (39_000, 39_005)
-"""The state of groups follows from these kinds."""
+"""Groups are replayed from these kinds."""
 _ONLY_BY_KIND: Final = KindSet.of(kinds.DELETION, kinds.VANISH, (9021, 9022))
 
 
@@ -131,35 +133,34 @@ class SweepRules:
     waiting: tuple[tuple[Match, NeverBefore], ...] = ()
     systems: MemorySystems = NO_SYSTEMS
 
-    def in_order(self) -> Iterator[SweepRule]:
-        """So that what others wait for goes first."""
+    def in_sweep_order(self) -> Iterator[SweepRule]:
+        """First the rules for rows that other rows wait for (`never_before`)."""
         late = [match.kinds for match, _ in self.waiting]
         yield from (rule for rule in self.rules if rule.match.kinds not in late)
         yield from (rule for rule in self.rules if rule.match.kinds in late)
 
     def exempt_from(self, rule: SweepRule) -> tuple[Match, ...]:
-        """Rows that the rule does not take although it matches them.
-
-        Some are never taken at all, some only by a rule that names their kind or their `d`.
+        """Rows that the rule matches and must not remove: some are never removed, some only by a
+        rule that names their kind or their `d`.
         """
-        spared = [*self.never, Match(never_swept(self.systems))]
+        exempt = [*self.never, Match(never_swept(self.systems))]
         if rule.match.kinds is None:
-            spared.append(Match(_ONLY_BY_KIND))
+            exempt.append(Match(_ONLY_BY_KIND))
         named = (*(rule.match.d or ()), *(rule.match.d_prefixes or ()))
-        spared += [
+        exempt += [
             Match(KindSet.of(record.kind), d_prefixes=(record.prefix,))
             for record in self.systems.record_types(Sweeping.NAMED)
             if not any(d.startswith(record.prefix) for d in named)
         ]
-        return tuple(spared)
+        return tuple(exempt)
 
-    def kin_of(self, row: Stored) -> Iterator[RetentionDependency]:
-        """All that the row must not go before."""
+    def dependencies_of(self, row: Stored) -> Iterator[RetentionDependency]:
+        """All that the row must wait for."""
         for match, before in self.waiting:
             if match.matches(row, _NO_GROUPS):
-                dependencies = before.kin_of(row)
-                if dependencies is not None:
-                    yield dependencies
+                dependency = before.dependency_of(row)
+                if dependency is not None:
+                    yield dependency
 
 
 _NO_GROUPS: Final = Groups()
@@ -169,7 +170,7 @@ def time_of(row: Stored, up_to: UpTo) -> int:
     return row.version if up_to is UpTo.TS else row.event.created_at
 
 
-# -- what holds a row -----------------------------------------------------------------------------
+# -- holds ----------------------------------------------------------------------------------------
 
 
 def _slots_of(hold: Hold, event: Event, actors: Actors) -> Iterator[Slot]:
@@ -183,11 +184,11 @@ def _slots_of(hold: Hold, event: Event, actors: Actors) -> Iterator[Slot]:
 def hold_lookups(
     rows: Iterable[Stored], rules: SweepRules, actors: Actors
 ) -> tuple[frozenset[Slot], frozenset[RetentionDependency]]:
-    """What must be looked up before it can be said whether these rows are held."""
+    """The lookups that `hold_reason` needs for these rows."""
     slots: set[Slot] = set()
     dependencies: set[RetentionDependency] = set()
     for row in rows:
-        dependencies.update(rules.kin_of(row))
+        dependencies.update(rules.dependencies_of(row))
         for hold in rules.systems.holds(row.event):
             slots.update(_slots_of(hold, row.event, actors))
     return frozenset(slots), frozenset(dependencies)
@@ -206,18 +207,13 @@ def hold_reason(
             record = found.slots.get(slot)
             if hold.holds(None if record is None else record.event):
                 return hold.reason
-    for dependencies in rules.kin_of(row):
-        own, earliest = (
-            time_of(row, dependencies.up_to),
-            found.oldest_dependencies.get(dependencies),
-        )
-        if earliest is not None and earliest <= own:
+    for dependency in rules.dependencies_of(row):
+        time, oldest = time_of(row, dependency.up_to), found.oldest_dependencies.get(dependency)
+        if oldest is not None and oldest <= time:
             return NOT_FIRST
-        # What the events before it in the batch brought.
+        # Rows that events earlier in the batch added.
         for added in plan.adds.values():
-            if time_of(added, dependencies.up_to) <= own and dependencies.match.matches(
-                added, groups
-            ):
+            if time_of(added, dependency.up_to) <= time and dependency.match.matches(added, groups):
                 return NOT_FIRST
     return None
 
@@ -232,23 +228,23 @@ def _is_pinned(row: Stored, groups: Groups) -> bool:
 
 
 def tombstone_for(row: Stored, keep: Keep, why: str) -> Tombstone | None:
-    """What must stay of a row that time takes.
+    """The tombstone for a row that has expired or was swept; None: it needs none.
 
-    Versions from before the newest must not come back (N40-08). What was kept whole may: sent again
-    it is as old as before, and goes again, or is refused as expired.
+    An older version must not take the place of the newest (N40-08). A row of keep `all` or `first`
+    that is sent again is as old as before: it is swept again, or refused as expired.
     """
     if row.slot is None or keep not in (Keep.LATEST, Keep.LATEST_TS):
         return None
     return Tombstone(address_target(row.slot), row.event.pubkey, row.event.created_at, why)
 
 
-# -- what lets a row go: what stores compile to SQL -----------------------------------------------
+# -- due rows: what a store compiles to SQL -------------------------------------------------------
 
 
 class LastScan(NamedTuple):
-    """How far an earlier look went."""
+    """How far the scan before went: only rows that became due since are looked for."""
 
-    head: int
+    last_seq: int
     at: int
     """Unix seconds."""
 
@@ -259,32 +255,32 @@ def sweep_order_key(row: Stored) -> tuple[int, str]:
 
 
 def due_rows(
-    rows: Iterable[Stored], rule: SweepRule, spared: Sequence[Match], groups: Groups, now: int
+    rows: Iterable[Stored], rule: SweepRule, exempt: Sequence[Match], groups: Groups, now: int
 ) -> list[Stored]:
-    """Of all rows those that the rule lets go, in the order in which they go."""
-    about = [
+    """The rows that the rule removes if nothing holds them, in sweep order."""
+    matching = [
         row
         for row in rows
-        if rule.match.matches(row, groups) and not any(m.matches(row, groups) for m in spared)
+        if rule.match.matches(row, groups) and not any(m.matches(row, groups) for m in exempt)
     ]
     if isinstance(rule.limit, MaxAge):
         earliest = rule.limit.before(now)
-        found = [row for row in about if row.event.created_at < earliest]
+        found = [row for row in matching if row.event.created_at < earliest]
     else:
-        found = _beyond(about, rule.match, rule.limit)
+        found = _above(matching, rule.match, rule.limit)
     return sorted(found, key=sweep_order_key)
 
 
-def _beyond(rows: list[Stored], about: Match, amount: MaxAmount) -> list[Stored]:
+def _above(rows: list[Stored], match: Match, amount: MaxAmount) -> list[Stored]:
     found = []
-    held: dict[object, tuple[int, int]] = {}
+    counted: dict[object, tuple[int, int]] = {}
     for row in sorted(rows, key=sweep_order_key, reverse=True):
-        scope = scope_of(row, about, amount.per)
+        scope = scope_of(row, match, amount.per)
         if scope is None:
             continue
-        events, size = held.get(scope, (0, 0))
+        events, size = counted.get(scope, (0, 0))
         events, size = events + 1, size + len(row.event.raw)
-        held[scope] = events, size
+        counted[scope] = events, size
         if (amount.events is not None and events > amount.events) or (
             amount.bytes is not None and size > amount.bytes
         ):
@@ -292,8 +288,8 @@ def _beyond(rows: list[Stored], about: Match, amount: MaxAmount) -> list[Stored]
     return found
 
 
-def scope_of(row: Stored, about: Match, per: Scope | None) -> object:
-    """With which rows this one is counted; None: with none, so it is never too many."""
+def scope_of(row: Stored, match: Match, per: Scope | None) -> object:
+    """Rows of equal scope are counted together; None: the row is not counted."""
     match per:
         case None:
             return ""
@@ -305,7 +301,7 @@ def scope_of(row: Stored, about: Match, per: Scope | None) -> object:
             hk = row.event.tag("hk")
             return None if hk is None else (row.event.pubkey, hk)
         case Scope.D_PREFIX:
-            prefixes = about.d_prefixes or ()
+            prefixes = match.d_prefixes or ()
             return next((p for p in prefixes if row.event.d.startswith(p)), None)
         case _:
             assert_never(per)

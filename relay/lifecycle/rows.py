@@ -1,7 +1,7 @@
-"""Rows of the store, what a batch must know of them, and what it changes.
+"""Rows, and what passes between a batch and the store: Lookups → Found → WritePlan.
 
-Stores look up what is Wanted and apply a WritePlan; what becomes of an event between the two is
-`relay.lifecycle.versions`'s to decide, and what a deletion takes `relay.lifecycle.deletion`'s.
+A store looks up the Lookups, hands over Found, and applies the WritePlan, all in one transaction.
+What becomes of an event in between is decided in `relay.lifecycle.versions` and `.deletion`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ class Keep(Enum):
 
     ALL = "all"
     LATEST = "latest"
+    """The newest by created_at (NIP-01)."""
     LATEST_TS = "latest-ts"
+    """The newest by tag `ts`."""
     FIRST = "first"
+    """The first that arrives: append-only."""
 
 
 class Slot(NamedTuple):
-    """What versions compete for."""
+    """Events with the same slot are versions of one record."""
 
     pubkey: str
     kind: int
@@ -46,44 +49,45 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A row of the store. `seq` is its place in the order of commits, from 1."""
+    """A row of the store."""
 
     seq: int
+    """Position in the order of commits, from 1; 0: ephemeral, or not stored."""
     event: Event
     group: str | None = None
+    """Its `h`, the `d` of 39000–39005, or the group in which a kind 5 deletes."""
     quiet: bool = False
+    """A kind 5 that names what not everyone may read (N29-104)."""
     slot: Slot | None = None
     version: int = 0
-    """What LATEST compares, and sweeps order by: created_at, or `ts`."""
+    """created_at or `ts`: the newest version is kept, and sweeps remove the oldest first."""
     expires_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A deletion that outlives what it deleted, and holds against what comes later.
-
-    `target` is `e:<id>`, `a:<kind>:<pubkey>:<d>` or `p:<pubkey>`; `by` the key that asked (empty:
-    an admin or the relay, whoever the author is); `until` the last created_at that it takes, None
-    for an id.
-    """
+    """Keeps deleted events from being stored again."""
 
     target: str
+    """`e:<id>`, `a:<kind>:<pubkey>:<d>` or `p:<pubkey>`."""
     by: str
+    """The key that deleted it; empty: an admin or the relay, and it holds for any author."""
     until: int | None
+    """The last created_at that it refuses; None for an id."""
     why: str
     request: bytes | None = None
-    """Of a key that vanished: its signed kind 62, kept and never served (N62-08)."""
+    """Of a vanished key: its signed kind 62, never served (N62-08)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vanish:
-    """A key that wants all to go that is dated up to `until`."""
+    """A request to vanish: all events of the key up to `until` (created_at) are deleted."""
 
     pubkey: str
     until: int
 
     def covers(self, event: Event) -> bool:
-        """What the key wrote (N62-01), and the wraps that were sent to it (N62-05)."""
+        """Events by the key (N62-01), and gift wraps sent to it (N62-05)."""
         if event.created_at > self.until:
             return False
         return event.pubkey == self.pubkey or (
@@ -93,24 +97,24 @@ class Vanish:
 
 @dataclass(slots=True)
 class WritePlan:
-    """What one batch changes, in one transaction. Grows while the batch is decided."""
+    """What one batch changes, in one transaction. Grows with each event of the batch."""
 
     adds: dict[str, Stored] = field(default_factory=dict)
-    """id → row, in order of seq; a row that a later event of the batch takes away is not here."""
+    """id → new row, in order of seq; without those that a later event of the batch removes."""
     removes: set[int] = field(default_factory=set)
-    """seq of rows to delete."""
+    """seq of stored rows to delete."""
     tombstones: list[Tombstone] = field(default_factory=list)
     groups: dict[str, Group | None] = field(default_factory=dict)
-    """Groups whose rows in `groups` and `members` change; None: ended."""
+    """Groups whose rows in the tables `groups` and `members` change; None: deleted."""
     deleted_groups: set[str] = field(default_factory=set)
-    """Groups whose every row goes but the records of their making and their end (N29-124)."""
+    """Groups whose rows are all deleted but their 9007 and 9008 (N29-124)."""
     vanishes: list[Vanish] = field(default_factory=list)
-    """Keys whose every row goes, those that the batch itself adds too (N62-01)."""
+    """Requests to vanish; rows that the batch itself adds are deleted too (N62-01)."""
     deleted_authors: dict[str, int] = field(default_factory=dict)
-    """Banned keys → the last seq up to which their rows go and are buried, all but those that the
-    state of groups follows from (N86-11)."""
+    """Banned key → seq up to which its rows are deleted, each with a tombstone; `is_group_record`
+    rows stay (N86-11)."""
     list_changes: list[ListChange] = field(default_factory=list)
-    """Of what NIP-86 calls have set, in order."""
+    """Changes by NIP-86 calls, in order."""
 
     def is_empty(self) -> bool:
         return not (
@@ -130,15 +134,15 @@ def no_names(_: Event) -> frozenset[RecordName]:
 
 
 class UpTo(Enum):
-    """Which time of rows `never_before` compares."""
+    """Which time of two rows `never_before` compares."""
 
     TS = "ts"
-    """Tag `ts`, created_at where there is none."""
+    """Tag `ts`, or created_at without it."""
     CREATED_AT = "created_at"
 
 
 class RetentionDependency(NamedTuple):
-    """Rows that another must not go before, as long as one of them is not newer."""
+    """A row must not be removed while a row of `match` is stored that is not newer."""
 
     match: Match
     up_to: UpTo
@@ -146,24 +150,27 @@ class RetentionDependency(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What a batch must know of the store before it can be decided."""
+    """What the store must look up for a batch."""
 
     ids: frozenset[str]
+    """Rows by id, into `Found.rows`."""
     slots: frozenset[Slot]
+    """Rows by slot, into `Found.slots`."""
     tombstones: frozenset[str]
+    """Targets of tombstones, into `Found.tombstones`."""
     id_prefixes: frozenset[tuple[str, str]] = frozenset()
     """(group, hex prefix of an id) that `previous` tags name (N29-21)."""
     groups_with_content: frozenset[str] = frozenset()
-    """Groups of which it must be known whether they hold content (Z-03)."""
+    """Groups of which to find out whether they hold content (Z-03)."""
     vanishing_keys: frozenset[str] = frozenset()
     """Keys that ask to vanish: the 9000s that name them go into `Found.rows`; the records of every
     group where they wrote one of 9000–9020 into `Found.group_records` (N29-58)."""
     record_groups: frozenset[str] = frozenset()
-    """Groups whose records are wanted in any case."""
+    """Groups whose records go into `Found.group_records`."""
     usage: frozenset[Account] = frozenset()
-    """Accounts of what is stored, for quotas, into `Found.usage`."""
+    """Accounts for quotas, into `Found.usage`."""
     dependencies: frozenset[RetentionDependency] = frozenset()
-    """Rows of which it must be known how old the oldest is, into `Found.oldest_dependencies`."""
+    """The time of the oldest row of each goes into `Found.oldest_dependencies`."""
     named: frozenset[RecordName] = frozenset()
     """Memory records to look up by name, into `Found.named`."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
@@ -172,22 +179,26 @@ class Lookups:
 
 @dataclass(slots=True)
 class Found:
-    """The store's answer to Wanted, changed along as the batch is decided."""
+    """The store's answer to Lookups, updated with each event of the batch."""
 
     last_seq: int
-    """seq of the newest row ever committed."""
+    """seq of the newest row, committed or added by this batch."""
     rows: dict[str, Stored] = field(default_factory=dict)
+    """id → row."""
     slots: dict[Slot, Stored] = field(default_factory=dict)
     tombstones: dict[str, list[Tombstone]] = field(default_factory=dict)
+    """target → tombstones."""
     id_prefixes: set[tuple[str, str]] = field(default_factory=set)
+    """Those that some id of the group begins with."""
     groups_with_content: set[str] = field(default_factory=set)
+    """Those that have a row beside 9000–9022 and 39000–39005."""
     group_records: list[Stored] = field(default_factory=list)
-    """9000–9022 and 39000–39005 of the groups wanted, in order of seq. As they are stored:
-    `remaining_records` says what the batch made of them."""
+    """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored; not updated:
+    `remaining_records` applies the batch to them."""
     usage: UsageCounter = field(default_factory=UsageCounter)
-    """The accounts wanted. What goes with a whole group or key is counted off with the commit."""
+    """Rows deleted with a whole group or key are subtracted at the commit only."""
     oldest_dependencies: dict[RetentionDependency, int] = field(default_factory=dict)
-    """Unix seconds of the oldest of each kin wanted that has rows."""
+    """Unix seconds of the oldest row of each, if there is one."""
     named: dict[RecordName, set[str]] = field(default_factory=dict)
     """Each name that was looked up → ids of its rows; those not removed since are in `rows`."""
 
@@ -196,15 +207,14 @@ class Found:
 
 
 def keep_by_kind(kind: int) -> Keep:
-    """NIP-01's own slots, where no retention rule says otherwise."""
+    """By NIP-01, for events that no retention rule matches."""
     if class_of(kind) in (KindClass.REPLACEABLE, KindClass.ADDRESSABLE):
         return Keep.LATEST
     return Keep.ALL
 
 
 def slot_of(event: Event, keep: Keep) -> Slot | None:
-    """The slot that the event competes for; None when all are kept. A `d` tag never counts for a
-    replaceable kind (N01-49)."""
+    """The event's slot; None when all are kept. A replaceable kind has none of its `d` (N01-49)."""
     if keep is Keep.ALL:
         return None
     d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
@@ -224,7 +234,7 @@ def address_of(value: str) -> Slot | None:
 
 
 def version_of(event: Event, keep: Keep) -> int:
-    """What LATEST compares (A-08); of FIRST, how old a sweep takes it for (A-19)."""
+    """What LATEST compares (A-08) and sweeps order by, of FIRST too (A-19)."""
     if keep in (Keep.LATEST_TS, Keep.FIRST):
         ts = event.tag("ts")
         if ts is not None and ts.isascii() and ts.isdigit() and len(ts) < 19:
@@ -233,7 +243,7 @@ def version_of(event: Event, keep: Keep) -> int:
 
 
 def expiry_of(event: Event) -> int | None:
-    """Unix seconds of the first `expiration` tag. Raises Invalid for what is no time (N40-06)."""
+    """Unix seconds of the first `expiration` tag. Raises Invalid if it is no number (N40-06)."""
     value = event.tag("expiration")
     if value is None:
         return None

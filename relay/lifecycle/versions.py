@@ -1,8 +1,7 @@
-"""What survives: which version holds a slot, and why an event is not stored.
+"""Versions: which event of a slot is kept, and why an event is not stored.
 
-Invariants: stores look facts up and apply plans; the deciding is here, once, in Python, inside the
-store's transaction. `Found` is the world as the events before in the batch leave it; `plan_for`
-changes it and the batch's plan together, so that the next event sees what this one did.
+Invariants: called inside the store's transaction; the store itself decides nothing. `add_row`
+updates `Found` and the WritePlan together, so that the next event of the batch sees this one.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
 _NO_GROUPS: Final = Groups()
 
 
-def loses(event: Event, version: int, keep: Keep, holder: Stored, *, high_tie: bool) -> bool:
-    """Whether the event is older than, or loses the tie against, the slot's holder."""
+def is_older(event: Event, version: int, keep: Keep, holder: Stored, *, high_tie: bool) -> bool:
+    """Whether the slot's holder is kept and the event is not; ties are decided by id."""
     if version != holder.version:
         return version < holder.version
-    # Lowest id wins (NIP-01); for `ts` the highest, as the original's indexer has it (A-09).
+    # NIP-01 keeps the lowest id; for `ts` AMAN's indexer keeps the highest (A-09).
     if keep is Keep.LATEST_TS and high_tie:
         return event.id < holder.event.id
     return event.id > holder.event.id
@@ -51,7 +50,7 @@ def loses(event: Event, version: int, keep: Keep, holder: Stored, *, high_tie: b
 def unstored_outcome(
     event: Event, slot: Slot | None, keep: Keep, found: Found, *, now: int, high_tie: bool
 ) -> WriteOutcome | None:
-    """Why an event that no rule objects to is not stored; None: it is. `slot`: of the event."""
+    """Why an accepted event is not stored; None: it is. Raises Invalid (`expiration`)."""
     expires_at = expiry_of(event)
     if expires_at is not None and expires_at <= now:
         return WriteOutcome.EXPIRED
@@ -66,7 +65,7 @@ def unstored_outcome(
         return None
     if keep is Keep.FIRST:
         return WriteOutcome.TAKEN
-    if loses(event, version_of(event, keep), keep, holder, high_tie=high_tie):
+    if is_older(event, version_of(event, keep), keep, holder, high_tie=high_tie):
         return WriteOutcome.SUPERSEDED
     return None
 
@@ -82,7 +81,7 @@ def plan_for(
     high_tie: bool,
     quiet: bool = False,
 ) -> Stored | WriteOutcome:
-    """`add_row`, or why an event that no rule objects to is not stored."""
+    """`unstored_outcome`, or the row from `add_row`."""
     slot = slot_of(event, keep)
     outcome = unstored_outcome(event, slot, keep, found, now=now, high_tie=high_tie)
     if outcome is not None:
@@ -100,10 +99,7 @@ def add_row(
     *,
     quiet: bool = False,
 ) -> Stored:
-    """Store an event of which `unstored` is None, in place of its slot's holder.
-
-    Gives the new row; its `seq` is the next one.
-    """
+    """Add a row for an event whose `unstored_outcome` is None; its slot's holder is removed."""
     holder = None if slot is None else found.slots.get(slot)
     if holder is not None:
         remove(holder, found, plan)
@@ -131,7 +127,7 @@ def add_row(
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """`[[retention]]` with `keep`: of several that match a row the last one counts."""
+    """`[[retention]]` with `keep`; the last rule that matches an event decides."""
 
     name: str
     match: Match
@@ -139,7 +135,7 @@ class KeepRule:
 
 
 class KeepRules:
-    """`keep` of an event by the retention rules, indexed by kind."""
+    """The KeepRules of a policy, indexed by kind."""
 
     def __init__(self, rules: Iterable[KeepRule], *, high_tie: bool = True) -> None:
         self.rules = tuple(rules)
@@ -154,7 +150,7 @@ class KeepRules:
                 for rule in reversed(self.rules)
                 if rule.match.kinds is None or event.kind in rule.match.kinds
             )
-            self._by_kind[event.kind] = rules  # at most 65,536 kinds exist
+            self._by_kind[event.kind] = rules  # bounded: at most 65,536 kinds exist
         if rules:
             row = Stored(0, event, event.tag("h"))
             for rule in rules:

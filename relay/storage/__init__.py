@@ -193,14 +193,14 @@ class Store(Protocol):
     async def due_rows(
         self,
         rule: SweepRule,
-        spared: Sequence[Match],
+        exempt: Sequence[Match],
         *,
         now: int,
         seen: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[int]:
-        """seq of rows that the rule lets go and that are not `spared`, in the order of sweeping.
+        """seq of rows that the rule lets go and that are not `exempt`, in the order of sweeping.
 
         At most `limit`, from behind `after` (version, id). What was overdue already when all up to
         `seen` was looked at may be left out.

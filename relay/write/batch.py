@@ -20,7 +20,7 @@ from relay.lifecycle.deletion import (
     delete_banned_author,
     delete_by_author,
     event_target,
-    is_record,
+    is_group_record,
     remaining_records,
     remove,
     vanish,
@@ -303,7 +303,7 @@ class Batch:
             if objected is not None:
                 return objected
             row = self._found.rows.get(change.item)
-            if change.bans_event and row is not None and is_record(row.event):
+            if change.bans_event and row is not None and is_group_record(row.event):
                 return _GROUP_RECORD
         for change in command.changes:
             self._change(change)

@@ -216,7 +216,7 @@ class Sweep:
         or when the lane is full: what is left is found by the next round.
         """
         rules = self._state.policy.sweeps
-        for rule in rules.in_order():
+        for rule in rules.in_sweep_order():
             after: tuple[int, str] | None = None
             while True:
                 due = await self._store.due_rows(

@@ -18,6 +18,7 @@ from relay.lifecycle.retention import (
     SweepRules,
 )
 from relay.lifecycle.rows import RetentionDependency, UpTo
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.kinds import KindSet
 from tests import cast
@@ -54,14 +55,14 @@ async def found(
     seen: LastScan | None = None,
     limit: int = 1000,
     after: tuple[int, str] | None = None,
-    spared: tuple[Match, ...] = (),
+    exempt: tuple[Match, ...] = (),
 ) -> list[Stored]:
-    seqs = await store.due_rows(asked, spared, now=NOW, seen=seen, after=after, limit=limit)
+    seqs = await store.due_rows(asked, exempt, now=NOW, seen=seen, after=after, limit=limit)
     return list(await store.stored(seqs))
 
 
-async def ids(store: Store, asked: SweepRule, spared: tuple[Match, ...] = ()) -> list[str]:
-    return [row.event.id for row in await found(store, asked, spared=spared)]
+async def ids(store: Store, asked: SweepRule, exempt: tuple[Match, ...] = ()) -> list[str]:
+    return [row.event.id for row in await found(store, asked, exempt=exempt)]
 
 
 def named(*events: Event) -> list[str]:
@@ -74,11 +75,11 @@ async def test_rows_older_than_their_days_are_overdue(store: Store) -> None:
     assert await ids(store, rule(NOTES, MaxAge(10))) == named(older, old)
 
 
-async def test_what_is_spared_is_not_overdue(store: Store) -> None:
+async def test_exempt_rows_are_not_due(store: Store) -> None:
     mine, theirs = note(day=1), note(day=2, who=cast.bob)
     await write(store, mine, theirs)
-    spared = (Match(authors=frozenset({cast.alice.pubkey})),)
-    assert await ids(store, rule(NOTES, MaxAge(10)), spared) == named(theirs)
+    exempt = (Match(authors=frozenset({cast.alice.pubkey})),)
+    assert await ids(store, rule(NOTES, MaxAge(10)), exempt) == named(theirs)
 
 
 @pytest.mark.parametrize("cause", [MaxAge(10), MaxAmount(None, 0), MaxAmount(Scope.AUTHOR, 0)])
@@ -211,7 +212,7 @@ async def test_records_are_taken_only_by_rules_that_name_them(store: Store) -> N
     deletion = unsigned(cast.alice, 5, [["e", "0" * 64]], at=1)
     preference = unsigned(cast.alice, kinds.PREFERENCE, [["d", "a"]], at=1)
     await write(store, config, made, deletion, preference)
-    rules = SweepRules()
+    rules = SweepRules(systems=MEMORY_SYSTEMS)
 
     async def taken(match: Match) -> list[str]:
         asked = rule(match, MaxAge(1))

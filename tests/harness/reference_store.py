@@ -16,7 +16,7 @@ from relay.access.management import Management
 from relay.access.quotas import Size, Sized, SizedBy
 from relay.errors import StoreFault
 from relay.groups.group import Groups
-from relay.lifecycle.deletion import ban_tombstone, is_record
+from relay.lifecycle.deletion import ban_tombstone, is_group_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import Found
 from relay.memory.registry import MAX_REFERENCE_STEPS
@@ -125,7 +125,7 @@ class ReferenceStore:
             if row.event.pubkey in wanted.vanishing_keys and row.event.kind in kinds.MODERATION
         }
         groups = (wanted.record_groups | moderated) - {None}
-        return [row for row in rows if row.group in groups and is_record(row.event)]
+        return [row for row in rows if row.group in groups and is_group_record(row.event)]
 
     def _apply(self, plan: WritePlan) -> None:
         for seq in plan.removes:
@@ -141,7 +141,7 @@ class ReferenceStore:
                 del self._rows[seq]
         for row in list(self._rows.values()):
             upto = plan.deleted_authors.get(row.event.pubkey, 0)
-            if row.seq <= upto and not is_record(row.event):
+            if row.seq <= upto and not is_group_record(row.event):
                 del self._rows[row.seq]
                 self._tombstones.append(ban_tombstone(row.event.id))
         self._tombstones.extend(plan.tombstones)
@@ -354,7 +354,7 @@ class ReferenceStore:
     async def due_rows(
         self,
         rule: SweepRule,
-        spared: Sequence[Match],
+        exempt: Sequence[Match],
         *,
         now: int,
         seen: LastScan | None,
@@ -362,7 +362,7 @@ class ReferenceStore:
         limit: int,
     ) -> Sequence[int]:
         self._must_be_open()
-        rows = due_rows(self._rows.values(), rule, spared, _NO_GROUPS, now)
+        rows = due_rows(self._rows.values(), rule, exempt, _NO_GROUPS, now)
         left = [row.seq for row in rows if after is None or sweep_order_key(row) > after]
         return left[:limit]
 

@@ -60,9 +60,9 @@ def test_both_stores_find_the_same_rows_overdue(
                 await write(store, *new[len(events) :])
             for rule in rules:
                 whole = await _same(reference, sqlite, rule, everything, None)
-                spared = everything.exempt_from(rule)
+                exempt = everything.exempt_from(rule)
                 some = list(
-                    await sqlite.due_rows(rule, spared, now=NOW, seen=seen, after=None, limit=1000)
+                    await sqlite.due_rows(rule, exempt, now=NOW, seen=seen, after=None, limit=1000)
                 )
                 assert set(whole) - set(earlier[rule]) <= set(some) <= set(whole)
             await _same_kin(reference, sqlite, [rule.match for rule in rules])
@@ -78,9 +78,9 @@ async def _same(
     seen: LastScan | None,
 ) -> list[int]:
     asked = {"now": NOW, "seen": seen, "after": None, "limit": 1000}
-    spared = rules.exempt_from(rule)
-    expected = list(await reference.due_rows(rule, spared, **asked))  # type: ignore[arg-type]
-    found = list(await sqlite.due_rows(rule, spared, **asked))  # type: ignore[attr-defined]
+    exempt = rules.exempt_from(rule)
+    expected = list(await reference.due_rows(rule, exempt, **asked))  # type: ignore[arg-type]
+    found = list(await sqlite.due_rows(rule, exempt, **asked))  # type: ignore[attr-defined]
     assert found == expected, rule
     return expected
 

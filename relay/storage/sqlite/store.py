@@ -350,7 +350,7 @@ class SqliteStore:
     async def due_rows(
         self,
         rule: SweepRule,
-        spared: Sequence[Match],
+        exempt: Sequence[Match],
         *,
         now: int,
         seen: LastScan | None,
@@ -359,11 +359,11 @@ class SqliteStore:
     ) -> Sequence[int]:
         self._check_open()
         queries = [
-            self._sweeping.due_rows(rule, spared, now=now, seen=seen, after=after, limit=limit)
+            self._sweeping.due_rows(rule, exempt, now=now, seen=seen, after=after, limit=limit)
         ]
         if seen is not None and isinstance(rule.limit, MaxAmount):
             # Nothing can have become too much where nothing came.
-            queries.insert(0, self._sweeping.changed(rule, spared, seen))
+            queries.insert(0, self._sweeping.changed(rule, exempt, seen))
         found: list[int] = []
         async with self._bulk_read.connection() as db:
             for query in queries:

@@ -61,7 +61,7 @@ class SweepQueries:
     def due_rows(
         self,
         rule: SweepRule,
-        spared: Sequence[Match],
+        exempt: Sequence[Match],
         *,
         now: int,
         seen: LastScan | None,
@@ -69,7 +69,7 @@ class SweepQueries:
         limit: int,
     ) -> Query:
         """seq of rows, in the order of sweeping."""
-        about = self._about(rule, spared)
+        about = self._about(rule, exempt)
         if isinstance(rule.limit, MaxAge):
             found = self._too_old(rule, rule.limit, about, now, seen)
         else:
@@ -83,19 +83,19 @@ class SweepQueries:
             (*found.values, *behind.values, limit),
         )
 
-    def changed(self, rule: SweepRule, spared: Sequence[Match], seen: LastScan) -> Query:
+    def changed(self, rule: SweepRule, exempt: Sequence[Match], seen: LastScan) -> Query:
         """A number when anything came since that the rule is about."""
-        about = self._about(rule, spared)
+        about = self._about(rule, exempt)
         return self._query(
             f"SELECT 1 FROM events AS e WHERE e.seq > ? AND {about.sql} LIMIT 1",
-            (seen.head, *about.values),
+            (seen.last_seq, *about.values),
         )
 
-    def _about(self, rule: SweepRule, spared: Sequence[Match]) -> Condition:
+    def _about(self, rule: SweepRule, exempt: Sequence[Match]) -> Condition:
         return all_of(
             [
                 self._compiler.matching(rule.match),
-                *[self._compiler.matching(match).negated() for match in spared],
+                *[self._compiler.matching(match).negated() for match in exempt],
             ]
         )
 
@@ -121,7 +121,7 @@ class SweepQueries:
         return Condition(
             f"{sql} UNION SELECT e.seq FROM events AS e"
             f" WHERE e.seq > ? AND e.created_at < ? AND {about.sql}",
-            (*walk.values, *about.values, seen.head, limit, *about.values),
+            (*walk.values, *about.values, seen.last_seq, limit, *about.values),
         )
 
     def _beyond(
@@ -138,7 +138,7 @@ class SweepQueries:
         if seen is not None:
             held = Condition(
                 f"(a, b) IN (SELECT {scope.sql} FROM events AS e WHERE e.seq > ? AND {about.sql})",
-                (*scope.values, seen.head, *about.values),
+                (*scope.values, seen.last_seq, *about.values),
             )
         most = [("events", amount.events), ("bytes", amount.bytes)]
         beyond = any_of([Condition(f"{name} > ?", (n,)) for name, n in most if n is not None])
@@ -159,7 +159,7 @@ class SweepQueries:
         return Condition(
             "SELECT e.seq AS seq FROM events AS e INDEXED BY events_author WHERE e.author_key IN"
             f" (SELECT n.author_key FROM events AS n WHERE n.seq > ?) AND {of_kinds.sql}",
-            (seen.head, *of_kinds.values),
+            (seen.last_seq, *of_kinds.values),
         )
 
     def _query(self, sql: str, values: tuple[Bound, ...]) -> Query:
