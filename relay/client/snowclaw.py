@@ -99,8 +99,8 @@ class Snowclaw(SnowclawRecords):
             key_style=key_style,
             later=later,
         )
-        agent = Agent(signer.pubkey, tuple(names), self._notebook.owners)
-        self._chat = Chat(agent, self._notebook, trim_order, history_style)
+        agent = Agent(signer.pubkey, tuple(names), self._working_copy.owners)
+        self._chat = Chat(agent, self._working_copy, trim_order, history_style)
         self._groups = None if groups is None else sorted(groups)
         self._following: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -151,7 +151,7 @@ class Snowclaw(SnowclawRecords):
         await self._wait_online()
         deletions = {
             "kinds": [kinds.DELETION],
-            "authors": sorted(self._notebook.authors),
+            "authors": sorted(self._working_copy.authors),
             "since": self._client.now() - OVERLAP_S,
         }
         async with self._client.subscribe(await self._wanted(), deletions) as events:
@@ -268,9 +268,9 @@ class Snowclaw(SnowclawRecords):
         """
         recalled = []
         for event in await self._searched(query, limit if group is None else limit * 4):
-            if event.pubkey not in self._notebook.authors:
+            if event.pubkey not in self._working_copy.authors:
                 continue
-            record = self._notebook.read(event)
+            record = self._working_copy.read(event)
             is_of_others = (
                 group is not None
                 and isinstance(record, (UserRecord, GroupRecord))
@@ -291,7 +291,7 @@ class Snowclaw(SnowclawRecords):
             return await self._client.query({**wanted, "search": query, "limit": limit})
         self.shortfall = f"{self.url} does not support search: known records are scanned"
         words = query.casefold().split()
-        newest_first = sorted(self._notebook.events(), key=lambda e: (-e.created_at, e.id))
+        newest_first = sorted(self._working_copy.events(), key=lambda e: (-e.created_at, e.id))
         return [
             event
             for event in newest_first

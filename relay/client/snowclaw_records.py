@@ -28,7 +28,7 @@ from relay.memory.snowclaw.keys import (
     key_of,
     scope_in,
 )
-from relay.memory.snowclaw.notebook import Notebook
+from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
 from relay.nostr.keys import public_key
 from relay.nostr.nip44 import conversation_key
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from relay.memory.snowclaw.config import EffectiveConfig, RespondMode
     from relay.memory.snowclaw.groups import GroupMemory
     from relay.memory.snowclaw.keys import Scope
-    from relay.memory.snowclaw.notebook import Subject
     from relay.memory.snowclaw.users import UserMemory
+    from relay.memory.snowclaw.working_copy import Subject
     from relay.memory.unreadable import UnreadableRecord
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -82,7 +82,7 @@ class SnowclawRecords(MemoryClient):
         owners = [owner] if isinstance(owner, str) else owner
         file = file_config if isinstance(file_config, GroupConfig) else config_of(file_config or {})
         self._own_key = conversation_key(signer, signer.pubkey)
-        self._notebook = Notebook(
+        self._working_copy = WorkingCopy(
             signer.pubkey,
             map(public_key, owners),
             map(public_key, agents),
@@ -133,7 +133,7 @@ class SnowclawRecords(MemoryClient):
         """A filter for every record that counts here (S-28)."""
         wanted: dict[str, object] = {
             "kinds": [kinds.APP_DATA],
-            "authors": sorted(self._notebook.authors),
+            "authors": sorted(self._working_copy.authors),
         }
         if await self.offers("prefix_d_kinds", kinds.APP_DATA):
             self.shortfall = ""
@@ -147,7 +147,7 @@ class SnowclawRecords(MemoryClient):
 
     def _take(self, event: Event) -> bool:
         """Whether anything is new."""
-        return self._notebook.take(event)
+        return self._working_copy.apply(event)
 
     # -- what is known ----------------------------------------------------------------------------
 
@@ -156,28 +156,28 @@ class SnowclawRecords(MemoryClient):
 
         Raises Invalid for what is no key.
         """
-        return self._notebook.user(key)
+        return self._working_copy.user(key)
 
     def users(self) -> dict[str, UserMemory]:
         """By the first 32 hex of the key."""
-        return self._notebook.users()
+        return self._working_copy.users()
 
     def group(self, group: str) -> GroupMemory | None:
         """By id, with the owner's notes."""
-        return self._notebook.group(group)
+        return self._working_copy.group(group)
 
     def groups(self) -> dict[str, GroupMemory]:
         """By id."""
-        return self._notebook.groups()
+        return self._working_copy.groups()
 
     def unread(self) -> tuple[UnreadableRecord, ...]:
         """Records that cannot be read: encrypted with another key, or not as they must be."""
-        return tuple(self._notebook.unread())
+        return tuple(self._working_copy.unread())
 
     @property
     def unsaved(self) -> int:
         """Changes that are not published yet."""
-        return self._notebook.unsaved
+        return self._working_copy.unsaved
 
     # -- what is noted: every method raises Invalid for a key that is none, and UserError when the
     #    record that is stored cannot be read, since the next version would be without it ----------
@@ -190,7 +190,7 @@ class SnowclawRecords(MemoryClient):
     def annotate_user(self, key: str, text: str, *, group: str | None = None) -> None:
         """A note in the owner's name: an agent marks it so, an owner has an own record (S-22),
         which agents read as members of `group`."""
-        if self.pubkey in self._notebook.owners:
+        if self.pubkey in self._working_copy.owners:
             self.note_user(key, text, group=group)
         else:
             self._edit_user(key, lambda memory: memory.annotated(text), group)
@@ -203,7 +203,7 @@ class SnowclawRecords(MemoryClient):
 
     def annotate_group(self, group: str, text: str) -> None:
         """As `annotate_user`."""
-        if self.pubkey in self._notebook.owners:
+        if self.pubkey in self._working_copy.owners:
             self.note_group(group, text)
         else:
             self._edit_group(group, lambda memory: memory.annotated(text))
@@ -222,20 +222,20 @@ class SnowclawRecords(MemoryClient):
     def _edit_user(
         self, key: str, edit: Callable[[UserMemory], UserMemory], readers: str | None
     ) -> None:
-        subject = self._notebook.subject_of(key)
+        subject = self._working_copy.subject_of(key)
         self._refuse_unreadable(subject)
-        self._notebook.edit_user(subject, edit, readers)
+        self._working_copy.edit_user(subject, edit, readers)
         self._noted()
 
     def _edit_group(self, group: str, edit: Callable[[GroupMemory], GroupMemory]) -> None:
         if group == "":
             raise Invalid("a group has an id")
         self._refuse_unreadable(OfGroup(group))
-        self._notebook.edit_group(OfGroup(group), edit)
+        self._working_copy.edit_group(OfGroup(group), edit)
         self._noted()
 
     def _refuse_unreadable(self, subject: Subject) -> None:
-        unread = self._notebook.cannot_write(subject)
+        unread = self._working_copy.unwritable(subject)
         if unread is not None:
             raise UserError(
                 f"event {unread.event.id[:12]}… at {unread.event.d} would be lost: {unread.why}"
@@ -270,7 +270,7 @@ class SnowclawRecords(MemoryClient):
                 await self.load()  # or the stored versions would be lost
             written: list[Written] = []
             refusal: PublishRefused | None = None
-            for subject in self._notebook.changed():
+            for subject in self._working_copy.changed():
                 try:
                     written.append(await self._save(subject))
                 except PublishRefused as refused:
@@ -284,11 +284,11 @@ class SnowclawRecords(MemoryClient):
 
     async def _save(self, subject: Subject) -> Written:
         def version(at: int) -> Draft:
-            draft = self._notebook.next_version(subject, at)
-            return self._sealed(draft) if self._notebook.is_encrypted(subject) else draft
+            draft = self._working_copy.next_version(subject, at)
+            return self._sealed(draft) if self._working_copy.is_encrypted(subject) else draft
 
-        written = await self.write(kinds.APP_DATA, self._notebook.d_of(subject), version)
-        self._notebook.saved(subject, written.event)
+        written = await self.write(kinds.APP_DATA, self._working_copy.d_of(subject), version)
+        self._working_copy.saved(subject, written.event)
         return written
 
     def _sealed(self, draft: Draft) -> Draft:
@@ -301,10 +301,10 @@ class SnowclawRecords(MemoryClient):
         """
         if not self._is_loaded:
             await self.load()
-        for subject in self._notebook.changed():
-            if self._notebook.d_of(subject) == d:
-                self._notebook.drop(subject)
-        event = self._notebook.own(d)
+        for subject in self._working_copy.changed():
+            if self._working_copy.d_of(subject) == d:
+                self._working_copy.drop(subject)
+        event = self._working_copy.own(d)
         if event is None:
             return None
         written = await self.delete([event])
@@ -315,7 +315,7 @@ class SnowclawRecords(MemoryClient):
 
     def config(self, group: str | None = None, npub: str | None = None) -> EffectiveConfig:
         """What holds in a group for a user, and where it comes from (S-17). Raises Invalid."""
-        return self._notebook.config.effective(group, None if npub is None else hex_of(npub))
+        return self._working_copy.config.effective(group, None if npub is None else hex_of(npub))
 
     def respond_mode(self, group: str | None = None, npub: str | None = None) -> RespondMode:
         return self.config(group, npub).respond_mode
@@ -332,7 +332,7 @@ class SnowclawRecords(MemoryClient):
         Raises UserError before anything is sent when this is no owner's key (S-20); Invalid; as
         `write`.
         """
-        if self.pubkey not in self._notebook.owners:
+        if self.pubkey not in self._working_copy.owners:
             raise UserError(
                 f"restricted: only an owner may write config; {self._signer.npub} is not the"
                 " owner's key"
@@ -343,10 +343,10 @@ class SnowclawRecords(MemoryClient):
             await self.load()
         if isinstance(at_scope, OfUser):
             key = hex_of(at_scope.key)
-            stored = self._notebook.config.of_user(key)
+            stored = self._working_copy.config.of_user(key)
             at_scope = OfUser(key_of(key) if len(key) == 64 else key)
         else:
-            stored = self._notebook.config.at(at_scope)
+            stored = self._working_copy.config.at(at_scope)
 
         def version(at: int) -> Draft:
             newer = at if stored is None else max(at, stored.event.created_at + 1)
@@ -379,10 +379,10 @@ class SnowclawRecords(MemoryClient):
 
     def get(self, key: str, category: str = "core") -> AgentMemory | None:
         """None for what is not there or cannot be read: see `unread`. Raises Invalid."""
-        event = self._notebook.own(agent_d(category, key))
-        found = None if event is None else self._notebook.read(event)
+        event = self._working_copy.own(agent_d(category, key))
+        found = None if event is None else self._working_copy.read(event)
         return found if isinstance(found, AgentMemory) else None
 
     def list(self, prefix: str = "") -> tuple[AgentMemory, ...]:
         """Those whose key, or `<category>:<key>`, begins so, newest first."""
-        return tuple(memory for _, memory in self._notebook.memories(prefix))
+        return tuple(memory for _, memory in self._working_copy.memories(prefix))

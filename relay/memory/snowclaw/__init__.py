@@ -1,1 +1,1 @@
-"""Snowclaw: what a group agent knows of people and groups, and how it behaves. MEMORY.md §4."""
+"""Snowclaw: memory of users and groups, and the settings of group agents."""

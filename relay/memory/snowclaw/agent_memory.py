@@ -1,4 +1,4 @@
-"""AgentMemory: what an agent keeps for itself under a category and a key. MEMORY.md S-05, S-06."""
+"""AgentMemory: an agent's own text under a category and a key (S-05, S-06)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AgentMemory:
 
 
 def agent_memory_draft(memory: AgentMemory, created_at: int) -> Draft:
-    """To be encrypted by `encryption.encrypted`. Raises Invalid for a category that is none."""
+    """Encrypt it with `encryption.encrypted`. Raises Invalid for an invalid category."""
     tags = [
         ["d", agent_d(memory.category, memory.key)],
         ["app", "snowclaw"],
@@ -42,7 +42,7 @@ def agent_memory_draft(memory: AgentMemory, created_at: int) -> Draft:
 
 
 def agent_memory_in(event: Event, key: bytes | None = None) -> AgentMemory | UnreadableRecord:
-    """`key`: see `encryption`. Category and key are what `d` says."""
+    """`key`: see `encryption`. Category and key are taken from `d`."""
     try:
         category, name = category_and_key(event.d)
     except Invalid as fault:

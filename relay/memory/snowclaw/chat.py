@@ -1,6 +1,6 @@
-"""Chat: the last messages of each group, who wrote them, and what a model is given of it all.
+"""Chat: the last messages of each group, their senders, and the context for a model.
 
-MEMORY.md S-30, S-33…S-38. Only in memory: an agent that starts again asks the relay (S-34).
+S-30, S-33…S-38. Not persistent: after a restart the agent queries the relay (S-34).
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from relay.memory.snowclaw.context import Context
-    from relay.memory.snowclaw.notebook import Notebook
     from relay.memory.snowclaw.respond import Agent
+    from relay.memory.snowclaw.working_copy import WorkingCopy
     from relay.nostr.event import Event
 
 KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_COMMENT)
-"""What is a message of a group (S-28)."""
-_MOST_OWN_IDS: Final = 10_000
-_MOST_PEOPLE: Final = 50_000
-"""Whose names and keys are remembered: in an open group strangers decide how many there are."""
+"""Kinds of group messages (S-28)."""
+_MAX_OWN_IDS: Final = 10_000
+_MAX_USERS: Final = 50_000
+"""Users whose names and keys are remembered: in an open group anybody may join."""
 
 
 class Chat:
-    """What one agent hears, beside its notebook."""
+    """The messages that one agent receives."""
 
     def __init__(
         self,
         agent: Agent,
-        notebook: Notebook,
+        working_copy: WorkingCopy,
         trim_order: TrimOrder = TrimOrder.NOTES_FIRST,
         history_style: HistoryStyle = HistoryStyle.HEADER,
     ) -> None:
         self._agent = agent
-        self._notebook = notebook
+        self._working_copy = working_copy
         self._trim_order = trim_order
         self._history_style = history_style
-        self._pubkeys: BoundedDict[str, None] = BoundedDict(_MOST_PEOPLE)
-        for author in notebook.authors:
+        self._pubkeys: BoundedDict[str, None] = BoundedDict(_MAX_USERS)
+        for author in working_copy.authors:
             self._pubkeys[author] = None
         self.key_filter = KeyFilter(self._pubkeys.keys())
         self._rings: dict[str, RingBuffer[HistoryMessage]] = {}
-        self._own_ids: BoundedDict[str, None] = BoundedDict(_MOST_OWN_IDS)
-        """Of what the agent wrote itself: who replies to it means the agent."""
-        self._names: BoundedDict[str, str | None] = BoundedDict(_MOST_PEOPLE)
-        """By public key; None: asked for, and has none."""
+        self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
+        """Events of the agent itself: a reply to one addresses the agent."""
+        self._names: BoundedDict[str, str | None] = BoundedDict(_MAX_USERS)
+        """By public key; None: looked up, without a name."""
 
-    # -- what comes in ----------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def see(self, event: Event) -> bool:
-        """Whether it is a message that is new here; a profile is taken for its name."""
+        """Add a message; of a profile the name. Whether it is a new message."""
         if event.kind == kinds.PROFILE:
             self._names[event.pubkey] = _name_in(event)
             return False
@@ -72,51 +72,51 @@ class Chat:
         ring = self._ring(group)
         if any(message.event_id == event.id for message in ring):
             return False
-        self._meet(event)
+        self._remember(event)
         if event.pubkey != self._agent.pubkey:
             self._note_sender(event, group)
-        # Of several relays, or clocks, some come late.
+        # Messages may arrive late from other relays or with other clocks.
         ring.insert(self._message(event), lambda other: other.timestamp > event.created_at)
         return True
 
     def fill(self, group: str, events: Iterable[Event]) -> None:
-        """What was said before, in any order."""
+        """Add earlier messages, in any order."""
         ring = self._ring(group)
         found = list(events)
         for event in found:
-            self._meet(event)
+            self._remember(event)
         ring.fill(missing_from(ring, map(self._message, found)))
 
     def resize(self) -> None:
-        """As the configuration says now (S-18)."""
+        """Apply the configured history lengths (S-18)."""
         for group, ring in self._rings.items():
-            ring.resize(self._notebook.config.effective(group).context_history)
+            ring.resize(self._working_copy.config.effective(group).context_history)
 
     def no_name(self, pubkey: str) -> None:
-        """Whoever it is has been asked for."""
+        """Note that the profile was looked up without a result."""
         self._names.setdefault(pubkey, None)
 
-    def _meet(self, event: Event) -> None:
+    def _remember(self, event: Event) -> None:
         self._pubkeys[event.pubkey] = None
-        self._notebook.meet(event.pubkey)
+        self._working_copy.remember_key(event.pubkey)
         if event.pubkey == self._agent.pubkey:
             self._own_ids[event.id] = None
 
     def _note_sender(self, event: Event, group: str) -> None:
-        notebook, of_group = self._notebook, OfGroup(group)
-        subject, name = notebook.subject_of(event.pubkey), self._names.get(event.pubkey)
-        if notebook.cannot_write(subject) is None:
-            notebook.see_user(subject, event.created_at, name, group)
-        if notebook.cannot_write(of_group) is None:
-            notebook.see_group(of_group, event.created_at)
-            memory, whose = notebook.group(group), npub(event.pubkey)
+        working_copy, of_group = self._working_copy, OfGroup(group)
+        subject, name = working_copy.subject_of(event.pubkey), self._names.get(event.pubkey)
+        if working_copy.unwritable(subject) is None:
+            working_copy.see_user(subject, event.created_at, name, group)
+        if working_copy.unwritable(of_group) is None:
+            working_copy.see_group(of_group, event.created_at)
+            memory, whose = working_copy.group(group), npub(event.pubkey)
             if name is not None and memory and dict(memory.members).get(whose) != name:
-                notebook.edit_group(of_group, lambda old: old.with_member(whose, name))
+                working_copy.edit_group(of_group, lambda old: old.with_member(whose, name))
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def knows_name(self, pubkey: str) -> bool:
-        """Whether it was asked for."""
+        """Whether the profile was looked up."""
         return pubkey in self._names
 
     def history(self, group: str) -> list[HistoryMessage]:
@@ -127,15 +127,15 @@ class Chat:
         return self._ring(group).capacity
 
     def should_respond(self, event: Event) -> bool:
-        mode = self._notebook.config.effective(event.tag("h"), event.pubkey).respond_mode
+        mode = self._working_copy.config.effective(event.tag("h"), event.pubkey).respond_mode
         return should_respond(event, mode, self._agent, self._own_ids.keys())
 
     def assemble(self, event: Event, system: str, budget: int) -> Context:
-        """What answers one message. Raises Invalid for an event of no group."""
+        """The context for answering a message. Raises Invalid for an event without `h`."""
         group = event.tag("h")
         if not group:
             raise Invalid("missing tag h")
-        memory = self._notebook.group(group)
+        memory = self._working_copy.group(group)
         if memory is not None:
             memory = replace(
                 memory,
@@ -154,11 +154,11 @@ class Chat:
         )
 
     def _sender(self, event: Event, group: str) -> Sender:
-        known = self._notebook.user(event.pubkey, group)
+        known = self._working_copy.user(event.pubkey, group)
         memory = UserMemory() if known is None else known
         filtered = replace(
             memory,
-            # What a record says of it is not what it is.
+            # The field in the record is only a claim.
             is_owner=event.pubkey in self._agent.owners,
             notes=tuple(map(self._filtered, memory.notes)),
             owner_notes=tuple(map(self._filtered, memory.owner_notes)),
@@ -183,7 +183,7 @@ class Chat:
     def _name_of(self, pubkey: str, group: str | None) -> str:
         name = self._names.get(pubkey)
         if name is None:
-            memory = self._notebook.user(pubkey, group)
+            memory = self._working_copy.user(pubkey, group)
             name = None if memory is None else memory.name
         return npub(pubkey)[:12] if name is None else self._filtered(name)
 
@@ -192,7 +192,7 @@ class Chat:
 
     def _ring(self, group: str) -> RingBuffer[HistoryMessage]:
         if group not in self._rings:
-            capacity = self._notebook.config.effective(group).context_history
+            capacity = self._working_copy.config.effective(group).context_history
             self._rings[group] = RingBuffer(capacity)
         return self._rings[group]
 

@@ -1,4 +1,4 @@
-"""What a record of Snowclaw must look like. MEMORY.md 4.8, in its order, and G-24."""
+"""The checks of Snowclaw records, in the order of their refusals (G-24)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 TIERS: Final = ("public", "group", "private")
-# In one way only: what can match a digit in two ways takes minutes for a tag full of them.
+# Unambiguous: a pattern that matches digits in two ways takes minutes for a long tag.
 _NUMBER: Final = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -46,7 +46,7 @@ def check(event: Event, options: CheckOptions) -> str | None:
 
 
 def _user_or_group(event: Event) -> str | None:
-    """Raises Invalid for a `d` that is none."""
+    """Raises Invalid for an invalid `d`."""
     scope = memory_scope(event.d)
     if isinstance(scope, OfGroup) and event.tag("h") not in (None, scope.id):
         return f"tag h must be {scope.id}"
@@ -57,7 +57,7 @@ def _user_or_group(event: Event) -> str | None:
 
 
 def collective_fault(event: Event) -> str | None:
-    """What is wrong with the tags of collective memory (S-27)."""
+    """The refusal for the tags of collective memory, or None (S-27)."""
     if event.tag("snow:tier") not in TIERS:
         return "snow:tier must be public, group or private"
     confidence = event.tag("snow:confidence") or ""

@@ -1,4 +1,4 @@
-"""CollectiveMemory: what agents tell each other about a topic. MEMORY.md S-27."""
+"""CollectiveMemory: what agents share about a topic (S-27)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Tier(StrEnum):
-    """Who reads it."""
+    """Its readers."""
 
     PUBLIC = "public"
-    """Owner, agents and every member of some group here."""
+    """Owner, agents and every member of a group of the relay."""
     GROUP = "group"
     """The members of `h`."""
     PRIVATE = "private"
@@ -36,7 +36,7 @@ class Tier(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CollectiveMemory:
     topic: str
-    """As `rust/error-handling`."""
+    """Such as `rust/error-handling`."""
     summary: str
     detail: str
     tier: Tier
@@ -44,7 +44,7 @@ class CollectiveMemory:
     confidence: float
     """0 to 1."""
     source: str
-    """Public key of whoever it comes from."""
+    """Public key of the source."""
     version: int = 1
     context: str | None = None
     labels: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ def collective_in(event: Event, key: bytes | None = None) -> CollectiveMemory | 
 
 
 def _text(fields: dict[str, object], name: str) -> str | None:
-    """Raises Invalid for what is neither a text nor absent."""
+    """Raises Invalid for anything but a string, null or a missing field."""
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
         raise Invalid(f"content.{name} must be a string")

@@ -1,6 +1,6 @@
-"""Configuration: how an agent behaves, said by its owner at any time. MEMORY.md 4.3.
+"""Configuration records: the owner's settings for agents.
 
-Written twice, as tags and in the content; the tag wins where it is there (S-15).
+Values are written as tags and in the content; the tag takes precedence (S-15).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-MOST_HISTORY: Final = 1000
+MAX_HISTORY: Final = 1000
 MODE: Final = "respond_mode"
 HISTORY: Final = "context_history"
 
@@ -47,7 +47,7 @@ BAD_HISTORY: Final = "context_history must be an integer from 0 to 1000"
 
 
 class RespondMode(StrEnum):
-    """When an agent answers (S-35)."""
+    """Which messages an agent answers (S-35)."""
 
     ALL = "all"
     MENTION = "mention"
@@ -63,11 +63,11 @@ _MODES: Final[Mapping[str, RespondMode]] = {mode.value: mode for mode in Respond
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """What is set at one scope; None: not here."""
+    """The settings of one scope; None: not set."""
 
     respond_mode: RespondMode | None = None
     context_history: int | None = None
-    """Messages that the ring of a group holds, 0 to 1000."""
+    """Capacity of a group's ring buffer, 0 to 1000 messages."""
 
 
 DEFAULT_MODE: Final = RespondMode.MENTION
@@ -75,7 +75,7 @@ DEFAULT_HISTORY: Final = 20
 
 
 def respond_mode_in(value: object) -> RespondMode:
-    """Raises Invalid with the relay's words (S-16)."""
+    """Raises Invalid with the refusal text (S-16)."""
     mode = _MODES.get(value.lower()) if isinstance(value, str) else None
     if mode is None:
         raise Invalid(BAD_MODE)
@@ -83,17 +83,17 @@ def respond_mode_in(value: object) -> RespondMode:
 
 
 def context_history_in(value: object) -> int:
-    """An integer, or one in decimal digits. Raises Invalid with the relay's words (S-16)."""
+    """An integer or its decimal digits. Raises Invalid with the refusal text (S-16)."""
     count = whole_number(value) if isinstance(value, str) else value
-    if not is_integer(count) or not 0 <= count <= MOST_HISTORY:
+    if not is_integer(count) or not 0 <= count <= MAX_HISTORY:
         raise Invalid(BAD_HISTORY)
     return count
 
 
 def config_of(values: Mapping[str, object]) -> GroupConfig:
-    """The values of a content, a file or a command line; null is not set. Raises Invalid.
+    """The settings in a content, file or command line; null: not set. Raises Invalid.
 
-    Other names are not looked at.
+    Other names are ignored.
     """
     mode, history = values.get(MODE), values.get(HISTORY)
     return GroupConfig(
@@ -104,17 +104,17 @@ def config_of(values: Mapping[str, object]) -> GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """What one event of the owner sets at one scope."""
+    """The settings of one event."""
 
     event: Event
     scope: Scope
     config: GroupConfig
     extra: Mapping[str, object] = field(default_factory=dict)
-    """Other fields of the content: they stay (S-16)."""
+    """Unknown fields of the content: kept on rewrite (S-16)."""
 
 
 def config_in(event: Event) -> ConfigRecord | UnreadableRecord:
-    """Whoever wrote it; whether that is an owner is for `DynamicConfig` to ask (S-19)."""
+    """By any author; `DynamicConfig` checks that it is an owner (S-19)."""
     fields = {} if event.content == "" else storable_object(event.content)
     try:
         scope = config_scope(event.d)
@@ -126,7 +126,7 @@ def config_in(event: Event) -> ConfigRecord | UnreadableRecord:
 
 
 def _values_in(event: Event, fields: Mapping[str, object] | None) -> GroupConfig:
-    """Raises Invalid for what a relay refuses, in its order (S-15, S-16, 4.8)."""
+    """Raises Invalid with the first refusal text (S-15, S-16)."""
     if fields is None:
         raise Invalid(NOT_AN_OBJECT)
     tags = {name: event.tag(name) for name in (MODE, HISTORY)}
@@ -141,7 +141,7 @@ def _values_in(event: Event, fields: Mapping[str, object] | None) -> GroupConfig
 
 
 def values_fault(event: Event) -> str | None:
-    """What is wrong with tags or content of a configuration, in the relay's words."""
+    """The refusal for the tags or content of a configuration, or None."""
     try:
         _values_in(event, {} if event.content == "" else object_in(event.content))
     except Invalid as fault:
@@ -152,9 +152,9 @@ def values_fault(event: Event) -> str | None:
 def config_draft(
     scope: Scope, changes: GroupConfig, stored: ConfigRecord | None, created_at: int
 ) -> Draft:
-    """The next version: what `changes` sets, and all else as the stored version has it.
+    """The next version: the stored one with `changes`.
 
-    The `h` of a group's configuration is a label and scopes nothing (G-31).
+    The `h` of a group's configuration is only a label (G-31).
     """
     before = GroupConfig() if stored is None else stored.config
     mode = before.respond_mode if changes.respond_mode is None else changes.respond_mode
@@ -173,11 +173,11 @@ def config_draft(
     return Draft(kinds.APP_DATA, tags, compact(fields | extra), created_at)
 
 
-# -- what holds for a message ------------------------------------------------------------------
+# -- effective settings ------------------------------------------------------------------------
 
 
 class Source(StrEnum):
-    """Where a value came from, the nearest first (S-17)."""
+    """Source of a value, in order of precedence (S-17)."""
 
     NPUB = "npub"
     GROUP = "group"
@@ -188,7 +188,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveConfig(GroupConfig):
-    """What holds for one user in one group: everything is set."""
+    """The settings for one user in one group, all set."""
 
     respond_mode: RespondMode = DEFAULT_MODE
     context_history: int = DEFAULT_HISTORY
@@ -197,7 +197,7 @@ class EffectiveConfig(GroupConfig):
 
 
 def effective(levels: Iterable[tuple[Source, GroupConfig]]) -> EffectiveConfig:
-    """Per field the first level that sets it. `levels`: the nearest first (S-17)."""
+    """For each field the first level that sets it. `levels`: in order of precedence (S-17)."""
     mode, mode_from = DEFAULT_MODE, Source.DEFAULT
     history, history_from = DEFAULT_HISTORY, Source.DEFAULT
     for source, config in levels:
@@ -210,16 +210,16 @@ def effective(levels: Iterable[tuple[Source, GroupConfig]]) -> EffectiveConfig:
 
 @dataclass(frozen=True, slots=True)
 class DynamicConfig:
-    """Every configuration there is: the fold of an owner's events, in whatever order they come."""
+    """All configurations: a fold of the owners' events, for any order of arrival."""
 
     owners: frozenset[str]
-    """Public keys; what others write is ignored even if a relay serves it (S-19)."""
+    """Public keys; events of others are ignored (S-19)."""
     file: GroupConfig = field(default_factory=GroupConfig)
     records: Mapping[str, ConfigRecord] = field(default_factory=dict)
-    """By `d`; of several owners' the newest."""
+    """By `d`; the newest of all owners."""
 
     def after(self, event: Event) -> DynamicConfig:
-        """With one more event; the same value when it changes nothing (S-18, S-19)."""
+        """With one more event; the same object if nothing changes (S-18, S-19)."""
         if event.kind != kinds.APP_DATA or not event.d.startswith(CONFIG):
             return self
         if event.pubkey not in self.owners:
@@ -233,11 +233,11 @@ class DynamicConfig:
         return replace(self, records={**self.records, event.d: record})
 
     def at(self, scope: Scope) -> ConfigRecord | None:
-        """What is set at one scope; of a user under any form of the key that is given."""
+        """The record of one scope; of a user under exactly this form of the key."""
         return self.records.get(config_d(scope))
 
     def of_user(self, key: str) -> ConfigRecord | None:
-        """The newest under the four forms of a user's key (S-17). `key`: see `hex_of`."""
+        """The newest record under any form of a user's key (S-17). `key`: see `hex_of`."""
         newest: ConfigRecord | None = None
         for record in self.records.values():
             if not isinstance(record.scope, OfUser):
@@ -249,7 +249,7 @@ class DynamicConfig:
         return newest
 
     def effective(self, group: str | None = None, npub: str | None = None) -> EffectiveConfig:
-        """What holds in a group for a user. `npub`: their key, see `hex_of`."""
+        """The settings for a user in a group. `npub`: the user's key, see `hex_of`."""
         records = (
             (Source.NPUB, None if npub is None else self.of_user(npub)),
             (Source.GROUP, None if group is None else self.at(OfGroup(group))),

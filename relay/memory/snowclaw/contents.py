@@ -1,7 +1,7 @@
-"""The fields of user and group memory, in both spellings. MEMORY.md 4.2.
+"""The fields of user and group memory, in both spellings.
 
-The document writes JSON values; the original's code writes some of them as JSON texts in fields
-that end in `_json`. Both are read; what nobody reads is carried over (S-07, S-09, S-10).
+The specification has JSON values; the original code writes some of them as JSON text in fields that
+end in `_json`. Both are read; unknown fields are kept (S-07, S-09, S-10).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ KNOWN: Final[tuple[FieldSpec, ...]] = (
     ("members_json", Shape.STRING, Need.OPTIONAL),
     ("purpose", Shape.STRING, Need.OPTIONAL),
 )
-"""The fields whose types are checked, in this order (S-11)."""
+"""The checked fields, in this order (S-11)."""
 
 
 class Contents:
-    """The fields of one record, taken out one by one.
+    """The fields of one record; each access removes the field.
 
-    Unlike a relay it takes null for absent in every field: another relay lets that in.
+    Null counts as missing in every field, since other relays accept it.
     """
 
     def __init__(self, fields: Mapping[str, object]) -> None:
@@ -53,7 +53,7 @@ class Contents:
         self._left = dict(fields)
 
     def left(self) -> dict[str, object]:
-        """What nobody took, in the order it came: the next version has it too (S-10)."""
+        """The fields that were not read, in their order: kept in the next version (S-10)."""
         return dict(self._left)
 
     def text(self, name: str) -> str | None:
@@ -71,12 +71,12 @@ class Contents:
         return self._left.pop(name, None) is True
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """An array of strings, from `name` or as a JSON text from `<name>_json`."""
+        """An array of strings, from `name` or as JSON text from `<name>_json`."""
         value = self._either(name, Shape.STRINGS)
         return tuple(value) if isinstance(value, list) else ()
 
     def text_map(self, name: str) -> dict[str, str]:
-        """An object of strings, from `name` or as a JSON text from `<name>_json`."""
+        """An object of strings, from `name` or as JSON text from `<name>_json`."""
         value = self._either(name, Shape.STRING_MAP)
         return value if isinstance(value, dict) else {}
 
@@ -95,13 +95,13 @@ class Contents:
         return tuple(_text_pairs(name, value))
 
     def from_json(self, name: str, fits: Callable[[object], bool]) -> object:
-        """The value of a JSON text; None, and the text left where it is, if it does not fit.
+        """The value of JSON text; None, and the field is kept, if it does not fit.
 
-        The relay checks these for being text only, so they may hold anything.
+        Relays only check that these are strings.
         """
         text = self._left.get(name)
         if text is None:
-            self._left.pop(name, None)  # the code writes null for nothing: not to be carried over
+            self._left.pop(name, None)  # the original writes null for a missing value
         if not isinstance(text, str):
             return None
         try:
@@ -119,7 +119,7 @@ class Contents:
 
 
 def joined(own: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:
-    """What is written: our fields that are set, then those of others; of one name ours."""
+    """The written fields: own fields that are set, then other ones of different names."""
     given = {name: value for name, value in own.items() if value is not None}
     return given | {name: value for name, value in extra.items() if name not in given}
 

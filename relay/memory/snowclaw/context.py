@@ -1,8 +1,8 @@
-"""ContextAssembler: what a model is given, within a budget of tokens. MEMORY.md 4.7.
+"""ContextAssembler: the context for a model, within a token budget.
 
-Invariants: every piece of text has its cost before anything is chosen; the fixed pieces are
-always in; then each row of pieces is taken in its order up to the first that does not fit. What
-people wrote cannot pass for a heading or for the header of a message.
+Invariants: the cost of each piece of text is independent of the selection; fixed pieces are always
+included; then each list of pieces is included in order up to the first that does not fit. User text
+cannot imitate a heading or a message header.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Section(StrEnum):
-    """The headings, in the order of the text (S-37)."""
+    """The headings, in order (S-37)."""
 
     SYSTEM = "SYSTEM PROMPT"
     GROUP = "GROUP MEMORY SUMMARY"
@@ -32,7 +32,7 @@ class Section(StrEnum):
 
 
 class Part(StrEnum):
-    """What is trimmed, and counted when it is."""
+    """What may be trimmed; trimmed pieces are counted."""
 
     HISTORY = "history"
     GROUP = "group"
@@ -40,7 +40,7 @@ class Part(StrEnum):
 
 
 class HistoryStyle(StrEnum):
-    """How a message of the history is written (S-38)."""
+    """Format of history messages (S-38)."""
 
     HEADER = "header"
     """`[nostr:group=#tea from=alice kind=9 id=abc12345]`, and the text on the next line."""
@@ -49,16 +49,16 @@ class HistoryStyle(StrEnum):
 
 
 class TrimOrder(StrEnum):
-    """What is dropped first when not all fits (S-39)."""
+    """What is dropped first if not everything fits (S-39)."""
 
     NOTES_FIRST = "notes_first"
-    """Messages are taken first, then memory of the group, then notes."""
+    """Messages are included first, then group memory, then notes."""
     HISTORY_FIRST = "history_first"
-    """Memory of the group and notes are taken first: history is dropped before they are."""
+    """Group memory and notes are included first, so history is dropped before them."""
 
 
 class Why(StrEnum):
-    """Why a piece is in, or is not."""
+    """Why a piece is included or not."""
 
     FIXED = "always in"
     FITS = "fits"
@@ -67,15 +67,15 @@ class Why(StrEnum):
 
 
 class Piece(NamedTuple):
-    """One thing that is kept or trimmed as a whole."""
+    """A text that is included or trimmed as a whole."""
 
     section: Section
     part: Part | None
     """None: fixed."""
     text: str
-    """As it stands in the context, without a heading."""
+    """As in the context, without a heading."""
     tokens: int
-    """Its cost, with that of the heading when it is the first under it."""
+    """Its cost, including the heading for the first piece under it."""
     why: Why
 
     @property
@@ -85,7 +85,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who wrote the current message."""
+    """The author of the current message."""
 
     name: str
     npub: str
@@ -96,7 +96,7 @@ class Sender:
 
     @classmethod
     def of(cls, memory: UserMemory, name: str, npub: str) -> Sender:
-        """With what is known of them. Notes of the owner come last, and so are kept longest."""
+        """From their memory. The owner's notes come last and so are trimmed last."""
         owner_notes = (f"owner: {note}" for note in memory.owner_notes)
         return cls(name, npub, memory.is_owner, memory.preferences, (*memory.notes, *owner_notes))
 
@@ -107,15 +107,15 @@ class Context:
 
     text: str
     sections: Mapping[Section, str]
-    """The sections that are not empty, each without its heading, in the order of the text."""
+    """The non-empty sections without headings, in order."""
     tokens_used: int
     budget: int
     dropped: Mapping[Part, int]
-    """Pieces that were trimmed."""
+    """Number of trimmed pieces."""
     over_budget: bool
-    """The fixed part alone is over the budget."""
+    """The fixed pieces alone exceed the budget."""
     pieces: tuple[Piece, ...]
-    """Every piece in the order in which it was asked for, fixed ones first."""
+    """All pieces in the order of selection, fixed ones first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +136,14 @@ class ContextAssembler:
         memory: GroupMemory | None,
         budget: int,
     ) -> Context:
-        """`history`: oldest first; may have the current message, which is not repeated.
-        `memory`: of this group, None when there is none. `budget`: tokens."""
-        choice = _Choice(budget)
+        """`history`: oldest first; the current message in it is not repeated. `memory`: of this
+        group, or None. `budget`: tokens."""
+        selection = _Selection(budget)
         if system != "":
-            choice.fix(Section.SYSTEM, system)
-        choice.fix(Section.CURRENT, self._with_header(current))
-        choice.fix(Section.SENDER, _head(sender))
-        is_over = choice.left < 0
+            selection.fix(Section.SYSTEM, system)
+        selection.fix(Section.CURRENT, self._with_header(current))
+        selection.fix(Section.SENDER, _head(sender))
+        is_over = selection.left < 0
 
         newest_first = [
             self._message(message) for message in history if message.event_id != current.event_id
@@ -163,20 +163,20 @@ class ContextAssembler:
             case _:
                 assert_never(self.trim_order)
         for section, part, texts in rows:
-            choice.take(section, part, texts)
+            selection.include(section, part, texts)
 
-        sections = _sections(choice.pieces)
+        sections = _sections(selection.pieces)
         return Context(
             text="\n\n".join(f"# {section}\n{text}" for section, text in sections.items()),
             sections=sections,
-            tokens_used=budget - choice.left,
+            tokens_used=budget - selection.left,
             budget=budget,
             dropped={
-                part: sum(piece.part is part and not piece.is_kept for piece in choice.pieces)
+                part: sum(piece.part is part and not piece.is_kept for piece in selection.pieces)
                 for part in Part
             },
             over_budget=is_over,
-            pieces=tuple(choice.pieces),
+            pieces=tuple(selection.pieces),
         )
 
     def _message(self, message: HistoryMessage) -> str:
@@ -184,16 +184,16 @@ class ContextAssembler:
             case HistoryStyle.HEADER:
                 return self._with_header(message)
             case HistoryStyle.PLAIN:
-                return f"[{_name(message.sender)}]: {_harmless(message.content)}"
+                return f"[{_name(message.sender)}]: {_quoted(message.content)}"
             case _:
                 assert_never(self.history_style)
 
     def _with_header(self, message: HistoryMessage) -> str:
-        return f"{header(self.group_id, message)}\n{_harmless(message.content)}"
+        return f"{header(self.group_id, message)}\n{_quoted(message.content)}"
 
 
 def header(group_id: str, message: HistoryMessage) -> str:
-    """The line above a message (S-38)."""
+    """The header line of a message (S-38)."""
     owner = " owner=true" if message.is_owner else ""
     return (
         f"[nostr:group=#{_name(group_id)} from={_name(message.sender)} kind={message.kind} "
@@ -202,12 +202,12 @@ def header(group_id: str, message: HistoryMessage) -> str:
 
 
 def tokens(text: str) -> int:
-    """The cost of a piece: its code points and the line ends around it, four to a token (S-39)."""
+    """The cost of a piece: code points and line ends, four per token (S-39)."""
     return (len(text) + 5) // 4
 
 
-class _Choice:
-    """What is left of a budget, and what became of each piece."""
+class _Selection:
+    """The remaining budget and the pieces so far."""
 
     def __init__(self, budget: int) -> None:
         self.left = budget
@@ -218,8 +218,8 @@ class _Choice:
         self.left -= cost
         self.pieces.append(Piece(section, None, text, cost, Why.FIXED))
 
-    def take(self, section: Section, part: Part, texts: Sequence[str]) -> None:
-        """Texts in order, up to the first that does not fit."""
+    def include(self, section: Section, part: Part, texts: Sequence[str]) -> None:
+        """Include texts in order, up to the first that does not fit."""
         heading = "Notes:" if part is Part.NOTES else f"# {section}"
         why = Why.FITS
         for index, text in enumerate(texts):
@@ -234,7 +234,7 @@ class _Choice:
 
 
 def _sections(pieces: Sequence[Piece]) -> dict[Section, str]:
-    """The kept pieces put together; history and notes were taken from the newest back."""
+    """The included pieces joined; history and notes were selected newest first."""
     kept = [piece for piece in pieces if piece.is_kept]
 
     def texts(section: Section, part: Part | None = None) -> list[str]:
@@ -278,34 +278,34 @@ def _day(at: int) -> str:
     try:
         return datetime.fromtimestamp(at, UTC).date().isoformat()
     except (OverflowError, ValueError, OSError):
-        return str(at)  # no time that a calendar knows
+        return str(at)  # out of range for a date
 
 
-# -- what people wrote is data (G-23) ----------------------------------------------------------
+# -- user text is data (G-23) ------------------------------------------------------------------
 
 _BREAK: Final = r"\r\n\v\f\x1c-\x1e\x85\u2028\u2029"
 _BREAKS: Final = re.compile(f"[{_BREAK}]+")
 _NOT_IN_A_NAME: Final = re.compile(r"[\[\]=\x00-\x1f\x7f\x85\u2028\u2029]+")
-_IN_WHAT_LOOKS_LIKE_OURS: Final = ("[nostr:", "]:", *Section)
-_LOOKS_LIKE_OURS: Final = re.compile(
-    # No part goes over the end of a line: else a message of many lines would take minutes.
+_MARKUP_HINTS: Final = ("[nostr:", "]:", *Section)
+_MARKUP: Final = re.compile(
+    # No part crosses a line end: else a message of many lines takes minutes.
     rf"(^|[{_BREAK}])([ \t]*(?:\[nostr:|\[[^\]{_BREAK}]*\]:|#+[ \t]*(?:{'|'.join(Section)})))"
 )
 
 
 def _one_line(text: str) -> str:
-    """Of a memory, so that it cannot add a line such as `Owner: yes`."""
+    """On one line, so that it cannot add a line such as `Owner: yes`."""
     return _BREAKS.sub(" ", text)
 
 
 def _name(text: str) -> str:
-    """A name that cannot end its header or add to it."""
+    """A name without characters that end or extend its header."""
     return _NOT_IN_A_NAME.sub(" ", text)
 
 
-def _harmless(text: str) -> str:
-    """A message with lines that look like a heading or a header quoted by `> `."""
-    # The search is over ten times as slow as asking whether it can find anything.
-    if not any(mark in text for mark in _IN_WHAT_LOOKS_LIKE_OURS):
+def _quoted(text: str) -> str:
+    """The text with `> ` before lines that look like a heading or a header."""
+    # The test is over ten times as fast as the search.
+    if not any(mark in text for mark in _MARKUP_HINTS):
         return text
-    return _LOOKS_LIKE_OURS.sub(r"\1> \2", text)
+    return _MARKUP.sub(r"\1> \2", text)

@@ -1,4 +1,4 @@
-"""Edits: what was noted about one user or group and is in no published record yet. S-31."""
+"""Edits: unpublished changes to the record of one user or group (S-31)."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ class _SeenGroup:
 
 
 class Edits:
-    """Of one record, in their order. A user has those of the first kind, a group of the second."""
+    """Edits of one record, in order: `of_user` or `of_group`."""
 
     def __init__(self) -> None:
         self.of_user: list[UserEdit] = []
         self.of_group: list[GroupEdit] = []
         self.changes = 0
-        """For so many they count: all messages together are one."""
-        self._under_way = 0
-        """So many of the first are in the version that was made last."""
+        """Number of changes; all messages together count as one."""
+        self._in_flight = 0
+        """Number of edits in the version being published."""
 
     def __len__(self) -> int:
         return len(self.of_user) + len(self.of_group)
 
-    def of_user_noted(self, edit: UserEdit) -> None:
+    def add_user_edit(self, edit: UserEdit) -> None:
         self.of_user.append(edit)
         self.changes += 1
 
-    def of_group_noted(self, edit: GroupEdit) -> None:
+    def add_group_edit(self, edit: GroupEdit) -> None:
         self.of_group.append(edit)
         self.changes += 1
 
     def user_seen(self, at: int, name: str | None, group: str) -> None:
-        last = self.of_user[-1] if len(self) > self._under_way else None
+        last = self.of_user[-1] if len(self) > self._in_flight else None
         if isinstance(last, _SeenUser) and (last.name, last.group) == (name, group):
             seen = _SeenUser(min(last.first, at), max(last.last, at), name, group)
             self.of_user[-1] = seen
@@ -71,18 +71,18 @@ class Edits:
         self.changes = max(self.changes, 1)
 
     def group_seen(self, at: int) -> None:
-        last = self.of_group[-1] if len(self) > self._under_way else None
+        last = self.of_group[-1] if len(self) > self._in_flight else None
         if isinstance(last, _SeenGroup):
             self.of_group[-1] = _SeenGroup(max(last.last, at))
         else:
             self.of_group.append(_SeenGroup(at))
         self.changes = max(self.changes, 1)
 
-    def put_under_way(self) -> None:
-        """A version with all of them was made."""
-        self._under_way = len(self)
+    def mark_in_flight(self) -> None:
+        """A version with all edits is being published."""
+        self._in_flight = len(self)
 
-    def drop_under_way(self) -> None:
+    def drop_in_flight(self) -> None:
         """That version is stored."""
-        del self.of_user[: self._under_way], self.of_group[: self._under_way]
-        self._under_way, self.changes = 0, len(self)
+        del self.of_user[: self._in_flight], self.of_group[: self._in_flight]
+        self._in_flight, self.changes = 0, len(self)

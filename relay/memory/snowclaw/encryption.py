@@ -1,4 +1,4 @@
-"""Memory that only its agent reads: NIP-44 from the agent to itself. MEMORY.md S-12, S-13.
+"""Encrypted memory: NIP-44 from the agent to itself (S-12, S-13).
 
 The key is the conversation key of the agent with itself (`nip44.conversation_key(k, k.pubkey)`).
 """
@@ -20,23 +20,23 @@ TAG: Final = ("encrypted", "nip44")
 
 
 def encrypted(draft: Draft, key: bytes, nonce: bytes) -> Draft:
-    """The draft with its content encrypted, and the tag that says so.
+    """The draft with encrypted content and the tag `encrypted`.
 
-    `nonce`: 32 random bytes, never the same twice. Raises Invalid for an empty content.
+    `nonce`: 32 random bytes, unique. Raises Invalid for an empty content.
     """
     tags = [*(tag for tag in draft.tags if tag[0] != TAG[0]), list(TAG)]
     return draft._replace(tags=tags, content=nip44.encrypt(draft.content, key, nonce))
 
 
 def is_encrypted(event: Event) -> bool:
-    """Whether its content is not to be checked (S-12)."""
+    """Whether the content is encrypted and so not checked (S-12)."""
     return event.tag(TAG[0]) == TAG[1]
 
 
 def content_of(event: Event, key: bytes | None) -> str | UnreadableRecord:
-    """The content in plain text; what is or looks encrypted is opened or reported, never given.
+    """The plain text. Encrypted content, by tag or form, is decrypted or reported, never returned.
 
-    The author must be the agent whose key it is: nobody else's text opens with it.
+    `key` decrypts the content of its own agent only.
     """
     if not may_be_encrypted(event):
         return event.content

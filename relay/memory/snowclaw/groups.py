@@ -1,4 +1,4 @@
-"""GroupMemory: what an agent knows of one group. MEMORY.md S-09, S-10."""
+"""GroupMemory: an agent's memory of one group (S-09, S-10)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """One group as one agent knows it. Times are unix seconds."""
+    """Times are Unix seconds."""
 
     purpose: str | None = None
     members: tuple[tuple[str, str], ...] = ()
-    """(npub or hex key, name; empty when it is not known)."""
+    """(npub or hex key, name or empty)."""
     themes: tuple[str, ...] = ()
     decisions: tuple[tuple[str, int], ...] = ()
-    """(text, when)."""
+    """(text, time)."""
     notes: tuple[str, ...] = ()
     owner_notes: tuple[str, ...] = ()
-    """Of the owner's own record (S-22)."""
+    """From the owner's own record (S-22)."""
     last_activity: int | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the stored version that are not ours: written again as they were (S-10)."""
+    """Unknown fields of the stored version: kept on rewrite (S-10)."""
 
     def seen(self, at: int) -> GroupMemory:
         """After a message (S-30)."""
@@ -37,14 +37,14 @@ class GroupMemory:
         return replace(self, last_activity=last)
 
     def with_member(self, key: str, name: str) -> GroupMemory:
-        """With a member under this name, in the place of an older one."""
+        """With this name for a member."""
         return replace(self, members=tuple((dict(self.members) | {key: name}).items()))
 
     def noted(self, text: str) -> GroupMemory:
         return replace(self, notes=(*self.notes, text))
 
     def annotated(self, *texts: str) -> GroupMemory:
-        """With notes of the owner; each once (S-22)."""
+        """With notes of the owner, each once (S-22)."""
         return replace(self, owner_notes=tuple(dict.fromkeys((*self.owner_notes, *texts))))
 
     def with_theme(self, theme: str) -> GroupMemory:
@@ -54,7 +54,7 @@ class GroupMemory:
         return replace(self, decisions=(*self.decisions, (text, at)))
 
     def as_fields(self) -> dict[str, object]:
-        """The document's shape, the fields we add, then those that are not ours (S-10)."""
+        """The JSON fields: those of the format, our additions, then unknown ones (S-10)."""
         own: dict[str, object] = {
             "purpose": self.purpose,
             "members": self.members,
@@ -68,7 +68,7 @@ class GroupMemory:
 
 
 def group_memory_in(contents: Contents) -> GroupMemory:
-    """Either shape (S-09). Raises Invalid."""
+    """From either spelling (S-09). Raises Invalid."""
     members = contents.text_pairs("members")
     if members is None:
         keys = contents.from_json("members_json", Shape.STRINGS.fits)

@@ -1,4 +1,4 @@
-"""The last messages of a group, held in memory. MEMORY.md S-34; the document's section 3."""
+"""Ring buffer for the last messages of a group (S-34)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class HistoryMessage:
-    """One message as a model may see it: its text went through KeyFilter."""
+    """A message for a model; the text has passed KeyFilter."""
 
     sender: str
-    """Name to show."""
+    """Display name."""
     npub: str
     content: str
     timestamp: int
@@ -30,7 +30,7 @@ class HistoryMessage:
 
 
 class RingBuffer(Generic[_T]):
-    """The newest `capacity` things, oldest first. A full one lets the oldest go; 0 keeps none."""
+    """The newest `capacity` items, oldest first. A full buffer drops the oldest; 0 keeps none."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -44,7 +44,7 @@ class RingBuffer(Generic[_T]):
         self._items.append(item)
 
     def insert(self, item: _T, is_later: Callable[[_T], bool]) -> None:
-        """Put one that comes late before the things at the end that are later than it."""
+        """Insert a late item before the later items at the end."""
         later: list[_T] = []
         while self._items and is_later(self._items[-1]):
             later.append(self._items.pop())
@@ -52,16 +52,16 @@ class RingBuffer(Generic[_T]):
         self._items.extend(reversed(later))
 
     def fill(self, older: Iterable[_T]) -> None:
-        """Put what came before, oldest first, in front: the newest of it, as far as there is room.
+        """Prepend the newest of the older items (given oldest first) up to the capacity.
 
-        Nothing that is here goes.
+        Drops no present item.
         """
         before = list(older)
-        room = self._capacity - len(self._items)
-        self._items.extendleft(reversed(before[len(before) - min(room, len(before)) :]))
+        free = self._capacity - len(self._items)
+        self._items.extendleft(reversed(before[len(before) - min(free, len(before)) :]))
 
     def resize(self, capacity: int) -> None:
-        """At once; a smaller one keeps the newest (S-18)."""
+        """Change the capacity; a smaller one keeps the newest (S-18)."""
         if capacity != self._capacity:
             self._capacity = capacity
             self._items = deque(self._items, maxlen=capacity)
@@ -76,7 +76,7 @@ class RingBuffer(Generic[_T]):
 def missing_from(
     ring: RingBuffer[HistoryMessage], found: Iterable[HistoryMessage]
 ) -> list[HistoryMessage]:
-    """Of what a relay gave back the messages that the ring has not, oldest first (S-34)."""
+    """The found messages that the ring lacks, oldest first (S-34)."""
     there = {message.event_id for message in ring}
     missing = {m.event_id: m for m in found if m.event_id not in there}
     return sorted(missing.values(), key=lambda message: (message.timestamp, message.event_id))

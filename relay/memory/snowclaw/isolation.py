@@ -1,4 +1,4 @@
-"""What may enter which group's context, and what a reader should never have been given. S-33."""
+"""Isolation of groups: which records a context may use, and which rows a relay leaked (S-33)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def enters(record: Record, group: str) -> bool:
     """Whether a record may be used in the context of a group.
 
-    Memory of a group only in its own; notes about a user everywhere, unless the record has the
-    `h` of another group.
+    Group memory only in its own group; user memory anywhere, unless it has another group's `h`.
     """
     h = record.event.tag("h")
     match record:
@@ -28,22 +27,22 @@ def enters(record: Record, group: str) -> bool:
             return h in (None, group)
 
 
-def leaks(given: Iterable[Event], member_of: Set[str], reader: str) -> list[Event]:
-    """Of what a relay gave to a reader, the memory that it should have kept from them.
+def leaks(returned: Iterable[Event], member_of: Set[str], reader: str) -> list[Event]:
+    """The memory records that a relay should not have returned to a reader.
 
-    For readers who are neither owner nor agent: `reader` is their public key, `member_of` the ids
-    of their groups.
+    For readers who are neither owner nor agent. `reader`: public key; `member_of`: ids of their
+    groups.
     """
     return [
         event
-        for event in given
+        for event in returned
         if event.d.startswith((AGENT, COLLECTIVE))
         and event.pubkey != reader
-        and not _is_theirs(event, member_of)
+        and not _may_read(event, member_of)
     ]
 
 
-def _is_theirs(event: Event, member_of: Set[str]) -> bool:
+def _may_read(event: Event, member_of: Set[str]) -> bool:
     if event.d.startswith(CONFIG):
         return False
     if event.d.startswith(COLLECTIVE):

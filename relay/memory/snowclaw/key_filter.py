@@ -1,4 +1,4 @@
-"""KeyFilter: keys that a text holds do not go to a model. MEMORY.md S-36."""
+"""KeyFilter: removes secret keys from text for a model (S-36)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NSEC: Final = "nsec"
 HEX64: Final = "hex64"
 
-# Either case: bech32 may be written in capitals, and then it is the same secret.
+# bech32 may be upper case too.
 _NSEC: Final = re.compile(r"nsec1[023456789acdefghjklmnpqrstuvwxyz]{58}", re.IGNORECASE)
 _HEX64: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])")
 
@@ -22,18 +22,17 @@ _HEX64: Final = re.compile(r"(?<![0-9A-Za-z])[0-9A-Fa-f]{64}(?![0-9A-Za-z])")
 class Filtered(NamedTuple):
     text: str
     flags: tuple[str, ...]
-    """`nsec` and `hex64`, one for each that was found: of the first sort first."""
+    """`nsec` for each secret key found, then `hex64` for each unknown hex word."""
 
 
 class KeyFilter:
-    """Redacts secret keys, and flags words of 64 hex characters that are no known public key.
+    """Redacts secret keys and flags words of 64 hex characters that are no known public key.
 
-    Is for text on its way to a model or into a ring, never for what is published. Keeps nothing
-    of what it found but how often.
+    For text that goes to a model or a ring buffer, not for published text. Keeps counts only.
     """
 
     def __init__(self, known: Set[str] = frozenset()) -> None:
-        """`known`: public keys (64 lowercase hex) that stay; looked at anew for each text."""
+        """`known`: public keys (64 lowercase hex) to keep; read again for each text."""
         self._known = known
         self.nsec_redacted = 0
         self.hex_flagged = 0

@@ -1,6 +1,6 @@
-"""How Snowclaw's records are addressed: keys of users, scopes, `d`. MEMORY.md 4.1, S-04.
+"""Addresses of Snowclaw records: keys of users, scopes, `d` (S-04).
 
-A user has four forms of key; an agent writes one and reads all (S-02).
+A user's key has four forms; an agent writes one and reads all (S-02).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class KeyStyle(Enum):
     HEX = auto()
     """The first half of the public key: 32 hex characters."""
     NPUB = auto()
-    """For agents of the original, which read no other at their start."""
+    """For original agents, which read only this form at start."""
 
 
 def is_key(text: str) -> bool:
-    """Whether a text is one of the four forms (S-01)."""
+    """Whether it is one of the four forms (S-01)."""
     if not text.startswith("npub1"):
         return _HEX.fullmatch(text) is not None
     try:
@@ -50,7 +50,7 @@ def is_key(text: str) -> bool:
 
 
 def key_of(pubkey: str, style: KeyStyle = KeyStyle.HEX) -> str:
-    """The form that is written."""
+    """The written form of a key."""
     match style:
         case KeyStyle.HEX:
             return pubkey[:32]
@@ -66,14 +66,14 @@ def keys_of(pubkey: str) -> tuple[str, str, str, str]:
 
 
 def pubkey_in(key: str) -> str | None:
-    """The whole public key, of the two forms that hold it; None for the short ones."""
+    """The full public key; None for the two short forms."""
     if key.startswith("npub1"):
         return decode_bech32("npub", key).hex()
     return key if len(key) == 64 else None
 
 
 def hex_of(key: str) -> str:
-    """As much of the public key as a key of any form holds: 64, 32 or 16 hex. Raises Invalid."""
+    """The hex characters in a key of any form: 64, 32 or 16. Raises Invalid."""
     key = key.strip().lower()
     if not is_key(key):
         raise Invalid(BAD_KEY)
@@ -81,11 +81,11 @@ def hex_of(key: str) -> str:
 
 
 def is_same_user(one: str, other: str) -> bool:
-    """Whether what two keys hold (see `hex_of`) begins alike."""
+    """Whether one key (see `hex_of`) is a prefix of the other."""
     return one.startswith(other) or other.startswith(one)
 
 
-# -- scopes: what a record is about ------------------------------------------------------------
+# -- scopes ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ Scope = Everywhere | OfGroup | OfUser
 
 
 def scope_in(text: str) -> Scope:
-    """`global`, `group:<id>` or `npub:<key>`. Raises Invalid with the relay's words (4.8)."""
+    """`global`, `group:<id>` or `npub:<key>`. Raises Invalid with the refusal text."""
     where, _, key = text.partition(":")
     match where:
         case "global" if text == "global":
@@ -134,7 +134,7 @@ def config_d(scope: Scope) -> str:
 
 
 def config_scope(d: str) -> Scope:
-    """What a configuration is about. Raises Invalid as the relay refuses it (S-04)."""
+    """The scope of a configuration. Raises Invalid with the refusal text (S-04)."""
     if not d.startswith(CONFIG):
         raise Invalid(BAD_CONFIG)
     return scope_in(d.removeprefix(CONFIG))
@@ -145,7 +145,7 @@ def user_d(pubkey: str, style: KeyStyle = KeyStyle.HEX) -> str:
 
 
 def user_ds(pubkey: str) -> list[str]:
-    """Every `d` under which memory of a user may stand (S-02)."""
+    """Every `d` of a user's memory (S-02)."""
     return [f"{MEMORY}npub:{key}" for key in keys_of(pubkey)]
 
 
@@ -154,7 +154,7 @@ def group_d(group: str) -> str:
 
 
 def memory_scope(d: str) -> OfGroup | OfUser:
-    """Whom a record is about. Raises Invalid as the relay refuses it (S-01, S-03, G-24)."""
+    """The user or group of a record. Raises Invalid with the refusal text (S-01, S-03, G-24)."""
     if d.startswith(MEMORY):
         where, _, key = d.removeprefix(MEMORY).partition(":")
         if where == "npub":
@@ -170,7 +170,7 @@ def memory_scope(d: str) -> OfGroup | OfUser:
 
 
 def agent_d(category: str, key: str) -> str:
-    """Raises Invalid for a category that is none (S-05, S-06)."""
+    """Raises Invalid for an invalid category (S-05, S-06)."""
     d = f"{AGENT}{category}:{key}"
     if category_and_key(d) != (category, key):
         raise Invalid(BAD_CATEGORY)
@@ -178,7 +178,7 @@ def agent_d(category: str, key: str) -> str:
 
 
 def category_and_key(d: str) -> tuple[str, str]:
-    """The two parts of an agent's own memory; the key may contain `:` (S-05). Raises Invalid.
+    """Category and key of agent memory; the key may contain `:` (S-05). Raises Invalid.
 
     `memory` and `config` are never categories (S-06).
     """

@@ -1,4 +1,4 @@
-"""Records of users and groups: event ⇄ memory. MEMORY.md 4.1, 4.2, S-21, S-22."""
+"""Codec of user and group records (S-21, S-22)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """What the author of one event knows of a user."""
+    """An author's memory of a user."""
 
     event: Event
     scope: OfUser
@@ -33,7 +33,7 @@ class UserRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """What the author of one event knows of a group."""
+    """An author's memory of a group."""
 
     event: Event
     scope: OfGroup
@@ -44,7 +44,7 @@ Record = UserRecord | GroupRecord
 
 
 def record_in(event: Event, key: bytes | None = None) -> Record | UnreadableRecord:
-    """Memory of a user or a group, in either shape. `key`: see `encryption`."""
+    """Memory of a user or a group, in either spelling. `key`: see `encryption`."""
     content = content_of(event, key)
     if isinstance(content, UnreadableRecord):
         return content
@@ -66,24 +66,23 @@ def record_draft(
 ) -> Draft:
     """The next version of a record.
 
-    `d`: of `keys.user_d` or `keys.group_d`. `h`: the group whose members read it; without it the
-    author and the owner alone do. For memory of a group it is that group or None (S-03).
+    `d`: of `keys.user_d` or `keys.group_d`. `h`: the group whose members may read it; None: author
+    and owner only. For group memory it is that group or None (S-03).
     """
     tags = [["d", d]] if h is None else [["d", d], ["h", h]]
     return Draft(kinds.APP_DATA, tags, compact_repaired(memory.as_fields()), created_at)
 
 
 def newest(events: Iterable[Event]) -> Event | None:
-    """Of the versions under all forms of a key the one that counts (S-02); a tie goes to the
-    lowest id."""
+    """The current version among those under all forms of a key (S-02); tie: the lowest id."""
     return min(events, key=lambda event: (-event.created_at, event.id), default=None)
 
 
 def annotated_user(memory: UserMemory, of_owners: Iterable[UserMemory]) -> UserMemory:
-    """With what owners noted in records of their own (S-22)."""
+    """With the notes of the owners' records (S-22)."""
     return memory.annotated(*(note for owner in of_owners for note in owner.notes))
 
 
 def annotated_group(memory: GroupMemory, of_owners: Iterable[GroupMemory]) -> GroupMemory:
-    """With what owners noted in records of their own (S-22)."""
+    """With the notes of the owners' records (S-22)."""
     return memory.annotated(*(note for owner in of_owners for note in owner.notes))

@@ -1,4 +1,4 @@
-"""Whether an agent answers a message. MEMORY.md S-35."""
+"""Whether an agent answers a message (S-35)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ if TYPE_CHECKING:
 
 _ALL: Final = re.compile(r"@all(?!\w)", re.IGNORECASE)
 _REPLY_TAGS: Final = ("e", "q")
-"""A reply names what it answers: NIP-10 by `e`, a chat message (NIP-C7) by `q`."""
+"""Tags of replies: `e` in NIP-10, `q` in chat messages (NIP-C7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Who would answer."""
-
     pubkey: str
     names: tuple[str, ...] = ()
-    """What people call it, in any case."""
+    """Names in messages, case-insensitive."""
     owners: frozenset[str] = frozenset()
 
 
 def should_respond(event: Event, mode: RespondMode, agent: Agent, own_ids: Set[str]) -> bool:
-    """Never to itself. `own_ids`: ids of events that the agent wrote."""
+    """Never to its own messages. `own_ids`: ids of the agent's events."""
     if event.pubkey == agent.pubkey:
         return False
     match mode:
@@ -47,12 +45,12 @@ def should_respond(event: Event, mode: RespondMode, agent: Agent, own_ids: Set[s
 
 
 def is_mentioned(event: Event, agent: Agent, own_ids: Set[str]) -> bool:
-    """Whether a message is for the agent: by its tags, or by what its text holds."""
+    """Whether a message addresses the agent, by its tags or its text."""
     if agent.pubkey in event.tag_values("p"):
         return True
     if any(id_ in own_ids for name in _REPLY_TAGS for id_ in event.tag_values(name)):
         return True
     text = event.content.casefold()
     words = (agent.pubkey, npub(agent.pubkey), *(name.casefold() for name in agent.names))
-    # An agent without a name yet may have an empty one: every text holds that.
+    # An empty name would match every text.
     return any(word in text for word in words if word != "") or _ALL.search(text) is not None

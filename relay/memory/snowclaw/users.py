@@ -1,4 +1,4 @@
-"""UserMemory: what an agent knows of one user. MEMORY.md S-07, S-08, S-10."""
+"""UserMemory: an agent's memory of one user (S-07, S-08, S-10)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UserMemory:
-    """One user as one agent knows them. Times are unix seconds."""
+    """Times are Unix seconds."""
 
     display_names: tuple[tuple[str, int], ...] = ()
     """(name, since when), oldest first."""
@@ -28,7 +28,7 @@ class UserMemory:
     last_interaction: int | None = None
     first_seen_group: str | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the stored version that are not ours: written again as they were (S-10)."""
+    """Unknown fields of the stored version: kept on rewrite (S-10)."""
 
     @property
     def name(self) -> str | None:
@@ -54,14 +54,14 @@ class UserMemory:
         return replace(self, notes=(*self.notes, text))
 
     def annotated(self, *texts: str) -> UserMemory:
-        """With notes of the owner; each once (S-22)."""
+        """With notes of the owner, each once (S-22)."""
         return replace(self, owner_notes=tuple(dict.fromkeys((*self.owner_notes, *texts))))
 
     def preferring(self, name: str, value: str) -> UserMemory:
         return replace(self, preferences={**self.preferences, name: value})
 
     def as_fields(self) -> dict[str, object]:
-        """The document's shape, the fields we add, then those that are not ours (S-10)."""
+        """The JSON fields: those of the format, our additions, then unknown ones (S-10)."""
         own: dict[str, object] = {
             "display_names": self.display_names,
             "first_seen": self.first_seen,
@@ -76,14 +76,14 @@ class UserMemory:
 
 
 def user_memory_in(contents: Contents, written_at: int) -> UserMemory:
-    """Either shape (S-07). `written_at`: since when a name counts whose time nobody wrote down.
+    """From either spelling (S-07). `written_at`: start of a name without a time of its own.
 
     Raises Invalid.
     """
     first_seen = contents.number("first_seen")
     names = contents.dated_texts("display_names")
     if names is None:
-        names = _names_of_the_code(contents, written_at if first_seen is None else first_seen)
+        names = _names_in_history(contents, written_at if first_seen is None else first_seen)
     return UserMemory(
         display_names=names,
         first_seen=first_seen,
@@ -97,8 +97,8 @@ def user_memory_in(contents: Contents, written_at: int) -> UserMemory:
     )
 
 
-def _names_of_the_code(contents: Contents, first_seen: int) -> tuple[tuple[str, int], ...]:
-    """The history holds [when it was given up, old name]; a name begins where one ends (S-08)."""
+def _names_in_history(contents: Contents, first_seen: int) -> tuple[tuple[str, int], ...]:
+    """The history has [end, old name]; a name starts where the one before ends (S-08)."""
     history = contents.from_json("name_history_json", _is_history)
     names: list[tuple[str, int]] = []
     begins = first_seen

@@ -9,8 +9,8 @@ import pytest
 from relay.errors import Invalid
 from relay.memory.snowclaw.chat import Chat
 from relay.memory.snowclaw.keys import OfGroup
-from relay.memory.snowclaw.notebook import Notebook
 from relay.memory.snowclaw.respond import Agent
+from relay.memory.snowclaw.working_copy import WorkingCopy
 from tests.cast import alice, bob, owner, robot
 from tests.unit.memory.snowclaw.making import AT, config, record
 
@@ -23,13 +23,13 @@ HEX = "ab" * 32
 
 
 class Heard:
-    """A chat and its notebook, after some events."""
+    """A chat and its working_copy, after some events."""
 
     def __init__(self, *events: Event) -> None:
-        self.book = Notebook(robot.pubkey, [owner.pubkey])
+        self.book = WorkingCopy(robot.pubkey, [owner.pubkey])
         self.chat = Chat(Agent(robot.pubkey, ("Robot",), self.book.owners), self.book)
         for event in events:
-            self.book.take(event)
+            self.book.apply(event)
 
     def see(self, *events: Event) -> None:
         for event in events:
@@ -86,7 +86,7 @@ def test_a_secret_key_is_taken_out_before_it_is_kept() -> None:
 def test_a_smaller_history_is_trimmed_at_once() -> None:
     heard = Heard()
     heard.see(*(said(str(n), AT + n) for n in range(4)))
-    heard.book.take(config("global", {"context_history": 1}))
+    heard.book.apply(config("global", {"context_history": 1}))
     heard.chat.resize()
     assert heard.said() == ["3"]
 
@@ -152,7 +152,7 @@ def test_it_answers_who_speaks_to_it() -> None:
     assert heard.chat.should_respond(said("why?", AT, "tea", alice, 9, ["q", mine.id]))
     assert not heard.chat.should_respond(said("tea please"))
     assert not heard.chat.should_respond(mine)
-    heard.book.take(config(f"npub:{alice.npub}", {"respond_mode": "all"}))
+    heard.book.apply(config(f"npub:{alice.npub}", {"respond_mode": "all"}))
     assert heard.chat.should_respond(said("tea please"))
     assert not heard.chat.should_respond(said("tea please", by=bob))
 
@@ -221,5 +221,5 @@ def test_what_cannot_be_read_is_left_alone() -> None:
     heard = Heard(broken, record("snowclaw:memory:group:tea", {"themes": 5}))
     heard.see(said("hi"))
     assert heard.book.changed() == []
-    assert heard.book.cannot_write(OfGroup("tea")) is not None
+    assert heard.book.unwritable(OfGroup("tea")) is not None
     assert heard.said() == ["hi"]

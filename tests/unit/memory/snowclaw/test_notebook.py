@@ -1,4 +1,5 @@
-"""relay/memory/snowclaw/notebook.py: what an agent knows, and what of it is not published yet."""
+"""relay/memory/snowclaw/working_copy.py: what an agent knows, and what of it is not published
+yet."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.encryption import encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.keys import KeyStyle, OfGroup
-from relay.memory.snowclaw.notebook import Notebook
 from relay.memory.snowclaw.users import UserMemory
+from relay.memory.snowclaw.working_copy import WorkingCopy
 from relay.nostr import kinds
 from relay.nostr.nip44 import conversation_key
 from tests.cast import alice, bob, owner, robot, rover, stranger
@@ -27,11 +28,11 @@ TEA = "snowclaw:memory:group:tea"
 KEY = conversation_key(robot, robot.pubkey)
 
 
-def notebook(*events: Any, **more: Any) -> Notebook:
+def working_copy(*events: Any, **more: Any) -> WorkingCopy:
     given: dict[str, Any] = {"agents": [rover.pubkey], "key": KEY}
-    made = Notebook(robot.pubkey, [owner.pubkey], **(given | more))
+    made = WorkingCopy(robot.pubkey, [owner.pubkey], **(given | more))
     for event in events:
-        made.take(event)
+        made.apply(event)
     return made
 
 
@@ -43,7 +44,7 @@ def noted(text: str) -> Any:
     return lambda memory: memory.noted(text)
 
 
-def published(book: Notebook, at: int = AT + 100) -> list[Any]:
+def published(book: WorkingCopy, at: int = AT + 100) -> list[Any]:
     """The next versions, which the relay takes."""
     events = []
     for subject in book.changed():
@@ -53,7 +54,7 @@ def published(book: Notebook, at: int = AT + 100) -> list[Any]:
     return events
 
 
-def notes(book: Notebook, key: str = alice.npub) -> tuple[str, ...] | None:
+def notes(book: WorkingCopy, key: str = alice.npub) -> tuple[str, ...] | None:
     memory = book.user(key)
     return None if memory is None else memory.notes
 
@@ -62,7 +63,7 @@ def notes(book: Notebook, key: str = alice.npub) -> tuple[str, ...] | None:
 def test_a_user_is_known_under_every_form_of_the_key_and_the_newest_counts() -> None:
     forms = [alice.pubkey[:16], alice.npub, alice.pubkey, alice.pubkey[:32]]
     for newest in forms:
-        book = notebook(
+        book = working_copy(
             *(
                 record(f"snowclaw:memory:npub:{form}", {"notes": [form]}, at=AT + (form == newest))
                 for form in forms
@@ -74,10 +75,10 @@ def test_a_user_is_known_under_every_form_of_the_key_and_the_newest_counts() -> 
 
 
 def test_a_user_of_whom_only_the_shortest_key_is_known_is_found_by_all_of_it() -> None:
-    book = notebook(record(f"snowclaw:memory:npub:{alice.pubkey[:16]}", {"notes": ["x"]}))
+    book = working_copy(record(f"snowclaw:memory:npub:{alice.pubkey[:16]}", {"notes": ["x"]}))
     assert list(book.users()) == [alice.pubkey[:16]]
     assert notes(book) == ("x",)
-    book = notebook(record(ALICE, {"notes": ["x"]}))
+    book = working_copy(record(ALICE, {"notes": ["x"]}))
     assert notes(book, alice.pubkey[:16]) == ("x",)
     assert notes(book, bob.npub) is None
 
@@ -85,7 +86,7 @@ def test_a_user_of_whom_only_the_shortest_key_is_known_is_found_by_all_of_it() -
 @pytest.mark.parametrize("key", ["", "alice", alice.pubkey[:31], alice.npub[:-1] + "q"])
 def test_what_is_no_key_is_no_user(key: str) -> None:
     with pytest.raises(Invalid, match="d must end with an npub or 16, 32 or 64"):
-        notebook().user(key)
+        working_copy().user(key)
 
 
 @given(st.permutations(range(4)))
@@ -96,7 +97,7 @@ def test_the_order_of_arrival_says_nothing(order: list[int]) -> None:
         config("global", {"respond_mode": "all"}),
         config("global", {"respond_mode": "none"}, at=AT + 1),
     ]
-    book = notebook(*(events[index] for index in order))
+    book = working_copy(*(events[index] for index in order))
     assert notes(book) == ("new",)
     assert book.config.effective().respond_mode.value == "none"
 
@@ -105,7 +106,7 @@ def test_of_one_second_the_lowest_id_counts() -> None:
     twins = [record(ALICE, {"notes": [text]}) for text in ("one", "other")]
     lowest = min(twins, key=lambda event: event.id)
     for order in (twins, twins[::-1]):
-        book = notebook(*order)
+        book = working_copy(*order)
         assert book.own(ALICE) is lowest
 
 
@@ -113,9 +114,9 @@ def test_nothing_of_anybody_else_counts() -> None:
     by_stranger = record(ALICE, {"notes": ["x"]}, by=stranger)
     of_another_kind = robot.sign(78, [["d", ALICE]], '{"notes":["x"]}', AT)
     of_another_system = record("nmem:session:x")
-    book = notebook(by_stranger, of_another_kind, of_another_system)
+    book = working_copy(by_stranger, of_another_kind, of_another_system)
     assert (book.users(), book.groups(), book.events()) == ({}, {}, [])
-    assert not book.take(by_stranger)
+    assert not book.apply(by_stranger)
 
 
 @pytest.mark.proves("S-21")
@@ -124,18 +125,18 @@ def test_another_agent_s_record_is_read_where_there_is_none_of_one_s_own() -> No
         record(ALICE, {"notes": ["theirs"]}, by=rover),
         record(TEA, {"purpose": "theirs"}, ["h", "tea"], by=rover),
     ]
-    book = notebook(*theirs)
+    book = working_copy(*theirs)
     assert notes(book) == ("theirs",)
     assert book.group("tea") == GroupMemory(purpose="theirs")
-    book.take(record(ALICE, {"notes": ["mine"]}, at=AT - 5))
-    book.take(record(TEA, {"purpose": "mine"}, at=AT - 5))
+    book.apply(record(ALICE, {"notes": ["mine"]}, at=AT - 5))
+    book.apply(record(TEA, {"purpose": "mine"}, at=AT - 5))
     assert notes(book) == ("mine",)
     assert book.group("tea") == GroupMemory(purpose="mine")
 
 
 @pytest.mark.proves("S-22")
 def test_an_owner_s_record_is_merged_when_read_and_never_written_as_one_s_own() -> None:
-    book = notebook(
+    book = working_copy(
         record(ALICE, {"notes": ["likes tea"], "owner_notes": ["in mine"]}),
         record(f"snowclaw:memory:npub:{alice.npub}", {"notes": ["VIP"]}, by=owner),
         record("snowclaw:memory:group:tea", {"notes": ["quiet"]}, by=owner),
@@ -152,14 +153,14 @@ def test_an_owner_s_record_is_merged_when_read_and_never_written_as_one_s_own() 
 
 
 def test_an_owner_s_own_notebook_has_their_notes_as_notes() -> None:
-    book = Notebook(owner.pubkey, [owner.pubkey])
-    book.take(record(ALICE, {"notes": ["VIP"]}, by=owner))
+    book = WorkingCopy(owner.pubkey, [owner.pubkey])
+    book.apply(record(ALICE, {"notes": ["VIP"]}, by=owner))
     assert book.user(alice.npub) == UserMemory(notes=("VIP",))
 
 
 @pytest.mark.proves("S-33")
 def test_a_note_with_the_h_of_another_group_does_not_enter() -> None:
-    book = notebook(
+    book = working_copy(
         record(ALICE, {"notes": ["of coffee"]}, ["h", "coffee"]),
         record(ALICE, {"notes": ["everywhere"]}, by=owner),
     )
@@ -169,12 +170,14 @@ def test_a_note_with_the_h_of_another_group_does_not_enter() -> None:
     assert book.user(alice.npub, "tea") == UserMemory(owner_notes=("everywhere",))
     book.edit_user(book.subject_of(alice.npub), noted("learnt in coffee"))
     assert book.user(alice.npub, "tea") == UserMemory(owner_notes=("everywhere",))
-    assert notebook(record(ALICE, {}, ["h", "coffee"], by=rover)).user(alice.npub, "tea") is None
+    assert (
+        working_copy(record(ALICE, {}, ["h", "coffee"], by=rover)).user(alice.npub, "tea") is None
+    )
 
 
 @pytest.mark.proves("S-33")
 def test_a_note_for_one_group_enters_no_other_before_it_is_published_either() -> None:
-    book = notebook()
+    book = working_copy()
     book.edit_user(book.subject_of(alice.npub), noted("of coffee"), "coffee")
     book.edit_user(book.subject_of(alice.npub), noted("and more"))  # the same record
     assert book.user(alice.npub, "tea") is None
@@ -187,28 +190,28 @@ def test_a_note_for_one_group_enters_no_other_before_it_is_published_either() ->
 
 def test_what_its_author_deletes_is_known_no_more() -> None:
     stored = record(ALICE, {"notes": ["x"]})
-    book = notebook(stored)
-    assert not book.take(stranger.sign(kinds.DELETION, [["e", stored.id]], "", AT))
-    assert not book.take(owner.sign(kinds.DELETION, [["e", stored.id]], "", AT))
+    book = working_copy(stored)
+    assert not book.apply(stranger.sign(kinds.DELETION, [["e", stored.id]], "", AT))
+    assert not book.apply(owner.sign(kinds.DELETION, [["e", stored.id]], "", AT))
     assert notes(book) == ("x",)
-    assert book.take(robot.sign(kinds.DELETION, [["e", stored.id]], "", AT))
+    assert book.apply(robot.sign(kinds.DELETION, [["e", stored.id]], "", AT))
     assert (notes(book), book.users()) == (None, {})
 
 
 @pytest.mark.parametrize(("later", "stays"), [(0, False), (-1, True)])
 def test_a_deletion_by_address_takes_what_is_as_old_as_itself(later: int, stays: bool) -> None:  # noqa: FBT001
-    book = notebook(record(ALICE, {"notes": ["x"]}))
+    book = working_copy(record(ALICE, {"notes": ["x"]}))
     address = f"30078:{robot.pubkey}:{ALICE}"
-    book.take(robot.sign(kinds.DELETION, [["a", address]], "", AT + later))
+    book.apply(robot.sign(kinds.DELETION, [["a", address]], "", AT + later))
     assert (notes(book) is not None) == stays
 
 
 def test_under_a_deleted_configuration_the_other_owner_s_holds_again() -> None:
-    book = Notebook(robot.pubkey, [owner.pubkey, bob.pubkey])
-    book.take(config("global", {"respond_mode": "all"}, by=bob))
+    book = WorkingCopy(robot.pubkey, [owner.pubkey, bob.pubkey])
+    book.apply(config("global", {"respond_mode": "all"}, by=bob))
     newer = config("global", {"respond_mode": "none"}, at=AT + 1)
-    book.take(newer)
-    book.take(owner.sign(kinds.DELETION, [["e", newer.id]], "", AT + 2))
+    book.apply(newer)
+    book.apply(owner.sign(kinds.DELETION, [["e", newer.id]], "", AT + 2))
     assert book.config.effective().respond_mode.value == "all"
 
 
@@ -217,7 +220,7 @@ def test_under_a_deleted_configuration_the_other_owner_s_holds_again() -> None:
 
 @pytest.mark.proves("S-31")
 def test_a_change_is_there_at_once_and_one_event_is_due_for_each_record() -> None:
-    book = notebook()
+    book = working_copy()
     for text in ("one", "two"):
         book.edit_user(book.subject_of(alice.npub), noted(text))
     book.edit_group(OfGroup("tea"), lambda memory: replace(memory, purpose="to drink"))
@@ -230,23 +233,23 @@ def test_a_change_is_there_at_once_and_one_event_is_due_for_each_record() -> Non
 
 @pytest.mark.proves("S-31")
 def test_what_changes_nothing_is_not_written() -> None:
-    book = notebook(record(ALICE, {"preferences": {"language": "en"}}))
+    book = working_copy(record(ALICE, {"preferences": {"language": "en"}}))
     book.edit_user(book.subject_of(alice.npub), lambda memory: memory.preferring("language", "en"))
     assert book.changed() == []
     assert book.unsaved == 0
 
 
 def test_an_edit_is_made_on_the_version_that_another_program_wrote_meanwhile() -> None:
-    book = notebook(record(ALICE, {"notes": ["old"]}))
+    book = working_copy(record(ALICE, {"notes": ["old"]}))
     book.edit_user(book.subject_of(alice.npub), noted("mine"))
-    book.take(record(ALICE, {"notes": ["old", "theirs"]}, at=AT + 1))
+    book.apply(record(ALICE, {"notes": ["old", "theirs"]}, at=AT + 1))
     assert notes(book) == ("old", "theirs", "mine")
     (event,) = published(book)
     assert event.content.startswith('{"display_names":[],"notes":["old","theirs","mine"]')
 
 
 def test_what_is_noted_while_a_version_is_on_its_way_stays_for_the_next() -> None:
-    book = notebook()
+    book = working_copy()
     alice_ = book.subject_of(alice.npub)
     book.see_user(alice_, AT, "alice", "tea")
     on_its_way = signed(book.next_version(alice_, AT + 10))
@@ -263,7 +266,7 @@ def test_what_is_noted_while_a_version_is_on_its_way_stays_for_the_next() -> Non
 
 @pytest.mark.proves("S-30")
 def test_many_messages_are_one_change() -> None:
-    book = notebook()
+    book = working_copy()
     alice_ = book.subject_of(alice.npub)
     for at in (AT + 5, AT, AT + 9):
         book.see_user(alice_, at, "alice", "tea")
@@ -279,7 +282,7 @@ def test_many_messages_are_one_change() -> None:
 
 
 def test_who_is_an_owner_is_noted_as_one() -> None:
-    book = notebook()
+    book = working_copy()
     book.see_user(book.subject_of(owner.pubkey), AT, None, "tea")
     memory = book.user(owner.npub)
     assert memory is not None
@@ -288,7 +291,7 @@ def test_who_is_an_owner_is_noted_as_one() -> None:
 
 @pytest.mark.proves("S-10")
 def test_unknown_fields_and_the_h_of_the_stored_version_are_kept() -> None:
-    book = notebook(record(ALICE, {"notes": [], "mood": {"a": [1]}}, ["h", "tea"]))
+    book = working_copy(record(ALICE, {"notes": [], "mood": {"a": [1]}}, ["h", "tea"]))
     book.edit_user(book.subject_of(alice.npub), noted("x"))
     (event,) = published(book)
     assert '"mood":{"a":[1]}' in event.content
@@ -296,7 +299,7 @@ def test_unknown_fields_and_the_h_of_the_stored_version_are_kept() -> None:
 
 
 def test_a_first_version_is_for_whom_it_was_said_to_be_and_a_later_one_stays_so() -> None:
-    book = notebook()
+    book = working_copy()
     book.edit_user(book.subject_of(alice.npub), noted("x"), "tea")
     (event,) = published(book)
     assert event.tag("h") == "tea"
@@ -307,7 +310,9 @@ def test_a_first_version_is_for_whom_it_was_said_to_be_and_a_later_one_stays_so(
 
 @pytest.mark.proves("S-02")
 def test_it_writes_32_hex_newer_than_what_is_under_another_form() -> None:
-    book = notebook(record(f"snowclaw:memory:npub:{alice.npub}", {"notes": ["old"]}, at=AT + 900))
+    book = working_copy(
+        record(f"snowclaw:memory:npub:{alice.npub}", {"notes": ["old"]}, at=AT + 900)
+    )
     book.edit_user(book.subject_of(alice.npub), noted("new"))
     (event,) = published(book, AT)
     assert (event.d, event.created_at) == (ALICE, AT + 901)
@@ -316,7 +321,7 @@ def test_it_writes_32_hex_newer_than_what_is_under_another_form() -> None:
 
 @pytest.mark.proves("S-02")
 def test_for_an_agent_of_the_original_it_writes_npubs() -> None:
-    book = notebook(style=KeyStyle.NPUB)
+    book = working_copy(style=KeyStyle.NPUB)
     book.edit_user(book.subject_of(alice.pubkey), noted("x"))
     book.edit_user(book.subject_of(bob.pubkey[:32]), noted("whose npub nobody knows"))
     assert [event.d for event in published(book)] == [
@@ -327,7 +332,7 @@ def test_for_an_agent_of_the_original_it_writes_npubs() -> None:
 
 def test_what_was_encrypted_is_to_be_so_again() -> None:
     draft = encrypted(draft_of('{"notes":["x"]}'), KEY, bytes(32))
-    book = notebook(signed(draft))
+    book = working_copy(signed(draft))
     alice_ = book.subject_of(alice.npub)
     assert notes(book) == ("x",)
     assert book.is_encrypted(alice_)
@@ -338,19 +343,19 @@ def test_what_was_encrypted_is_to_be_so_again() -> None:
 def test_a_locked_record_is_told_and_not_written_over() -> None:
     of_bob = conversation_key(bob, bob.pubkey)
     draft = encrypted(draft_of('{"notes":["x"]}'), of_bob, bytes(32))
-    book = notebook(signed(draft))
-    locked = book.cannot_write(book.subject_of(alice.npub))
+    book = working_copy(signed(draft))
+    locked = book.unwritable(book.subject_of(alice.npub))
     assert locked is not None
     assert locked.is_locked
     assert (notes(book), [unread.event.d for unread in book.unread()]) == (None, [ALICE])
 
 
 def test_edits_wait_while_what_is_stored_cannot_be_read() -> None:
-    book = notebook()
+    book = working_copy()
     book.edit_user(book.subject_of(alice.npub), noted("x"))
-    book.take(record(ALICE, {"notes": "no list"}))
+    book.apply(record(ALICE, {"notes": "no list"}))
     assert (book.changed(), book.unsaved) == ([], 1)
-    book.take(record(ALICE, {"notes": ["whole again"]}, at=AT + 1))
+    book.apply(record(ALICE, {"notes": ["whole again"]}, at=AT + 1))
     (event,) = published(book)
     assert '"notes":["whole again","x"]' in event.content
 
@@ -362,7 +367,7 @@ def test_one_s_own_memory_is_found_by_key_and_by_category() -> None:
             [("core", "city"), ("core", "tea:green"), ("daily", "city")]
         )
     ]
-    book = notebook(*events, record(ALICE), record("snowclaw:core:theirs", by=rover))
+    book = working_copy(*events, record(ALICE), record("snowclaw:core:theirs", by=rover))
     assert [memory.key for _, memory in book.memories()] == ["city", "tea:green", "city"]
     assert [memory.category for _, memory in book.memories("city")] == ["daily", "core"]
     assert [memory.key for _, memory in book.memories("core:")] == ["tea:green", "city"]

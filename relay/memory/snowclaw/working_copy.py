@@ -1,9 +1,8 @@
-"""Notebook: what one agent knows of users and groups, and what of it is not published yet.
+"""WorkingCopy: an agent's records about users and groups, with its unpublished edits.
 
-The fold of the records that the agent was given, in whatever order they come. A change is kept as
-an edit until it is published: when a newer version of the record comes in from another program with
-the same key, the edits are made on that one, and nothing that was noted is lost. MEMORY.md S-02,
-S-10, S-21, S-22, S-31.
+A fold of records, for any order of arrival. A change is kept as an edit until it is published: if a
+newer version of the record arrives from another program with the same key, the edits are applied to
+that version, so that none is lost (S-02, S-10, S-21, S-22, S-31).
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from relay.memory.snowclaw.keys import (
     hex_of,
     key_of,
 )
+from relay.memory.snowclaw.record_index import RecordIndex, user_key
 from relay.memory.snowclaw.records import (
     GroupRecord,
     UserRecord,
@@ -36,7 +36,6 @@ from relay.memory.snowclaw.records import (
     newest,
     record_draft,
 )
-from relay.memory.snowclaw.shelf import Shelf, user_key
 from relay.memory.snowclaw.users import UserMemory
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
@@ -49,15 +48,16 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 Subject = OfUser | OfGroup
-"""Whom a record is about; of a user the key is the first 32 hex, or 16 when no more is known."""
+"""The user or group of a record. A user's key is its first 32 hex characters, or 16 if no more is
+known."""
 
 _SHORT: Final = 32
-_MOST_PEOPLE: Final = 50_000
-"""Whose whole keys are remembered."""
+_MAX_USERS: Final = 50_000
+"""Users whose full keys are remembered."""
 
 
-class Notebook:
-    """Of one agent; or of an owner, whose records are notes for the agents (S-22)."""
+class WorkingCopy:
+    """Of one agent, or of an owner, whose records are notes for agents (S-22)."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Notebook:
         style: KeyStyle = KeyStyle.HEX,
         file: GroupConfig | None = None,
     ) -> None:
-        """`agent`: whose notebook it is. `agents`: whose records are read beside its own.
+        """`agent`: its public key. `agents`: other agents whose records are read too.
         `key`: see `encryption`."""
         self.agent = agent
         self.owners = frozenset(owners)
@@ -77,52 +77,52 @@ class Notebook:
         self._style = style
         self._file = GroupConfig() if file is None else file
         self.config = DynamicConfig(self.owners, self._file)
-        self._shelf = Shelf(key)
-        self._pubkeys: BoundedDict[str, str] = BoundedDict(_MOST_PEOPLE)
-        """The first 32 hex → the public key, of those that were seen whole."""
+        self._index = RecordIndex(key)
+        self._pubkeys: BoundedDict[str, str] = BoundedDict(_MAX_USERS)
+        """First 32 hex characters → public key, where the full key was seen."""
         self._unsaved: dict[Subject, Edits] = {}
         self._readers: dict[OfUser, str] = {}
-        """The group whose members read the first version of a record."""
+        """User → group whose members may read the first version of the record."""
 
     @property
     def authors(self) -> frozenset[str]:
-        """Whose records count here."""
+        """The authors whose records are used."""
         return self.owners | self._others | {self.agent}
 
-    # -- what comes in ----------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
-    def take(self, event: Event) -> bool:
-        """Whether anything changed: a newer version, or a deletion of one."""
+    def apply(self, event: Event) -> bool:
+        """Apply a record or deletion. Whether anything changed."""
         if event.pubkey not in self.authors:
             return False
         if event.kind == kinds.DELETION:
-            return self._take_deletion(event)
+            return self._apply_deletion(event)
         is_record = event.kind == kinds.APP_DATA and event.d.startswith(AGENT)
-        if not is_record or not self._shelf.take(event):
+        if not is_record or not self._index.add(event):
             return False
         self.config = self.config.after(event)
-        self.meet(user_key(event.d) or "")
+        self.remember_key(user_key(event.d) or "")
         return True
 
-    def _take_deletion(self, event: Event) -> bool:
-        gone = self._shelf.delete(event)
-        if any(deleted.d.startswith(CONFIG) for deleted in gone):
+    def _apply_deletion(self, event: Event) -> bool:
+        removed = self._index.delete(event)
+        if any(deleted.d.startswith(CONFIG) for deleted in removed):
             self.config = DynamicConfig(self.owners, self._file)
-            for stored in self._shelf.events():
+            for stored in self._index.events():
                 self.config = self.config.after(stored)
-        return bool(gone)
+        return bool(removed)
 
-    def meet(self, key: str) -> None:
-        """Remember the whole public key of a user. `key`: see `hex_of`."""
+    def remember_key(self, key: str) -> None:
+        """Remember a full public key. `key`: see `hex_of`."""
         if len(key) == 64:
             self._pubkeys[key[:_SHORT]] = key
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def subject_of(self, key: str) -> OfUser:
         """`key`: any form of S-01. Raises Invalid."""
         hexed = hex_of(key)
-        self.meet(hexed)
+        self.remember_key(hexed)
         if len(hexed) < _SHORT:
             longer = {known for known in self._known_keys() if known.startswith(hexed)}
             if len(longer) == 1:
@@ -130,8 +130,8 @@ class Notebook:
         return OfUser(hexed[:_SHORT])
 
     def user(self, key: str, group: str | None = None) -> UserMemory | None:
-        """What is known of a user, with the owner's notes. `group`: only what may enter its
-        context (S-33). Raises Invalid for a key that is none."""
+        """The memory of a user, with the owner's notes. `group`: only what may be used in its
+        context (S-33). Raises Invalid for an invalid key."""
         subject = self.subject_of(key)
         own = self._own(subject)
         memory = None
@@ -154,7 +154,7 @@ class Notebook:
         return annotated_user(UserMemory() if memory is None else memory, notes)
 
     def group(self, group: str) -> GroupMemory | None:
-        """What is known of a group, with the owner's notes."""
+        """The memory of a group, with the owner's notes."""
         subject = OfGroup(group)
         own = self._own(subject)
         memory = None
@@ -175,7 +175,7 @@ class Notebook:
         return annotated_group(GroupMemory() if memory is None else memory, notes)
 
     def users(self) -> dict[str, UserMemory]:
-        """By key, as far as it is known: the first 32 hex, or 16."""
+        """By the known part of the key: the first 32 or 16 hex characters."""
         known = {key: self.user(key) for key in sorted(self._known_keys())}
         return {key: memory for key, memory in known.items() if memory is not None}
 
@@ -184,14 +184,14 @@ class Notebook:
         ids = {subject.id for subject in self._unsaved if isinstance(subject, OfGroup)}
         ids |= {
             event.d.removeprefix(group_d(""))
-            for event in self._shelf.events()
+            for event in self._index.events()
             if event.d.startswith(group_d(""))
         }
         known = {id_: self.group(id_) for id_ in sorted(ids)}
         return {id_: memory for id_, memory in known.items() if memory is not None}
 
     def memories(self, prefix: str = "") -> list[tuple[Event, AgentMemory]]:
-        """The agent's own memory whose `<category>:<key>` or key begins so, newest first."""
+        """The agent's own memory whose `<category>:<key>` or key has this prefix, newest first."""
         found = [
             (event, memory)
             for event, memory in self._agent_memories()
@@ -201,64 +201,63 @@ class Notebook:
 
     def events(self) -> list[Event]:
         """The newest version of each record of all authors."""
-        return self._shelf.events()
+        return self._index.events()
 
     def own(self, d: str) -> Event | None:
         """The agent's own record at an address."""
-        return self._shelf.at(self.agent, d)
+        return self._index.at(self.agent, d)
 
     def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | UnreadableRecord:
-        """One record in plain text, or why not."""
-        return self._shelf.read(event)
+        """Decode (and decrypt) one record."""
+        return self._index.read(event)
 
     def unread(self) -> list[UnreadableRecord]:
-        """Records that are there and cannot be read: locked, or none at all."""
-        events = [e for e in self._shelf.events() if not e.d.startswith(CONFIG)]
+        """Records that cannot be read: encrypted or malformed."""
+        events = [e for e in self._index.events() if not e.d.startswith(CONFIG)]
         return [
             found for event in events if isinstance(found := self.read(event), UnreadableRecord)
         ]
 
-    # -- what changes -----------------------------------------------------------------------------
+    # -- edits -------------------------------------------------------------------------------------
 
     @property
     def unsaved(self) -> int:
-        """Changes that no published record has."""
+        """Number of unpublished changes."""
         return sum(edits.changes for edits in self._unsaved.values())
 
-    def cannot_write(self, subject: Subject) -> UnreadableRecord | None:
-        """The stored record that a new version would wipe out, since it cannot be read."""
+    def unwritable(self, subject: Subject) -> UnreadableRecord | None:
+        """The unreadable stored record that a new version would overwrite, or None."""
         own = self._own(subject)
         return own if isinstance(own, UnreadableRecord) else None
 
     def edit_user(self, subject: OfUser, edit: UserEdit, group: str | None = None) -> None:
-        """`group`: whose members read the record, if this is its first version (G-31)."""
+        """`group`: whose members may read the record if this is its first version (G-31)."""
         if group is not None:
             self._readers[subject] = group
-        self._unsaved.setdefault(subject, Edits()).of_user_noted(edit)
+        self._unsaved.setdefault(subject, Edits()).add_user_edit(edit)
 
     def edit_group(self, subject: OfGroup, edit: GroupEdit) -> None:
-        self._unsaved.setdefault(subject, Edits()).of_group_noted(edit)
+        self._unsaved.setdefault(subject, Edits()).add_group_edit(edit)
 
     def see_user(self, subject: OfUser, at: int, name: str | None, group: str) -> None:
-        """A message of a user (S-30)."""
+        """Note a message of a user (S-30)."""
         self._unsaved.setdefault(subject, Edits()).user_seen(at, name, group)
 
     def see_group(self, subject: OfGroup, at: int) -> None:
         self._unsaved.setdefault(subject, Edits()).group_seen(at)
 
     def changed(self) -> list[Subject]:
-        """Those whose record is to be written; edits that change nothing are dropped.
-
-        One that cannot be written stays: what is stored came after its edits, and is unreadable.
+        """The subjects to publish. Edits without effect are dropped; edits of an unreadable record
+        are kept.
         """
         for subject in list(self._unsaved):
             own = self._own(subject)
             if isinstance(own, (UserRecord, GroupRecord)) and self._edited(subject) == own.memory:
                 del self._unsaved[subject]
-        return [subject for subject in self._unsaved if self.cannot_write(subject) is None]
+        return [subject for subject in self._unsaved if self.unwritable(subject) is None]
 
     def d_of(self, subject: Subject) -> str:
-        """Where the next version goes (S-02)."""
+        """The `d` of the next version (S-02)."""
         if isinstance(subject, OfGroup):
             return group_d(subject.id)
         pubkey = self._pubkeys.get(subject.key)
@@ -266,20 +265,21 @@ class Notebook:
         return f"{MEMORY}npub:{key}"
 
     def is_encrypted(self, subject: Subject) -> bool:
-        """Whether the stored version is, and so the next one has to be."""
+        """Whether the stored version is encrypted: then the next one must be."""
         own = self._own(subject)
         return isinstance(own, (UserRecord, GroupRecord)) and is_encrypted(own.event)
 
     def next_version(self, subject: Subject, at: int) -> Draft:
-        """In plain text, with every edit; newer than the version under another form of the key.
+        """The unencrypted draft with all edits, newer than the version under another form of the
+        key.
 
-        A first version about a group is for its members; one about a user for the owner alone,
-        unless an edit said otherwise.
+        Readers of a first version: a group's members; of a user the owner alone, unless an edit
+        named a group.
         """
         own = self._own(subject)
         memory = self._edited(subject)
         assert memory is not None
-        self._unsaved[subject].put_under_way()
+        self._unsaved[subject].mark_in_flight()
         d, h = self.d_of(subject), None
         if isinstance(own, (UserRecord, GroupRecord)):
             h = own.event.tag("h")
@@ -290,19 +290,19 @@ class Notebook:
         return record_draft(memory, d, at, h)
 
     def saved(self, subject: Subject, event: Event) -> None:
-        """The version that was made last is published, or is sure to be."""
-        self.take(event)
+        """The last version was published, or is certain to be."""
+        self.apply(event)
         edits = self._unsaved.get(subject)
         if edits is not None:
-            edits.drop_under_way()
+            edits.drop_in_flight()
             if len(edits) == 0:
                 del self._unsaved[subject]
 
     def drop(self, subject: Subject) -> None:
-        """Forget the edits too: the record is forgotten."""
+        """Discard the edits: the record is deleted."""
         self._unsaved.pop(subject, None)
 
-    # -- inside -----------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _own(self, subject: Subject) -> UserRecord | GroupRecord | UnreadableRecord | None:
         if isinstance(subject, OfGroup):
@@ -339,20 +339,20 @@ class Notebook:
         return memory
 
     def _edits(self, subject: Subject) -> Edits:
-        return self._unsaved.get(subject, _NOTHING)
+        return self._unsaved.get(subject, _NO_EDITS)
 
     def _new_user(self, subject: OfUser) -> UserMemory:
         return UserMemory(is_owner=self._pubkeys.get(subject.key) in self.owners)
 
     def _of_user(self, subject: OfUser, authors: Collection[str]) -> Iterator[Event]:
-        return self._shelf.of_user(self._pubkeys.get(subject.key, subject.key), authors)
+        return self._index.of_user(self._pubkeys.get(subject.key, subject.key), authors)
 
     def _user_records(self, subject: OfUser, authors: Collection[str]) -> list[UserRecord]:
         found = (self.read(event) for event in self._of_user(subject, authors))
         return [record for record in found if isinstance(record, UserRecord)]
 
     def _group_record(self, subject: OfGroup, author: str) -> GroupRecord | None:
-        event = self._shelf.at(author, group_d(subject.id))
+        event = self._index.at(author, group_d(subject.id))
         record = None if event is None else self.read(event)
         is_its = isinstance(record, GroupRecord) and enters(record, subject.id)
         return record if is_its and isinstance(record, GroupRecord) else None
@@ -362,21 +362,21 @@ class Notebook:
 
     def _known_keys(self) -> set[str]:
         keys = {subject.key for subject in self._unsaved if isinstance(subject, OfUser)}
-        keys |= {key[:_SHORT] for key in self._shelf.user_keys()}
+        keys |= {key[:_SHORT] for key in self._index.user_keys()}
         long = {key for key in keys if len(key) == _SHORT}
         return long | {
             key for key in keys - long if not any(other.startswith(key) for other in long)
         }
 
     def _agent_memories(self) -> Iterator[tuple[Event, AgentMemory]]:
-        for event in self._shelf.events():
+        for event in self._index.events():
             if event.pubkey == self.agent and not event.d.startswith((MEMORY, CONFIG)):
                 found = self.read(event)
                 if isinstance(found, AgentMemory):
                     yield event, found
 
 
-_NOTHING: Final = Edits()
+_NO_EDITS: Final = Edits()
 
 
 def _latest(records: list[UserRecord]) -> UserRecord | None:

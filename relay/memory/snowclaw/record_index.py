@@ -1,4 +1,4 @@
-"""Shelf: the newest version of each record, by author and `d`, in whatever order they come.
+"""RecordIndex: the newest version of each record by author and `d`, for any order of arrival.
 
 Users are found under every form of their key (S-02).
 """
@@ -20,57 +20,58 @@ if TYPE_CHECKING:
     from relay.memory.unreadable import UnreadableRecord
     from relay.nostr.event import Event
 
-    Where = tuple[str, str]
+    Address = tuple[str, str]
     """Author and `d`."""
 
 
-class Shelf:
-    """Of records that count to one reader; whose do is the reader's to say."""
+class RecordIndex:
+    """Records of the authors that the reader trusts; the reader filters them."""
 
     def __init__(self, key: bytes | None) -> None:
         """`key`: see `encryption`."""
         self._key = key
-        self._events: dict[Where, Event] = {}
-        self._users: dict[str, set[Where]] = {}
-        """The first 16 hex of a key → where records of such users are."""
+        self._events: dict[Address, Event] = {}
+        self._users: dict[str, set[Address]] = {}
+        """First 16 hex characters of a user's key → addresses of their records."""
         self._read: dict[str, UserRecord | GroupRecord | AgentMemory | UnreadableRecord] = {}
-        """By id of the event, of those that are here."""
+        """Decoded records by event id."""
 
-    def take(self, event: Event) -> bool:
-        """Whether it is newer than what is here; of one second the lowest id is."""
-        where = (event.pubkey, event.d)
-        known = self._events.get(where)
+    def add(self, event: Event) -> bool:
+        """Store it if it is newer than the known version (tie: the lower id). Whether it was
+        stored."""
+        address = (event.pubkey, event.d)
+        known = self._events.get(address)
         if known is not None:
             if newest((known, event)) is known:
                 return False
             self._read.pop(known.id, None)
-        self._events[where] = event
+        self._events[address] = event
         key = user_key(event.d)
         if key is not None:
-            self._users.setdefault(key[:16], set()).add(where)
+            self._users.setdefault(key[:16], set()).add(address)
         return True
 
     def delete(self, deletion: Event) -> list[Event]:
-        """What a kind 5 takes away here: records of its author, by id and by address."""
-        named, addresses = set(deletion.tag_values("e")), set(deletion.tag_values("a"))
-        gone = [
+        """Apply a kind 5: the records of its author that it removed, by id and by address."""
+        named, addressed = set(deletion.tag_values("e")), set(deletion.tag_values("a"))
+        removed = [
             event
             for (author, d), event in self._events.items()
             if author == deletion.pubkey
             and (
                 event.id in named
                 or (
-                    f"{kinds.APP_DATA}:{author}:{d}" in addresses
+                    f"{kinds.APP_DATA}:{author}:{d}" in addressed
                     and event.created_at <= deletion.created_at
                 )
             )
         ]
-        for event in gone:
-            where = (event.pubkey, event.d)
-            del self._events[where]
+        for event in removed:
+            address = (event.pubkey, event.d)
+            del self._events[address]
             self._read.pop(event.id, None)
-            self._users.get((user_key(event.d) or "")[:16], set()).discard(where)
-        return gone
+            self._users.get((user_key(event.d) or "")[:16], set()).discard(address)
+        return removed
 
     def events(self) -> list[Event]:
         return list(self._events.values())
@@ -79,34 +80,34 @@ class Shelf:
         return self._events.get((author, d))
 
     def of_user(self, key: str, authors: Collection[str]) -> Iterator[Event]:
-        """What these authors have about a user. `key`: see `hex_of`."""
+        """Records of these authors about a user. `key`: see `hex_of`."""
         for author, d in self._users.get(key[:16], ()):
             other = user_key(d)
             if author in authors and other is not None and is_same_user(key, other):
                 yield self._events[author, d]
 
     def user_keys(self) -> Iterator[str]:
-        """Of whom there are records, as far as each record tells."""
-        for wheres in self._users.values():
-            for _, d in wheres:
+        """The key in each user record: 64, 32 or 16 hex characters."""
+        for addresses in self._users.values():
+            for _, d in addresses:
                 key = user_key(d)
                 if key is not None:
                     yield key
 
     def read(self, event: Event) -> UserRecord | GroupRecord | AgentMemory | UnreadableRecord:
-        """One record in plain text, or why not."""
+        """Decode (and decrypt) one record."""
         found = self._read.get(event.id)
         if found is None:
             is_memory = event.d.startswith(MEMORY)
             found = (record_in if is_memory else agent_memory_in)(event, self._key)
             stored = self._events.get((event.pubkey, event.d))
-            if stored is not None and stored.id == event.id:  # another one nobody would drop
+            if stored is not None and stored.id == event.id:  # others would never be evicted
                 self._read[event.id] = found
         return found
 
 
 def user_key(d: str) -> str | None:
-    """What the `d` of a user's record holds of their public key."""
+    """The part of the public key in the `d` of a user record; None for other records."""
     if not d.startswith(f"{MEMORY}npub:"):
         return None
     try:
