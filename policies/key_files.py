@@ -109,8 +109,8 @@ def _keys(raw: bytes, name: str, faults: list[Fault]) -> list[ListedKey]:
                 Fault(
                     name,
                     number,
-                    "that is a secret key (nsec); take it out of this "
-                    "file and give the public key (npub)",
+                    "this is a secret key (nsec); remove it from this "
+                    "file and use the public key (npub)",
                 )
             )
             continue

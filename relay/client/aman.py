@@ -368,7 +368,7 @@ class Aman(MemoryClient):
         """The payload in the content of an encrypted record. Raises UserError, Invalid."""
         shared = shared_key(key)
         assert shared is not None
-        payload = object_in(secretbox.opened(text, shared.key))
+        payload = object_in(secretbox.unseal(text, shared.key))
         if payload is None:
             raise Invalid("what was sealed is not a JSON object")
         return payload

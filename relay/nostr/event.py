@@ -1,8 +1,8 @@
-"""Event: seven checked fields, the id that they hash to, and the bytes that are stored and sent.
+"""Event: a NIP-01 event with validated shape and id, and its serialized bytes.
 
-Invariants: an Event exists only with a right shape and a right id; whether its signature is right
-is `relay.nostr.keys`' question. `tags` are lists for speed and are never changed. `raw` is the one
-canonical serialisation, made once, and is what leaves this relay ever after (N01-04).
+Invariants: an Event has valid fields and a correct id; the signature is checked separately, by
+`relay.nostr.keys`. `tags` are lists for speed and are never modified. `raw` is the canonical
+serialization, made once; it is what is stored and sent (N01-04).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_CREATED_AT: Final = 2**63 - 1
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One event whose shape and id are right. NIP-01."""
+    """NIP-01."""
 
     id: str
     pubkey: str
@@ -38,14 +38,14 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
 
     def tag(self, name: str) -> str | None:
-        """Value of the first tag of this name, `""` when the tag has none; None without the tag."""
+        """Value of the first tag with this name, `""` if it has no value; None without the tag."""
         for tag in self.tags:
             if tag and tag[0] == name:
                 return tag[1] if len(tag) > 1 else ""
         return None
 
     def tag_values(self, name: str) -> list[str]:
-        """Element 1 of each tag of this name that has one."""
+        """Values of all tags with this name."""
         return [tag[1] for tag in self.tags if len(tag) > 1 and tag[0] == name]
 
     def has_tag(self, name: str) -> bool:
@@ -53,7 +53,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def d(self) -> str:
-        """The address part: value of the first `d` tag, empty when there is none (N01-43)."""
+        """Value of the first `d` tag, `""` without one (N01-43)."""
         return self.tag("d") or ""
 
 
@@ -64,12 +64,12 @@ def is_hex64(value: object) -> bool:
 def id_bytes(
     pubkey: str, created_at: int, kind: int, tags: Sequence[Sequence[str]], content: str
 ) -> bytes:
-    """The canonical bytes that the id is the SHA-256 of (N01-20…25)."""
+    """The serialization whose SHA-256 is the id (N01-20…25)."""
     return orjson.dumps([0, pubkey, created_at, kind, tags, content])
 
 
 def event_from(fields: object) -> Event:
-    """Check shape and id of a decoded JSON value. Raises Invalid naming the field."""
+    """Validates shape and id of a decoded JSON value. Raises Invalid naming the field."""
     if type(fields) is not dict:
         raise Invalid("event: must be a JSON object")
     try:
@@ -84,7 +84,7 @@ def event_from(fields: object) -> Event:
         raise Invalid("pubkey: must be 64 lowercase hex characters")
     if type(sig) is not str or not _HEX128(sig):
         raise Invalid("sig: must be 128 lowercase hex characters")
-    # `type() is` and not isinstance(): True is an int in Python and no integer in JSON (N01-07).
+    # `type() is`, not isinstance(): True is an int in Python but no integer in JSON (N01-07).
     if type(created_at) is not int or not 0 <= created_at <= MAX_CREATED_AT:
         raise Invalid("created_at: must be an integer of seconds from 0 to 2^63 - 1")
     if type(kind) is not int or not 0 <= kind <= MAX_KIND:
@@ -99,7 +99,7 @@ def event_from(fields: object) -> Event:
         for value in tag:
             if type(value) is not str:
                 raise Invalid("tags: must be an array of arrays of strings")
-    return _with_right_id(id_, pubkey, created_at, kind, tags, content, sig)
+    return _with_checked_id(id_, pubkey, created_at, kind, tags, content, sig)
 
 
 class _Fields(msgspec.Struct, gc=False):
@@ -118,26 +118,26 @@ class _Frame(msgspec.Struct, array_like=True, gc=False):
     event: _Fields
 
 
-_frame_in: Final = msgspec.json.Decoder(_Frame).decode
+_decode_frame: Final = msgspec.json.Decoder(_Frame).decode
 
 
 def event_in_frame(text: str) -> Event:
-    """The event of an EVENT frame as a relay sends it, checked as `event_from` does, and in less
-    time: for who reads many. Raises Invalid."""
+    """The event of a relay's EVENT frame, validated like `event_from` but faster. Raises
+    Invalid."""
     try:
-        event = _frame_in(text).event
+        event = _decode_frame(text).event
     except (msgspec.DecodeError, RecursionError) as error:
         raise Invalid(f"event: {error}") from None
     if not (_HEX64(event.pubkey) and _HEX128(event.sig)):
         raise Invalid("pubkey, sig: must be 64 and 128 lowercase hex characters")
     if not (0 <= event.created_at <= MAX_CREATED_AT and 0 <= event.kind <= MAX_KIND):
         raise Invalid("created_at, kind: out of range")
-    return _with_right_id(
+    return _with_checked_id(
         event.id, event.pubkey, event.created_at, event.kind, event.tags, event.content, event.sig
     )
 
 
-def _with_right_id(
+def _with_checked_id(
     id_: str, pubkey: str, created_at: int, kind: int, tags: list[list[str]], content: str, sig: str
 ) -> Event:
     if sha256(id_bytes(pubkey, created_at, kind, tags, content)).hexdigest() != id_:
@@ -157,7 +157,7 @@ def _with_right_id(
 def signed(
     pubkey: str, created_at: int, kind: int, tags: list[list[str]], content: str, sign: Signer
 ) -> Event:
-    """An event of one's own; `sign` gives 128 hex for the 32 bytes of the id."""
+    """A new event; `sign` returns the signature as 128 hex for the 32 bytes of the id."""
     digest = sha256(id_bytes(pubkey, created_at, kind, tags, content))
     id_ = digest.hexdigest()
     sig = sign(digest.digest())
@@ -174,7 +174,7 @@ def signed(
 
 
 def event_from_raw(raw: bytes) -> Event:
-    """Read back bytes that this module made: shape and id were checked on the way in."""
+    """Parse `Event.raw`; not validated again."""
     fields = orjson.loads(raw)
     return Event(
         fields["id"],

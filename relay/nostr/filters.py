@@ -1,7 +1,7 @@
-"""Filter: parsed once, then asked of events and of stores alike. NIP-01 (N01-60…72), NIP-50.
+"""Filter: parsed once, used for live events and for stores. NIP-01 (N01-60…72), NIP-50.
 
-`matches` is the one meaning of a filter; storage compiles the same fields to SQL, and a law of the
-tests holds the two together.
+Invariant: `matches` defines a filter; storage compiles the same fields to SQL, and a property test
+compares the two.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 _HEX_TAGS: Final = frozenset("ep")
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 BROAD_TAGS: Final = frozenset("hptkKPlLmr")
-"""Names whose values many events share: an author narrows a search more than they do."""
+"""Tags whose values many events share: `authors` is more selective than they are."""
 _MAX_SQL_INT: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class FilterTerms:
-    """What this relay lets a filter name beyond NIP-01 (contract §7)."""
+    """What a filter may name beyond NIP-01 on this relay."""
 
     index_tags: frozenset[str] = frozenset({"hk"})
     prefix_d_kinds: frozenset[int] = frozenset({30078, 78})
     search: bool = False
-    """Whether NIP-50 is offered; ignoring the key would be wrong (N50-12)."""
+    """NIP-50 is supported; without it the key is refused, not ignored (N50-12)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """All conditions must hold; None is "not asked". An empty set matches nothing (N01-67)."""
+    """All conditions must hold; None is no condition. An empty set matches nothing (N01-67)."""
 
     ids: frozenset[str] | None = None
     authors: frozenset[str] | None = None
@@ -49,15 +49,15 @@ class Filter:
     tags: tuple[tuple[str, frozenset[str]], ...] = ()
     """(tag name without `#`, values), sorted by name."""
     d_prefixes: tuple[str, ...] = ()
-    """`#d` values that also match what begins with them (G-09); they stand in `tags` too."""
+    """`#d` values that match as a prefix too (G-09); `tags` has them as well."""
     impossible: bool = field(default=False, compare=False)
-    """Some list is empty: nothing can match."""
+    """A list is empty: nothing can match."""
     first_tag_value: str | None = field(default=None, compare=False)
-    """The first value of the only tag condition, as it was received; None with more than one, or
-    none. A count's registers depend on it (N45-11, N45-15)."""
+    """First value, in the order received, of the only tag condition; None with several or none. The
+    HyperLogLog offset depends on it (N45-11, N45-15)."""
 
     def matches(self, event: Event) -> bool:
-        """Whether a live or stored event satisfies every condition but `limit` and `search`."""
+        """Every condition holds, except `limit` and `search`, which are not checked."""
         if self.kinds is not None and event.kind not in self.kinds:
             return False
         if self.authors is not None and event.pubkey not in self.authors:
@@ -110,7 +110,7 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
             if type(given) is not str:
                 raise Invalid("search: must be a string")
             if given and not terms.search:
-                raise Unsupported("search is not offered here")
+                raise Unsupported("search is not supported here")
             search = given if search_from(given) is not None else None
         elif key[:1] == "#" and (key[1:] in _LETTERS or key[1:] in terms.index_tags):
             name = key[1:]
@@ -175,7 +175,7 @@ def _strings(key: str, given: object) -> frozenset[str]:
 def _kinds(given: object) -> frozenset[int]:
     values = _list("kinds", given)
     for value in values:
-        # A whole number too large for the parser arrives as a float and matches nothing (N01-68).
+        # orjson parses an integer over 64 bits as a float; it matches nothing (N01-68).
         if type(value) is float and value.is_integer() and abs(value) > _MAX_SQL_INT:
             continue
         if type(value) is not int:

@@ -1,4 +1,4 @@
-"""Key pairs, how people spell them, and signatures (BIP-340 by libsecp256k1)."""
+"""Key pairs, their text forms, and signatures (BIP-340, libsecp256k1)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class SecretKey:
-    """One key pair that can sign. Its `repr` never shows the secret."""
+    """A key pair that signs. `repr` never shows the secret."""
 
     __slots__ = ("_key", "_sign", "pubkey")
 
     def __init__(self, secret: bytes) -> None:
-        """`secret`: 32 bytes, 1 ≤ value < group order; else Invalid."""
-        if len(secret) != 32:  # libsecp256k1's wrapper pads a short one without a word
+        """`secret`: 32 bytes, 1 ≤ value < group order; raises Invalid otherwise."""
+        if len(secret) != 32:  # coincurve would pad a shorter one silently
             raise Invalid("secret key: must have 32 bytes")
         try:
             self._key = PrivateKey(secret)
@@ -66,7 +66,7 @@ class SecretKey:
 
 @lru_cache(maxsize=16_384)
 def _parsed(pubkey: str) -> PublicKeyXOnly | None:
-    # 3.8 µs to parse; the keys of a relay's people fit here many times over.
+    # Parsing takes 3.8 µs; the cache is larger than the number of authors of a typical relay.
     try:
         return PublicKeyXOnly(bytes.fromhex(pubkey))
     except ValueError:
@@ -74,18 +74,18 @@ def _parsed(pubkey: str) -> PublicKeyXOnly | None:
 
 
 def is_signed(event: Event) -> bool:
-    """Whether `sig` is a BIP-340 signature of `id` by `pubkey` (N01-11)."""
+    """`sig` is a valid BIP-340 signature of `id` by `pubkey` (N01-11)."""
     return is_signature(event.pubkey, bytes.fromhex(event.id), bytes.fromhex(event.sig))
 
 
 def is_signature(pubkey: str, digest: bytes, signature: bytes) -> bool:
-    """Whether 64 bytes are a BIP-340 signature of 32, by a key of 64 hex."""
+    """`signature` (64 bytes) is a BIP-340 signature of `digest` (32 bytes) by `pubkey` (64 hex)."""
     key = _parsed(pubkey)
     return key is not None and key.verify(signature, digest)
 
 
 def are_signed(events: Sequence[Event]) -> list[bool]:
-    """`is_signed` of each; meant for a worker thread: libsecp256k1 works without the GIL."""
+    """For a worker thread: libsecp256k1 releases the GIL."""
     return [is_signed(event) for event in events]
 
 
@@ -94,12 +94,12 @@ def is_curve_point(pubkey: str) -> bool:
 
 
 def public_key(text: str) -> str:
-    """64 hex of an npub or of 64 hex. Raises Invalid."""
+    """Parses an npub or 64 hex to 64 hex. Raises Invalid."""
     text = text.strip()
     if text.lower().startswith("npub1"):
         return decode_bech32("npub", text).hex()
     if text.lower().startswith("nsec1"):
-        raise Invalid("that is a secret key (nsec); a public key (npub or 64 hex) is needed")
+        raise Invalid("this is a secret key (nsec); a public key (npub or 64 hex) is needed")
     lowered = text.lower()
     if not is_hex64(lowered):
         raise Invalid(f"not a public key: {text[:80]!r} (an npub or 64 hex characters)")
@@ -111,8 +111,8 @@ def npub(pubkey: str) -> str:
 
 
 def read_key_file(text: str, where: str) -> SecretKey:
-    """The key in the text of a key file; UserError names the file, never its content."""
+    """The key of a key file. Raises UserError that names the file, never its content."""
     try:
         return SecretKey.parse(text)
     except Invalid:
-        raise UserError(f"{where} holds no nsec and no 64 hex characters") from None
+        raise UserError(f"{where} has no nsec and no 64 hex characters") from None

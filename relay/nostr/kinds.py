@@ -1,4 +1,4 @@
-"""Kind numbers by name, and the classes that kinds fall into. NIP-01 (N01-40…44)."""
+"""Kind numbers by name, and kind classes. NIP-01 (N01-40…44)."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ GROUP_PINS = 39005
 
 MODERATION = range(9000, 9021)
 GROUP_RECORDS = range(9000, 9023)
-"""What people and the relay write about a group: moderation, join and leave requests."""
+"""Moderation events, join and leave requests of NIP-29."""
 GROUP_STATE = range(39000, 39006)
-"""What only the relay signs."""
+"""NIP-29 group state, signed by the relay only."""
 
 MAX_KIND = 65535
 
@@ -89,7 +89,7 @@ class KindClass(Enum):
 
 
 def class_of(kind: int) -> KindClass:
-    """Kinds outside every class count as regular (N01-44)."""
+    """Kinds outside every range are regular (N01-44)."""
     if 30000 <= kind < 40000:
         return KindClass.ADDRESSABLE
     if 20000 <= kind < 30000:
@@ -104,7 +104,7 @@ def is_ephemeral(kind: int) -> bool:
 
 
 def is_kind(text: str) -> bool:
-    """Whether a text may be a kind number: digits of ASCII, few enough for `int`."""
+    """At most five ASCII digits; not checked against MAX_KIND."""
     return text.isascii() and text.isdigit() and len(text) <= 5
 
 

@@ -1,8 +1,8 @@
-"""Frames to messages and messages to frames, on the relay's side. NIP-01, 42, 45, 77.
+"""Client frames to messages, and relay messages to frames. NIP-01, 42, 45, 77.
 
-The only place that splices stored event bytes into a frame; everything else is encoded.
-`parse` never raises for what a client sent: a broken message is a message too, one that says how
-it is to be answered.
+Invariants: only this module splices stored event bytes into a frame; everything else is encoded.
+`parse` never raises for client input: a malformed message is a `Bad…` value that determines the
+reply.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class NegOpen:
-    """Begins to reconcile what the filter finds; ids of these have a name space of their own."""
+    """Opens a negentropy session; its ids are separate from those of subscriptions."""
 
     sub: str
     filter: Filter
@@ -70,7 +70,7 @@ class NegClose:
 
 @dataclass(frozen=True, slots=True)
 class BadNeg:
-    """A NEG-OPEN or NEG-MSG that ends with NEG-ERR."""
+    """A malformed NEG-OPEN or NEG-MSG: NEG-ERR."""
 
     sub: str
     refused: Refused
@@ -78,7 +78,7 @@ class BadNeg:
 
 @dataclass(frozen=True, slots=True)
 class BadEvent:
-    """An EVENT or AUTH whose event cannot be taken, but whose id can be read."""
+    """An EVENT or AUTH with an invalid event whose id is readable: OK false."""
 
     id: str
     refused: Refused
@@ -86,7 +86,7 @@ class BadEvent:
 
 @dataclass(frozen=True, slots=True)
 class BadQuery:
-    """A REQ that is CLOSED unanswered."""
+    """A malformed REQ: CLOSED."""
 
     sub: str
     refused: Refused
@@ -94,12 +94,12 @@ class BadQuery:
 
 @dataclass(frozen=True, slots=True)
 class BadCount(BadQuery):
-    """A COUNT that is; its id names no subscription (N45-05)."""
+    """A malformed COUNT: CLOSED, but its id names no subscription (N45-05)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadFrame:
-    """Not a Nostr message: a NOTICE."""
+    """Not a Nostr message: NOTICE."""
 
     refused: Refused
 
@@ -120,13 +120,15 @@ ClientMessage = (
 )
 
 EVENT_END: Final = b"]"
-"""What stands behind the event in an EVENT frame."""
+"""The end of an EVENT frame, after the event."""
 _NOT_JSON: Final = BadFrame(Invalid("message is not JSON"))
-_NOT_ARRAY: Final = BadFrame(Invalid("message must be a JSON array that begins with a verb"))
+_NOT_ARRAY: Final = BadFrame(
+    Invalid("message must be a JSON array that starts with a message type")
+)
 
 
 def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMessage:
-    """One frame from a client; its size was checked before."""
+    """One client frame; its size was checked before."""
     try:
         frame = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):
@@ -196,20 +198,20 @@ def _negentropy(verb: str, frame: list[object], terms: FilterTerms) -> ClientMes
         )
     try:
         if verb == "NEG-MSG":
-            return NegMessage(sub, _unhexed(verb, frame, 2))
+            return NegMessage(sub, _hex_field(verb, frame, 2))
         if len(frame) < 3:
             raise Invalid("NEG-OPEN: needs a filter")
         filter_ = filter_from(frame[2], terms)
         if filter_.search is not None:
-            raise Unsupported("search has no place in negentropy")
-        return NegOpen(sub, filter_, _unhexed(verb, frame, 3))
+            raise Unsupported("search is not supported in negentropy")
+        return NegOpen(sub, filter_, _hex_field(verb, frame, 3))
     except Refused as refused:
         return BadNeg(sub, refused)
 
 
-def _unhexed(verb: str, frame: list[object], place: int) -> bytes:
-    """The negentropy message of a frame, in hex of either case (N77-09, N77-11)."""
-    text = frame[place] if len(frame) > place else None
+def _hex_field(verb: str, frame: list[object], index: int) -> bytes:
+    """The negentropy message of a frame; hex of either case (N77-09, N77-11)."""
+    text = frame[index] if len(frame) > index else None
     if type(text) is not str or not text:
         raise Invalid(f"{verb}: needs a negentropy message in hex")
     try:
@@ -219,7 +221,7 @@ def _unhexed(verb: str, frame: list[object], place: int) -> bytes:
 
 
 def ok(event_id: str, refused: Refused | None) -> bytes:
-    """`OK true ""`, or the refusal."""
+    """None: `OK true ""`."""
     if refused is None:
         return b'["OK","' + event_id.encode() + b'",true,""]'
     return ok_text(event_id, f"{refused.prefix}: {refused.text}", accepted=False)
@@ -246,11 +248,11 @@ def auth_challenge(challenge: str) -> bytes:
 
 
 def count(sub: str, number: int, registers: str | None = None) -> bytes:
-    """`registers`: of HyperLogLog, 512 hex (N45-10)."""
-    said: dict[str, object] = {"count": number}
+    """`registers`: HyperLogLog as 512 hex (N45-10)."""
+    result: dict[str, object] = {"count": number}
     if registers is not None:
-        said["hll"] = registers
-    return orjson.dumps(["COUNT", sub, said])
+        result["hll"] = registers
+    return orjson.dumps(["COUNT", sub, result])
 
 
 def neg_message(sub: str, message: bytes) -> bytes:
@@ -265,15 +267,15 @@ def neg_error(sub: str, refused: Refused) -> bytes:
 
 
 def neg_ended(sub: str, text: str) -> bytes:
-    """Not refused, but over: `closed` is a word of NEG-ERR alone (N77-04)."""
+    """The relay ended the session; the prefix `closed` exists in NEG-ERR only (N77-04)."""
     return orjson.dumps(["NEG-ERR", sub, f"closed: {text}"])
 
 
 def event_head(sub: str) -> bytes:
-    """What stands before the event in an EVENT frame of this subscription."""
+    """The start of an EVENT frame of this subscription, before the event."""
     return b'["EVENT",' + orjson.dumps(sub) + b","
 
 
 def event_frame(head: bytes, raw: bytes) -> bytes:
-    """`raw` must be `Event.raw`: canonical bytes of a checked event, stored or just made."""
+    """`raw` must be `Event.raw`: the canonical bytes of a validated event."""
     return head + raw + EVENT_END

@@ -1,4 +1,4 @@
-"""NIP-13: proof of work. The id alone tells it, before any signature is checked (N13-05)."""
+"""NIP-13: proof of work, computed from the id alone, before the signature check (N13-05)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def difficulty(event_id: str) -> int:
 
 
 def committed_target(event: Event) -> int | None:
-    """Bits that the author set out to find, at most 256; None when the tag `nonce` names none.
+    """The target difficulty of the tag `nonce`, at most 256; None without one.
 
-    0 for what is no decimal number: it commits to nothing (N13-02, N13-04).
+    0 for a target that is not a decimal number (N13-02, N13-04).
     """
     nonce = next((tag for tag in event.tags if tag and tag[0] == "nonce"), ())
     if len(nonce) < 3:
@@ -26,5 +26,5 @@ def committed_target(event: Event) -> int | None:
     target = nonce[2]
     if not (target.isascii() and target.isdigit()):
         return 0
-    # Of a number of any length four digits tell that no id has as many bits.
+    # Four digits are enough: more than 256 is clipped anyway.
     return min(int(target.lstrip("0")[:4] or "0"), MAX_DIFFICULTY)

@@ -1,7 +1,7 @@
-"""NIP-19: keys, ids and addresses as people copy them. Never on the wire in events or filters.
+"""NIP-19: bech32 text forms of keys, ids and addresses. Never used in events or filters.
 
-bech32 with a checksum (not bech32m); codes of 32 bytes, and pointers that are lists of type,
-length, value: 0 what is meant, 1 a relay (repeated), 2 the author, 3 the kind (N19-01).
+bech32, not bech32m. Plain codes have 32 bytes; pointers are TLV lists: 0 special, 1 relay
+(repeated), 2 author, 3 kind (N19-01).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KIND: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class ProfilePointer:
-    """nprofile: a key, and where its owner may be found."""
+    """nprofile: a public key and relay hints."""
 
     pubkey: str
     relays: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class ProfilePointer:
 
 @dataclass(frozen=True, slots=True)
 class EventPointer:
-    """nevent: an event by its id."""
+    """nevent: an event id."""
 
     id: str
     relays: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class EventPointer:
 
 @dataclass(frozen=True, slots=True)
 class AddressPointer:
-    """naddr: the newest event of an address; a group by its kind 39000 (N19-02)."""
+    """naddr: an address; a group is named by its kind 39000 (N19-02)."""
 
     d: str
     author: str
@@ -57,9 +57,9 @@ Pointer = ProfilePointer | EventPointer | AddressPointer
 
 
 def encode_pointer(pointer: Pointer) -> str:
-    """The code. Relays that it cannot say (not ASCII, over 255 bytes) are left out.
+    """Relay hints that are not ASCII or over 255 bytes are left out.
 
-    Raises Invalid for a `d` over 255 bytes: lengths are one byte.
+    Raises Invalid for a `d` over 255 bytes: TLV lengths are one byte.
     """
     match pointer:
         case ProfilePointer(pubkey, relays):
@@ -75,7 +75,7 @@ def encode_pointer(pointer: Pointer) -> str:
         case AddressPointer(d, author, kind, relays):
             special = d.encode()
             if len(special) > 255:
-                raise Invalid(f"naddr: d has {len(special)} bytes, at most 255 can be said")
+                raise Invalid(f"naddr: d has {len(special)} bytes, at most 255 can be encoded")
             values = [(_SPECIAL, special), *_hints(relays)]
             values += [(_AUTHOR, bytes.fromhex(author)), (_KIND, kind.to_bytes(4))]
             return _encode("naddr", _packed(values))
@@ -84,10 +84,10 @@ def encode_pointer(pointer: Pointer) -> str:
 
 
 def decode_pointer(text: str) -> Pointer:
-    """What an nprofile, nevent or naddr points to. Raises Invalid naming the prefix only.
+    """Decodes an nprofile, nevent or naddr. Raises Invalid naming the prefix only.
 
-    Unknown types are skipped; of what comes twice the first counts; a relay that is not ASCII is
-    skipped, for it is a hint.
+    Unknown types are skipped, the first of repeated values counts, and a relay hint that is not
+    ASCII is skipped.
     """
     prefix = text.rpartition("1")[0].lower()
     if prefix not in ("nprofile", "nevent", "naddr"):
@@ -115,12 +115,12 @@ def decode_pointer(text: str) -> Pointer:
 
 
 def encode_bech32(prefix: str, data: bytes) -> str:
-    """The code of 32 bytes: npub, nsec, note."""
+    """npub, nsec or note of 32 bytes."""
     return _encode(prefix, data)
 
 
 def decode_bech32(prefix: str, text: str) -> bytes:
-    """The 32 bytes of a code of this prefix. Raises Invalid naming the prefix only."""
+    """The 32 bytes of an npub, nsec or note. Raises Invalid naming the prefix only."""
     data = _decode(prefix, text)
     if len(data) != 32:
         raise _wrong(prefix)
@@ -205,7 +205,7 @@ def _regroup(data: Sequence[int], from_bits: int, to_bits: int, *, pad: bool) ->
     acc = bits = 0
     out = []
     for value in data:
-        acc = (acc << from_bits | value) & 0xFFF  # what is above was put out already
+        acc = (acc << from_bits | value) & 0xFFF  # higher bits were output already
         bits += from_bits
         while bits >= to_bits:
             bits -= to_bits

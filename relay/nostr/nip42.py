@@ -1,4 +1,4 @@
-"""NIP-42: is this event a login on this connection? Pure; the clock is an argument."""
+"""NIP-42: validation of AUTH events. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOW_S: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class RelayAddress:
-    """Where a relay is: what two spellings of one URL have in common (N42-06)."""
+    """A normalized relay URL: equal for all spellings (N42-06)."""
 
     host: str
     port: int | None
@@ -25,7 +25,7 @@ class RelayAddress:
 
 
 def relay_address(url: str) -> RelayAddress | None:
-    """None for what is no ws(s) or http(s) URL, or carries a user, query or fragment."""
+    """None for what is not a ws(s) or http(s) URL, or has a user, query or fragment."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
@@ -37,14 +37,14 @@ def relay_address(url: str) -> RelayAddress | None:
         return None
     if "@" in parts.netloc or parts.query or parts.fragment:
         return None
-    # ws and wss count as one, since a proxy may end the TLS; so a default port is no port.
+    # ws and wss are equal, since a proxy may terminate TLS; a default port counts as none.
     default = 443 if scheme in ("wss", "https") else 80
     bare = None if port == default else port
     return RelayAddress(host, bare, parts.path.rstrip("/"))
 
 
 class OwnAddresses:
-    """What this relay is called: its public URL; else where it listens, once it does."""
+    """The addresses of this relay: its public URL, else those it listens on."""
 
     def __init__(self, url: str | None) -> None:
         address = relay_address(url) if url else None
@@ -55,16 +55,16 @@ class OwnAddresses:
 
     def has(self, url: str) -> bool:
         text = url.lower()
-        # Of the thousands that an event may name few are worth taking apart.
+        # Parse only candidates: an event may name thousands of URLs.
         return any(known.host in text for known in self._known) and (
             relay_address(url) in self._known
         )
 
 
 def check_login(event: Event, challenge: str, here: frozenset[RelayAddress], now: int) -> None:
-    """Raises Invalid when the event is no login for this challenge here (N42-05, 06, 15).
+    """Raises Invalid when the event does not answer this challenge on this relay (N42-05, 06, 15).
 
-    The signature is checked elsewhere. `here`: every address that this connection may call ours.
+    Does not check the signature. `here`: every address of this relay on this connection.
     """
     if event.kind != CLIENT_AUTH:
         raise Invalid(f"kind: must be {CLIENT_AUTH}")

@@ -1,6 +1,6 @@
-"""NIP-44: encrypted payloads, version 2. The relay reads none of them; tools beside it do.
+"""NIP-44: encrypted payloads, version 2. Used by clients; the relay decrypts nothing.
 
-A nonce is 32 random bytes, and never the same twice under one key (N44-02).
+A nonce is 32 random bytes, never used twice with one key (N44-02).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MAX_PAYLOAD: Final = 16 * 2**20  # characters (N44-14)
 _VERSION: Final = b"\2"
 _NONCE: Final = 32
 _MAC: Final = 32
-_LONG: Final = 65_536  # plaintexts of so many bytes have the long prefix
+_LONG: Final = 65_536  # bytes; longer plaintexts have the long length prefix
 _MAX_PLAINTEXT: Final = 2**32 - 1
 _MIN_PAYLOAD: Final = 132
 _MIN_DECODED: Final = 99
 
 
 class MessageKeys(NamedTuple):
-    """What one message is encrypted and authenticated with (N44-03)."""
+    """Keys of one message (N44-03)."""
 
     chacha_key: bytes
     chacha_nonce: bytes
@@ -44,19 +44,19 @@ class MessageKeys(NamedTuple):
 
 
 def conversation_key(ours: SecretKey, theirs: str) -> bytes:
-    """32 bytes, the same from both sides (N44-01). `theirs`: 64 hex; Invalid when no key."""
+    """32 bytes, the same for both sides (N44-01). `theirs`: 64 hex; raises Invalid for no key."""
     if not is_hex64(theirs):
         raise Invalid("pubkey: must be 64 lowercase hex characters")
     try:
         point = PublicKey(b"\2" + bytes.fromhex(theirs))
     except ValueError:
-        raise Invalid("pubkey: is no point of the curve") from None
+        raise Invalid("pubkey: is not a point on the curve") from None
     shared_x = point.multiply(bytes.fromhex(ours.hex)).format()[1:]
     return digest(b"nip44-v2", shared_x, "sha256")
 
 
 def message_keys(key: bytes, nonce: bytes) -> MessageKeys:
-    """Of a conversation key and a nonce of 32 bytes."""
+    """From a conversation key and a nonce of 32 bytes each."""
     if len(key) != 32 or len(nonce) != _NONCE:
         raise Invalid("payload: conversation key and nonce must have 32 bytes")
     stream = HKDFExpand(SHA256(), 76, nonce).derive(key)
@@ -64,8 +64,7 @@ def message_keys(key: bytes, nonce: bytes) -> MessageKeys:
 
 
 def encrypt(plaintext: str, key: bytes, nonce: bytes | None = None) -> str:
-    """The payload; without a nonce, under a random one. Raises Invalid for an empty plaintext
-    (N44-04…09)."""
+    """`nonce` is random by default. Raises Invalid for an empty plaintext (N44-04…09)."""
     nonce = token_bytes(_NONCE) if nonce is None else nonce
     keys = message_keys(key, nonce)
     ciphertext = _chacha20(keys, _padded(plaintext.encode()))
@@ -74,28 +73,28 @@ def encrypt(plaintext: str, key: bytes, nonce: bytes | None = None) -> str:
 
 
 def decrypt(payload: str, key: bytes, max_payload: int = MAX_PAYLOAD) -> str:
-    """The plaintext. Raises Invalid; `max_payload` in characters (N44-10…12, N44-14)."""
+    """`max_payload`: characters. Raises Invalid (N44-10…12, N44-14)."""
     data = _decoded(payload, max_payload)
     nonce, ciphertext, mac = data[1 : 1 + _NONCE], data[1 + _NONCE : -_MAC], data[-_MAC:]
     keys = message_keys(key, nonce)
     if not compare_digest(digest(keys.hmac_key, nonce + ciphertext, "sha256"), mac):
-        raise Invalid("payload: invalid MAC: altered, or not for this key")
+        raise Invalid("payload: invalid MAC: altered, or encrypted for another key")
     try:
         return _unpadded(_chacha20(keys, ciphertext)).decode()
     except UnicodeDecodeError:
-        raise Invalid("payload: the plaintext is no UTF-8") from None
+        raise Invalid("payload: the plaintext is not UTF-8") from None
 
 
 def plaintext_of(event: Event, reader: SecretKey) -> str:
-    """What the author wrote to this reader as the content; the signature is checked before
-    anything is decrypted (N44-13). Raises Invalid."""
+    """The decrypted content of an event for this reader; the signature is checked first (N44-13).
+    Raises Invalid."""
     if not is_signed(event):
-        raise Invalid("sig: is no signature of this event by its pubkey")
+        raise Invalid("sig: invalid signature")
     return decrypt(event.content, conversation_key(reader, event.pubkey))
 
 
 def padded_length(length: int) -> int:
-    """Bytes that a plaintext of `length` bytes takes, its prefix not counted (N44-06)."""
+    """Bytes of a padded plaintext of `length` bytes, without the length prefix (N44-06)."""
     if length <= 32:
         return 32
     power = 1 << (length - 1).bit_length()
@@ -136,7 +135,7 @@ def _decoded(payload: str, max_payload: int) -> bytes:
     try:
         data = b64decode(payload, validate=True)
     except ValueError:
-        raise Invalid("payload: is no base64") from None
+        raise Invalid("payload: is not base64") from None
     if len(data) < _MIN_DECODED:
         raise Invalid(
             f"payload: invalid payload length: must be {_MIN_DECODED} bytes or more, is {len(data)}"

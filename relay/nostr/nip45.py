@@ -1,4 +1,4 @@
-"""NIP-45: HyperLogLog registers, by which counts of several relays can be put together."""
+"""NIP-45: HyperLogLog registers, to merge counts of several relays."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _REGISTERS: Final = 256
-_COUNTED_BITS: Final = 56  # seven bytes, as all do who count; the text would go on (N45-13)
+_COUNTED_BITS: Final = 56  # seven bytes, as other implementations do; the NIP has no limit (N45-13)
 
 
 def offset_of(value: str) -> int:
-    """Byte of a public key, 8 to 23, that chooses the register (N45-11).
+    """Index of the byte of a public key, 8 to 23, that selects the register (N45-11).
 
-    `value`: the first of the first tag condition of a filter, in the order received.
+    `value`: the first value of the filter's tag condition, in the order received.
     """
     return int(_hex_of(value)[32], 16) + 8
 
 
 def registers(pubkeys: Iterable[bytes], offset: int) -> str:
-    """512 hex for the authors of all that was counted, 32 bytes each, in any order (N45-12…14).
+    """512 hex for the authors of the counted events, 32 bytes each, in any order (N45-12…14).
 
-    An author who comes twice counts once. `offset`: of `offset_of`.
+    Duplicates do not matter. `offset`: from `offset_of`.
     """
     highest = bytearray(_REGISTERS)
     for pubkey in pubkeys:

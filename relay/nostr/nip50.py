@@ -1,9 +1,9 @@
-"""NIP-50: what a query asks for, and what makes one answer better than another.
+"""NIP-50: parsing of search queries, and the ranking of results.
 
-Invariants: the text of a query is data. It is read here, once, into words, phrases and what must
-not occur; whatever cannot be read is words (N50-10). How a text falls into words is the business of
-the index behind a store; the order of answers is not: no number in it is taken from a collection of
-texts, since who orders by how rare a word is tells of texts that the reader may not see.
+Invariants: a query is data: it is parsed here, once, into words, phrases and exclusions; what
+cannot be parsed counts as words (N50-10). Tokenization belongs to the index of a store, ranking
+does not: no corpus statistics are used, because ranking by rare words reveals texts that the reader
+may not see.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-MOST_TERMS: Final = 32
-"""Words and phrases of a query; what follows is not asked."""
-LONGEST_QUERY: Final = 2048
-"""Characters of a query that are read."""
-LONGEST_TEXT: Final = 100_000
-"""Characters of an event's text that can be found."""
+MAX_TERMS: Final = 32
+"""Words and phrases of a query; the rest is ignored."""
+MAX_QUERY: Final = 2048
+"""Characters of a query; the rest is ignored."""
+MAX_TEXT: Final = 100_000
+"""Indexed characters of an event."""
 
 _PIECE: Final = re.compile(r'(-?)"([^"]*)"|(\S+)')
 _EXTENSION: Final = re.compile(r"-?[A-Za-z][\w.-]*:(?!//)[^\s\"].*", re.DOTALL)
 _WORD: Final = re.compile(r"[^\W_]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-_OFTEN: Final = 4
+_FREQUENT: Final = 4
 _SATURATION: Final = 1.2
-_WEIGHT_OF_LENGTH: Final = 0.75
-_USUAL_LENGTH: Final = 40
-"""Words of a text that is neither short nor long. A constant, see above."""
+_LENGTH_WEIGHT: Final = 0.75
+_AVERAGE_LENGTH: Final = 40
+"""Words; a constant instead of the average of the corpus, see above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
     """A text matches when it contains every one of `required` and none of `excluded`.
 
-    Each is the text of a word or of a phrase, which matches as its words one behind the other.
-    Those that hold no word at all, as `!!!`, ask for nothing; a Search of only such finds nothing,
-    and so does one of exclusions alone: there is nothing to rank by.
+    A term is a word or a phrase, which matches its words in sequence. A term without a word, as
+    `!!!`, is no condition. A Search without any word, or with exclusions only, finds nothing: there
+    is nothing to rank.
     """
 
     required: tuple[str, ...]
@@ -46,15 +46,15 @@ class Search:
 
 
 def search_from(query: str) -> Search | None:
-    """Read a query; None when it asks nothing, so that it is as if absent (N50-04, N50-07).
+    """Parse a query; None when it has no terms: the same as no search (N50-04, N50-07).
 
-    `"…"` is a phrase, `-` before a word or phrase excludes it, `key:value` is ignored (a URL is
+    `"…"` is a phrase, `-` before a term excludes it, `key:value` extensions are ignored (a URL is
     not one).
     """
     required: dict[str, None] = {}
     excluded: dict[str, None] = {}
-    for minus, phrase, word in _PIECE.findall(_CONTROL.sub(" ", query[:LONGEST_QUERY])):
-        if len(required) + len(excluded) == MOST_TERMS:
+    for minus, phrase, word in _PIECE.findall(_CONTROL.sub(" ", query[:MAX_QUERY])):
+        if len(required) + len(excluded) == MAX_TERMS:
             break
         if word and _EXTENSION.fullmatch(word):
             continue
@@ -70,34 +70,34 @@ def search_from(query: str) -> Search | None:
 
 
 def words_of(term: str) -> tuple[str, ...]:
-    """Those by which it counts more in a text that has all of them more than once."""
+    """The words of a term."""
     return tuple(_WORD.findall(term))
 
 
 @dataclass(frozen=True, slots=True)
 class Searchable:
-    """A text as an index keeps it."""
+    """A text as it is indexed."""
 
     text: str
     repeated: str
-    """Its words that come twice or more."""
+    """Words that occur at least twice."""
     frequent: str
-    """Its words that come four times or more."""
-    worth: tuple[int, int, int]
-    """What one term of a query adds to the score: found once, twice or more, four times or more."""
+    """Words that occur at least four times."""
+    scores: tuple[int, int, int]
+    """Score of a query term that occurs once, at least twice, at least four times."""
 
 
 def searchable(text: str) -> Searchable:
-    text = _CONTROL.sub(" ", text[:LONGEST_TEXT])
+    text = _CONTROL.sub(" ", text[:MAX_TEXT])
     words = _WORD.findall(text.casefold())
     counts = Counter(words)
     repeated = [word for word, count in counts.items() if count > 1]
-    frequent = [word for word in repeated if counts[word] >= _OFTEN]
-    worth = (_worth(1, len(words)), _worth(2, len(words)), _worth(_OFTEN, len(words)))
-    return Searchable(text, " ".join(repeated), " ".join(frequent), worth)
+    frequent = [word for word in repeated if counts[word] >= _FREQUENT]
+    scores = (_score(1, len(words)), _score(2, len(words)), _score(_FREQUENT, len(words)))
+    return Searchable(text, " ".join(repeated), " ".join(frequent), scores)
 
 
-def _worth(times: int, length: int) -> int:
-    """BM25 of one word without its statistics: more often is better, in fewer words is better."""
-    relative = 1 - _WEIGHT_OF_LENGTH + _WEIGHT_OF_LENGTH * length / _USUAL_LENGTH
+def _score(times: int, length: int) -> int:
+    """BM25 of one term without inverse document frequency."""
+    relative = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length / _AVERAGE_LENGTH
     return round(1000 * times * (_SATURATION + 1) / (times + _SATURATION * relative))

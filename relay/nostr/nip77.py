@@ -1,8 +1,8 @@
-"""NIP-77: negentropy version 1, which finds by few messages where two sets of events differ.
+"""NIP-77: negentropy protocol version 1, range-based set reconciliation.
 
-Invariants: only (timestamp, id) is compared here; whose events, over which frames, for how long is
-the shells' question. A set is one array of timestamps and one string of ids, with no object per
-item: a million items are 40 MB. Lower bounds are inclusive, upper bounds exclusive (N77-23).
+Invariants: only (timestamp, id) is compared; sessions and limits belong to `relay.read.negentropy`.
+A set is one array of timestamps and one byte string of ids, without an object per item: a million
+items take 40 MB. Lower bounds are inclusive, upper bounds exclusive (N77-23).
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from typing import Final, NamedTuple, assert_never
 from relay.errors import Invalid
 
 VERSION: Final = 0x61
-FRAME_BYTES: Final = 500_000  # what strfry takes of one message (N77-10, N77-32)
+FRAME_BYTES: Final = 500_000  # strfry's limit for one message (N77-10, N77-32)
 
 _ID: Final = 32
 _FINGERPRINT: Final = 16
 _INFINITY: Final = 2**64 - 1
 _BUCKETS: Final = 16
-_RESERVE: Final = 200  # of a frame: room for the end of the range being written, and for the rest
-_BLOCK: Final = 256  # items whose sum is kept
+_RESERVE: Final = (
+    200  # bytes of a frame kept free for the end of the current range and the closing one
+)
+_BLOCK: Final = 256  # items per precomputed sum
 
 
 class Mode(IntEnum):
-    """What a range of a message says (N77-26)."""
+    """Mode of a range (N77-26)."""
 
     SKIP = 0
     FINGERPRINT = 1
@@ -38,7 +40,7 @@ class Mode(IntEnum):
 
 
 class Bound(NamedTuple):
-    """A place between items; the id's bytes that are missing count as zero (N77-24)."""
+    """A range bound; missing bytes of the id prefix count as zero (N77-24)."""
 
     timestamp: int
     prefix: bytes = b""
@@ -49,16 +51,16 @@ _OF_NOTHING: Final = sha256(bytes(_ID + 1)).digest()[:_FINGERPRINT]
 
 
 class Items:
-    """A sealed set of (timestamp, id), ascending by timestamp, then by the bytes of the id."""
+    """A set of (timestamp, id), ascending by timestamp, then by the bytes of the id."""
 
     __slots__ = ("_ids", "_sums", "_timestamps", "_words")
 
     def __init__(self, timestamps: array[int], ids: bytes) -> None:
-        """`timestamps`: array("Q"), ascending, below 2^64 - 1; `ids`: 32 bytes for each, in one
-        string, each id once. Those of one second may come in any order.
+        """`timestamps`: array("Q"), ascending, below 2^64 - 1; `ids`: 32 bytes each, concatenated,
+        without duplicates, in any order within a second.
 
-        Keeps the array as it is: it must not change hereafter. ValueError when the two do not fit
-        together. A million items take 0.2 s and 40 MB, the two arguments included.
+        Does not copy the array: it must not be modified. Raises ValueError when lengths or order
+        are wrong. A million items take 0.2 s and 40 MB including the two arguments.
         """
         if len(ids) != _ID * len(timestamps) or timestamps.typecode != "Q":
             raise ValueError("items: 64-bit timestamps and 32 bytes of id for each are needed")
@@ -68,7 +70,9 @@ class Items:
         self._ids = _sorted_within_seconds(timestamps, ids)
         self._words = _little_endian_words(self._ids)
         starts = range(0, len(self) - _BLOCK + 1, _BLOCK)
-        self._sums = list(accumulate((self._added(at, at + _BLOCK) for at in starts), initial=0))
+        self._sums = list(
+            accumulate((self._sum_items(at, at + _BLOCK) for at in starts), initial=0)
+        )
 
     def __len__(self) -> int:
         return len(self._timestamps)
@@ -81,7 +85,7 @@ class Items:
         return self._ids[_ID * first : _ID * last]
 
     def place(self, bound: Bound, lowest: int) -> int:
-        """Index, at least `lowest`, of the first item that is not below the bound."""
+        """Index of the first item at or above the bound; the search starts at `lowest`."""
         start = bisect_left(self._timestamps, bound.timestamp, lowest)
         if not bound.prefix:
             return start
@@ -89,7 +93,7 @@ class Items:
         return bisect_left(range(end), bound.prefix, start, end, key=self.id)
 
     def bound_before(self, index: int) -> Bound:
-        """The shortest bound between the item before and this one (N77-31)."""
+        """The shortest bound between the previous item and this one (N77-31)."""
         timestamp, id_ = self._timestamps[index], self.id(index)
         if self._timestamps[index - 1] != timestamp:
             return Bound(timestamp)
@@ -98,7 +102,7 @@ class Items:
         return Bound(timestamp, id_[: first_other + 1])
 
     def bound_at(self, index: int) -> Bound:
-        """This very item as a bound."""
+        """The item itself as a bound."""
         return Bound(self._timestamps[index], self.id(index))
 
     def fingerprint(self, first: int, last: int) -> bytes:
@@ -107,22 +111,24 @@ class Items:
         return sha256(total.to_bytes(_ID, "little") + varint(last - first)).digest()[:_FINGERPRINT]
 
     def _sum(self, first: int, last: int) -> int:
-        # Only items of the range itself are added: ranges of one message do not overlap, so none
-        # of them costs more than one pass over the set, however many there are.
+        # Ranges of one message do not overlap, so all of them together cost at most one pass over
+        # the set.
         from_block, to_block = -(-first // _BLOCK), last // _BLOCK
         if from_block >= to_block:
-            return self._added(first, last)
-        edges = self._added(first, from_block * _BLOCK) + self._added(to_block * _BLOCK, last)
+            return self._sum_items(first, last)
+        edges = self._sum_items(first, from_block * _BLOCK) + self._sum_items(
+            to_block * _BLOCK, last
+        )
         return edges + self._sums[to_block] - self._sums[from_block]
 
-    def _added(self, first: int, last: int) -> int:
-        # A word of each id at a time: 90 ns an item, half of what a number for each would take.
+    def _sum_items(self, first: int, last: int) -> int:
+        # 64-bit words: 90 ns per item, half of what one big integer per id takes.
         words = self._words[4 * first : 4 * last]
         return sum(sum(words[lane::4]) << 64 * lane for lane in range(4))
 
 
 def _sorted_within_seconds(timestamps: array[int], ids: bytes) -> bytes:
-    # A store that orders by part of the id, which is cheaper, is nearly always right already.
+    # Nearly always sorted already: the store orders by a prefix of the id.
     ties = compress(range(1, len(timestamps)), map(eq, timestamps, islice(timestamps, 1, None)))
     unsorted = dict.fromkeys(
         timestamps[tie]
@@ -151,10 +157,10 @@ def _little_endian_words(ids: bytes) -> memoryview[int]:
 
 
 def reply_to(message: bytes, items: Items, frame_bytes: int = FRAME_BYTES) -> bytes:
-    """What the relay answers, at most `frame_bytes` long (N77-22…32).
+    """The relay's reply, at most `frame_bytes` long (N77-22…32).
 
-    Keeps nothing between messages. Raises Invalid naming what is malformed. Takes time with the
-    length of the message plus at most two passes over the items.
+    Stateless. Raises Invalid naming what is malformed. Time: linear in the message, plus at most
+    two passes over the items.
     """
     ranges = _Reader(message)
     if ranges.version != VERSION:
@@ -170,7 +176,7 @@ def reply_to(message: bytes, items: Items, frame_bytes: int = FRAME_BYTES) -> by
             case Mode.FINGERPRINT:
                 _compare(ranges.take(_FINGERPRINT), items, lower, upper, bound, out)
             case Mode.ID_LIST:
-                ranges.take(_ID * ranges.varint())  # the client compares, we only list ours
+                ranges.take(_ID * ranges.varint())  # the client compares; the reply lists our ids
                 end = min(upper, lower + out.ids_that_fit())
                 out.ids(bound if end == upper else items.bound_at(end), items.ids(lower, end))
                 if out.is_full():
@@ -181,10 +187,10 @@ def reply_to(message: bytes, items: Items, frame_bytes: int = FRAME_BYTES) -> by
 
 
 class Initiator:
-    """The side that asks: its messages, and what has come of them.
+    """The client side.
 
-    `have`: ids of ours that the relay lacks. `need`: ids that the relay has and we lack. Both are
-    right for what was compared so far, and the caller may empty them between messages.
+    `have`: ids that only we have. `need`: ids that only the relay has. Both are final for the
+    ranges compared so far; the caller may empty them between messages.
     """
 
     def __init__(self, items: Items, frame_bytes: int = FRAME_BYTES) -> None:
@@ -194,19 +200,19 @@ class Initiator:
         self._frame_bytes = frame_bytes
 
     def first(self) -> bytes:
-        """The message that opens (N77-33)."""
+        """The first message (N77-33)."""
         out = _Writer(self._frame_bytes)
         _write_split(self._items, 0, len(self._items), _END, out)
         return out.message()
 
     def reply(self, message: bytes) -> bytes | None:
-        """The next message, or None when all is compared. Raises Invalid.
+        """The next message, or None when the comparison is complete. Raises Invalid.
 
-        A relay that never agrees is answered for ever: bound the rounds or the time.
+        Does not end with a relay that never agrees: the caller must limit rounds or time.
         """
         ranges = _Reader(message)
         if ranges.version != VERSION:
-            raise Invalid("negentropy: the relay speaks another version than 1")
+            raise Invalid("negentropy: the relay does not support version 1")
         out = _Writer(self._frame_bytes)
         upper = 0
         while ranges.more() and not out.closed:
@@ -220,14 +226,16 @@ class Initiator:
                     _compare(theirs, self._items, lower, upper, bound, out)
                 case Mode.ID_LIST:
                     theirs = ranges.take(_ID * ranges.varint())
-                    self._note(_separate(self._items.ids(lower, upper)), _separate(theirs))
+                    self._add_differences(
+                        _separate(self._items.ids(lower, upper)), _separate(theirs)
+                    )
                     out.skip(bound)
                 case _:
                     assert_never(mode)
         reply = out.message()
         return None if len(reply) == 1 else reply
 
-    def _note(self, ours: set[bytes], theirs: set[bytes]) -> None:
+    def _add_differences(self, ours: set[bytes], theirs: set[bytes]) -> None:
         self.have |= ours - theirs
         self.need |= theirs - ours
 
@@ -239,16 +247,16 @@ def _separate(ids: bytes) -> set[bytes]:
 def _compare(
     theirs: bytes, items: Items, lower: int, upper: int, bound: Bound, out: _Writer
 ) -> None:
-    """Write what follows from their fingerprint of this range; nothing of it when out is full."""
+    """Write the reply to their fingerprint of a range; nothing when `out` is full."""
     if items.fingerprint(lower, upper) == theirs:
         out.skip(bound)
         return
-    start = out.after_skips()
+    start = out.flush_skip()
     _write_split(items, lower, upper, bound, out)
     if out.is_full():
         out.cut(start)
-        # The closing fingerprint leaves out the range that was cut, as the reference does: what
-        # they hold there makes it differ. Who holds nothing there would take it for agreement.
+        # As in the reference implementation the closing fingerprint does not cover the cut range:
+        # their items there make it differ. When they have none there, it must cover the range.
         out.close(items, lower if theirs == _OF_NOTHING else upper)
 
 
@@ -275,7 +283,7 @@ def varint(number: int) -> bytes:
 
 
 class _Reader:
-    """Takes a message apart, front to back. Every reading raises Invalid when bytes are wrong."""
+    """Parses a message front to back. Every method raises Invalid on malformed bytes."""
 
     def __init__(self, message: bytes) -> None:
         self._message = message
@@ -283,7 +291,7 @@ class _Reader:
         self._timestamp = 0
         self.version = self._byte("version")
         if not 0x60 <= self.version <= 0x6F:
-            raise Invalid(f"negentropy: first byte 0x{self.version:02x} is no version of it")
+            raise Invalid(f"negentropy: first byte 0x{self.version:02x} is not a protocol version")
 
     def more(self) -> bool:
         return self._place < len(self._message)
@@ -293,7 +301,7 @@ class _Reader:
         timestamp = self._next_timestamp()
         length = self.varint()
         if length > _ID:
-            raise Invalid(f"negentropy: id prefix of {length} bytes, at most {_ID} are possible")
+            raise Invalid(f"negentropy: id prefix of {length} bytes, at most {_ID} are allowed")
         bound = Bound(timestamp, self.take(length))
         mode = self.varint()
         try:
@@ -304,14 +312,14 @@ class _Reader:
     def take(self, count: int) -> bytes:
         left = len(self._message) - self._place
         if count > left:
-            raise Invalid(f"negentropy: message ends too early: {count} bytes due, {left} left")
+            raise Invalid(f"negentropy: message is truncated: {count} bytes expected, {left} left")
         self._place += count
         return self._message[self._place - count : self._place]
 
     def varint(self) -> int:
         byte = self._byte("number")
         if byte == 0x80:
-            raise Invalid("negentropy: number is not in its shortest form")
+            raise Invalid("negentropy: number is not in the shortest form")
         number = byte & 0x7F
         while byte & 0x80:
             byte = self._byte("number")
@@ -357,33 +365,33 @@ class _Writer:
         self._skipped = upto
 
     def fingerprint(self, upto: Bound, fingerprint: bytes) -> None:
-        self.after_skips()
+        self.flush_skip()
         self._head(upto, Mode.FINGERPRINT)
         self._out += fingerprint
 
     def ids(self, upto: Bound, ids: bytes) -> None:
-        self.after_skips()
+        self.flush_skip()
         self._head(upto, Mode.ID_LIST)
         self._out += varint(len(ids) // _ID)
         self._out += ids
 
-    def after_skips(self) -> int:
-        """Length of what is written, a skip that waited included."""
+    def flush_skip(self) -> int:
+        """Write a pending skip; returns the length so far."""
         if self._skipped is not None:
             upto, self._skipped = self._skipped, None
             self._head(upto, Mode.SKIP)
         return len(self._out)
 
     def ids_that_fit(self) -> int:
-        """How many more ids before the message is full; the last may reach into the reserve."""
+        """Number of ids until the message is full; the last may use the reserve."""
         return max(0, self._full - len(self._out)) // _ID + 1
 
     def is_full(self) -> bool:
         return len(self._out) > self._full
 
     def cut(self, length: int) -> None:
-        """Take back what was written after `length`; only `close` may follow, for its bound is the
-        one that needs no timestamp before it."""
+        """Remove what was written after `length`. Only `close` may follow: its bound is not encoded
+        relative to a previous timestamp."""
         del self._out[length:]
 
     def close(self, items: Items, first: int) -> None:

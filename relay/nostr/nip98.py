@@ -1,6 +1,6 @@
-"""NIP-98: does this Authorization header speak for this HTTP request? Pure; now is an argument.
+"""NIP-98: validation of the Authorization header of an HTTP request. Pure.
 
-Whether the event was used before is for its caller to know (N98-08).
+The caller must refuse events that were used before (N98-08).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WINDOW_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What the event must say of a request; `query` without its question mark."""
+    """What the event must name; `query` without the question mark."""
 
     method: str
     query: str
@@ -37,18 +37,18 @@ class HttpRequest:
 def authorization(
     header: str | None, request: HttpRequest, here: frozenset[RelayAddress], now: int
 ) -> Event:
-    """The event of the header: signed by whose request this is. Raises Invalid (N98-01…07).
+    """The validated event of the header; its author made the request. Raises Invalid (N98-01…07).
 
-    `here`: every address that the request may call this place. The caller answers Invalid with
-    401, and remembers the id for WINDOW_S after `created_at`.
+    `here`: every address of this relay. The caller replies 401 to Invalid and remembers the id for
+    WINDOW_S after `created_at`.
     """
-    event = _event_in(header)
+    event = _parse_header(header)
     if event.kind != HTTP_AUTH:
         raise Invalid(f"kind: must be {HTTP_AUTH}")
     if abs(event.created_at - now) > WINDOW_S:
         raise Invalid(f"created_at: must be within {WINDOW_S} seconds of now")
-    # ws and http forms of the address are one, as are those with and without the last slash:
-    # clients send what they have the relay saved under (N86-02).
+    # ws and http URLs are equal, with and without a trailing slash: clients send the URL under
+    # which they know the relay (N86-02).
     place, _, query = (event.tag("u") or "").partition("?")
     if relay_address(place) not in here or query != request.query:
         raise Invalid("u: is not the URL of this request")
@@ -56,14 +56,14 @@ def authorization(
         raise Invalid(f"method: is not {request.method.upper()}")
     _check_payload(event.tag("payload"), request.body)
     if not is_signed(event):
-        raise Invalid("sig: is no signature of this event by its pubkey")
+        raise Invalid("sig: invalid signature")
     return event
 
 
-def _event_in(header: str | None) -> Event:
+def _parse_header(header: str | None) -> Event:
     """N98-01."""
     if header is None:
-        raise Invalid("authorization: missing; needed is: Nostr <base64 of the event>")
+        raise Invalid("authorization: missing, must be: Nostr <base64 of the event>")
     scheme, _, code = header.strip().partition(" ")
     if scheme.lower() != "nostr":
         raise Invalid("authorization: the scheme must be Nostr")
@@ -71,11 +71,11 @@ def _event_in(header: str | None) -> Event:
     try:
         text = b64decode(code + "=" * (-len(code) % 4), validate=True)
     except ValueError:
-        raise Invalid("authorization: is no base64") from None
+        raise Invalid("authorization: is not base64") from None
     try:
         fields = orjson.loads(text)
     except ValueError:
-        raise Invalid("authorization: is no JSON under its base64") from None
+        raise Invalid("authorization: the base64 does not contain JSON") from None
     return event_from(fields)
 
 

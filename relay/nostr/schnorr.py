@@ -1,9 +1,9 @@
-"""Signing by BIP-340, with a key pair that is made once.
+"""BIP-340 signing with a key pair that is created once.
 
-coincurve's `sign_schnorr` makes the pair anew for each signature and checks what it made: 55 µs in
-place of 15, most of what it costs to send a long session. The library that it brings is asked
-directly, by a module that coincurve does not promise; without that module, coincurve signs itself.
-Fresh randomness goes into each signature, which is what BIP-340 asks of who does not check them.
+coincurve's `sign_schnorr` creates the pair for each signature and verifies the result: 55 µs
+instead of 15, most of the cost of sending a long session. So its bundled library is called
+directly, through a private module of coincurve; without that module, coincurve signs. Each
+signature uses fresh randomness, as BIP-340 recommends when it is not verified afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Sign = Callable[[bytes], bytes]
-    """The 64 bytes of a signature of 32 bytes."""
+    """32 bytes → signature of 64 bytes."""
 
 try:
     from coincurve._libsecp256k1 import ffi, lib  # type: ignore[import-not-found]
@@ -29,7 +29,7 @@ _LENGTH: Final = 32
 
 
 def signing(secret: bytes) -> Sign:
-    """What signs with this key: 32 bytes, 1 ≤ value < group order. Raises ValueError."""
+    """The signing function of a key: 32 bytes, 1 ≤ value < group order. Raises ValueError."""
     if lib is None or not hasattr(lib, "secp256k1_schnorrsig_sign32"):
         return PrivateKey(secret).sign_schnorr
     context = GLOBAL_CONTEXT.ctx
@@ -38,12 +38,12 @@ def signing(secret: bytes) -> Sign:
         raise ValueError("not a valid key")
 
     def sign(digest: bytes) -> bytes:
-        if len(digest) != _LENGTH:  # the library would read on
+        if len(digest) != _LENGTH:  # the library would read beyond the end
             raise ValueError("a digest has 32 bytes")
         signature = ffi.new("unsigned char[64]")
         fresh = os.urandom(_LENGTH)
         if not lib.secp256k1_schnorrsig_sign32(context, signature, digest, pair, fresh):
-            raise ValueError("the key signs nothing")
+            raise ValueError("signing failed")
         return bytes(ffi.buffer(signature))
 
     return sign

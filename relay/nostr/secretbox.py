@@ -1,7 +1,7 @@
-"""secretbox-v1: content that everyone with one shared key can open. MEMORY.md §2.5 (A-23, A-24).
+"""secretbox-v1: content encrypted with a shared key (A-23, A-24).
 
 The content is base64 of nonce (24 bytes), MAC (16 bytes) and ciphertext (XSalsa20-Poly1305).
-Nonces are arguments: 24 random bytes, and never the same twice under one key.
+Nonces are arguments: 24 random bytes, never used twice with one key.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from relay.errors import Invalid
 
 KEY_BYTES: Final = SecretBox.KEY_SIZE
 NONCE_BYTES: Final = SecretBox.NONCE_SIZE
-LEAST_BYTES: Final = SecretBox.NONCE_SIZE + SecretBox.MACBYTES
-"""Of nothing, sealed (A-25)."""
+MIN_BYTES: Final = SecretBox.NONCE_SIZE + SecretBox.MACBYTES
+"""Of an empty plaintext (A-25)."""
 
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*").fullmatch
 _NO_KEY: Final = "key must be hex or base64 of 32 bytes"
 
 
 def key_from(text: str) -> bytes:
-    """32 bytes of `hex:` and 64 hex, of 64 hex, or of base64, space around it stripped (A-24).
+    """32 bytes from `hex:` and 64 hex, from 64 hex, or from base64; whitespace is stripped (A-24).
 
-    Raises Invalid without repeating the text.
+    Raises Invalid without quoting the text.
     """
     text = text.strip()
     digits = text.removeprefix("hex:")
@@ -46,27 +46,27 @@ def key_from(text: str) -> bytes:
 
 
 def seal(text: str, key: bytes, nonce: bytes) -> str:
-    """The content. Raises Invalid when key or nonce has another length."""
+    """Raises Invalid when key or nonce has a wrong length."""
     if len(nonce) != NONCE_BYTES:
         raise Invalid("nonce must be 24 bytes")
     return b64encode(_box(key).encrypt(text.encode(), nonce)).decode()
 
 
-def opened(content: str, key: bytes) -> str:
-    """What was sealed. Raises Invalid with why, never with a word of the content."""
+def unseal(content: str, key: bytes) -> str:
+    """Raises Invalid with the reason, never with a part of the content."""
     box = _box(key)
     try:
         sealed = b64decode(content, validate=True)
     except ValueError:
         sealed = b""
-    if len(sealed) < LEAST_BYTES:
+    if len(sealed) < MIN_BYTES:
         raise Invalid("content is not secretbox-v1")
     try:
         return box.decrypt(sealed).decode()
     except CryptoError:
-        raise Invalid("cannot decrypt: another key, or the content was altered") from None
+        raise Invalid("cannot decrypt: wrong key, or the content was altered") from None
     except UnicodeDecodeError:
-        raise Invalid("cannot decrypt: the plaintext is no UTF-8") from None
+        raise Invalid("cannot decrypt: the plaintext is not UTF-8") from None
 
 
 def _box(key: bytes) -> SecretBox:

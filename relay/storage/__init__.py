@@ -168,7 +168,7 @@ class Store(Protocol):
         """seq of the best `limit` indexed rows up to `upto`, best first. NIP-50.
 
         Of those that contain what the filter's `search` asks for, match the rest of it, may be read
-        and are not expired. In order of the sum of what `Searchable.worth` says of each term, then
+        and are not expired. In order of the sum of `Searchable.scores` of each term, then
         newest first, then lowest id: rows that the viewer may not see change nothing (N50-09).
         May raise TooWide.
         """

@@ -176,7 +176,7 @@ async def test_a_search_by_ids_is_among_them(store: Store) -> None:
 
 @pytest.mark.proves("N50-03")
 async def test_the_best_answer_comes_first(store: Store) -> None:
-    """In order of the sum of what `Searchable.worth` says of each term."""
+    """In order of the sum of `Searchable.scores` of each term."""
     many = "tea tea tea tea"
     await says(store, many, "tea tea and milk", "tea", "tea " + "and so on " * 30, "tea in a cup")
     answer = await found(store, "tea")
@@ -211,7 +211,7 @@ async def test_the_limit_counts_after_the_order(store: Store) -> None:
 
 @pytest.mark.proves("N50-03")
 async def test_scores_are_those_of_the_reading(store: Store) -> None:
-    """In order of the sum of what `Searchable.worth` says of each term."""
+    """In order of the sum of `Searchable.scores` of each term."""
     texts = [
         f"{'tea ' * teas}{'milk ' * milks}{'and ' * others}"
         for teas, milks, others in product((1, 2, 4), (1, 3, 5), (0, 9))

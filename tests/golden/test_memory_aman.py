@@ -31,7 +31,7 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
-from relay.nostr.secretbox import key_from, opened, seal
+from relay.nostr.secretbox import key_from, seal, unseal
 from relay.verdict import Who
 from tests.golden import document
 from tests.unit.policies.facts import being
@@ -80,7 +80,7 @@ def test_a_sealed_record_is_the_same_event_everywhere(case: dict[str, Any]) -> N
     record, event = RECORDS[case["name"]], event_from(case["event"])
     nonce = bytes.fromhex(case["nonce_hex"])
     assert seal(case["payload_json"], SHARED.key, nonce) == case["content"]
-    assert opened(case["content"], SHARED.key) == case["payload_json"]
+    assert unseal(case["content"], SHARED.key) == case["payload_json"]
     assert KEYS["agent"].sign(*encrypted_draft_of(record, SHARED.key, nonce)).id == event.id
     assert record_in(event, SHARED) == record
     assert check(event, CheckOptions()) is None
@@ -100,9 +100,9 @@ def test_a_bad_key_is_refused_with_its_text(case: dict[str, str]) -> None:
 
 
 @pytest.mark.proves("A-23")
-def test_what_was_tampered_with_is_not_opened() -> None:
+def test_what_was_tampered_with_is_not_unseal() -> None:
     with pytest.raises(Invalid) as refused:
-        opened(BOX["tampered"]["content"], SHARED.key)
+        unseal(BOX["tampered"]["content"], SHARED.key)
     assert refused.value.text.startswith(BOX["tampered"]["error"])
 
 

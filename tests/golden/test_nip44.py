@@ -86,7 +86,7 @@ def test_from_65536_bytes_on_the_prefix_is_long(case: dict[str, Any]) -> None:
 
 SAID = {
     "unknown encryption version": "unknown version",
-    "invalid base64": "no base64",
+    "invalid base64": "is not base64",
     "invalid MAC": "invalid MAC",
     "invalid padding": "wrong padding",
     "invalid payload length": "invalid payload length",

@@ -15,7 +15,7 @@ from relay.memory.fields import (
     whole_number,
 )
 from relay.nostr import kinds
-from relay.nostr.secretbox import LEAST_BYTES
+from relay.nostr.secretbox import MIN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +98,7 @@ def check(event: Event, options: CheckOptions) -> str | None:
         if enc != ENCRYPTION:
             return f"tag enc must be {ENCRYPTION}"
         box = decoded(event.content)
-        if box is None or len(box) < LEAST_BYTES:
+        if box is None or len(box) < MIN_BYTES:
             return f"content is not {ENCRYPTION}"
         return None
     if version.lstrip("0") != VERSION:

@@ -226,7 +226,7 @@ def read_under(hk: str, event: Event, key: SharedKey | None) -> Record | Unreada
             event, f"{_named(event)}: locked, and no key is configured", is_locked=True
         )
     try:
-        text = secretbox.opened(event.content, key.key)
+        text = secretbox.unseal(event.content, key.key)
     except Invalid as invalid:
         why = f"{_named(event)}: {invalid.text} (key from {key.source})"
         return UnreadableRecord(event, why, is_locked=True)

@@ -63,7 +63,7 @@ class FtsMatcher:
 
     def score(self, text: Searchable, search: Search) -> int:
         """How well a text that `contains` it answers a search: the sum over its terms."""
-        once, repeated, frequent = text.worth
+        once, repeated, frequent = text.scores
         score = 0
         for term in search.required:
             worth, more = once, more_often(search, term)

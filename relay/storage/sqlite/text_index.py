@@ -185,7 +185,7 @@ def _texts(
             continue
         found = searchable(text)
         out.words.append(_columns(seq, found))
-        out.ranks.append((seq, event.created_at, id_key, *found.worth))
+        out.ranks.append((seq, event.created_at, id_key, *found.scores))
         out.texts.append((seq, found.text))
     return out
 

@@ -180,7 +180,7 @@ def test_a_filter_may_name_what_the_folder_indexes(
         ('{"kinds":["x"]}', "--filter: kinds: every value must be an integer"),
         ('{"#nope":["x"]}', "--filter: filter contains unknown elements"),
         ('{"limit":5}', "--filter: limit and search are not supported"),
-        ('{"search":"tea"}', "--filter: search is not offered here"),
+        ('{"search":"tea"}', "--filter: search is not supported here"),
     ],
 )
 def test_a_bad_filter_is_bad_usage(

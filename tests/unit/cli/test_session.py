@@ -540,7 +540,7 @@ async def test_pns_derives_wraps_and_unwraps(
 @pytest.mark.parametrize(
     ("command", "given", "said"),
     [
-        ("derive", b"nsec1nope", "stdin holds no nsec"),
+        ("derive", b"nsec1nope", "stdin has no nsec"),
         ("wrap", b"{", "stdin is not JSON"),
         ("wrap", b"{}", "stdin holds no event: id: missing"),
         ("unwrap", robot.sign(1, [], "", 5).raw, "envelope: has kind 1, not 1080"),
@@ -566,4 +566,4 @@ async def test_an_envelope_of_another_device_stays_shut(
     inner: Event = robot.sign(1988, [["d", "s"]], "tea", 5)
     said_to(pns.wrap(other, inner, 5, b"\1" * 32).raw)
     assert await rookery("pns", "unwrap") == 1
-    assert "envelope: is of another channel" in capsys.readouterr().err
+    assert "envelope: belongs to another channel" in capsys.readouterr().err

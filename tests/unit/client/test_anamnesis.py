@@ -699,7 +699,7 @@ def test_every_fault_of_the_table_is_told_and_no_secret() -> None:
         f"{file} unknown key author_nam; did you mean author_name?",
         f"{file} author_id: must be a string",
         f"{file} reputation: of {alice.npub[:16]} must be a number from 0 to 1",
-        f"{file} reputation: that is a secret key (nsec); a public key (npub or 64 hex) is needed",
+        f"{file} reputation: this is a secret key (nsec); a public key (npub or 64 hex) is needed",
         f"{file} households: {alice.pubkey[:16]} is in two of them",
         f"{file} households: not a public key: '' (an npub or 64 hex characters)",
     ]

@@ -197,10 +197,10 @@ async def test_a_notice_of_a_relay_with_negentropy_is_ignored(
     ("answer", "says"),
     [
         ("zz", "not hex"),
-        ("60", "another version"),
+        ("60", "does not support version 1"),
         ("", "ends where"),
-        ("610001", "ends too early"),
-        ("62", "another version"),
+        ("610001", "is truncated"),
+        ("62", "does not support version 1"),
     ],
 )
 async def test_an_unreadable_reply_ends_the_reconciliation(

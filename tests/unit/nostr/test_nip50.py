@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.nip50 import (
-    LONGEST_QUERY,
-    LONGEST_TEXT,
-    MOST_TERMS,
+    MAX_QUERY,
+    MAX_TERMS,
+    MAX_TEXT,
     Search,
     search_from,
     searchable,
@@ -73,15 +73,15 @@ def test_what_cannot_be_read_is_words(query: str, words: tuple[str, ...]) -> Non
 def test_any_text_can_be_read(query: str) -> None:
     search = search_from(query)
     terms = () if search is None else search.required + search.excluded
-    assert len(terms) <= MOST_TERMS
+    assert len(terms) <= MAX_TERMS
     assert all(term.strip() and not any(ord(c) < 32 for c in term) for term in terms)
 
 
 def test_a_long_query_is_read_as_far_as_its_bounds() -> None:
-    search = search_from(" ".join(f"w{number}" for number in range(2 * MOST_TERMS)))
+    search = search_from(" ".join(f"w{number}" for number in range(2 * MAX_TERMS)))
     assert search is not None
-    assert search.required == tuple(f"w{number}" for number in range(MOST_TERMS))
-    assert search_from("a" * (2 * LONGEST_QUERY)) == Search(("a" * LONGEST_QUERY,))
+    assert search.required == tuple(f"w{number}" for number in range(MAX_TERMS))
+    assert search_from("a" * (2 * MAX_QUERY)) == Search(("a" * MAX_QUERY,))
 
 
 def test_a_text_tells_its_words_that_come_more_than_once() -> None:
@@ -94,13 +94,13 @@ def test_a_text_tells_its_words_that_come_more_than_once() -> None:
 def test_a_word_is_worth_more_the_more_often_it_comes_and_the_shorter_the_text() -> None:
     short, long = searchable("tea"), searchable("tea " + "word " * 200)
     for text in (short, long):
-        once, repeated, frequent = text.worth
+        once, repeated, frequent = text.scores
         assert 0 < once < repeated < frequent
-    assert short.worth > long.worth
+    assert short.scores > long.scores
 
 
 def test_a_text_can_be_found_up_to_its_bound() -> None:
-    assert searchable("x" * (LONGEST_TEXT + 1)).text == "x" * LONGEST_TEXT
+    assert searchable("x" * (MAX_TEXT + 1)).text == "x" * MAX_TEXT
 
 
 def test_a_term_is_counted_by_its_words() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nacl.secret import SecretBox
 
 from relay.errors import Invalid
-from relay.nostr.secretbox import key_from, opened, seal
+from relay.nostr.secretbox import key_from, seal, unseal
 
 KEY = bytes(range(32))
 NONCE = bytes(24)
@@ -54,7 +54,7 @@ def test_what_is_no_key_is_refused_without_being_repeated(text: str, why: str) -
 @pytest.mark.proves("A-23")
 @given(st.text(), st.binary(min_size=32, max_size=32), st.binary(min_size=24, max_size=24))
 def test_what_is_sealed_is_opened(text: str, key: bytes, nonce: bytes) -> None:
-    assert opened(seal(text, key, nonce), key) == text
+    assert unseal(seal(text, key, nonce), key) == text
 
 
 @pytest.mark.proves("A-23")
@@ -63,7 +63,7 @@ def test_every_altered_byte_is_noticed() -> None:
     for at, letter in enumerate(content):
         altered = content[:at] + ("A" if letter != "A" else "B") + content[at + 1 :]
         with pytest.raises(Invalid):
-            opened(altered, KEY)
+            unseal(altered, KEY)
 
 
 @pytest.mark.proves("A-22", "A-23")
@@ -75,22 +75,22 @@ def test_every_altered_byte_is_noticed() -> None:
         ("é" * 60, "content is not secretbox-v1"),
         (seal("tea", KEY, NONCE) + "\n", "content is not secretbox-v1"),
         (b64encode(bytes(39)).decode(), "content is not secretbox-v1"),
-        (b64encode(bytes(40)).decode(), "cannot decrypt: another key, or the content was altered"),
+        (b64encode(bytes(40)).decode(), "cannot decrypt: wrong key, or the content was altered"),
         (
             b64encode(SecretBox(KEY).encrypt(b"\xff", NONCE)).decode(),
-            "cannot decrypt: the plaintext is no UTF-8",
+            "cannot decrypt: the plaintext is not UTF-8",
         ),
     ],
 )
 def test_what_cannot_be_opened_says_why(content: str, why: str) -> None:
     with pytest.raises(Invalid) as refused:
-        opened(content, KEY)
+        unseal(content, KEY)
     assert refused.value.text == why
 
 
 def test_another_key_opens_nothing() -> None:
-    with pytest.raises(Invalid, match="cannot decrypt: another key") as refused:
-        opened(seal("secret tea", KEY, NONCE), bytes(32))
+    with pytest.raises(Invalid, match="cannot decrypt: wrong key") as refused:
+        unseal(seal("secret tea", KEY, NONCE), bytes(32))
     assert "tea" not in str(refused.value)
 
 
@@ -100,4 +100,4 @@ def test_keys_and_nonces_of_another_length_are_refused() -> None:
     with pytest.raises(Invalid, match="nonce must be 24 bytes"):
         seal("tea", KEY, NONCE[:23])
     with pytest.raises(Invalid, match="key must be 32 bytes"):
-        opened("", KEY + b"x")
+        unseal("", KEY + b"x")

@@ -281,7 +281,7 @@ def test_twenty_bad_frames_in_a_row_end_the_connection(client: Client) -> None:
         messages.Close("never opened"),
         messages.Publish(NOTE),
         BadEvent(NOTE.id, Invalid("kind: missing")),
-        BadQuery("tea", Refused(Prefix.UNSUPPORTED, "search is not offered here")),
+        BadQuery("tea", Refused(Prefix.UNSUPPORTED, "search is not supported here")),
     ],
 )
 def test_any_message_of_nostr_restores_patience(

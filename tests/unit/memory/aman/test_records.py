@@ -200,7 +200,7 @@ def test_a_wrong_key_is_told_by_event_and_source_of_the_key(kind: int) -> None:
     found = unread(event_of(kind, seal("psst", bytes(32), NONCE), enc="secretbox-v1"), KEY)
     assert found.is_locked
     assert found.why == (
-        f"{kind} {LABELS[kind][1]!r}: cannot decrypt: another key, or the content was altered"
+        f"{kind} {LABELS[kind][1]!r}: cannot decrypt: wrong key, or the content was altered"
         " (key from NOSTR_SECRETBOX_KEY)"
     )
 
