@@ -1,16 +1,16 @@
-"""Every error class of Rookery, and the words that OK and CLOSED begin with.
+"""Error classes of Rookery, and the machine-readable prefixes of OK and CLOSED.
 
 RookeryError
-├── Refused            what a client sent cannot be taken; has its wire word
-│   ├── Invalid        … because its form is wrong
-│   ├── Unsupported    … because this relay does not know that part of the protocol
-│   ├── TooManyRecords … because the set to be reconciled is too large
-│   └── TooWide        … because too much would have to be looked at
-├── ConfigFaults       files of the admin that cannot be used: every fault with file and line
-├── StoreFault         the store cannot do its work
-│   └── StoreVersion   the store was written by another version
-├── FolderBusy         another process writes in this data folder
-└── UserError          a command cannot go on; the text says what to do next
+├── Refused            a client message is refused; carries the prefix of the reply
+│   ├── Invalid        … malformed
+│   ├── Unsupported    … a part of the protocol that this relay does not support
+│   ├── TooManyRecords … a negentropy set is too large
+│   └── TooWide        … a search would examine too much
+├── ConfigFaults       settings or policies with faults, each with file and line
+├── StoreFault         the store failed
+│   └── StoreVersion   the store was written by an incompatible version
+├── FolderBusy         another process holds the lock of the data folder
+└── UserError          a command cannot continue; the text says what to do next
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Prefix(StrEnum):
-    """The machine-readable words of OK and CLOSED. NIP-01, NIP-42 (N01-92)."""
+    """Machine-readable prefixes of OK and CLOSED. NIP-01, NIP-42 (N01-92)."""
 
     DUPLICATE = "duplicate"
     POW = "pow"
@@ -39,11 +39,12 @@ class Prefix(StrEnum):
 
 
 class RookeryError(Exception):
-    """Anything that Rookery itself raises."""
+    """Base class."""
 
 
 class Refused(RookeryError):
-    """A message that is not taken: the word of the wire and a text its author can act on."""
+    """A client message is refused: prefix of the reply and a text that the client's author can act
+    on."""
 
     def __init__(self, prefix: Prefix, text: str) -> None:
         super().__init__(f"{prefix}: {text}")
@@ -52,39 +53,37 @@ class Refused(RookeryError):
 
 
 class Invalid(Refused):
-    """The form of a message is wrong; the text names the field."""
+    """Malformed message; the text names the field."""
 
     def __init__(self, text: str) -> None:
         super().__init__(Prefix.INVALID, text)
 
 
 class Unsupported(Refused):
-    """A part of the protocol that this relay does not offer."""
+    """A part of the protocol that this relay does not support."""
 
     def __init__(self, text: str) -> None:
         super().__init__(Prefix.UNSUPPORTED, text)
 
 
 class TooManyRecords(Refused):
-    """A set that negentropy should compare is too large; `most` is the limit. N77-04."""
+    """A negentropy set is larger than `limit`. N77-04."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(Prefix.BLOCKED, f"the set has over {most} records")
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        super().__init__(Prefix.BLOCKED, f"more than {limit} records match")
+        self.limit = limit
 
 
 class TooWide(Refused):
-    """A search whose answer would take too long."""
+    """A search would examine too many rows."""
 
     def __init__(self) -> None:
-        super().__init__(
-            Prefix.ERROR, "this search has to look at too much: add words, kinds or authors"
-        )
+        super().__init__(Prefix.ERROR, "this search is too broad: add words, kinds or authors")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in one line of a file; `line` is 0 when it concerns the file as a whole."""
+    """`line` is 0 when the fault concerns the whole file."""
 
     file: str
     line: int
@@ -96,7 +95,7 @@ class Fault:
 
 
 class ConfigFaults(RookeryError):
-    """Settings or policies that cannot be used; all faults at once."""
+    """Settings or policies with faults; all at once."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
@@ -104,7 +103,7 @@ class ConfigFaults(RookeryError):
 
 
 class StoreFault(RookeryError):
-    """The store cannot do its work (disk full, file damaged, closed)."""
+    """The store failed: disk full, file damaged, closed."""
 
 
 class StoreVersion(StoreFault):
@@ -112,7 +111,7 @@ class StoreVersion(StoreFault):
 
 
 class FolderBusy(RookeryError):
-    """Another process holds the data folder."""
+    """Another process holds the lock of the data folder."""
 
     def __init__(self, folder: str, pid: int | None) -> None:
         who = f"process {pid}" if pid else "another process"
@@ -121,7 +120,7 @@ class FolderBusy(RookeryError):
 
 
 class UserError(RookeryError):
-    """A command cannot go on: one line that says what to do, and the exit code."""
+    """A command cannot continue: one line that says what to do, and the exit code."""
 
     def __init__(self, text: str, code: int = 1) -> None:
         super().__init__(text)

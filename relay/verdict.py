@@ -1,6 +1,6 @@
-"""The words in which yes and no are said: who somebody is, what a rule objects to, how it ends.
+"""Verdicts on events: who-words, origin, facts for rules, outcomes, and the text of OK.
 
-`ok_reply` is the only maker of what an author reads in an OK.
+Invariant: only `ok_reply` makes the message of an OK.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """An objection: the wire word, a text without secrets, and the rule that spoke."""
+    """A refusal: prefix, text without secrets, and the name of the rule."""
 
     prefix: Prefix
     text: str
@@ -51,7 +51,7 @@ class Who(Enum):
 
 
 class Origin(Enum):
-    """How an event came; decides which rules are asked (`import`)."""
+    """How an event arrived; decides which rules apply."""
 
     WIRE = auto()
     IMPORT = auto()
@@ -62,7 +62,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """How an event came: what is known of it before anything of ours is looked at."""
+    """How an event arrived: what is known before stored data is looked up."""
 
     at: int
     """Unix seconds."""
@@ -87,7 +87,7 @@ class RecordFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a verdict may look at beside the event, as the events before it have left the world."""
+    """What rules may look at beside the event, with the effect of all earlier events of the batch."""
 
     now: int
     """Unix seconds."""
@@ -95,15 +95,15 @@ class Facts:
     authenticated: frozenset[str]
     """Keys that logged in on the connection."""
     who: frozenset[Who]
-    """What the author is (ANYONE, OWNER, AGENT, MEMBER, KNOWN, INSIDER, ADMIN): `who_is_author`."""
+    """Who-words of the author (ANYONE, OWNER, AGENT, MEMBER, KNOWN, INSIDER, ADMIN): `who_is_author`."""
     authenticated_who: frozenset[Who]
-    """The same words, united over the keys in `authenticated`, for rules about the connection."""
+    """The union of the who-words of all keys in `authenticated`, for rules about the connection."""
     wraps_for_known: bool
-    """Some `p` names a known key: gift wraps and NIP-46 messages find their reader here."""
+    """A `p` tag names a known key: the recipient of a gift wrap or NIP-46 message is here."""
     deletes_own: bool
-    """A kind 5 that names a stored event of its author (or a wrap sent to its author)."""
+    """A kind 5 names a stored event of its author, or a gift wrap sent to its author."""
     replaces: bool
-    """A version in the event's slot is stored."""
+    """A version is stored in the event's slot."""
     has_group: bool
     """The group that `h` names exists."""
     records: tuple[RecordFacts, ...] | None = None
@@ -114,23 +114,23 @@ class Facts:
 
 
 class WriteOutcome(Enum):
-    """How a write that no rule objected to ended."""
+    """The outcome of a write that no rule refused."""
 
     STORED = auto()
     PASSED_ON = auto()
-    """Ephemeral: delivered, never stored."""
+    """Ephemeral: delivered live, not stored."""
     DUPLICATE = auto()
     TAKEN = auto()
-    """Append-only, and the first under this `d` stays."""
+    """Append-only, and another event is stored under this `d`."""
     SUPERSEDED = auto()
     REGENERATED = auto()
-    """Group state that came in by an import: the relay signs its own."""
+    """Imported group state: the relay signs its own."""
     DELETED = auto()
     EXPIRED = auto()
 
 
 Result = WriteOutcome | Reject
-"""What the author of an event is told in its OK."""
+"""What the OK of an event says."""
 
 
 def ok_reply(result: Result) -> tuple[bool, str]:

@@ -262,7 +262,7 @@ def neg_message(sub: str, message: bytes) -> bytes:
 def neg_error(sub: str, refused: Refused) -> bytes:
     frame: list[object] = ["NEG-ERR", sub, f"{refused.prefix}: {refused.text}"]
     if isinstance(refused, TooManyRecords):
-        frame.append(refused.most)
+        frame.append(refused.limit)
     return orjson.dumps(frame)
 
 

@@ -114,7 +114,7 @@ async def test_a_set_that_is_too_large_is_blocked_and_the_maximum_told(
     await relay.write(*notes(4))
     client = relay.client()
     client.says("NEG-OPEN", "n", {}, "61")
-    assert await client.hears() == ["NEG-ERR", "n", "blocked: the set has over 3 records", 3]
+    assert await client.hears() == ["NEG-ERR", "n", "blocked: more than 3 records match", 3]
     client.says("NEG-OPEN", "n", {"limit": 3}, "61")
     assert await client.hears() == ["NEG-MSG", "n", "61"]
 

@@ -168,7 +168,7 @@ async def test_an_index_that_is_behind_is_told(relay: SearchSide) -> None:
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        (TooWide(), "error: this search has to look at too much: add words, kinds or authors"),
+        (TooWide(), "error: this search is too broad: add words, kinds or authors"),
         (StoreFault("disk"), "error: the store is not available, try again later"),
     ],
 )
