@@ -87,7 +87,7 @@ class RecordFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What rules may look at beside the event, with the effect of all earlier events of the batch."""
+    """What rules may look at beside the event, after all earlier events of the batch."""
 
     now: int
     """Unix seconds."""
@@ -95,7 +95,7 @@ class Facts:
     authenticated: frozenset[str]
     """Keys that logged in on the connection."""
     who: frozenset[Who]
-    """Who-words of the author (ANYONE, OWNER, AGENT, MEMBER, KNOWN, INSIDER, ADMIN): `who_is_author`."""
+    """Who-words of the author: ANYONE, OWNER, AGENT, MEMBER, KNOWN, INSIDER, ADMIN."""
     authenticated_who: frozenset[Who]
     """The union of the who-words of all keys in `authenticated`, for rules about the connection."""
     wraps_for_known: bool

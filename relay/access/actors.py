@@ -1,6 +1,6 @@
-"""Who is who here: owners, agents, households, and the words that hold for an author.
+"""Actors: owners, agents and households of the policy files, and the who-words of an author.
 
-Of the policy files (`[actors]`, `[allow]`, bans); groups add their members and admins.
+`[actors]`, `[allow]` and bans name keys; groups add their members and admins.
 """
 
 from __future__ import annotations
@@ -16,42 +16,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """Who the policy files name. Keys are 64 hex."""
+    """The keys (64 hex) that the policy files name."""
 
     owners: frozenset[str] = frozenset()
     agents: frozenset[str] = frozenset()
     agent_role: str = "agent"
     households: tuple[Household, ...] = ()
     allowed: frozenset[str] = frozenset()
-    """Known without being in a group (NIP-86 and `[allow]`)."""
+    """KNOWN although in no group (`[allow]`, NIP-86)."""
     relay: str = ""
     """The relay's own key."""
     banned: frozenset[str] = frozenset()
-    """They read nothing, and nobody reads what they wrote (N86-11)."""
+    """They read nothing, and nobody reads their events (N86-11)."""
 
     def is_owner(self, pubkey: str) -> bool:
-        return pubkey in self.owners or any(pubkey in home.owners for home in self.households)
+        return pubkey in self.owners or any(
+            pubkey in household.owners for household in self.households
+        )
 
     def is_owner_for(self, pubkey: str, author: str | None) -> bool:
-        """Whether the key is an owner to what this author wrote; None: to whatever anybody will."""
+        """Whether OWNER holds for the key and rows by this author; None: for rows by any author."""
         return pubkey in self.owners or any(
-            pubkey in home.owners and author is not None and home.has(author)
-            for home in self.households
+            pubkey in household.owners and author is not None and household.has(author)
+            for household in self.households
         )
 
     def is_agent(self, pubkey: str) -> bool:
-        return pubkey in self.agents or any(pubkey in home.agents for home in self.households)
+        return pubkey in self.agents or any(
+            pubkey in household.agents for household in self.households
+        )
 
     def in_household(self, pubkey: str) -> bool:
-        """Whether the key is one of a household's."""
-        return any(home.has(pubkey) for home in self.households)
+        return any(household.has(pubkey) for household in self.households)
 
 
 @dataclass(frozen=True, slots=True)
 class Household:
-    """An owner with agents of their own: `owner` and `agent` mean these for rows by these keys.
+    """For rows by these keys, OWNER and AGENT mean the owners and agents of the household.
 
-    Plain owners read all that owners read; plain agents read nothing of a household by that word.
+    Owners of the relay read them too, other agents do not.
     """
 
     name: str
@@ -91,7 +94,7 @@ def who_is_author(
 
 
 def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
-    """Owner, agent, member of any group of this relay, or allowed by NIP-86."""
+    """Whether KNOWN holds: an owner, an agent, a member of any group, or allowed."""
     return (
         actors.is_owner(pubkey)
         or actors.is_agent(pubkey)

@@ -1,9 +1,8 @@
-"""Management: what NIP-86 calls have changed, as a value. It stands above the policy files.
+"""NIP-86 management: the lists and texts that calls change, as a value. They precede policy files.
 
-Invariants: a call is a few changes of lists, kept as they are by the store and folded here; the
-lane alone makes them. Nothing here acts: what a ban does to reads stands in
-`relay.access.visibility`, to
-rows in `relay.lifecycle.deletion`, to open connections in the server.
+Invariants: a call is one or two ListChanges, stored as they are and folded here; only the lane
+makes them. What a ban does to reads is in `relay.access.visibility`, to rows in
+`relay.lifecycle.deletion`, to open connections in `relay.server`.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 MAX_ENTRIES: Final = 10_000
-"""Of one list: each query is told of all banned keys, which are 2 ms at this number."""
+"""Of one list. Every query has all banned keys as a condition: 2 ms at this number."""
 MAX_EVENTS: Final = 100_000
-"""Of a list of events."""
+"""Of a list of event ids."""
 _MAX_REASON: Final = 1000
 _MAX_NAME: Final = 30
 """As in rookery.toml (N11-04)."""
 _MAX_DESCRIPTION: Final = 5000
 _MAX_URL: Final = 2048
 _LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
-_UNREFUSABLE: Final = frozenset(
+_ALWAYS_ALLOWED: Final = frozenset(
     {kinds.DELETION, kinds.VANISH, *kinds.GROUP_RECORDS, *kinds.GROUP_STATE}
 )
-"""Without these nobody could take back what they said, and no group could be led."""
+"""Disallowing these would make deletion and group moderation impossible."""
 
 
 class BannedAuthorRows(Enum):
-    """`[bans] stored`: what becomes of what a banned key wrote before."""
+    """`[bans] stored`: what happens to the stored rows of a banned key."""
 
     HIDE = "hide"
     DELETE = "delete"
 
 
 class ListName(StrEnum):
-    """The lists that calls change; stores keep these words."""
+    """The lists that calls change; the values are stored."""
 
     BANNED_KEYS = "banned keys"
     ALLOWED_KEYS = "allowed keys"
@@ -63,12 +62,12 @@ class ListName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """One item of one list comes, stays with another note, or goes."""
+    """One item of one list is added, changed or removed."""
 
     list_name: ListName
     item: str
     note: str | None
-    """The reason (or, in TEXTS, the text); None: the item goes."""
+    """The reason (in TEXTS, the text); None: the item is removed."""
 
     @property
     def bans_event(self) -> bool:
@@ -76,26 +75,26 @@ class ListChange:
 
     @property
     def is_ban(self) -> bool:
-        """Whether stored rows may go with it."""
+        """Whether stored rows may be deleted for it."""
         return self.bans_event or (self.list_name is ListName.BANNED_KEYS and self.note is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Management:
-    """All that calls have changed so far."""
+    """The lists after all calls so far."""
 
     entries: Mapping[ListName, Mapping[str, str]] = field(default_factory=dict)
-    """item → note of each list."""
+    """list → item → note."""
 
     def of(self, list_name: ListName) -> Mapping[str, str]:
         return self.entries.get(list_name, _EMPTY)
 
     def text(self, name: str, otherwise: str) -> str:
-        """What NIP-11 says under `name`; `otherwise`: what rookery.toml says."""
+        """A NIP-11 text; `otherwise`: the one of rookery.toml."""
         return self.of(ListName.TEXTS).get(name, otherwise)
 
     def after(self, change: ListChange) -> Management:
-        """Itself when the change changes nothing."""
+        """Itself if the change has no effect."""
         items = self.of(change.list_name)
         if items.get(change.item) == change.note:
             return self
@@ -105,9 +104,9 @@ class Management:
         return Management({**self.entries, change.list_name: left})
 
     def applied_to(self, actors: Actors) -> Actors:
-        """The people of the policy files, and whom calls have allowed and banned.
+        """The actors of the policy files, with the keys that calls allowed and banned.
 
-        No ban holds against the operator, also one that was said before they were it.
+        Owners and the relay are never banned, nor is a key that became an owner after its ban.
         """
         operators = actors.owners | {actors.relay}
         return replace(
@@ -125,10 +124,10 @@ _EMPTY: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Blocklist:
-    """Addresses and ranges, by their length: many are looked through as quickly as one."""
+    """Addresses and ranges, indexed by prefix length: a lookup does not depend on their number."""
 
     by_length: Mapping[tuple[int, int], frozenset[int]] = field(default_factory=dict)
-    """(version, length of the prefix) → prefixes."""
+    """(IP version, prefix length) → prefixes."""
 
     def has(self, address: IPv4Address | IPv6Address) -> bool:
         address = getattr(address, "ipv4_mapped", None) or address
@@ -148,7 +147,7 @@ def blocklist_of(texts: Iterable[str]) -> Blocklist:
 
 
 def management_of(entries: Iterable[ListChange]) -> Management:
-    """What a store has kept, as a value."""
+    """The stored entries as a value."""
     found: dict[ListName, dict[str, str]] = {}
     for entry in entries:
         if entry.note is not None:
@@ -156,11 +155,11 @@ def management_of(entries: Iterable[ListChange]) -> Management:
     return Management(found)
 
 
-# what it says of an event -----------------------------------------------------------------------
+# -- checks of an event ---------------------------------------------------------------------------
 
 _BANNED_KEY: Final = Reject(Prefix.BLOCKED, "this key is banned here", "bans")
 _BANNED_EVENT: Final = Reject(Prefix.BLOCKED, "this event is banned here", "bans")
-_REFUSED_KIND: Final = Reject(Prefix.BLOCKED, "this kind of event is not taken here", "kinds")
+_REFUSED_KIND: Final = Reject(Prefix.BLOCKED, "events of this kind are not accepted here", "kinds")
 
 
 def check_kind_allowed(kind: int, management: Management) -> Reject | None:
@@ -171,8 +170,8 @@ def check_kind_allowed(kind: int, management: Management) -> Reject | None:
 
 
 def check_event_not_banned(event: Event, management: Management) -> Reject | None:
-    """What stands against an event whoever sends it in."""
-    if not management.entries:  # every event passes here, and few relays ban anything
+    """Why an event is refused whoever sends it."""
+    if not management.entries:  # the usual case, checked for every event
         return None
     if event.id in management.of(ListName.BANNED_EVENTS):
         return _BANNED_EVENT
@@ -180,15 +179,15 @@ def check_event_not_banned(event: Event, management: Management) -> Reject | Non
 
 
 def check_author_not_banned(event: Event, actors: Actors) -> Reject | None:
-    """N29-19: also against members."""
+    """Members of groups too (N29-19)."""
     return _BANNED_KEY if event.pubkey in actors.banned else None
 
 
-# what a call changes ----------------------------------------------------------------------------
+# -- calls ----------------------------------------------------------------------------------------
 
 
 def check_change(change: ListChange, management: Management, actors: Actors) -> Reject | None:
-    """Why a change cannot be made as things are now; `actors`: with those that calls name."""
+    """Why a change is refused; `actors`: `Management.applied_to` those of the policy files."""
     items = management.of(change.list_name)
     if change.note is None:
         listed = change.list_name is ListName.BANNED_KEYS and change.item not in items
@@ -212,44 +211,42 @@ def _refused(text: str) -> Reject:
     return Reject(Prefix.RESTRICTED, text, "NIP-86")
 
 
-_BANNED_BY_FILE: Final = _refused("this key is banned by a file of the policies: change it there")
+_BANNED_BY_FILE: Final = _refused("this key is banned by a policy file: change it there")
 
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """A call that puts its first parameter on one list and takes it off another."""
+    """A call that adds its first parameter to one list, or removes it from another, or both."""
 
     item: Callable[[object], str]
-    puts: ListName | None = None
-    takes: ListName | None = None
+    adds_to: ListName | None = None
+    removes_from: ListName | None = None
     has_reason: bool = True
 
     def changes(self, params: Sequence[object]) -> tuple[ListChange, ...]:
-        most = 2 if self.has_reason else 1
-        if not 1 <= len(params) <= most:
-            raise Invalid(
-                f"params: {'1 or 2' if self.has_reason else '1'} wanted, {len(params)} given"
-            )
+        expected = "1 or 2" if self.has_reason else "1"
+        if not 1 <= len(params) <= (2 if self.has_reason else 1):
+            raise Invalid(f"params: {expected} expected, {len(params)} given")
         item = self.item(params[0])
         note = _text("reason", params[1], _MAX_REASON) if len(params) > 1 else ""
         found = []
-        if self.takes is not None:
-            found.append(ListChange(self.takes, item, None))
-        if self.puts is not None:
-            found.append(ListChange(self.puts, item, note))
+        if self.removes_from is not None:
+            found.append(ListChange(self.removes_from, item, None))
+        if self.adds_to is not None:
+            found.append(ListChange(self.adds_to, item, note))
         return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class _TextMethod:
-    """A call that sets a text of NIP-11; an empty one gives it back to rookery.toml."""
+    """A call that sets a text of NIP-11; an empty text restores the one of rookery.toml."""
 
     name: str
     check: Callable[[object], str]
 
     def changes(self, params: Sequence[object]) -> tuple[ListChange, ...]:
         if len(params) != 1:
-            raise Invalid(f"params: 1 wanted, {len(params)} given")
+            raise Invalid(f"params: 1 expected, {len(params)} given")
         text = self.check(params[0])
         return (ListChange(ListName.TEXTS, self.name, text or None),)
 
@@ -274,17 +271,15 @@ def _any_kind(value: object) -> str:
     return str(value)
 
 
-def _refusable_kind(value: object) -> str:
+def _disallowable_kind(value: object) -> str:
     text = _any_kind(value)
-    if value in _UNREFUSABLE:
-        raise Invalid(
-            "kind: deletions, requests to vanish and what groups are made of are always taken"
-        )
+    if value in _ALWAYS_ALLOWED:
+        raise Invalid("kind: deletion, vanish and group event kinds cannot be disallowed")
     return text
 
 
 def _address(value: object) -> str:
-    """An address or a range; one spelling for all of its spellings."""
+    """An address or a range in canonical form."""
     try:
         network = ip_network(value if isinstance(value, str) else "", strict=False)
     except ValueError:
@@ -297,7 +292,7 @@ def _address(value: object) -> str:
 
 def _foreign_address(value: object) -> str:
     text = _address(value)
-    if any(ip_network(text).overlaps(home) for home in _LOOPBACK):
+    if any(ip_network(text).overlaps(loopback) for loopback in _LOOPBACK):
         raise Invalid("ip: this machine's own addresses cannot be blocked")
     return text
 
@@ -311,14 +306,14 @@ def _text(name: str, value: object, most: int) -> str:
     if len(value) > most:
         raise Invalid(f"{name}: has {len(value)} characters, at most {most} are allowed")
     if _CONTROL(value):
-        raise Invalid(f"{name}: must have no control characters")
+        raise Invalid(f"{name}: must not contain control characters")
     return value
 
 
 def _name(value: object) -> str:
     text = _text("name", value, _MAX_NAME)
     if "\n" in text or "\t" in text:
-        raise Invalid("name: must be one line")
+        raise Invalid("name: must be a single line")
     return text
 
 
@@ -334,16 +329,20 @@ def _icon(value: object) -> str:
 
 
 _CHANGING: Final[Mapping[str, _Method | _TextMethod]] = {
-    "banpubkey": _Method(_key, puts=ListName.BANNED_KEYS),
-    "unbanpubkey": _Method(_key, takes=ListName.BANNED_KEYS),
-    "allowpubkey": _Method(_key, puts=ListName.ALLOWED_KEYS),
-    "unallowpubkey": _Method(_key, takes=ListName.ALLOWED_KEYS),
-    "banevent": _Method(_event_id, puts=ListName.BANNED_EVENTS, takes=ListName.ALLOWED_EVENTS),
-    "allowevent": _Method(_event_id, puts=ListName.ALLOWED_EVENTS, takes=ListName.BANNED_EVENTS),
-    "allowkind": _Method(_any_kind, takes=ListName.REFUSED_KINDS, has_reason=False),
-    "disallowkind": _Method(_refusable_kind, puts=ListName.REFUSED_KINDS, has_reason=False),
-    "blockip": _Method(_foreign_address, puts=ListName.BLOCKED_ADDRESSES),
-    "unblockip": _Method(_address, takes=ListName.BLOCKED_ADDRESSES, has_reason=False),
+    "banpubkey": _Method(_key, adds_to=ListName.BANNED_KEYS),
+    "unbanpubkey": _Method(_key, removes_from=ListName.BANNED_KEYS),
+    "allowpubkey": _Method(_key, adds_to=ListName.ALLOWED_KEYS),
+    "unallowpubkey": _Method(_key, removes_from=ListName.ALLOWED_KEYS),
+    "banevent": _Method(
+        _event_id, adds_to=ListName.BANNED_EVENTS, removes_from=ListName.ALLOWED_EVENTS
+    ),
+    "allowevent": _Method(
+        _event_id, adds_to=ListName.ALLOWED_EVENTS, removes_from=ListName.BANNED_EVENTS
+    ),
+    "allowkind": _Method(_any_kind, removes_from=ListName.REFUSED_KINDS, has_reason=False),
+    "disallowkind": _Method(_disallowable_kind, adds_to=ListName.REFUSED_KINDS, has_reason=False),
+    "blockip": _Method(_foreign_address, adds_to=ListName.BLOCKED_ADDRESSES),
+    "unblockip": _Method(_address, removes_from=ListName.BLOCKED_ADDRESSES, has_reason=False),
     "changerelayname": _TextMethod("name", _name),
     "changerelaydescription": _TextMethod("description", _description),
     "changerelayicon": _TextMethod("icon", _icon),
@@ -358,7 +357,7 @@ _LISTING: Final[Mapping[str, tuple[ListName, str]]] = {
 }
 _KIND_LISTS: Final = ("listallowedkinds", "listdisallowedkinds")
 LISTED_REPORTS: Final = "listeventsneedingmoderation"
-"""The one method whose answer lies in the store."""
+"""Answered by the store, not by `listed`."""
 SUPPORTED_METHODS: Final = "supportedmethods"
 METHODS: Final = (*_CHANGING, *_LISTING, *_KIND_LISTS, LISTED_REPORTS)
 """All but `supportedmethods` (N86-10)."""
@@ -366,36 +365,36 @@ _ROLES: Final = ("createrole", "editrole", "deleterole", "assignrole", "unassign
 
 
 def changes_of(method: str, params: Sequence[object]) -> tuple[ListChange, ...]:
-    """What a call changes; nothing when it only asks.
+    """What a call changes; empty for a query.
 
-    Raises Invalid for wrong parameters, Unsupported for a method that is not offered.
+    Raises Invalid for wrong parameters, Unsupported for an unknown method.
     """
     changing = _CHANGING.get(method)
     if changing is not None:
         return changing.changes(params)
     if method in _ROLES:
-        raise Unsupported(f"{method}: this relay has no roles but those of its groups")
+        raise Unsupported(f"{method}: this relay has no roles, only its groups do")
     if method not in METHODS and method != SUPPORTED_METHODS:
         raise Unsupported(f"unknown method {method[:64]!r}: see {SUPPORTED_METHODS}")
     if params:
-        raise Invalid(f"params: none wanted, {len(params)} given")
+        raise Invalid(f"params: none expected, {len(params)} given")
     return ()
 
 
 def listed(method: str, management: Management) -> object:
-    """The answer to a method that asks for a list; the store's own is not among them."""
+    """The result of a query method, but LISTED_REPORTS."""
     if method == SUPPORTED_METHODS:
         return list(METHODS)
     if method in _KIND_LISTS:
         refused = {int(kind) for kind in management.of(ListName.REFUSED_KINDS)}
         if method == "listdisallowedkinds":
             return sorted(refused)
-        # No list of kinds is kept that are allowed: all are, until one is not.
+        # All kinds are allowed that are not disallowed.
         return [kind for kind in range(kinds.MAX_KIND + 1) if kind not in refused]
     register, name = _LISTING[method]
     return [entry(name, item, note) for item, note in management.of(register).items()]
 
 
 def entry(name: str, item: str, reason: str) -> dict[str, str]:
-    """One element of a list, as NIP-86 writes it."""
+    """One element of a NIP-86 list."""
     return {name: item, "reason": reason} if reason else {name: item}

@@ -1,6 +1,6 @@
-"""Read rules, and what they are about: which rows, by which of their fields.
+"""Read rules as data: which rows a rule applies to, and who may read them.
 
-A rule is data; whom it lets read is `relay.access.visibility`'s question.
+`relay.access.visibility` evaluates them for a viewer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Row(Protocol):
-    """What a read rule looks at: an event, and what the relay noted about it when it came."""
+    """What a read rule looks at: an event, and what the relay stores beside it."""
 
     @property
     def event(self) -> Event: ...
     @property
     def group(self) -> str | None:
-        """The group it belongs to: its `h`, the `d` of 39000–39005, the group a kind 5 acted in."""
+        """Its `h`, the `d` of 39000–39005, or the group in which a kind 5 deletes."""
 
     @property
     def quiet(self) -> bool:
@@ -35,22 +35,22 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which rows a rule is about; every condition that is not None must hold."""
+    """A condition on rows; every field that is not None must hold."""
 
     kinds: KindSet | None = None
     d: frozenset[str] | None = None
     d_prefixes: tuple[str, ...] | None = None
     h: bool | frozenset[str] | None = None
-    """True: rows of a group; False: rows of none; ids: rows of these groups."""
+    """True: rows of any group; False: rows of none; ids: rows of these groups."""
     authors: frozenset[str] | None = None
     """Public keys, hex."""
     tags: tuple[tuple[str, bool | frozenset[str]], ...] = ()
-    """(name, present/absent/one of these values)."""
+    """(name, True: present, False: absent, or one of these values)."""
     quiet: bool | None = None
     ended: bool | None = None
     """Rows of a group that was deleted."""
     classes: tuple[tuple[Who, frozenset[str]], ...] = ()
-    """Words that the policy file has for authors, with their keys, which are among `authors`."""
+    """Who-words of the policy file for authors, with their keys, which are among `authors`."""
 
     def matches(self, row: Row, groups: Groups) -> bool:
         event = row.event
@@ -91,28 +91,28 @@ class Target:
     tag: str
     """A single letter: such tags can be looked up."""
     d_prefix: str | None = None
-    """The `d` of the other row must be this and the value, whatever tags it has. Where many may
-    put the tag on rows of these kinds, it would let in whoever knows the value."""
+    """The other row's `d` must be this prefix and the value; its tags do not count. Needed where
+    anybody may put the tag on a row: knowing the value would be enough to read."""
 
     def value_of(self, event: Event) -> str | None:
-        """What the event shares with its targets: the first value that it has; None: none."""
+        """The event's first value of the tag, which its targets share."""
         return next(iter(event.tag_values(self.tag)), None)
 
     @property
     def lookup_tag(self) -> str:
-        """The tag by which the rows are found."""
+        """The tag by which the target rows are looked up."""
         return self.tag if self.d_prefix is None else "d"
 
     def filter_for(self, *values: str) -> Filter:
-        """The filter that finds the rows; by it they are asked for, also of `only_by`.
+        """The filter by which the target rows are looked up and, with `only_by`, may be read.
 
-        With `d_prefix` it finds more than them: rows may have several tags `d`. See `values_in`.
+        With `d_prefix` it may match other rows, which have several `d` tags: see `values_in`.
         """
         found = frozenset([f"{self.d_prefix or ''}{value}" for value in values])
         return Filter(kinds=self.kinds, tags=((self.lookup_tag, found),))
 
     def values_in(self, event: Event) -> Sequence[str]:
-        """The values by which an event is one of the rows."""
+        """The values of which this event is a target row."""
         if event.kind not in self.kinds:
             return ()
         if self.d_prefix is None:
@@ -123,24 +123,24 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ReadRule:
-    """Rows that `match`, and that no `excepts` names, are read by `readers` only."""
+    """Only `readers` may read the rows that match and that no `excepts` matches."""
 
     name: str
     match: Match
     readers: frozenset[Who]
     excepts: tuple[Match, ...] = ()
     tag_readers: tuple[str, ...] = ()
-    """`tag:NAME`: a key in a tag of that name reads too."""
+    """`tag:NAME`: keys in tags of that name may read too."""
     only_by: frozenset[str] | None = None
-    """Filter keys (`authors`, `ids`, `#p`); the row is given only to a filter that names one."""
+    """Filter keys (`authors`, `ids`, `#p`): the row matches only a filter that has one of them."""
     needs: str = "authentication is needed to read this"
-    """What a REQ is told that could only match such rows, before AUTH."""
+    """CLOSED text for an anonymous REQ that could only match such rows."""
     target: Target | None = None
-    """With the word `target`: who may read one of these rows reads too."""
+    """For the who-word `target`: whoever may read one of these rows may read this one."""
 
     @property
     def effective_target(self) -> Target | None:
-        """The rows whose readers this rule lets in."""
+        """`target`, if `readers` has the who-word."""
         return self.target if Who.TARGET in self.readers else None
 
     def applies_to(self, row: Row, groups: Groups) -> bool:
@@ -150,7 +150,7 @@ class ReadRule:
 
 
 def targets_of(rules: Iterable[ReadRule], row: Row, groups: Groups) -> Sequence[tuple[Target, str]]:
-    """What the row points to by these rules, each once: (target, the value that it shares)."""
+    """(target, value) of each rule that applies to the row; each target once."""
     found: dict[Target, str] = {}
     for rule in rules:
         target = rule.effective_target

@@ -1,12 +1,10 @@
-"""Who may read what. One function decides every read: `Visibility.may_read`.
+"""Visibility: what one viewer may read now.
 
-A Visibility is data: what one viewer may see now. It has two readings, `may_read` here and the
-WHERE condition that `relay.storage` makes of the same fields; a law of the tests holds them
-together.
-A row is readable when *every* read rule that matches it allows the viewer; no rule: anyone.
-Nothing about readers is stored with a row, because policies and membership change.
-The who-word `target` is about other rows: which of a row's targets the viewer may read is looked up
-by whoever asks, and comes in as data. What was not looked up opens nothing.
+Invariants: `Visibility.may_read` decides every read. The store compiles the same fields to SQL; a
+property test holds the two together. A row is readable when *every* read rule that applies to it
+allows the viewer. Readers are never stored with a row, because policies and membership change.
+The who-word `target` depends on other rows: the caller looks up which targets the viewer may read;
+a target that was not looked up allows nothing.
 """
 
 from __future__ import annotations
@@ -30,44 +28,45 @@ if TYPE_CHECKING:
 
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
-_MAX_ATOMS: Final = 512
-"""Above this many (kind, d, h) combinations a query is not looked at closely, only answered."""
+_MAX_COMBINATIONS: Final = 512
+"""With more (kind, d, h) combinations `gate` lets a filter pass; its rows are checked as always."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who reads: the keys that logged in on the connection (none: a stranger)."""
+    """Who reads."""
 
     keys: frozenset[str] = frozenset()
+    """Keys that authenticated on the connection; none: anonymous."""
     trusted: bool = False
     """The connection comes from `[actors] trusted_readers`."""
 
 
 ANONYMOUS: Final = Viewer()
 BANNED: Final = Reject(Prefix.RESTRICTED, "this key is banned here", "bans")
-"""What a banned key is told that logs in or asks."""
+"""For a banned key that authenticates or queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """What one viewer may see now. Made by `visibility_for`."""
+    """Made by `visibility_for`."""
 
     viewer: Viewer
     rules: tuple[ReadRule, ...]
-    """Those that do not allow this viewer everything they are about."""
+    """Those that may hide rows from this viewer."""
     global_words: frozenset[Who]
-    """Words that hold for this viewer whatever the row."""
+    """Who-words that hold for this viewer whatever the row."""
     actors: Actors
     groups: Groups
     insider_of: frozenset[str]
     admin_of: frozenset[str]
     everything: bool = False
-    """The relay's own reading: no rule is asked."""
+    """For the relay itself: no rule applies."""
 
     def may_read(
         self, row: Row, filter_: Filter | None, readable: Set[Target] = _NO_TARGETS
     ) -> bool:
-        """Whether this viewer may receive this row as a match of this filter (None: of none).
+        """Whether this viewer may receive this row as a match of this filter (None: no filter).
 
         `readable`: the targets of the row for which `may_read_one_of` holds.
         """
@@ -78,25 +77,25 @@ class Visibility:
         )
 
     def targets_of(self, row: Row) -> Sequence[tuple[Target, str]]:
-        """What must be looked up to say whether this viewer may read the row: (target, value)."""
+        """What `may_read` needs to have looked up: (target, value)."""
         return targets_of(self.rules, row, self.groups)
 
     def may_read_one_of(self, rows: Iterable[Row], target: Target, value: str) -> bool:
-        """Whether the viewer may read one of the target's rows. These point no further."""
+        """Whether the viewer may read one of the target's rows, without further targets."""
         asked = target.filter_for(value)
         return any(
             value in target.values_in(row.event) and self.may_read(row, asked) for row in rows
         )
 
     def without_targets(self) -> Visibility:
-        """What the viewer sees of rows that others point to: no further step is taken."""
+        """For reading target rows: they have no targets themselves."""
         return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
 
     def covers(self, before: Visibility) -> bool:
-        """Whether every row that `before` gave is given still, as far as rights decide it.
+        """Whether every row that `before` allowed is still allowed.
 
-        What goes on in a hidden group makes no difference to who is not in it: else they could feel
-        that it is there (N29-93).
+        A change in a hidden group is no difference for non-members: it would reveal the group
+        (N29-93).
         """
         return self is before or (
             self.viewer.keys >= before.viewer.keys
@@ -106,15 +105,15 @@ class Visibility:
             and self.actors.households == before.actors.households
             and self.insider_of >= before.insider_of
             and self.admin_of >= before.admin_of
-            and self._open_doors() >= before._open_doors()
+            and self._public_groups() >= before._public_groups()
         )
 
-    def _open_doors(self) -> frozenset[tuple[str, bool]]:
-        """(group, whether its rows are for everyone too) of all that are shown to everyone."""
-        shown = [group for group in self.groups.by_id.values() if not group.is_hidden]
+    def _public_groups(self) -> frozenset[tuple[str, bool]]:
+        """(id, False) of groups that are not hidden; also (id, True) if anyone may read them."""
+        visible = [group for group in self.groups.by_id.values() if not group.is_hidden]
         return frozenset(
-            [(group.id, False) for group in shown]
-            + [(group.id, True) for group in shown if not group.only_members_read]
+            [(group.id, False) for group in visible]
+            + [(group.id, True) for group in visible if not group.only_members_read]
         )
 
     def allows(
@@ -124,7 +123,7 @@ class Visibility:
         filter_: Filter | None,
         readable: Set[Target] = _NO_TARGETS,
     ) -> bool:
-        """Whether one rule that is about this row lets this viewer read it."""
+        """Whether a rule that applies to this row lets this viewer read it."""
         if rule.only_by is not None and not _names_one(filter_, rule.only_by):
             return False
         readers = rule.readers
@@ -135,9 +134,9 @@ class Visibility:
             return True
         if Who.AUTHOR in readers and row.event.pubkey in keys:
             return True
-        if Who.GROUP in readers and row.group is not None and self._open(row.group):
+        if Who.GROUP in readers and row.group is not None and self._may_read_group(row.group):
             return True
-        if Who.VISIBLE in readers and row.group is not None and self._shown(row.group):
+        if Who.VISIBLE in readers and row.group is not None and self._may_see_group(row.group):
             return True
         if Who.INSIDER in readers and row.group in self.insider_of:
             return True
@@ -152,35 +151,35 @@ class Visibility:
                 if not keys.isdisjoint(row.event.tag_values(name)):
                     return True
             if self.actors.households:
-                return self._at_home(readers, row)
+                return self._allows_household(readers, row)
         return False
 
     def allows_every_row(self, readers: frozenset[Who]) -> bool:
-        """Whether one of the words holds for this viewer of every row, whoever wrote it."""
-        return _stands_for(readers & self.global_words, self.actors)
+        """Whether one of the words allows this viewer every row, whoever the author is."""
+        return _hold_for_every_row(readers & self.global_words, self.actors)
 
-    def _open(self, group_id: str) -> bool:
+    def _may_read_group(self, group_id: str) -> bool:
         group = self.groups.by_id.get(group_id)
         return group is not None and (not group.only_members_read or group_id in self.insider_of)
 
-    def _shown(self, group_id: str) -> bool:
+    def _may_see_group(self, group_id: str) -> bool:
         group = self.groups.by_id.get(group_id)
         return group is not None and (not group.is_hidden or group_id in self.insider_of)
 
-    def _at_home(self, readers: frozenset[Who], row: Row) -> bool:
-        for home in self.actors.households:
-            if home.has(row.event.pubkey):
-                if Who.OWNER in readers and not self.viewer.keys.isdisjoint(home.owners):
+    def _allows_household(self, readers: frozenset[Who], row: Row) -> bool:
+        for household in self.actors.households:
+            if household.has(row.event.pubkey):
+                if Who.OWNER in readers and not self.viewer.keys.isdisjoint(household.owners):
                     return True
-                if Who.AGENT in readers and not self.viewer.keys.isdisjoint(home.agents):
+                if Who.AGENT in readers and not self.viewer.keys.isdisjoint(household.agents):
                     return True
         return False
 
     def gate(self, filters: Sequence[Filter]) -> Reject | None:
-        """Why these filters can only match what this viewer may not read, or None.
+        """Why these filters can only match rows that this viewer may not read, or None.
 
-        NIP-29 "private", G-18, G-19. Says the same of a hidden group as of one that
-        was never made (N29-93).
+        NIP-29 "private", G-18, G-19. The same for a hidden group as for one that does not exist
+        (N29-93).
         """
         if self.everything or not filters:
             return None
@@ -197,34 +196,34 @@ class Visibility:
         return Reject(Prefix.RESTRICTED, "you may not read this", "read")
 
     def _unreadable(self, filter_: Filter) -> str | None:
-        """What this viewer lacks to read anything that the filter could match; None: nothing."""
+        """The CLOSED text if the viewer may read no row that the filter could match, else None."""
         if filter_.impossible:
             return None
-        needs = self._barred(filter_)
+        needs = self._hidden_by_rules(filter_)
         named = filter_.tag_values("h")
-        if needs is None and named and self._closed_off(named):
+        if needs is None and named and self._hidden_by_groups(named):
             return "this group is for its members"
         return needs
 
-    def _barred(self, filter_: Filter) -> str | None:
-        """What rules ask for everything that the filter could match; None: not for everything."""
+    def _hidden_by_rules(self, filter_: Filter) -> str | None:
+        """`needs` of a rule, if rules hide every row that the filter could match."""
         needs = ""
-        atoms = list(_atoms(filter_))
-        if not atoms:
+        combinations = list(_combinations(filter_))
+        if not combinations:
             return None
-        for kind, d, in_group in atoms:
-            rule = self._barrier(filter_, kind, d, in_group=in_group)
+        for kind, d, in_group in combinations:
+            rule = self._blocking_rule(filter_, kind, d, in_group=in_group)
             if rule is None:
                 return None
             needs = needs or rule.needs
         return needs
 
-    def _closed_off(self, named: Iterable[str]) -> bool:
+    def _hidden_by_groups(self, named: Iterable[str]) -> bool:
         if self.global_words & {Who.OWNER, Who.AGENT}:
-            return False  # they could find configuration, which no group guards
+            return False  # memory settings with this `h` are in no group
         keys = self.viewer.keys
-        if any(home.has(key) for home in self.actors.households for key in keys):
-            return False  # … and what their household wrote there
+        if any(household.has(key) for household in self.actors.households for key in keys):
+            return False  # nor do groups hide the rows of a household from its own keys
         for group_id in named:
             group = self.groups.by_id.get(group_id)
             if group is None:
@@ -235,11 +234,11 @@ class Visibility:
                 return False
         return True
 
-    def _barrier(
+    def _blocking_rule(
         self, filter_: Filter, kind: int, d: str | None, *, in_group: bool
     ) -> ReadRule | None:
         for rule in self.rules:
-            if _surely_about(rule, kind, d, in_group=in_group) and not self._might_allow(
+            if _covers(rule, kind, d, in_group=in_group) and not self._might_allow(
                 rule, filter_, in_group=in_group
             ):
                 return rule
@@ -265,7 +264,7 @@ class Visibility:
 
 
 def everything_visible(actors: Actors, groups: Groups) -> Visibility:
-    """No rule asked: for the relay's own reading (rebuild, export by the owner of the folder)."""
+    """No rule applies: for the relay itself (replay, export by the owner of the data folder)."""
     return Visibility(
         ANONYMOUS,
         (),
@@ -281,9 +280,9 @@ def everything_visible(actors: Actors, groups: Groups) -> Visibility:
 def visibility_for(
     viewer: Viewer, rules: Sequence[ReadRule], actors: Actors, groups: Groups
 ) -> Visibility:
-    """What `viewer` may see, given who is who and who is in which group now."""
+    """What `viewer` may read, with the actors and memberships of now."""
     if actors.banned:
-        rules = (*rules, _rule_of_bans(viewer, actors))
+        rules = (*rules, _ban_rule(viewer, actors))
     standing = {Who.ANYONE}
     insider: set[str] = set()
     admin: set[str] = set()
@@ -305,26 +304,27 @@ def visibility_for(
     left = tuple(
         rule
         for rule in rules
-        if rule.only_by is not None or not _stands_for(rule.readers & standing, actors)
+        if rule.only_by is not None or not _hold_for_every_row(rule.readers & standing, actors)
     )
     return Visibility(
         viewer, left, frozenset(standing), actors, groups, frozenset(insider), frozenset(admin)
     )
 
 
-def _stands_for(words: Set[Who], actors: Actors) -> bool:
-    """Whether words that hold for a viewer hold of every row: `agent` not of a household's."""
+def _hold_for_every_row(words: Set[Who], actors: Actors) -> bool:
+    """Whether these words hold for every row: AGENT alone does not for rows of a household."""
     return bool(words) and (words != _AGENT_ALONE or not actors.households)
 
 
-def _rule_of_bans(viewer: Viewer, actors: Actors) -> ReadRule:
-    """Rows of a banned author: nobody; for one who is banned, all rows are like that."""
+def _ban_rule(viewer: Viewer, actors: Actors) -> ReadRule:
+    """Hides rows by banned authors; from a banned viewer it hides all rows."""
     authors = None if not viewer.keys.isdisjoint(actors.banned) else actors.banned
     return ReadRule("bans", Match(authors=authors), frozenset({Who.NOBODY}))
 
 
 def kind_is_restricted(rules: Sequence[ReadRule], kind: int, d: str | None) -> bool:
-    """Whether not everyone may read an event of this kind (and `d`), group or not (N29-104)."""
+    """Whether a rule hides events of this kind (and `d`) from somebody, whatever the group
+    (N29-104)."""
     return any(
         rule.match.kinds is not None
         and kind in rule.match.kinds
@@ -347,24 +347,25 @@ def _names_one(filter_: Filter | None, only_by: frozenset[str]) -> bool:
     )
 
 
-def _overlap(asked: frozenset[str] | None, keys: frozenset[str]) -> bool:
-    """Whether a condition leaves room for one of these keys."""
-    return bool(keys) if asked is None else not keys.isdisjoint(asked)
+def _overlap(values: frozenset[str] | None, keys: frozenset[str]) -> bool:
+    """Whether the condition (None: no condition) admits one of these keys."""
+    return bool(keys) if values is None else not keys.isdisjoint(values)
 
 
-def _atoms(filter_: Filter) -> Iterator[tuple[int, str | None, bool]]:
-    """(kind, d or None for any, in a group?) combinations that the filter spans; none: too many."""
+def _combinations(filter_: Filter) -> Iterator[tuple[int, str | None, bool]]:
+    """(kind, d or None for any, in a group?) that the filter can match; empty: too many, or any
+    kind."""
     if filter_.kinds is None:
         return iter(())
     ds: list[str | None] = list(filter_.tag_values("d") or [None])
     in_group = [True] if filter_.tag_values("h") else [False, True]
-    if len(filter_.kinds) * len(ds) * 2 > _MAX_ATOMS:
+    if len(filter_.kinds) * len(ds) * 2 > _MAX_COMBINATIONS:
         return iter(())
     return product(sorted(filter_.kinds), ds, in_group)
 
 
-def _surely_about(rule: ReadRule, kind: int, d: str | None, *, in_group: bool) -> bool:
-    """Whether every row of this kind, d and side of the group line falls under the rule."""
+def _covers(rule: ReadRule, kind: int, d: str | None, *, in_group: bool) -> bool:
+    """Whether the rule applies to every row of this kind and d, inside or outside of groups."""
     match = rule.match
     if match.quiet is not None or match.ended is not None or match.tags or match.d is not None:
         return False
@@ -376,11 +377,11 @@ def _surely_about(rule: ReadRule, kind: int, d: str | None, *, in_group: bool) -
         return False
     if match.d_prefixes is not None and not (d is not None and d.startswith(match.d_prefixes)):
         return False
-    return not any(_touches(other, kind, d, in_group=in_group) for other in rule.excepts)
+    return not any(_might_match(other, kind, d, in_group=in_group) for other in rule.excepts)
 
 
-def _touches(match: Match, kind: int, d: str | None, *, in_group: bool) -> bool:
-    """Whether some row of this kind, d and side of the group line could fall under the match."""
+def _might_match(match: Match, kind: int, d: str | None, *, in_group: bool) -> bool:
+    """Whether some row of this kind and d, inside or outside of groups, could match."""
     if match.kinds is not None and kind not in match.kinds:
         return False
     if isinstance(match.h, bool) and match.h is not in_group:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BANNED = (False, "blocked: this key is banned here")
 BANNED_EVENT = (False, "blocked: this event is banned here")
-KIND = (False, "blocked: this kind of event is not taken here")
+KIND = (False, "blocked: events of this kind are not accepted here")
 DONE = (True, "")
 DELETE = '[bans]\nstored = "delete"\n'
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 mallory = cast.person("mallory")
-BY_FILE = (False, "restricted: this key is banned by a file of the policies: change it there")
+BY_FILE = (False, "restricted: this key is banned by a policy file: change it there")
 
 
 def slowly(per: str, burst: int = 2, more: str = "", name: str = "slowly") -> str:
