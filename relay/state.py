@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
-    from relay.storage import Store
+    from relay.storage import EventLog
     from relay.verdict import Facts, Origin, Reject
 
 _CACHED_VIEWERS: Final = 4096
@@ -172,7 +172,7 @@ class RelayState:
         return targets_of(rules, row, self.groups) if rules else ()
 
 
-async def rebuilt_groups(store: Store, relay_pubkey: str) -> Groups:
+async def rebuilt_groups(store: EventLog, relay_pubkey: str) -> Groups:
     """Fold the whole log, to its end. N29-55."""
     groups = Groups()
     seq = 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Viewer, Visibility
     from relay.lifecycle.rows import Stored
     from relay.state import RelayState
-    from relay.storage import Store
+    from relay.storage import EventReader
 
 _MAX_HELD: Final = 1024
 """Linked rows of one target held in memory; with more, the store is asked per viewer."""
@@ -62,7 +62,7 @@ NO_LINKS: Final = Links()
 class LinkedRows:
     """Looks links up in the store. All methods may raise StoreFault."""
 
-    def __init__(self, store: Store, state: RelayState, clock: Callable[[], int]) -> None:
+    def __init__(self, store: EventReader, state: RelayState, clock: Callable[[], int]) -> None:
         self._store = store
         self._state = state
         self._clock = clock

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip77 import Items
     from relay.read.peer import Peer, Reader
     from relay.state import RelayState
-    from relay.storage import Store
+    from relay.storage import EventReader
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Negentropy:
 
     def __init__(
         self,
-        store: Store,
+        store: EventReader,
         state: RelayState,
         limits: NegentropyLimits,
         *,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from relay.read.fanout import Fanout
     from relay.read.peer import Peer
     from relay.state import RelayState
-    from relay.storage import Place, Store
+    from relay.storage import EventReader, Place
 
 _log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class QueryRunner:
 
     def __init__(
         self,
-        store: Store,
+        store: EventReader,
         state: RelayState,
         fanout: Fanout,
         limits: QueryLimits,
@@ -368,7 +368,7 @@ class QueryRunner:
     ) -> None:
         place = await scan.head(visibility, now)
         if place is not None:
-            heapq.heappush(heads, (-place.created_at, place.tie, place.seq, number))
+            heapq.heappush(heads, (-place.created_at, place.id_key, place.seq, number))
 
     async def count(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> None:
         """Answer a COUNT: exactly the rows that a REQ would give this viewer, without limits
@@ -410,7 +410,7 @@ class QueryRunner:
 class _FilterScan:
     """The stored rows of one filter, from a position on."""
 
-    def __init__(self, store: Store, filter_: Filter, limit: int, upto: int) -> None:
+    def __init__(self, store: EventReader, filter_: Filter, limit: int, upto: int) -> None:
         self._store = store
         self._filter = filter_
         self._upto = upto

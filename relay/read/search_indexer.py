@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
     from relay.state import RelayState
-    from relay.storage import Store
+    from relay.storage import SearchIndex
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class SearchIndexer:
 
     def __init__(
         self,
-        store: Store,
+        store: SearchIndex,
         state: RelayState,
         *,
         clock: Callable[[], int],

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip42 import RelayAddress
     from relay.nostr.nip98 import HttpRequest
     from relay.state import RelayState
-    from relay.storage import Store
+    from relay.storage import EventReader
     from relay.verdict import Reject
     from relay.write.ingest import Ingest
 
@@ -90,7 +90,7 @@ class Calls:
     def __init__(
         self,
         state: RelayState,
-        store: Store,
+        store: EventReader,
         ingest: Ingest,
         *,
         clock: Callable[[], int],

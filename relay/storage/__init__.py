@@ -1,9 +1,19 @@
-"""The door of storage: what every store promises. Each promise has a test in tests/contract.
+"""The storage port: what every store promises, each promise with a test in tests/contract.
 
-A store looks facts up and applies plans; what survives is decided by `relay.lifecycle.versions`
-inside the
-store's transaction, who may read by `relay.access.visibility`, which a store compiles and never
-weakens.
+A store looks facts up and applies plans. What survives is decided by `relay.lifecycle.versions`,
+called inside the transaction; who may read by `relay.access.visibility`, which a store compiles.
+
+Invariants: a store never gives a row to a reader without a Visibility; rows are given as the bytes
+that were written; `seq` numbers rows in the order of commits and is never used again.
+
+`Store` is the whole; its parts are what the users of it need:
+
+    EventLog       what was committed, in order         state, data folder
+    Appender       one transaction per batch            write.ingest
+    EventReader    pages, counts, searches              read.query, read.negentropy, linked rows
+    SearchIndex    brings the log into the text index   read.search_indexer
+    SweepSource    rows that may be deleted             write.sweeper
+    Inspector      totals, lists, whether it can write  commands, HTTP
 """
 
 from __future__ import annotations
@@ -26,27 +36,25 @@ if TYPE_CHECKING:
 
 
 PAGE_BYTES: Final = 1 << 20
-"""Where a page of large rows ends early."""
+"""A page ends once its rows have this many bytes."""
 
 
 class Place(NamedTuple):
-    """A row's place in the order of answers: newest created_at first, then lowest id.
-
-    `tie` orders ids; `seq` is the row's place in the log.
-    """
+    """A row's position in the order of results: newest created_at first, then lowest id."""
 
     created_at: int
-    tie: int
+    id_key: int
+    """The first 8 bytes of the id as a number of the same order."""
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of an answer, in order: stored bytes as they were written."""
+    """Part of a result, in order: stored bytes as they were written."""
 
     raws: Sequence[bytes]
     next: Place | None
-    """Where to go on; None: this was the last page."""
+    """The `after` of the next page; None: this is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +64,47 @@ class Features:
     """Several processes may write."""
 
 
-class Store(Protocol):
-    """Durable events. All methods may raise StoreFault; none leaves half a change behind."""
+class EventLog(Protocol):
+    """Committed rows in the order of their seq."""
 
-    features: Features
+    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
+        """Rows with a greater seq that are still stored, ascending, at most `limit`."""
 
-    async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
-        """Look `wanted` up, let `decide` plan, apply the plan: one transaction.
+    async def head(self) -> int:
+        """seq of the newest row ever committed; 0 in an empty store. Never decreases."""
 
-        Gives the new head after the commit is durable. `decide` may run on another thread, once; if
-        it raises, nothing changes and the error comes out here. Appends run one after the other.
-        What the plan `ends`, lets vanish or banishes takes along rows that the same plan adds.
+    def committed(self) -> int:
+        """`head` without waiting, as far as this process knows; rows up to it can be read."""
+
+    async def committed_after(self, seq: int) -> int:
+        """Wait until `committed` is greater than `seq`; gives `committed`.
+
+        Returns at once when it is greater already: a caller that reads up to the seq it got and
+        passes that seq again misses no commit, also not one of another process. A caller that was
+        busy while many commits were made gets the newest. Any number of tasks may wait; one that is
+        cancelled disturbs no other. Raises StoreFault when the store closes meanwhile.
+        """
+
+
+class Appender(EventLog, Protocol):
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        """Look up, let `decide` plan, apply the plan, in one transaction.
+
+        Gives the new head once the commit is durable. `decide` may run on another thread, once; if
+        it raises, nothing changes and the error is raised here. Appends run one after the other.
+        The parts of the plan that end a group, let a key vanish or ban one also delete rows that
+        the same plan adds.
         """
 
     def prepare(self, events: Sequence[Event]) -> None:
-        """These will probably be appended soon: prepare what the events alone decide.
+        """A hint: these events will probably be appended soon.
 
-        May be called on any thread; never needed, changes nothing that can be seen.
+        May be called on any thread and is never needed; nothing of it can be observed.
         """
+
+
+class EventReader(EventLog, Protocol):
+    """Rows that match a filter, may be read by a viewer and are not expired."""
 
     async def page(
         self,
@@ -86,11 +117,10 @@ class Store(Protocol):
         after: Place | None,
         size: int,
     ) -> Page:
-        """Up to `size` rows that match, that `visibility` lets through and that are not expired.
+        """Up to `size` rows in order of Place, after `after`; fewer once they have PAGE_BYTES.
 
-        Fewer when they are large: then a page ends at about PAGE_BYTES. In order of Place, from
-        behind `after`; never a row with seq > `upto`; over all pages never more than the newest
-        `limit` rows (the caller subtracts what it got).
+        Never a row with seq > `upto`. Over all pages never more than the newest `limit` rows: the
+        caller subtracts what it got.
         """
 
     def page_now(
@@ -104,7 +134,7 @@ class Store(Protocol):
         after: Place | None,
         size: int,
     ) -> Page | None:
-        """`page` without waiting; None when it would take long: then ask `page`."""
+        """`page` without waiting; None when it would take long: then call `page`."""
 
     async def places(
         self,
@@ -120,15 +150,15 @@ class Store(Protocol):
         """As `page`, each row with its place, for merging several filters."""
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
-        """How many rows match any filter and may be read; `limit` plays no part (N45-04).
+        """How many rows match any of the filters; their `limit` plays no part (N45-04).
 
-        A filter with `search` counts what `search` would give. May raise TooWide then.
+        A filter with `search` counts what `search` would give; then it may raise TooWide.
         """
 
     async def authors(
         self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
     ) -> Sequence[bytes] | None:
-        """Public keys, 32 bytes each and each once, of those whose rows `count` counts.
+        """Distinct public keys, 32 bytes each, of the rows that `count` counts.
 
         None when there are more than `at_most`.
         """
@@ -143,52 +173,59 @@ class Store(Protocol):
         now: int,
         at_most: int,
     ) -> Items | None:
-        """created_at and id of every row that `page` would give, of the newest `limit`. NIP-77.
+        """created_at and id of every row that `page` would give, of the newest `limit` (NIP-77).
 
         None when there are more than `at_most`.
-        """
-
-    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
-        """Take the texts of the next `limit` rows of the log into the index that `search` asks.
-
-        Gives the seq up to which every row is in it. `rules` names what `text_of` does (on another
-        thread): under another name than before, the index begins anew. What is indexed survives a
-        restart, at least up to some earlier row. Nothing that writes waits for it.
-        """
-
-    async def tidy_index(self, now: int) -> bool:
-        """A bounded step towards an index without texts of rows that went or expired.
-
-        True: more is due at once. What is left is never found.
         """
 
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
     ) -> Sequence[int]:
-        """seq of the best `limit` indexed rows up to `upto`, best first. NIP-50.
+        """seq of the best `limit` indexed rows up to `upto`, best first (NIP-50).
 
-        Of those that contain what the filter's `search` asks for, match the rest of it, may be read
-        and are not expired. In order of the sum of `Searchable.scores` of each term, then
-        newest first, then lowest id: rows that the viewer may not see change nothing (N50-09).
-        May raise TooWide.
+        Rows that contain what the filter's `search` requires and match the rest of the filter,
+        ordered by the sum of `Searchable.scores` over the terms, then newest first, then lowest id:
+        rows that the viewer may not read have no influence (N50-09). Raises TooWide when it takes
+        too long.
         """
 
     async def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
     ) -> tuple[Sequence[bytes], int]:
-        """Those of `seqs` that are stored, may be read and are not expired, in the order given.
+        """Those of `seqs` that are stored and may be read, in the order given.
 
-        And how many of `seqs` are dealt with: fewer than all when the rows are large, as in `page`.
+        And how many of `seqs` were looked at: fewer than all once the rows have PAGE_BYTES.
         """
 
-    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
-        """What is stored, by kind, author or group: most bytes first, at most `limit` lines."""
+    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+        """For the relay itself: the newest `limit` rows, whoever may read them.
 
-    async def management(self) -> Management:
-        """What all `changes` of plans add up to."""
+        In order of Place; fewer once they have PAGE_BYTES.
+        """
+
+
+class SearchIndex(EventLog, Protocol):
+    """The text index that `EventReader.search` asks; it follows the log. No writer waits for it."""
+
+    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
+        """Index the texts of the next `limit` rows of the log; gives the seq up to which all are.
+
+        `text_of` may run on another thread. `rules` is its version: under another one than before,
+        the index is rebuilt. The index survives a restart, at least up to some earlier row.
+        """
+
+    async def tidy_index(self, now: int) -> bool:
+        """A bounded step that removes texts of deleted and expired rows; True: call again at once.
+
+        Such rows are never found, whether their texts were removed or not.
+        """
+
+
+class SweepSource(EventLog, Protocol):
+    """Rows that retention and expiry may delete."""
 
     async def expired(self, now: int, limit: int) -> Sequence[str]:
-        """Ids of rows that are still stored though they have expired, at most `limit`."""
+        """Ids of at most `limit` rows that are stored though they have expired."""
 
     async def due_rows(
         self,
@@ -196,45 +233,34 @@ class Store(Protocol):
         exempt: Sequence[Match],
         *,
         now: int,
-        seen: LastScan | None,
+        last_scan: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[int]:
-        """seq of rows that the rule lets go and that are not `exempt`, in the order of sweeping.
+        """seq of rows that are due by the rule and not `exempt`, by (version, id), after `after`.
 
-        At most `limit`, from behind `after` (version, id). What was overdue already when all up to
-        `seen` was looked at may be left out.
+        At most `limit`. Rows that were due already at the time of `last_scan` may be left out.
         """
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         """Those of these rows that are still stored, in the order given."""
 
-    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
-        """The newest `limit` rows that match and are not expired, whoever may read them.
 
-        In order of Place; fewer when they are large, as in `page`.
-        """
+class Inspector(Protocol):
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        """Totals by kind, author or group: most bytes first, at most `limit` lines."""
 
-    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
-        """Rows with a greater seq that are still stored, in order of seq, at most `limit`."""
-
-    async def head(self) -> int:
-        """seq of the newest row ever committed; 0 in an empty store. Never goes back."""
-
-    def committed(self) -> int:
-        """`head` without waiting, as far as this process knows; rows up to it can be read."""
-
-    async def committed_after(self, seq: int) -> int:
-        """Wait until `committed` is greater than `seq`; gives `committed`.
-
-        Returns at once when it is greater already: a caller that reads up to the seq it got and
-        passes that seq again misses no commit, also not one of another process. A caller that was
-        busy while many commits were made gets the newest. Any number of tasks may wait; one that is
-        cancelled disturbs no other. Raises StoreFault when the store closes meanwhile.
-        """
+    async def management(self) -> Management:
+        """The lists as all `changes` of plans left them."""
 
     async def is_writable(self) -> bool:
-        """Whether a write would be taken now (disk not full, file not read-only)."""
+        """Whether a write would succeed now (disk not full, file not read-only)."""
+
+
+class Store(Appender, EventReader, SearchIndex, SweepSource, Inspector, Protocol):
+    """Durable events. Every method may raise StoreFault; none leaves half a change."""
+
+    features: Features
 
     async def close(self) -> None:
         """Finish what was begun; after this every call raises StoreFault."""

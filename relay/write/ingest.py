@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from relay.read.fanout import Fanout
     from relay.read.linked_rows import Links
     from relay.state import RelayState
-    from relay.storage import Store
+    from relay.storage import Appender
     from relay.write.commands import Author
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Ingest:
 
     def __init__(
         self,
-        store: Store,
+        store: Appender,
         state: RelayState,
         relay_key: SecretKey,
         fanout: Fanout,

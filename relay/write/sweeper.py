@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Stored
     from relay.observe import Metrics
     from relay.state import RelayState
-    from relay.storage import Store
+    from relay.storage import SweepSource
     from relay.write.ingest import Ingest
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Sweep:
 
     def __init__(
         self,
-        store: Store,
+        store: SweepSource,
         state: RelayState,
         ingest: Ingest,
         *,
@@ -223,7 +223,7 @@ class Sweep:
                     rule,
                     rules.exempt_from(rule),
                     now=self._clock(),
-                    seen=seen,
+                    last_scan=seen,
                     after=after,
                     limit=_LOOKED_AT,
                 )

@@ -57,7 +57,7 @@ async def found(
     after: tuple[int, str] | None = None,
     exempt: tuple[Match, ...] = (),
 ) -> list[Stored]:
-    seqs = await store.due_rows(asked, exempt, now=NOW, seen=seen, after=after, limit=limit)
+    seqs = await store.due_rows(asked, exempt, now=NOW, last_scan=seen, after=after, limit=limit)
     return list(await store.stored(seqs))
 
 

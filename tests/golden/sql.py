@@ -244,7 +244,7 @@ def sweeps() -> Iterator[tuple[str, Query]]:
         ("over 9 events per prefix", notes, MaxAmount(Scope.D_PREFIX, events=9), None),
     ):
         rule = SweepRule("a rule", "here:1", match, limit)
-        yield name, queries.due_rows(rule, spared, now=NOW, seen=since, after=None, limit=500)
+        yield name, queries.due_rows(rule, spared, now=NOW, last_scan=since, after=None, limit=500)
 
 
 def _compiler() -> Compiler:

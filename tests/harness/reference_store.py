@@ -60,39 +60,39 @@ class ReferenceStore:
         self._is_open = True
         self._changed = asyncio.Event()
 
-    async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._must_be_open()
-        found = self._found(wanted)
+        found = self._found(lookups)
         self._apply(decide(found))
         # A number that was given out is spent, even when its row went again in the same batch.
         self._head = found.last_seq
         self._wake()
         return self._head
 
-    def _found(self, wanted: Lookups) -> Found:
+    def _found(self, lookups: Lookups) -> Found:
         """The facts, in containers of their own: `decide` may change them and then fail."""
         found = Found(self._head)
         for row in self._rows.values():
-            if row.event.id in wanted.ids:
+            if row.event.id in lookups.ids:
                 found.rows[row.event.id] = row
-            if row.slot is not None and row.slot in wanted.slots:
+            if row.slot is not None and row.slot in lookups.slots:
                 found.slots[row.slot] = row
-            if row.group in wanted.groups_with_content and _is_content(row):
+            if row.group in lookups.groups_with_content and _is_content(row):
                 found.groups_with_content.add(row.group)
-            for group, prefix in wanted.id_prefixes:
+            for group, prefix in lookups.id_prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
                     found.id_prefixes.add((group, prefix))
-            if _puts_one_of(wanted.vanishing_keys, row.event):
+            if _puts_one_of(lookups.vanishing_keys, row.event):
                 found.rows[row.event.id] = row
-        found.group_records.extend(self._records(wanted))
-        for account in wanted.usage:
+        found.group_records.extend(self._records(lookups))
+        for account in lookups.usage:
             sizes = [
                 len(row.event.raw)
                 for row in self._rows.values()
                 if account.has(row.event.pubkey, row.event.kind, _group_of(row))
             ]
             found.usage.open(account, Size(len(sizes), sum(sizes)))
-        for dependencies in wanted.dependencies:
+        for dependencies in lookups.dependencies:
             times = [
                 time_of(row, dependencies.up_to)
                 for row in self._rows.values()
@@ -101,30 +101,30 @@ class ReferenceStore:
             if times:
                 found.oldest_dependencies[dependencies] = min(times)
         for stone in self._tombstones:
-            if stone.target in wanted.tombstones:
+            if stone.target in lookups.tombstones:
                 found.tombstones.setdefault(stone.target, []).append(stone)
-        self._find_named(wanted, found)
+        self._find_named(lookups, found)
         return found
 
-    def _find_named(self, wanted: Lookups, found: Found) -> None:
-        step = wanted.named
+    def _find_named(self, lookups: Lookups, found: Found) -> None:
+        step = lookups.named
         for _ in range(MAX_REFERENCE_STEPS):
             further: set[RecordName] = set()
             for name in step:
                 rows = [r for r in self._rows.values() if (r.event.kind, r.event.d) == name]
                 found.named[name] = {row.event.id for row in rows}
                 found.rows.update((row.event.id, row) for row in rows)
-                further.update(*(wanted.names_in(row.event) for row in rows))
+                further.update(*(lookups.names_in(row.event) for row in rows))
             step = frozenset(further - found.named.keys())
 
-    def _records(self, wanted: Lookups) -> list[Stored]:
+    def _records(self, lookups: Lookups) -> list[Stored]:
         rows = [self._rows[seq] for seq in sorted(self._rows)]
         moderated = {
             row.group
             for row in rows
-            if row.event.pubkey in wanted.vanishing_keys and row.event.kind in kinds.MODERATION
+            if row.event.pubkey in lookups.vanishing_keys and row.event.kind in kinds.MODERATION
         }
-        groups = (wanted.record_groups | moderated) - {None}
+        groups = (lookups.record_groups | moderated) - {None}
         return [row for row in rows if row.group in groups and is_group_record(row.event)]
 
     def _apply(self, plan: WritePlan) -> None:
@@ -357,7 +357,7 @@ class ReferenceStore:
         exempt: Sequence[Match],
         *,
         now: int,
-        seen: LastScan | None,
+        last_scan: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[int]:
@@ -412,12 +412,12 @@ class ReferenceStore:
 
 def _place(row: Stored) -> Place:
     # What a store with 64-bit keys can keep of an id; seq decides between ids that begin alike.
-    tie = int.from_bytes(bytes.fromhex(row.event.id[:16])) - 2**63
-    return Place(row.event.created_at, tie, row.seq)
+    id_key = int.from_bytes(bytes.fromhex(row.event.id[:16])) - 2**63
+    return Place(row.event.created_at, id_key, row.seq)
 
 
 def _order(place: Place) -> tuple[int, int, int]:
-    return -place.created_at, place.tie, place.seq
+    return -place.created_at, place.id_key, place.seq
 
 
 def _is_expired(row: Stored, now: int) -> bool:

@@ -62,7 +62,9 @@ def test_both_stores_find_the_same_rows_overdue(
                 whole = await _same(reference, sqlite, rule, everything, None)
                 exempt = everything.exempt_from(rule)
                 some = list(
-                    await sqlite.due_rows(rule, exempt, now=NOW, seen=seen, after=None, limit=1000)
+                    await sqlite.due_rows(
+                        rule, exempt, now=NOW, last_scan=seen, after=None, limit=1000
+                    )
                 )
                 assert set(whole) - set(earlier[rule]) <= set(some) <= set(whole)
             await _same_kin(reference, sqlite, [rule.match for rule in rules])

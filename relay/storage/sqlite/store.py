@@ -353,17 +353,19 @@ class SqliteStore:
         exempt: Sequence[Match],
         *,
         now: int,
-        seen: LastScan | None,
+        last_scan: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[int]:
         self._check_open()
         queries = [
-            self._sweeping.due_rows(rule, exempt, now=now, seen=seen, after=after, limit=limit)
+            self._sweeping.due_rows(
+                rule, exempt, now=now, last_scan=last_scan, after=after, limit=limit
+            )
         ]
-        if seen is not None and isinstance(rule.limit, MaxAmount):
+        if last_scan is not None and isinstance(rule.limit, MaxAmount):
             # Nothing can have become too much where nothing came.
-            queries.insert(0, self._sweeping.changed(rule, exempt, seen))
+            queries.insert(0, self._sweeping.changed(rule, exempt, last_scan))
         found: list[int] = []
         async with self._bulk_read.connection() as db:
             for query in queries:

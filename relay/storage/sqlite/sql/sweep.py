@@ -64,16 +64,16 @@ class SweepQueries:
         exempt: Sequence[Match],
         *,
         now: int,
-        seen: LastScan | None,
+        last_scan: LastScan | None,
         after: tuple[int, str] | None,
         limit: int,
     ) -> Query:
         """seq of rows, in the order of sweeping."""
         about = self._about(rule, exempt)
         if isinstance(rule.limit, MaxAge):
-            found = self._too_old(rule, rule.limit, about, now, seen)
+            found = self._too_old(rule, rule.limit, about, now, last_scan)
         else:
-            found = self._beyond(rule.match, rule.limit, about, seen)
+            found = self._beyond(rule.match, rule.limit, about, last_scan)
         behind = TRUE
         if after is not None:
             behind = Condition("(e.version, e.id) > (?, ?)", (after[0], bytes.fromhex(after[1])))
@@ -83,12 +83,12 @@ class SweepQueries:
             (*found.values, *behind.values, limit),
         )
 
-    def changed(self, rule: SweepRule, exempt: Sequence[Match], seen: LastScan) -> Query:
+    def changed(self, rule: SweepRule, exempt: Sequence[Match], last_scan: LastScan) -> Query:
         """A number when anything came since that the rule is about."""
         about = self._about(rule, exempt)
         return self._query(
             f"SELECT 1 FROM events AS e WHERE e.seq > ? AND {about.sql} LIMIT 1",
-            (seen.last_seq, *about.values),
+            (last_scan.last_seq, *about.values),
         )
 
     def _about(self, rule: SweepRule, exempt: Sequence[Match]) -> Condition:
@@ -100,10 +100,10 @@ class SweepQueries:
         )
 
     def _too_old(
-        self, rule: SweepRule, age: MaxAge, about: Condition, now: int, seen: LastScan | None
+        self, rule: SweepRule, age: MaxAge, about: Condition, now: int, last_scan: LastScan | None
     ) -> Condition:
         limit = age.before(now)
-        since = None if seen is None else age.before(seen.at)
+        since = None if last_scan is None else age.before(last_scan.at)
         walk = self._compiler.found(
             Filter(
                 authors=rule.match.authors,
@@ -116,18 +116,18 @@ class SweepQueries:
             f"SELECT e.seq AS seq FROM ({walk.sql}) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {about.sql}"
         )
-        if seen is None:
+        if last_scan is None:
             return Condition(sql, (*walk.values, *about.values))
         return Condition(
             f"{sql} UNION SELECT e.seq FROM events AS e"
             f" WHERE e.seq > ? AND e.created_at < ? AND {about.sql}",
-            (*walk.values, *about.values, seen.last_seq, limit, *about.values),
+            (*walk.values, *about.values, last_scan.last_seq, limit, *about.values),
         )
 
     def _beyond(
-        self, match: Match, amount: MaxAmount, about: Condition, seen: LastScan | None
+        self, match: Match, amount: MaxAmount, about: Condition, last_scan: LastScan | None
     ) -> Condition:
-        walk, scope = self._amounts_of(match, amount, seen), _scope(match, amount.per)
+        walk, scope = self._amounts_of(match, amount, last_scan), _scope(match, amount.per)
         rows = Condition(
             "SELECT e.seq AS seq, e.version AS version, e.id AS id, length(e.raw) AS size,"
             f" {scope.sql} FROM ({walk.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
@@ -135,10 +135,10 @@ class SweepQueries:
             (*scope.values, *walk.values, *about.values),
         )
         held = Condition("a IS NOT NULL AND b IS NOT NULL")
-        if seen is not None:
+        if last_scan is not None:
             held = Condition(
                 f"(a, b) IN (SELECT {scope.sql} FROM events AS e WHERE e.seq > ? AND {about.sql})",
-                (*scope.values, seen.last_seq, *about.values),
+                (*scope.values, last_scan.last_seq, *about.values),
             )
         most = [("events", amount.events), ("bytes", amount.bytes)]
         beyond = any_of([Condition(f"{name} > ?", (n,)) for name, n in most if n is not None])
@@ -150,16 +150,16 @@ class SweepQueries:
             (*rows.values, *held.values, *beyond.values),
         )
 
-    def _amounts_of(self, match: Match, amount: MaxAmount, seen: LastScan | None) -> Condition:
+    def _amounts_of(self, match: Match, amount: MaxAmount, last_scan: LastScan | None) -> Condition:
         """seq of the rows that are counted; of authors who wrote since, where that is enough."""
         kinds = _few(match.kinds)
-        if seen is None or amount.per not in (Scope.AUTHOR, Scope.HK):
+        if last_scan is None or amount.per not in (Scope.AUTHOR, Scope.HK):
             return self._compiler.found(Filter(authors=match.authors, kinds=kinds))
         of_kinds = self._compiler.matching(Match(match.kinds))
         return Condition(
             "SELECT e.seq AS seq FROM events AS e INDEXED BY events_author WHERE e.author_key IN"
             f" (SELECT n.author_key FROM events AS n WHERE n.seq > ?) AND {of_kinds.sql}",
-            (seen.last_seq, *of_kinds.values),
+            (last_scan.last_seq, *of_kinds.values),
         )
 
     def _query(self, sql: str, values: tuple[Bound, ...]) -> Query:

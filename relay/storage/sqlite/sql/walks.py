@@ -51,7 +51,7 @@ class Walk(NamedTuple):
             out.append(
                 Condition(
                     f"({column} < ? OR {a}.id_key > ? OR ({a}.id_key = ? AND {a}.seq > ?))",
-                    (after.created_at, after.tie, after.tie, after.seq),
+                    (after.created_at, after.id_key, after.id_key, after.seq),
                 )
             )
         return out
