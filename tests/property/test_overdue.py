@@ -79,7 +79,7 @@ async def _same(
     rules: SweepRules,
     seen: LastScan | None,
 ) -> list[int]:
-    asked = {"now": NOW, "seen": seen, "after": None, "limit": 1000}
+    asked = {"now": NOW, "last_scan": seen, "after": None, "limit": 1000}
     exempt = rules.exempt_from(rule)
     expected = list(await reference.due_rows(rule, exempt, **asked))  # type: ignore[arg-type]
     found = list(await sqlite.due_rows(rule, exempt, **asked))  # type: ignore[attr-defined]
