@@ -13,15 +13,17 @@ from enum import Enum
 from ipaddress import IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
+import msgspec
+
+from relay.access.read_rules import Row
 from relay.errors import Prefix
+from relay.nostr.event import Event
 from relay.verdict import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from ipaddress import IPv4Address
 
-    from relay.access.read_rules import Row
-    from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
 
 # -- usage: what is stored ------------------------------------------------------------------------
@@ -308,8 +310,7 @@ Token = tuple[Rate, str]
 """One token of the bucket (rate, name)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountedEvent:
+class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     """An event that would be stored or passed on, as rates and quotas see it."""
 
     event: Event

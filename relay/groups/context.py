@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from relay.errors import Prefix
-from relay.groups.group import PRIVATE_FLAGS, Groups
+from relay.groups.group import PRIVATE_FLAGS, Groups, Pin
 from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from relay.groups.actions import Flag
-    from relay.groups.group import Group, Pin
+    from relay.groups.group import Group
     from relay.groups.notices import Draft
 
 RULE: Final = "groups"
@@ -68,8 +70,7 @@ class TargetRow:
     pubkey: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupContext:
+class GroupContext(msgspec.Struct, frozen=True, gc=False):
     """What one event is ruled on with: the state after the events before it, and lookups."""
 
     groups: Groups
@@ -83,7 +84,7 @@ class GroupContext:
     """For a 9002: the group has a stored row beside 9000–9022 and 39000–39005 (Z-03)."""
     previous_found: frozenset[str] = frozenset()
     """Those prefixes in the event's `previous` tags that match an event of the group."""
-    targets: Mapping[str, TargetRow] = field(default_factory=dict)
+    targets: Mapping[str, TargetRow] = msgspec.field(default_factory=dict)
     """For a 9005: id → row, of the named ids that are stored."""
     pinnable: frozenset[Pin] = frozenset()
     """For a 9010: those of its pins that are stored events of the group, not expired. In an import

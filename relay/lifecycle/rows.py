@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from relay.access.quotas import UsageCounter
 from relay.errors import Invalid
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import Event, is_hex64
 from relay.nostr.kinds import KindClass, class_of, is_kind
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.groups.group import Group
     from relay.memory.registry import RecordName
-    from relay.nostr.event import Event
 
 
 class Keep(Enum):
@@ -47,8 +48,7 @@ class Slot(NamedTuple):
     d: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """A row of the store."""
 
     seq: int

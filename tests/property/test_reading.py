@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from policies import load
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
@@ -262,7 +263,7 @@ def narrow_filters(draw: st.DrawFn) -> Filter:
 def test_the_gate_closes_only_what_gives_nothing(
     case: ReadCase, viewer: Viewer, filters: list[Filter]
 ) -> None:
-    rows = [replace(row, group=group_of(row.event)) for row in _rows_of(case)]
+    rows = [structs.replace(row, group=group_of(row.event)) for row in _rows_of(case)]
     visibility = seen(case, viewer, _involving(case.groups, rows))
     if visibility.gate(filters) is not None:
         for filter_ in filters:
