@@ -14,7 +14,6 @@ from relay.groups.group import PRIVATE_FLAGS, Groups, Pin
 from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:
-
     from relay.groups.actions import Flag
     from relay.groups.group import Group
     from relay.groups.notices import Draft
