@@ -45,7 +45,7 @@ PRIVATE_FLAGS: Final = frozenset({Flag.PRIVATE, Flag.RESTRICTED, Flag.CLOSED})
 
 
 class Role(StrEnum):
-    """The roles with powers here (N29-112); any other name is a label."""
+    """The roles that have rights (N29-112); any other is only a name."""
 
     ADMIN = "admin"
     MODERATOR = "moderator"
@@ -53,7 +53,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """An invite code; never shown but to admins. Stays, spent or not, as long as its 9009 does."""
+    """An invite code, kept as long as its 9009, used up or not. Only admins may read it."""
 
     event_id: str
     """The 9009 that made it."""
@@ -63,12 +63,12 @@ class Invite:
     index: int = 0
     """Which of the `code` tags of its 9009."""
     used: int = 0
-    """Counted, not subtracted: how often is often enough is the policy of the day (Z-14)."""
+    """How often it was used; the policy of today says how often it may be (Z-14)."""
     excluded: frozenset[str] = frozenset()
-    """Keys that an admin removed after it was made: it lets none of them back in (N29-40)."""
+    """Keys that an admin removed after it was made: it does not admit them again (N29-40)."""
 
     def admits(self, pubkey: str, *, now: int, uses: int) -> bool:
-        """Whether the code lets this key in; `uses`: how often a code not `reusable` is good."""
+        """Whether the code admits this key; `uses`: the limit for a code without `reusable`."""
         if self.expires_at is not None and self.expires_at <= now:
             return False
         return (self.reusable or self.used < uses) and pubkey not in self.excluded
@@ -76,7 +76,7 @@ class Invite:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group as the events so far leave it."""
+    """One group after the events so far."""
 
     id: str
     metadata: tuple[tuple[str, ...], ...] = ()
@@ -92,9 +92,9 @@ class Group:
     requests: Mapping[str, str] = field(default_factory=dict)
     """pubkey → id of its pending 9021 (N29-35)."""
     ever_involved: frozenset[str] = frozenset()
-    """Every key once put in, taken out or waiting: such a key may be told that the group exists."""
+    """Every key that was ever put in, taken out or asked to join: it may know of the group."""
     only_requested: frozenset[str] = frozenset()
-    """Those of `ever_involved` who only wait: without their 9021 they are nobody here."""
+    """Those of `ever_involved` only because of a pending 9021: removed with it."""
     parent: str | None = None
     """The group that this one is a subgroup of (N29-131)."""
     children: tuple[str, ...] = ()
@@ -102,10 +102,10 @@ class Group:
     pins: tuple[tuple[str, ...], ...] = ()
     """`e` and `a` tags of 39005, in order (N29-172)."""
     former_relay_keys: frozenset[str] = frozenset()
-    """Keys that first said, as a relay does, who the founder is (N29-82): of relays that the group
-    was moved from, whose records of that time count as this relay's own (N29-152)."""
+    """Keys of relays that the group was moved from (N29-152): they signed a 9000 that names the
+    founder (N29-82). Their records count as this relay's own."""
     notice_times: Mapping[int, int] = field(default_factory=dict)
-    """kind of 39000…39005 → created_at of its newest (N29-68)."""
+    """39000…39005 → created_at of the newest of that kind (N29-68)."""
 
     @property
     def only_members_read(self) -> bool:
@@ -130,23 +130,23 @@ class Group:
         return Role.ADMIN in self.members.get(pubkey, ())
 
     def is_moderated_by(self, pubkey: str) -> bool:
-        """Whether the key has a role with powers here; such count as admins (N29-110)."""
+        """Whether the key has a role with rights; NIP-29 calls all of these admins (N29-110)."""
         return not {Role.ADMIN, Role.MODERATOR}.isdisjoint(self.members.get(pubkey, ()))
 
     def has_admin(self) -> bool:
         return any(Role.ADMIN in roles for roles in self.members.values())
 
     def admins(self) -> dict[str, tuple[str, ...]]:
-        """Members that hold a role: what 39001 lists (N29-110)."""
+        """pubkey → roles of members with a role: what 39001 lists (N29-110)."""
         return {pubkey: roles for pubkey, roles in self.members.items() if roles}
 
     def is_relay_key(self, pubkey: str, relay_pubkey: str) -> bool:
-        """Whether a record by this key is one that a relay issued by itself (N29-80, N29-152)."""
+        """Whether the key is this relay's or a former relay's (N29-80, N29-152)."""
         return pubkey == relay_pubkey or pubkey in self.former_relay_keys
 
     def is_founding(self, put: PutUsers) -> bool:
-        """Whether a 9000 only names the founder of this new group, as a relay does after a 9007:
-        the key of a relay that the group was moved from (N29-82, N29-152)."""
+        """Whether a 9000 only names the founder of this new group, as a relay does after a 9007
+        (N29-82). Signed by another key, it tells that the group was moved (N29-152)."""
         return (
             (not self.members or put.users == self.members)
             and list(put.users.values()) == [(Role.ADMIN.value,)]
@@ -164,7 +164,7 @@ class Group:
         )
 
     def with_users(self, users: Mapping[str, tuple[str, ...]]) -> Group:
-        """With these keys as members, holding exactly these roles (N29-46); all is forgiven."""
+        """With these members and exactly these roles (N29-46); earlier removals are void."""
         return replace(
             self,
             members={**self.members, **users},
@@ -181,9 +181,9 @@ class Group:
         )
 
     def without_users(self, pubkeys: Set[str], *, removed_at: int | None) -> Group:
-        """Without these keys; `removed_at`: created_at of an admin's 9001, None: they left.
+        """Without these members; `removed_at`: created_at of an admin's 9001, None: they left.
 
-        Also a key that was no member counts from then on as taken out: it may read that 9001.
+        A key that was no member counts as removed too: it may read that 9001.
         """
         if not pubkeys:
             return self
@@ -199,8 +199,8 @@ class Group:
         return replace(
             left,
             removed={**self.removed, **dict.fromkeys(pubkeys, removed_at)},
-            # Order of acceptance tells an invite before the removal from one after it (N29-55);
-            # created_at cannot, its second is too long.
+            # Only the order of acceptance tells invites made before the removal from later ones
+            # (N29-55): created_at has a resolution of one second.
             invites={
                 code: replace(invite, excluded=invite.excluded.union(pubkeys))
                 for code, invite in self.invites.items()
@@ -211,7 +211,7 @@ class Group:
         return replace(self, invites={**self.invites, **invites})
 
     def with_use_of(self, event_id: str, index: int) -> Group:
-        """With one use more of the code that tag number `index` of this 9009 made."""
+        """With one more use of the code in `code` tag number `index` of this 9009."""
         return replace(
             self,
             invites={
@@ -223,7 +223,7 @@ class Group:
         )
 
     def with_request(self, pubkey: str, event_id: str) -> Group:
-        """With this 9021 as the one that waits for the key (N29-35)."""
+        """With this 9021 as the key's pending one (N29-35)."""
         is_new = pubkey not in self.ever_involved
         return replace(
             self,
@@ -236,7 +236,7 @@ class Group:
         return replace(self, pins=tuple(tag for tag in self.pins if tag[:2] != pin))
 
     def without_rows(self, ids: Set[str]) -> Group:
-        """When these events are gone: a 9009 takes its codes along, a pending 9021 the request."""
+        """Without the codes and pending requests of these rows (9009, 9021), which were deleted."""
         invites = {code: inv for code, inv in self.invites.items() if inv.event_id not in ids}
         withdrawn = {pubkey for pubkey, event_id in self.requests.items() if event_id in ids}
         if len(invites) == len(self.invites) and not withdrawn:
@@ -252,28 +252,28 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All groups of this relay. Two readers may hold two of these: each is whole and consistent."""
+    """All groups of this relay."""
 
     by_id: Mapping[str, Group] = field(default_factory=dict)
     ended: frozenset[str] = frozenset()
-    """Ids that were deleted and can never be used again (N29-124)."""
+    """Ids of deleted groups, which cannot be used again (N29-124)."""
     memberships: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """pubkey → ids of the groups that it is a member of."""
     pinned: Mapping[Pin, frozenset[str]] = field(default_factory=dict)
-    """What is pinned → ids of the groups where it is."""
+    """pin → ids of the groups that pin it."""
 
     def get(self, group_id: str | None) -> Group | None:
         return self.by_id.get(group_id) if group_id is not None else None
 
     def is_member(self, pubkey: str) -> bool:
-        """Member of any group here."""
+        """Whether the key is a member of any group."""
         return pubkey in self.memberships
 
     def groups_of(self, pubkey: str) -> frozenset[str]:
         return self.memberships.get(pubkey, frozenset())
 
     def with_group(self, group: Group) -> Groups:
-        """These groups with `group` new or in place of the one of its id."""
+        """These groups with `group` added, or in place of the one with its id."""
         before = self.by_id.get(group.id)
         memberships, pinned = self.memberships, self.pinned
         if before is None or before.members is not group.members:
@@ -285,7 +285,7 @@ class Groups:
         return replace(self, by_id=by_id, memberships=memberships, pinned=pinned)
 
     def without_group(self, group_id: str) -> Groups:
-        """These groups after the end of one; its id stays spent."""
+        """These groups after one is deleted."""
         before = self.by_id.get(group_id)
         old = frozenset[str]() if before is None else before.members.keys()
         return Groups(
@@ -297,11 +297,11 @@ class Groups:
 
 
 def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Groups:
-    """These groups after more events of the log, in order of seq; splitting them into several
-    calls makes no difference.
+    """These groups after more events of the log, in order of seq; several calls with parts of the
+    log give the same.
 
-    Events that change no group are skipped. Of rows that were deleted since, `groups_without_rows`
-    undoes what they did.
+    Events that change no group are skipped. What a deleted row had changed,
+    `relay.groups.membership.groups_without_rows` undoes.
     """
     touched: dict[str, Group] = {}
     for event in events:
@@ -313,7 +313,7 @@ def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Grou
             touched.pop(group_id, None)
             groups = groups.without_group(group_id)
             continue
-        # The 9007 may be gone (vanish of its author): any other record proves that there was one.
+        # Its 9007 may be deleted (vanish of the author): any record proves that the group exists.
         group = (
             touched.get(group_id) or groups.get(group_id) or Group(group_id, flags=PRIVATE_FLAGS)
         )
@@ -324,9 +324,9 @@ def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Grou
 
 
 def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Group:
-    """The group after an accepted Action, or a Notice, of its own.
+    """The group after an accepted Action, or after a Notice.
 
-    A 9002 or 9010 changes it by the Notice that follows: what it comes to depends on the policy.
+    A 9002 or 9010 has no effect here but by its Notice, because the effect depends on the policy.
     """
     match action:
         case PutUsers():
@@ -381,7 +381,7 @@ def _invites_of(action: CreateInvites) -> dict[str, Invite]:
 
 
 def pins_of(event: Event) -> tuple[Pin, Pin]:
-    """How a pin may name the event: by its id or by its address."""
+    """The pins that would name the event: by id, by address."""
     d = "" if kinds.class_of(event.kind) is kinds.KindClass.REPLACEABLE else event.d
     return ("e", event.id), ("a", f"{event.kind}:{event.pubkey}:{d}")
 
@@ -400,7 +400,7 @@ def _pinned_by(group: Group | None) -> frozenset[Pin]:
 def _moved(
     index: Mapping[_K, frozenset[str]], old: Set[_K], new: Set[_K], group_id: str
 ) -> Mapping[_K, frozenset[str]]:
-    """An index to groups, when this one had the `old` keys and has the `new` ones."""
+    """An index of groups in which this group's keys change from `old` to `new`."""
     out = dict(index)
     for key in old - new:
         left = out[key] - {group_id}

@@ -1,4 +1,4 @@
-"""relay/groups/actions.py: what an event of 9000–9022 asks for, and what is wrong with its form."""
+"""relay/groups/actions.py: parsing 9000–9022."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refusal(kind: int, *tags: list[str], group: str = "tea") -> str:
 
 @pytest.mark.proves("N29-15")
 @pytest.mark.parametrize("kind", [0, 1, 5, 9, 1111, 1984, 8999, 9023, 30078, 39000])
-def test_an_ordinary_event_asks_for_nothing(kind: int) -> None:
+def test_other_kinds_have_no_action(kind: int) -> None:
     assert action_of(event(admin, kind, ["h", "tea"])) is None
 
 
@@ -63,7 +63,7 @@ def test_reserved_kinds_are_unknown(kind: int) -> None:
 
 
 @pytest.mark.proves("N29-03", "N29-30", "N29-41", "N29-46", "N29-47", "N29-50", "N29-53")
-def test_every_action_has_its_reader() -> None:
+def test_every_kind_becomes_its_action() -> None:
     put = asked(9000, ["p", alice.pubkey, "admin", "poet"], ["p", bob.pubkey])
     users = {alice.pubkey: ("admin", "poet"), bob.pubkey: ()}
     assert put == action(PutUsers, users=users)
@@ -81,7 +81,7 @@ def test_every_action_has_its_reader() -> None:
 
 
 @pytest.mark.proves("N29-48", "N29-49")
-def test_an_edit_is_the_whole_metadata_in_the_order_of_39000() -> None:
+def test_an_edit_has_the_whole_metadata_in_the_order_of_39000() -> None:
     """First occurrence of a single value; flags count whatever follows."""
     edit = asked(
         9002,
@@ -117,7 +117,7 @@ def test_an_edit_is_the_whole_metadata_in_the_order_of_39000() -> None:
     "name",
     ["d", "previous", "-", "expiration", "nonce", "public", "open", "visible", "unrestricted"],
 )
-def test_what_is_not_metadata_is_not_copied(name: str) -> None:
+def test_tags_that_are_not_metadata_are_not_copied(name: str) -> None:
     edit = asked(9002, [name, "1700000000"], [])
     assert isinstance(edit, EditMetadata)
     assert edit.description.metadata == ()
@@ -133,7 +133,7 @@ def test_unknown_tags_are_copied_up_to_a_limit() -> None:
 
 
 @pytest.mark.proves("N29-13")
-def test_no_supported_kind_is_another_thing_than_all() -> None:
+def test_an_empty_supported_kinds_is_not_an_absent_one() -> None:
     nothing, everything = asked(9002, ["supported_kinds"]), asked(9002)
     assert isinstance(nothing, EditMetadata)
     assert isinstance(everything, EditMetadata)
@@ -143,7 +143,7 @@ def test_no_supported_kind_is_another_thing_than_all() -> None:
 
 @pytest.mark.proves("N29-131", "N29-132", "N29-138")
 @pytest.mark.parametrize("kind", [9002, 9007])
-def test_a_place_in_the_tree_is_said_apart(kind: int) -> None:
+def test_parent_and_children_have_fields_of_their_own(kind: int) -> None:
     """In the order of the event."""
     placed = asked(kind, ["child", "b"], ["parent", "up"], ["child", "a"], ["child", "b"])
     assert isinstance(placed, EditMetadata | CreateGroup)
@@ -152,7 +152,7 @@ def test_a_place_in_the_tree_is_said_apart(kind: int) -> None:
 
 @pytest.mark.proves("N29-170")
 def test_pins_are_a_list_without_repetition() -> None:
-    """What else a tag says, stays."""
+    """Further elements of a tag are kept."""
     pins = [["e", ID, "wss://relay"], ["a", f"30023:{alice.pubkey}:x"], ["e", OTHER_ID]]
     listed = asked(9010, *pins, ["t", "x"], ["e", ID])
     assert listed == action(UpdatePins, pins=tuple(map(tuple, pins)))
@@ -200,22 +200,19 @@ def test_live_audio_is_kept_as_a_flag(kind: int) -> None:
         (9009, [["code", "12345678"], ["expiration", "soon"]], "bad expiration"),
     ],
 )
-def test_what_is_malformed_is_invalid_and_named(
-    kind: int, tags: list[list[str]], text: str
-) -> None:
+def test_malformed_tags_are_refused_by_name(kind: int, tags: list[list[str]], text: str) -> None:
     assert refusal(kind, *tags).startswith(f"invalid: {text}")
 
 
 @pytest.mark.proves("N29-55")
 @pytest.mark.parametrize("kind", [9000, 9001, 9007, 9008, 9021])
-def test_what_the_state_is_rebuilt_from_does_not_expire(kind: int) -> None:
-    """The log alone must give the state."""
+def test_records_needed_for_a_replay_must_not_expire(kind: int) -> None:
     assert "expiration" in refusal(kind, ["p", ID], ["expiration", "1800000000"])
 
 
 @pytest.mark.proves("N29-03")
 @pytest.mark.parametrize("kind", sorted({9000, 9001, 9002, 9005, *range(9007, 9011), 9021, 9022}))
-def test_every_event_to_a_group_names_it(kind: int) -> None:
+def test_a_record_without_h_is_invalid(kind: int) -> None:
     with pytest.raises(Invalid, match="h: missing"):
         action_of(event(admin, kind))
 
@@ -224,7 +221,7 @@ def test_every_event_to_a_group_names_it(kind: int) -> None:
 @pytest.mark.parametrize(
     "group_id", ["x", "a" * 64, "Tee für zwei", "_", "…", "a.b", "🍵", 'a"b', "a,b"]
 )
-def test_a_group_may_be_called_almost_anything(group_id: str) -> None:
+def test_almost_any_text_is_a_group_id(group_id: str) -> None:
     assert asked(9007, group=group_id) == action(CreateGroup, group_id, description=Description())
 
 
@@ -233,7 +230,7 @@ def test_a_group_may_be_called_almost_anything(group_id: str) -> None:
     "group_id",
     ["a" * 65, "it's", "a/b", "a?b", "a#b", "a\nb", "a\x7fb", "\x00", " tea", "tea ", ".", ".."],
 )
-def test_a_new_group_has_no_id_that_links_and_paths_break(group_id: str) -> None:
+def test_a_new_group_id_is_safe_in_links_and_paths(group_id: str) -> None:
     assert refusal(9007, group=group_id).startswith("invalid: h: ")
 
 
@@ -241,7 +238,7 @@ def test_a_new_group_has_no_id_that_links_and_paths_break(group_id: str) -> None
 
 
 @pytest.mark.proves("N29-03", "N29-08")
-def test_a_row_belongs_to_its_h_and_group_state_to_its_d() -> None:
+def test_the_group_of_a_row_is_its_h_or_the_d_of_group_state() -> None:
     assert group_of(event(alice, 9, ["h", "tea", "wss://relay"])) == "tea"
     assert group_of(event(alice, 9)) is None
     for kind in kinds.GROUP_STATE:
@@ -251,13 +248,13 @@ def test_a_row_belongs_to_its_h_and_group_state_to_its_d() -> None:
 @pytest.mark.proves("N29-04", "Z-17")
 @pytest.mark.parametrize("kind", [1, 9, 9000, 9021, 30078])
 @pytest.mark.parametrize("second", ["tea", "coffee"])
-def test_one_h_tag_only_even_if_it_says_the_same_twice(kind: int, second: str) -> None:
+def test_a_second_h_tag_is_invalid_even_if_equal(kind: int, second: str) -> None:
     with pytest.raises(Invalid, match=r"^invalid: one h tag only$"):
         group_of(event(alice, kind, ["h", "tea"], ["h", second]))
 
 
 @pytest.mark.proves("N29-05")
 @pytest.mark.parametrize("tag", [["h"], ["h", ""]])
-def test_an_h_that_names_nothing_is_invalid(tag: list[str]) -> None:
+def test_an_empty_h_is_invalid(tag: list[str]) -> None:
     with pytest.raises(Invalid, match=r"^invalid: h: "):
         group_of(event(alice, 9, tag))

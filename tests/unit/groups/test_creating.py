@@ -1,4 +1,4 @@
-"""relay/groups/rules.py: making and ending groups. NIPS.md N29-120…125, Z-03."""
+"""relay/groups/rules.py: 9007 and 9008. N29-120…125, Z-03."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,
     NOON,
+    NOT_A_MEMBER,
     OPEN,
     RELAY,
     STORED,
-    STRANGERS_ANSWER,
     World,
     tea_party,
 )
@@ -27,7 +27,7 @@ TAKEN = (False, "duplicate: this group id is taken")
 
 
 @pytest.mark.proves("N29-82", "N29-120", "N29-121")
-def test_who_makes_a_group_is_its_first_admin() -> None:
+def test_the_creator_is_the_first_admin() -> None:
     world = World(OPEN)
     assert world.make(admin) == STORED
     assert world.tea.members == {admin.pubkey: ("admin",)}
@@ -39,14 +39,13 @@ def test_who_makes_a_group_is_its_first_admin() -> None:
 
 
 @pytest.mark.proves("N29-120")
-def test_owners_and_agents_make_groups_on_a_guarded_relay() -> None:
-    """Contract §5."""
+def test_owners_and_agents_create_groups_with_preset_group() -> None:
     assert World(GUARDED).make(owner) == STORED
     assert World(GUARDED).make(robot) == STORED
 
 
 @pytest.mark.proves("N29-120")
-def test_others_do_not_and_learn_no_id_by_trying() -> None:
+def test_others_may_not_create_and_cannot_probe_ids() -> None:
     world = tea_party(GUARDED)
     refused = (False, "restricted: you may not create groups here")
     assert world.make(stranger, "coffee") == refused
@@ -55,14 +54,14 @@ def test_others_do_not_and_learn_no_id_by_trying() -> None:
 
 
 @pytest.mark.proves("N29-120")
-def test_nobody_creates_groups_where_the_policy_names_nobody() -> None:
+def test_an_empty_create_list_allows_nobody() -> None:
     world = World(replace(OPEN, create=frozenset()))
     assert world.make(owner)[0] is False
 
 
 @pytest.mark.proves("N29-120", "N29-123", "N29-124")
-def test_an_id_is_used_once() -> None:
-    """In use, hidden or ended, one text."""
+def test_an_id_cannot_be_used_twice() -> None:
+    """One text whether it is in use, hidden or deleted."""
     world = tea_party(OPEN)
     assert world.make(carol, "tea") == TAKEN
     assert world.make(admin, "secret", ["hidden"]) == STORED
@@ -73,7 +72,7 @@ def test_an_id_is_used_once() -> None:
 
 
 @pytest.mark.proves("N29-02")
-def test_ids_differ_by_every_byte() -> None:
+def test_ids_are_compared_byte_by_byte() -> None:
     world = World(OPEN)
     assert world.make(admin, "tea") == STORED
     assert world.make(admin, "Tea") == STORED
@@ -82,7 +81,7 @@ def test_ids_differ_by_every_byte() -> None:
 
 
 @pytest.mark.proves("N29-122", "Z-03")
-def test_a_bare_9007_has_the_flags_of_the_policy() -> None:
+def test_a_9007_without_flags_gets_those_of_the_policy() -> None:
     world = World(GUARDED)
     world.make(owner)
     assert world.tea.flags == PRIVATE_FLAGS
@@ -93,7 +92,7 @@ def test_a_bare_9007_has_the_flags_of_the_policy() -> None:
 
 
 @pytest.mark.proves("N29-121", "Z-03")
-def test_a_9007_with_flags_has_these_and_what_is_always() -> None:
+def test_a_9007_with_flags_gets_them_and_the_forced_ones() -> None:
     new = replace(OPEN, new=frozenset({Flag.CLOSED}), always=frozenset({Flag.RESTRICTED}))
     world = World(new)
     world.make(admin, "tea", ["hidden"], ["name", "Tea"], ["supported_kinds", "9"])
@@ -111,8 +110,7 @@ def test_a_stale_or_far_future_9007_is_refused() -> None:
 
 
 @pytest.mark.proves("N29-28")
-def test_an_import_makes_old_groups_but_asks_for_the_right() -> None:
-    """Contract §2."""
+def test_an_import_creates_old_groups_but_checks_the_right() -> None:
     for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
         world = World(GUARDED, origin=origin)
         assert world.do(owner, 9007, at=1) == STORED
@@ -120,40 +118,39 @@ def test_an_import_makes_old_groups_but_asks_for_the_right() -> None:
 
 
 @pytest.mark.proves("N29-124", "N29-125")
-def test_the_end_of_a_group_leaves_two_records() -> None:
+def test_a_deleted_group_keeps_its_9007_and_9008() -> None:
     world = tea_party(OPEN)
     world.say(alice, "hello")
     assert world.end(admin) == STORED
     assert world.kinds_since(0) == [9007, 9008]
     assert world.groups.get("tea") is None
     assert not world.groups.is_member(alice.pubkey)
-    assert world.say(alice, "anybody?") == STRANGERS_ANSWER
-    assert world.put(admin, alice) == STRANGERS_ANSWER
-    assert world.end(owner) == STRANGERS_ANSWER
-    assert world.join(alice) == STRANGERS_ANSWER
+    assert world.say(alice, "anybody?") == NOT_A_MEMBER
+    assert world.put(admin, alice) == NOT_A_MEMBER
+    assert world.end(owner) == NOT_A_MEMBER
+    assert world.join(alice) == NOT_A_MEMBER
     assert world.rebuilt() == world.groups
 
 
 @pytest.mark.proves("N29-124", "N29-44")
-def test_only_admins_and_owners_end_a_group() -> None:
+def test_only_admins_and_owners_delete_a_group() -> None:
     world = tea_party(OPEN)
     refused = (False, "restricted: only an admin of the group may do this")
     assert world.end(alice) == refused
     assert world.end(bob) == refused
-    assert world.end(stranger) == STRANGERS_ANSWER
+    assert world.end(stranger) == NOT_A_MEMBER
     assert world.end(owner) == STORED
 
 
 @pytest.mark.proves("N29-44")
-def test_the_relay_needs_no_right() -> None:
+def test_the_relay_may_always_create_groups() -> None:
     """`self`, as by an import of its own export."""
     world = World(GUARDED, origin=Origin.IMPORT)
     assert world.do(RELAY, 9007) == STORED
     assert world.do(RELAY, 9000, ["p", alice.pubkey]) == STORED
 
 
-def test_settings_default_to_the_guarded_preset() -> None:
-    """DESIGN §10."""
+def test_settings_default_to_preset_group() -> None:
     settings = GroupSettings()
     assert settings.always == settings.new == PRIVATE_FLAGS
     assert settings.create == {Who.OWNER, Who.AGENT}

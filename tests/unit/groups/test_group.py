@@ -1,4 +1,4 @@
-"""relay/groups/group.py, departure.py: the fold, also when rows go by themselves."""
+"""relay/groups/group.py, membership.py: the fold, and the effect of deleted rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.groups.world import GUARDED, NOON, OPEN, RELAY, STORED, World, e
 
 
 def lived_in() -> World:
-    """A world in which much has happened."""
+    """A group with members, invites, requests, pins and a removal."""
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame", ["reusable"])
     world.invite(admin, "used up now")
@@ -33,8 +33,7 @@ def lived_in() -> World:
 
 
 @pytest.mark.proves("N29-55", "N29-56", "N29-82")
-def test_a_restart_changes_nothing() -> None:
-    """Contract §9."""
+def test_a_replay_gives_the_live_state() -> None:
     world = lived_in()
     assert world.rebuilt() == world.groups
     assert world.groups.ended == {"gone"}
@@ -47,8 +46,8 @@ def test_a_restart_changes_nothing() -> None:
 
 
 @pytest.mark.proves("N29-55")
-def test_the_policy_of_a_later_day_changes_no_group_at_a_restart() -> None:
-    """Flags come from what the relay signed."""
+def test_a_replay_does_not_depend_on_the_policy() -> None:
+    """Flags come from the relay's 39000."""
     world = World(OPEN)
     world.make(admin)
     world.settings = GUARDED
@@ -56,8 +55,8 @@ def test_the_policy_of_a_later_day_changes_no_group_at_a_restart() -> None:
 
 
 @pytest.mark.proves("N29-60", "N29-73")
-def test_flags_come_only_from_what_this_relay_signed() -> None:
-    """Without its word a group is shut."""
+def test_flags_are_taken_only_from_39000_by_this_relay() -> None:
+    """Without one a group has PRIVATE_FLAGS."""
     world = tea_party(OPEN)
     foreign = replayed(Groups(), world.log, stranger.pubkey)
     assert foreign.by_id["tea"].flags == PRIVATE_FLAGS
@@ -67,8 +66,8 @@ def test_flags_come_only_from_what_this_relay_signed() -> None:
 
 
 @pytest.mark.proves("N29-83")
-def test_only_the_relay_says_how_somebody_came_or_went() -> None:
-    """A mark that anyone may write is not believed."""
+def test_invite_and_self_removal_tags_count_only_by_the_relay() -> None:
+    """Anyone else may write these tags too."""
     world = tea_party(OPEN)
     world.invite(admin, "open sesame")
     made = world.last(kinds.CREATE_INVITE).id
@@ -79,7 +78,7 @@ def test_only_the_relay_says_how_somebody_came_or_went() -> None:
 
 
 @pytest.mark.proves("N29-55")
-def test_one_by_one_is_the_same_as_all_at_once() -> None:
+def test_replaying_one_by_one_equals_all_at_once() -> None:
     world = lived_in()
     groups = Groups()
     for row in world.log:
@@ -88,8 +87,8 @@ def test_one_by_one_is_the_same_as_all_at_once() -> None:
 
 
 @pytest.mark.proves("N29-55")
-def test_the_log_is_read_without_judging() -> None:
-    """What was accepted once counts, whatever the rules are now."""
+def test_a_replay_applies_malformed_and_unauthorized_records() -> None:
+    """It was accepted, perhaps by an older version."""
     log = [
         event(admin, 9007, ["h", "a/b"]),
         event(stranger, 9000, ["h", "a/b"], ["p", alice.pubkey, *"123456789"], ["p", "short"], []),
@@ -108,7 +107,6 @@ def test_the_log_is_read_without_judging() -> None:
 
 @pytest.mark.proves("N29-55")
 def test_twenty_thousand_records_are_replayed_to_the_end() -> None:
-    """No limit to the replay."""
     log = [event(admin, 9007, ["h", "tea"])]
     log += [event(admin, 9000, ["h", "tea"], ["p", f"{n % 500:064x}"]) for n in range(20_000)]
     log.append(event(admin, 9001, ["h", "tea"], ["p", f"{0:064x}"]))
@@ -117,7 +115,7 @@ def test_twenty_thousand_records_are_replayed_to_the_end() -> None:
 
 
 @pytest.mark.proves("N29-10", "N29-11", "N29-97")
-def test_flags_say_who_reads_and_writes() -> None:
+def test_flags_decide_who_reads_and_writes() -> None:
     assert not Group("tea", flags=frozenset({Flag.CLOSED})).only_members_write
     assert Group("tea", flags=frozenset({Flag.RESTRICTED})).only_members_write
     assert not Group("tea", flags=frozenset({Flag.RESTRICTED})).only_members_read
@@ -126,11 +124,11 @@ def test_flags_say_who_reads_and_writes() -> None:
         assert Group("tea", flags=frozenset({flag})).only_members_write
 
 
-# Rows that go by themselves
+# Deleted rows
 
 
 @pytest.mark.proves("N29-37", "N29-55")
-def test_an_expired_invite_and_a_swept_request_are_forgotten() -> None:
+def test_deleted_invites_and_requests_leave_the_state() -> None:
     world = tea_party(replace(OPEN, joins=Joins.REVIEW))
     world.invite(admin, "open sesame", ["expiration", str(NOON + 5)])
     world.join(stranger)
@@ -144,7 +142,7 @@ def test_an_expired_invite_and_a_swept_request_are_forgotten() -> None:
 
 
 @pytest.mark.proves("N29-84")
-def test_a_vanished_member_leaves_every_group_and_may_come_back() -> None:
+def test_a_vanished_member_leaves_every_group_and_may_join_again() -> None:
     world = tea_party(OPEN)
     world.make(alice, "coffee")
     groups, drafts = removals_from_groups(world.groups, alice.pubkey, NOON, Cause.OWN_WISH, RELAY)
@@ -168,8 +166,8 @@ def test_a_banned_member_is_removed_from_every_group() -> None:
 
 
 @pytest.mark.proves("N29-58")
-def test_the_state_outlives_the_admin_whose_records_vanish() -> None:
-    """What the admin had said the relay says again."""
+def test_members_stay_when_their_admin_vanishes() -> None:
+    """The relay signs records to the same effect."""
     world = tea_party(OPEN)
     world.put(admin, carol)
     for who, put_by in ((dave, owner), (stranger, admin)):

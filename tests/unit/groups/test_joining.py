@@ -1,4 +1,4 @@
-"""relay/groups/rules.py: 9021, 9022 and invites. NIPS.md N29-30…43, N29-80…83, Z-01, Z-14."""
+"""relay/groups/membership.py: 9021, 9022 and invites. N29-30…43, N29-80…83, Z-01, Z-14."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.cast import admin, alice, bob, carol, dave, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,
     NOON,
+    NOT_A_MEMBER,
     OPEN,
     RELAY,
     STORED,
-    STRANGERS_ANSWER,
     event,
     tea_party,
 )
@@ -28,11 +28,11 @@ NO_CODE = (False, "restricted: the group is closed: needs an invite code")
 REVIEWED = replace(OPEN, joins=Joins.REVIEW)
 
 
-# Asking
+# Joining
 
 
 @pytest.mark.proves("N29-30", "N29-31", "N29-33", "N29-80", "N29-81")
-def test_whoever_asks_is_admitted_where_the_group_is_not_closed() -> None:
+def test_a_join_request_to_an_open_group_is_admitted() -> None:
     world = tea_party(OPEN, Flag.PRIVATE)
     length = len(world.log)
     assert world.join(stranger) == STORED
@@ -45,13 +45,13 @@ def test_whoever_asks_is_admitted_where_the_group_is_not_closed() -> None:
 
 
 @pytest.mark.proves("N29-32")
-def test_a_member_need_not_ask() -> None:
+def test_a_join_request_by_a_member_is_a_duplicate() -> None:
     world = tea_party(OPEN)
     assert world.join(alice) == (False, "duplicate: already a member")
 
 
 @pytest.mark.proves("N29-34")
-def test_a_closed_group_keeps_nothing_of_who_asks_without_a_code() -> None:
+def test_a_closed_group_stores_no_request_without_a_code() -> None:
     world = tea_party(GUARDED)
     length = len(world.log)
     assert world.join(stranger) == NO_CODE
@@ -61,7 +61,7 @@ def test_a_closed_group_keeps_nothing_of_who_asks_without_a_code() -> None:
 
 
 @pytest.mark.proves("N29-31", "N29-35", "Z-01")
-def test_a_group_under_review_keeps_the_request_and_says_so() -> None:
+def test_with_joins_review_the_request_is_stored_and_pending() -> None:
     world = tea_party(REVIEWED)
     assert world.join(stranger) == PENDING
     asked = world.last(kinds.JOIN_REQUEST).id
@@ -73,7 +73,7 @@ def test_a_group_under_review_keeps_the_request_and_says_so() -> None:
 
 
 @pytest.mark.proves("N29-35")
-def test_one_request_waits_per_user_and_the_later_replaces_it() -> None:
+def test_a_later_request_replaces_the_pending_one() -> None:
     world = tea_party(REVIEWED)
     world.join(stranger)
     first = world.last(kinds.JOIN_REQUEST).id
@@ -86,7 +86,7 @@ def test_one_request_waits_per_user_and_the_later_replaces_it() -> None:
 
 
 @pytest.mark.proves("N29-35", "N29-47")
-def test_a_removal_turns_away_who_only_waits() -> None:
+def test_a_9001_declines_a_pending_request() -> None:
     world = tea_party(REVIEWED)
     world.join(stranger)
     assert world.remove(admin, stranger) == STORED
@@ -97,7 +97,7 @@ def test_a_removal_turns_away_who_only_waits() -> None:
 
 
 @pytest.mark.proves("N29-51", "N29-92")
-def test_a_deleted_request_leaves_no_trace_of_who_asked() -> None:
+def test_deleting_a_request_removes_its_author_from_the_state() -> None:
     world = tea_party(REVIEWED)
     world.join(stranger)
     assert world.delete(admin, world.last(kinds.JOIN_REQUEST).id) == STORED
@@ -112,7 +112,7 @@ def test_a_deleted_request_leaves_no_trace_of_who_asked() -> None:
 
 @pytest.mark.proves("N29-33", "Z-02")
 @pytest.mark.parametrize("settings", [OPEN, REVIEWED])
-def test_a_hidden_group_is_joined_with_a_code_or_not_at_all(settings: GroupSettings) -> None:
+def test_a_hidden_group_is_joined_only_with_a_code(settings: GroupSettings) -> None:
     """Closed or not, who asks without one gets the answer of a group that is not
     there, and nothing of it is kept."""
     world = tea_party(settings, Flag.HIDDEN)
@@ -120,7 +120,7 @@ def test_a_hidden_group_is_joined_with_a_code_or_not_at_all(settings: GroupSetti
     before, length = world.groups, len(world.log)
     for code in (None, "open says me"):
         asked = world.join(stranger, code)
-        assert asked == world.join(stranger, code, group="nowhere") == STRANGERS_ANSWER
+        assert asked == world.join(stranger, code, group="nowhere") == NOT_A_MEMBER
     assert world.groups is before
     assert len(world.log) == length
     assert world.join(stranger, "open sesame") == STORED
@@ -128,8 +128,8 @@ def test_a_hidden_group_is_joined_with_a_code_or_not_at_all(settings: GroupSetti
 
 
 @pytest.mark.proves("Z-01", "Z-02")
-def test_who_was_in_a_hidden_group_knows_of_it() -> None:
-    """Who was removed may ask again, who left may come back."""
+def test_former_members_may_know_of_a_hidden_group() -> None:
+    """Removed members may request to join, those who left are admitted."""
     world = tea_party(OPEN, Flag.HIDDEN)
     world.remove(admin, alice)
     assert world.join(alice) == PENDING
@@ -139,18 +139,18 @@ def test_who_was_in_a_hidden_group_knows_of_it() -> None:
 
 
 @pytest.mark.proves("Z-02")
-def test_a_request_from_before_it_was_hidden_does_not_show_the_group() -> None:
-    """Who only ever asked was never told."""
+def test_a_request_from_before_the_group_was_hidden_does_not_reveal_it() -> None:
+    """A pending request does not make its author a member."""
     world = tea_party(REVIEWED)
     assert world.join(stranger) == PENDING
     assert world.edit(admin, ["hidden"]) == STORED
     waiting = world.tea.requests[stranger.pubkey]
-    assert world.join(stranger) == STRANGERS_ANSWER
+    assert world.join(stranger) == NOT_A_MEMBER
     assert world.tea.requests[stranger.pubkey] == waiting
 
 
 @pytest.mark.proves("N29-43", "Z-19")
-def test_an_old_request_is_not_replayed() -> None:
+def test_an_old_join_request_is_refused() -> None:
     world = tea_party(OPEN)
     assert world.do(stranger, 9021, at=NOON - 601) == (
         False,
@@ -163,7 +163,7 @@ def test_an_old_request_is_not_replayed() -> None:
 
 
 @pytest.mark.proves("N29-40", "Z-01")
-def test_who_was_removed_waits_where_others_walk_in() -> None:
+def test_a_removed_member_needs_review_to_come_back() -> None:
     world = tea_party(OPEN)
     world.remove(bob, alice)
     assert world.join(alice) == PENDING
@@ -175,7 +175,7 @@ def test_who_was_removed_waits_where_others_walk_in() -> None:
 
 
 @pytest.mark.proves("N29-40")
-def test_a_removal_counts_in_its_own_group_only() -> None:
+def test_a_removal_has_effect_in_its_own_group_only() -> None:
     world = tea_party(OPEN)
     world.make(carol, "coffee")
     world.remove(admin, alice)
@@ -183,7 +183,7 @@ def test_a_removal_counts_in_its_own_group_only() -> None:
 
 
 @pytest.mark.proves("N29-40", "N29-83")
-def test_who_removes_oneself_may_come_back() -> None:
+def test_a_member_who_removed_themself_may_join_again() -> None:
     world = tea_party(OPEN)
     world.put(admin, carol, "admin")
     assert world.remove(carol, carol) == STORED
@@ -192,8 +192,8 @@ def test_who_removes_oneself_may_come_back() -> None:
 
 
 @pytest.mark.proves("N29-40")
-def test_an_invite_from_before_the_removal_lets_nobody_back_in() -> None:
-    """A newer one does, be it made in the same second."""
+def test_an_invite_from_before_the_removal_does_not_readmit() -> None:
+    """A newer one does, even of the same second."""
     world = tea_party(GUARDED)
     world.invite(admin, "old invite", ["reusable"])
     world.remove(admin, alice)
@@ -207,8 +207,7 @@ def test_an_invite_from_before_the_removal_lets_nobody_back_in() -> None:
 
 
 @pytest.mark.proves("N29-40")
-def test_who_an_admin_puts_back_may_use_every_invite_again() -> None:
-    """A new 9000 forgives."""
+def test_a_new_9000_makes_earlier_removals_void() -> None:
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame", ["reusable"])
     world.remove(admin, alice)
@@ -221,7 +220,7 @@ def test_who_an_admin_puts_back_may_use_every_invite_again() -> None:
 
 
 @pytest.mark.proves("N29-36", "N29-38", "N29-39", "N29-80", "Z-14")
-def test_a_code_lets_in_once_and_its_9000_does_not_tell_it() -> None:
+def test_a_code_admits_once_and_the_9000_does_not_contain_it() -> None:
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame")
     made = world.last(kinds.CREATE_INVITE)
@@ -233,8 +232,8 @@ def test_a_code_lets_in_once_and_its_9000_does_not_tell_it() -> None:
 
 
 @pytest.mark.proves("Z-14")
-def test_the_policy_says_how_often_a_code_is_good() -> None:
-    """The policy of the day, for codes from before too."""
+def test_the_policy_limits_the_uses_of_a_code() -> None:
+    """Also for codes made under another policy."""
     world = tea_party(replace(GUARDED, invite_uses=2))
     world.invite(admin, "open sesame")
     assert world.join(stranger, "open sesame") == STORED
@@ -245,7 +244,7 @@ def test_the_policy_says_how_often_a_code_is_good() -> None:
 
 
 @pytest.mark.proves("Z-14")
-def test_a_reusable_code_is_good_for_all() -> None:
+def test_a_reusable_code_admits_everybody() -> None:
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame", ["reusable"])
     for who in (stranger, carol, dave):
@@ -253,7 +252,7 @@ def test_a_reusable_code_is_good_for_all() -> None:
 
 
 @pytest.mark.proves("N29-37")
-def test_each_code_of_one_9009_is_counted_by_itself() -> None:
+def test_uses_are_counted_per_code() -> None:
     world = tea_party(GUARDED)
     world.do(admin, 9009, ["code", "sesame-1"], ["code", "sesame-2"])
     assert world.join(stranger, "sesame-2") == STORED
@@ -277,8 +276,7 @@ def test_wrong_used_expired_and_foreign_codes_get_one_answer() -> None:
 
 
 @pytest.mark.proves("N29-80")
-def test_an_import_of_the_relays_own_9000_spends_no_code_twice() -> None:
-    """Contract §2."""
+def test_an_imported_9000_counts_no_use_twice() -> None:
     world = tea_party(replace(GUARDED, invite_uses=2))
     world.invite(admin, "open sesame")
     world.join(stranger, "open sesame")
@@ -290,8 +288,7 @@ def test_an_import_of_the_relays_own_9000_spends_no_code_twice() -> None:
 
 
 @pytest.mark.proves("N29-33")
-def test_a_code_is_not_spent_where_nobody_asks_for_one() -> None:
-    """The group is open."""
+def test_an_open_group_does_not_count_uses_of_a_code() -> None:
     world = tea_party(OPEN)
     world.invite(admin, "open sesame")
     assert world.join(stranger, "open sesame") == STORED
@@ -299,7 +296,7 @@ def test_a_code_is_not_spent_where_nobody_asks_for_one() -> None:
 
 
 @pytest.mark.proves("N29-40", "Z-01")
-def test_a_code_opens_a_group_under_review_and_to_who_was_removed_before_it() -> None:
+def test_a_code_admits_under_review_and_after_an_earlier_removal() -> None:
     world = tea_party(REVIEWED)
     world.remove(admin, alice)
     world.invite(admin, "open sesame", ["reusable"])
@@ -311,15 +308,15 @@ def test_a_code_opens_a_group_under_review_and_to_who_was_removed_before_it() ->
 
 
 @pytest.mark.proves("N29-36", "Z-02")
-def test_a_code_opens_a_hidden_group() -> None:
+def test_a_code_admits_to_a_hidden_group() -> None:
     world = tea_party(GUARDED, Flag.HIDDEN, Flag.CLOSED)
     world.invite(admin, "open sesame")
-    assert world.join(stranger, "wrong code") == STRANGERS_ANSWER
+    assert world.join(stranger, "wrong code") == NOT_A_MEMBER
     assert world.join(stranger, "open sesame") == STORED
 
 
 @pytest.mark.proves("N29-39")
-def test_two_users_race_for_one_code_and_one_wins() -> None:
+def test_of_two_users_of_one_code_only_the_first_is_admitted() -> None:
     world = tea_party(GUARDED)
     world.invite(admin, "open sesame")
     answers = [world.join(who, "open sesame") for who in (stranger, carol)]
@@ -330,7 +327,7 @@ def test_two_users_race_for_one_code_and_one_wins() -> None:
 
 
 @pytest.mark.proves("N29-41", "N29-83")
-def test_who_leaves_is_taken_out_by_the_relay() -> None:
+def test_leaving_makes_the_relay_sign_a_9001() -> None:
     world = tea_party(OPEN)
     length = len(world.log)
     assert world.leave(alice) == STORED
@@ -343,17 +340,17 @@ def test_who_leaves_is_taken_out_by_the_relay() -> None:
 
 
 @pytest.mark.proves("N29-41")
-def test_who_is_no_member_has_nothing_to_leave() -> None:
+def test_only_members_can_leave() -> None:
     world = tea_party(OPEN)
     length = len(world.log)
     assert world.leave(stranger) == (False, "invalid: not a member")
     assert len(world.log) == length
-    assert world.leave(stranger, "nowhere") == STRANGERS_ANSWER
+    assert world.leave(stranger, "nowhere") == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-42")
-def test_the_last_admin_cannot_leave_others_alone() -> None:
-    """Alone they may."""
+def test_the_last_admin_cannot_leave_while_there_are_members() -> None:
+    """Without other members they may."""
     world = tea_party(OPEN)
     refused = (
         False,
@@ -367,8 +364,7 @@ def test_the_last_admin_cannot_leave_others_alone() -> None:
 
 
 @pytest.mark.proves("N29-55")
-def test_in_and_out_within_a_second_is_told_in_full() -> None:
-    """No two automatic events have one id."""
+def test_joins_and_leaves_of_one_second_have_distinct_ids() -> None:
     world = tea_party(OPEN)
     for _ in range(3):
         assert world.join(stranger) == STORED

@@ -1,4 +1,4 @@
-"""Laws of the groups' room, over random histories: folded live = replayed from the log."""
+"""Properties of relay/groups over random histories: the live state equals a replay of the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.groups.actions import Flag
+from relay.groups.actions import Flag, action_of, logged_action
 from relay.groups.context import Joins
 from relay.groups.group import PRIVATE_FLAGS, Groups, pins_of, replayed
 from relay.groups.membership import Cause, removals_from_groups, repair_drafts
@@ -17,10 +17,10 @@ from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,
+    NOT_A_MEMBER,
     OPEN,
     RELAY,
     STORED,
-    STRANGERS_ANSWER,
     World,
     event,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[World], object]
 
-# A world so small that people meet in it often: two join and go most of the time.
+# Few keys and groups, so that events often concern the same ones.
 PEOPLE = [admin, alice, bob, carol, owner]
 people = st.sampled_from([bob, carol, bob, carol, alice, admin, owner])
 leaders = st.sampled_from([admin, owner, admin, owner, alice])
@@ -68,7 +68,7 @@ def edit(world: World, who: object, flags: list[Flag], sure: bool, group: str) -
 
 
 def place_of(world: World, group: str) -> list[list[str]]:
-    """The tags that leave a group where it stands."""
+    """The tags that keep the group's parent and children."""
     now = world.groups.get(group)
     if now is None:
         return []
@@ -77,7 +77,7 @@ def place_of(world: World, group: str) -> list[list[str]]:
 
 
 def place(world: World, who: object, parent: str, group: str) -> object:
-    """Below another group, or as a root; the children in another order."""
+    """With another parent or none, and the children in another order."""
     flags = [[flag] for flag in world.groups.by_id[group].flags] if group in ids_of(world) else []
     children = [tag for tag in place_of(world, group) if tag[0] == "child"][::-1]
     above = [["parent", parent]] if parent else []
@@ -104,7 +104,7 @@ def invite(world: World, who: object, some: list[str], extra: list[str], group: 
 
 
 def join(world: World, who: object, place: float | None, group: str) -> object:
-    """With a code that the group has or had, if any."""
+    """With a code that some group has or had, if any."""
     codes_ = [row.tag("code") for row in world.log if row.kind == 9009]
     code = codes_[int(place * len(codes_))] if codes_ and place is not None else None
     return world.join(who, code, group)
@@ -118,7 +118,7 @@ def delete(world: World, who: object, places: list[float], group: str) -> object
 
 
 def sweep(world: World, place: float) -> None:
-    """An invite, a request, a message expires, or a retention rule takes it."""
+    """An invite, a request or a message expires or is swept."""
     going = (9009, 9021, 9, 30023)
     rows = [row for row in world.log if row.kind in going and row.tag("h") != "apart"]
     if rows:
@@ -154,7 +154,7 @@ invites = step(
     ids,
 )
 joins = step(join, people, st.none() | places, ids)
-# Listed as often as they should come: `one_of` would count each once.
+# Repeated as weights: `one_of` would give each the same.
 steps: st.SearchStrategy[Step] = st.sampled_from(
     [
         *[joins] * 6,
@@ -189,7 +189,7 @@ histories = st.builds(
 
 
 def begin(world: World, settings: GroupSettings, flags: list[str]) -> None:
-    """Admin leads a group with a moderator; afterwards the policy is the drawn one."""
+    """A group by admin with a moderator; afterwards the drawn policy applies."""
     world.settings = OPEN
     world.make(admin, "tea", *([flag] for flag in flags))
     world.do(admin, 9000, ["p", alice.pubkey, "moderator"])
@@ -206,8 +206,8 @@ def lived(history: list[Step]) -> World:
 
 @pytest.mark.proves("N29-55", "N29-56")
 @given(histories)
-def test_folded_live_equals_replayed_from_the_log(history: list[Step]) -> None:
-    """Contract §9: after every single step."""
+def test_the_live_state_equals_a_replay_of_the_log(history: list[Step]) -> None:
+    """After every step."""
     world = World(OPEN)
     for do in history:
         do(world)
@@ -216,7 +216,7 @@ def test_folded_live_equals_replayed_from_the_log(history: list[Step]) -> None:
 
 @pytest.mark.proves("N29-55")
 @given(histories, st.data())
-def test_how_a_log_is_split_into_batches_does_not_matter(
+def test_splitting_the_log_into_batches_makes_no_difference(
     history: list[Step], data: st.DataObject
 ) -> None:
     world = lived(history)
@@ -230,8 +230,17 @@ def test_how_a_log_is_split_into_batches_does_not_matter(
 
 
 @given(histories)
+def test_an_event_is_the_same_action_when_it_is_written_and_when_it_is_replayed(
+    history: list[Step],
+) -> None:
+    for row in lived(history).log:
+        action = action_of(row)
+        if action is not None:
+            assert logged_action(row, RELAY) == action
+
+
+@given(histories)
 def test_the_index_of_memberships_agrees_with_the_groups(history: list[Step]) -> None:
-    """Contract §7: who is a member is asked of either."""
     groups = lived(history).groups
     for who in PEOPLE:
         of = {group.id for group in groups.by_id.values() if who.pubkey in group.members}
@@ -251,7 +260,7 @@ def test_the_index_of_memberships_agrees_with_the_groups(history: list[Step]) ->
 
 @pytest.mark.proves("N29-61", "N29-62", "N29-63", "N29-64", "N29-68")
 @given(histories)
-def test_what_the_relay_says_of_a_group_is_what_it_is(history: list[Step]) -> None:
+def test_the_notices_describe_the_group(history: list[Step]) -> None:
     world = World(OPEN)
     notice_times: dict[tuple[str, int], int] = {}
     for do in history:
@@ -274,7 +283,7 @@ def test_what_the_relay_says_of_a_group_is_what_it_is(history: list[Step]) -> No
 
 @pytest.mark.proves("N29-131", "N29-134", "N29-137", "N29-142")
 @given(histories)
-def test_the_tree_is_said_the_same_from_above_and_from_below(history: list[Step]) -> None:
+def test_parents_and_children_agree(history: list[Step]) -> None:
     world = World(OPEN)
     for do in history:
         do(world)
@@ -295,8 +304,8 @@ def test_the_tree_is_said_the_same_from_above_and_from_below(history: list[Step]
 
 @pytest.mark.proves("N29-171", "N29-172")
 @given(histories)
-def test_what_is_pinned_is_there(history: list[Step]) -> None:
-    """After every step, and the index of pins agrees."""
+def test_pinned_events_are_stored(history: list[Step]) -> None:
+    """After every step; the index of pins agrees."""
     world = World(OPEN)
     for do in history:
         do(world)
@@ -320,14 +329,14 @@ def test_what_is_pinned_is_there(history: list[Step]) -> None:
 
 @pytest.mark.proves("N29-42", "N29-114")
 @given(histories)
-def test_no_ruling_takes_the_last_admin_from_members(history: list[Step]) -> None:
+def test_no_ruling_removes_the_last_admin_of_members(history: list[Step]) -> None:
     world = World(OPEN)
     for do in history:
         before, ids_before = world.groups, {row.id for row in world.log}
         do(world)
         new = [row for row in world.log if row.id not in ids_before]
         if any(row.pubkey == RELAY and row.kind == 9001 for row in new):
-            continue  # a vanish or a ban asks nobody
+            continue  # a vanish or a ban removes the last admin too
         for group in world.groups.by_id.values():
             old = before.get(group.id)
             if old is not None and old.has_admin() and group.members:
@@ -336,10 +345,10 @@ def test_no_ruling_takes_the_last_admin_from_members(history: list[Step]) -> Non
 
 @pytest.mark.proves("N29-06", "N29-93", "Z-02")
 @given(histories, st.sampled_from(list(range(9000, 9023))), codes)
-def test_a_stranger_cannot_tell_a_hidden_group_from_none(
+def test_a_non_member_cannot_tell_a_hidden_group_from_none(
     history: list[Step], kind: int, code: str
 ) -> None:
-    """Whatever happened there, unless they are let in."""
+    """Whatever happened there, unless they are admitted."""
     world = lived(history)
     if kind == kinds.CREATE_GROUP or "tea" not in world.groups.by_id:
         return
@@ -351,7 +360,7 @@ def test_a_stranger_cannot_tell_a_hidden_group_from_none(
         known = world.do(stranger, kind, *tags)
         assert known == (True, "") or known == world.do(stranger, kind, *tags, group="nowhere")
     if not world.groups.is_member(stranger.pubkey):
-        assert world.say(stranger, "hello") == STRANGERS_ANSWER
+        assert world.say(stranger, "hello") == NOT_A_MEMBER
 
 
 @pytest.mark.proves("Z-03")
@@ -370,8 +379,8 @@ def test_forced_flags_are_on_in_every_group_that_is_made_or_edited(history: list
 
 @pytest.mark.proves("N29-58")
 @given(histories, st.sampled_from([admin, alice, owner]))
-def test_who_vanishes_takes_no_one_along(history: list[Step], who: object) -> None:
-    """Their records go, what these did to others stays."""
+def test_a_vanish_changes_nobody_elses_membership(history: list[Step], who: object) -> None:
+    """Their records are deleted, the effect on others stays."""
     world = lived(history)
     before, drafts = removals_from_groups(
         world.groups, who.pubkey, world.now + 1, Cause.OWN_WISH, RELAY
@@ -393,8 +402,8 @@ def test_who_vanishes_takes_no_one_along(history: list[Step], who: object) -> No
 
 @pytest.mark.proves("N29-50")
 @given(histories, histories)
-def test_what_happens_in_one_group_changes_no_other(one: list[Step], two: list[Step]) -> None:
-    """Contract §8: 9005 and 9009 act only inside their own group."""
+def test_actions_in_one_group_change_no_other(one: list[Step], two: list[Step]) -> None:
+    """9005 and 9009 have effect only in their own group."""
     world = lived(one)
     world.make(robot, "apart")
     world.invite(robot, "sesame-1", ["reusable"], group="apart")

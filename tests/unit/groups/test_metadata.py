@@ -1,4 +1,5 @@
-"""relay/groups/rules.py: 9002 replaces everything, with two guards. N29-48, N29-49, Z-03."""
+"""relay/groups/rules.py: 9002 replaces all metadata; forced flags, confirmations. N29-48, N29-49,
+Z-03."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ PRIVATE, HIDDEN, CLOSED = Flag.PRIVATE, Flag.HIDDEN, Flag.CLOSED
 
 
 @pytest.mark.proves("N29-48")
-def test_what_an_edit_leaves_out_is_unset() -> None:
+def test_metadata_that_an_edit_omits_is_unset() -> None:
     world = tea_party(OPEN)
     assert world.edit(admin, ["name", "Tea"], ["about", "x"], ["supported_kinds", "9"]) == STORED
     assert world.edit(admin, ["about", "leaves"], ["restricted"]) == STORED
@@ -33,8 +34,8 @@ def test_only_admins_and_owners_edit() -> None:
 
 
 @pytest.mark.proves("Z-03")
-def test_forced_flags_stay_without_a_word() -> None:
-    """The 9002 is taken, 39000 shows them."""
+def test_forced_flags_stay_on_silently() -> None:
+    """The 9002 is accepted, 39000 has them."""
     world = tea_party(GUARDED)
     world.say(alice, "hello")
     assert world.edit(admin, ["name", "Tea"]) == STORED
@@ -55,7 +56,7 @@ def test_forced_flags_stay_without_a_word() -> None:
         ([PRIVATE, HIDDEN], [PRIVATE], "hidden", "visible"),
     ],
 )
-def test_a_group_in_use_is_opened_only_by_who_says_so(
+def test_opening_a_group_in_use_needs_confirmation(
     flags: list[Flag], kept: list[Flag], dropped: str, confirming: str
 ) -> None:
     world = tea_party(OPEN, *flags)
@@ -69,7 +70,7 @@ def test_a_group_in_use_is_opened_only_by_who_says_so(
 
 
 @pytest.mark.proves("Z-03")
-def test_all_that_must_be_confirmed_is_said_at_once() -> None:
+def test_the_refusal_names_all_missing_confirmations() -> None:
     world = tea_party(OPEN, PRIVATE, HIDDEN, CLOSED)
     answer = (
         "invalid: this drops private and hidden from a group in use; "
@@ -82,8 +83,8 @@ def test_all_that_must_be_confirmed_is_said_at_once() -> None:
 
 
 @pytest.mark.proves("Z-03")
-def test_an_open_door_needs_no_second_word_where_everybody_reads() -> None:
-    """`open` guards the history of what stays private."""
+def test_dropping_closed_needs_no_confirmation_in_a_public_group() -> None:
+    """`open` is needed only where only members read."""
     world = tea_party(OPEN, PRIVATE, CLOSED)
     assert world.edit(admin, ["public"]) == STORED
     world = tea_party(OPEN, CLOSED)
@@ -91,7 +92,7 @@ def test_an_open_door_needs_no_second_word_where_everybody_reads() -> None:
 
 
 @pytest.mark.proves("Z-03")
-def test_a_fresh_group_is_opened_without_ceremony() -> None:
+def test_a_new_group_is_opened_without_confirmation() -> None:
     """No content, and no member but the author of the 9002."""
     world = World(OPEN)
     world.make(admin, "tea", ["private"], ["closed"])
@@ -100,7 +101,7 @@ def test_a_fresh_group_is_opened_without_ceremony() -> None:
 
 
 @pytest.mark.proves("Z-03")
-def test_content_or_another_member_makes_a_group_used() -> None:
+def test_a_group_with_content_or_another_member_is_in_use() -> None:
     world = World(OPEN)
     world.make(admin, "tea", ["private"])
     world.say(admin, "a diary")
@@ -112,7 +113,7 @@ def test_content_or_another_member_makes_a_group_used() -> None:
 
 
 @pytest.mark.proves("Z-03")
-def test_restricted_is_dropped_freely() -> None:
+def test_dropping_restricted_needs_no_confirmation() -> None:
     """Z-03 names private, hidden and closed."""
     world = tea_party(OPEN, Flag.RESTRICTED)
     assert world.edit(admin) == STORED
@@ -120,7 +121,7 @@ def test_restricted_is_dropped_freely() -> None:
 
 @pytest.mark.proves("Z-03")
 def test_a_forced_flag_is_added_by_the_next_edit() -> None:
-    """The policy may have become stricter since the group was made."""
+    """The policy may be stricter than when the group was created."""
     world = tea_party(OPEN)
     world.settings = replace(OPEN, always=frozenset({PRIVATE}))
     assert world.edit(admin, ["name", "Tea"]) == STORED

@@ -1,4 +1,4 @@
-"""A group comes over from another relay, whose key signed who came in and who left. N29-150…153."""
+"""A group is moved from another relay, which signed its 9000 and 9001. N29-150…153."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from relay.groups.group import replayed
 from relay.verdict import Origin
 from tests import cast
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
-from tests.unit.groups.world import NOON, OPEN, RELAY, STORED, STRANGERS_ANSWER, World, event
+from tests.unit.groups.world import NOON, NOT_A_MEMBER, OPEN, RELAY, STORED, World, event
 
 OLD = cast.person("the relay before")
 
 
 def founded(origin: Origin = Origin.TRUSTED_IMPORT, *flags: Flag) -> World:
-    """What a file begins with: the 9007, and the old relay's word on who the founder is."""
+    """The first rows of an export: 9007, and the old relay's 9000 for the founder."""
     world = World(OPEN, origin=origin)
     assert world.do(admin, 9007, *([flag.value] for flag in flags), at=1) == STORED
     return world
@@ -27,7 +27,7 @@ def founding(world: World) -> tuple[bool, str]:
 
 
 @pytest.mark.proves("N29-152", "N29-28")
-def test_what_the_old_relay_signed_counts_in_a_file_that_the_operator_trusts() -> None:
+def test_records_by_the_old_relay_count_in_a_trusted_import() -> None:
     world = founded(Origin.TRUSTED_IMPORT, Flag.CLOSED)
     assert founding(world) == STORED
     invite = event(admin, 9009, ["h", "tea"], ["code", "open sesame"], at=2)
@@ -50,7 +50,7 @@ def test_what_the_old_relay_signed_counts_in_a_file_that_the_operator_trusts() -
 
 
 @pytest.mark.proves("N29-152")
-def test_who_waited_there_waits_here_whatever_the_rules_are_here() -> None:
+def test_pending_requests_stay_pending_whatever_the_policy() -> None:
     world = founded()
     founding(world)
     assert world.do(stranger, 9021, at=2) == STORED
@@ -59,18 +59,18 @@ def test_who_waited_there_waits_here_whatever_the_rules_are_here() -> None:
 
 
 @pytest.mark.proves("N29-152")
-def test_the_old_relay_decides_nothing_once_the_group_is_here() -> None:
+def test_the_old_relay_has_no_rights_after_the_import() -> None:
     world = founded()
     founding(world)
     world.origin = Origin.WIRE
-    assert world.put(OLD, stranger) == STRANGERS_ANSWER
-    assert world.remove(OLD, admin) == STRANGERS_ANSWER
+    assert world.put(OLD, stranger) == NOT_A_MEMBER
+    assert world.remove(OLD, admin) == NOT_A_MEMBER
     assert world.join(stranger) == STORED
     assert world.is_in(stranger)
 
 
 @pytest.mark.proves("N29-152", "N29-44")
-def test_it_counts_for_who_came_and_went_and_for_nothing_else() -> None:
+def test_only_9000_and_9001_by_the_old_relay_count() -> None:
     world = founded()
     founding(world)
     world.do(admin, 9, at=2)
@@ -82,19 +82,19 @@ def test_it_counts_for_who_came_and_went_and_for_nothing_else() -> None:
         (9009, ["code", "open sesame"]),
         (9010, []),
     ):
-        assert world.do(OLD, kind, tag, at=3) == STRANGERS_ANSWER
+        assert world.do(OLD, kind, tag, at=3) == NOT_A_MEMBER
     world.do(admin, 9007, group="coffee", at=4)
     world.do(admin, 9000, ["p", alice.pubkey], group="coffee", at=5)
-    assert world.do(OLD, 9000, ["p", bob.pubkey], group="coffee", at=6) == STRANGERS_ANSWER
+    assert world.do(OLD, 9000, ["p", bob.pubkey], group="coffee", at=6) == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-152", "N29-44")
 @pytest.mark.parametrize("origin", [Origin.WIRE, Origin.IMPORT])
-def test_of_any_other_road_nobody_is_the_old_relay(origin: Origin) -> None:
+def test_other_origins_recognise_no_old_relay(origin: Origin) -> None:
     world = World(OPEN, now=1, origin=origin)
     assert world.make(admin) == STORED
-    assert world.put(OLD, admin, "admin") == STRANGERS_ANSWER
-    assert world.put(OLD, stranger) == STRANGERS_ANSWER
+    assert world.put(OLD, admin, "admin") == NOT_A_MEMBER
+    assert world.put(OLD, stranger) == NOT_A_MEMBER
     assert not world.tea.former_relay_keys
 
 
@@ -109,40 +109,38 @@ def test_of_any_other_road_nobody_is_the_old_relay(origin: Origin) -> None:
         (9001, [["p", admin.pubkey, "admin"]]),
     ],
 )
-def test_only_who_says_what_a_relay_says_first_is_taken_for_one(
-    kind: int, tags: list[list[str]]
-) -> None:
+def test_only_a_founding_9000_marks_a_relay_key(kind: int, tags: list[list[str]]) -> None:
     world = founded()
-    assert world.do(OLD, kind, *tags, at=1) == STRANGERS_ANSWER
+    assert world.do(OLD, kind, *tags, at=1) == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-152")
-def test_nobody_is_taken_for_the_old_relay_in_a_group_that_has_begun() -> None:
+def test_no_relay_key_is_recognised_in_a_group_with_history() -> None:
     world = founded()
     world.do(admin, 9000, ["p", alice.pubkey], at=2)
-    assert founding(world) == STRANGERS_ANSWER
+    assert founding(world) == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-152")
-def test_a_group_that_everybody_left_is_nobodys_to_take() -> None:
+def test_an_empty_group_recognises_no_relay_key() -> None:
     world = founded()
     assert world.do(admin, 9022, at=2) == STORED
     assert not world.tea.members
-    assert world.do(OLD, 9000, ["p", bob.pubkey, "admin"], at=3) == STRANGERS_ANSWER
+    assert world.do(OLD, 9000, ["p", bob.pubkey, "admin"], at=3) == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-152")
-def test_a_founder_is_no_relay() -> None:
+def test_the_founder_is_not_taken_for_a_relay() -> None:
     world = founded()
     assert world.do(admin, 9000, ["p", admin.pubkey, "admin"], at=1) == STORED
     assert world.do(admin, 9000, ["p", bob.pubkey, "admin"], at=2) == STORED
     assert world.do(bob, 9001, ["p", admin.pubkey], at=3) == STORED
-    assert world.do(admin, 9000, ["p", admin.pubkey, "admin"], at=4) == STRANGERS_ANSWER
+    assert world.do(admin, 9000, ["p", admin.pubkey, "admin"], at=4) == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-150", "N29-152")
-def test_a_group_that_has_moved_before_may_move_again() -> None:
-    """Both relays said who the founder is."""
+def test_a_group_may_move_twice() -> None:
+    """Both relays signed a founding 9000."""
     world = founded()
     founding(world)
     older = cast.person("the relay before that")
@@ -153,7 +151,7 @@ def test_a_group_that_has_moved_before_may_move_again() -> None:
 
 
 @pytest.mark.proves("N29-152", "N29-61")
-def test_the_relay_that_takes_over_says_itself_what_the_group_is() -> None:
+def test_the_new_relay_signs_its_own_notices() -> None:
     world = founded()
     founding(world)
     assert {row.pubkey for row in world.log if row.kind in (39000, 39001, 39002)} == {RELAY}
@@ -162,8 +160,8 @@ def test_the_relay_that_takes_over_says_itself_what_the_group_is() -> None:
 
 
 @pytest.mark.proves("N29-01", "N29-151")
-def test_the_same_id_elsewhere_is_another_group() -> None:
-    """With other people and other rules; the events of one are nothing to the other."""
+def test_the_same_id_on_another_relay_is_another_group() -> None:
+    """With other members and flags; records of the one are refused by the other."""
     here, there = World(OPEN), World(OPEN)
     here.make(admin, "tea", ["restricted"])
     there.make(bob, "tea", ["private"])
@@ -177,7 +175,7 @@ def test_the_same_id_elsewhere_is_another_group() -> None:
 
 
 @pytest.mark.proves("N29-55", "N29-152")
-def test_what_a_record_did_elsewhere_is_kept_though_it_does_nothing_here() -> None:
+def test_imported_records_without_effect_are_stored() -> None:
     world = founded()
     assert world.do(admin, 9001, ["p", stranger.pubkey], at=2) == STORED
     assert world.do(admin, 9005, ["e", "0" * 64], at=3) == STORED
@@ -188,11 +186,11 @@ def test_what_a_record_did_elsewhere_is_kept_though_it_does_nothing_here() -> No
 
 
 @pytest.mark.proves("N29-44")
-def test_an_owner_who_names_the_founder_again_gains_nothing() -> None:
-    """It looks like a relay's first word, and is an owner's."""
+def test_an_owner_is_not_taken_for_a_former_relay() -> None:
+    """It looks like a founding 9000."""
     world = World(OPEN)
     world.make(admin)
     assert world.put(owner, admin, "admin") == STORED
     assert world.rebuilt() == world.groups
     world.actors = Actors()
-    assert world.put(owner, stranger) == STRANGERS_ANSWER
+    assert world.put(owner, stranger) == NOT_A_MEMBER

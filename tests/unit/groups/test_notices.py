@@ -1,4 +1,4 @@
-"""relay/groups/notices.py: what the relay signs about a group. NIPS.md N29-60…71."""
+"""relay/groups/notices.py: 39000–39003 and 39005. N29-60…71."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_a_flag_that_is_off_is_absent() -> None:
 
 
 @pytest.mark.proves("N29-13")
-def test_no_supported_kind_is_said_as_such() -> None:
+def test_an_empty_supported_kinds_is_published() -> None:
     _, drafts = notices_for(None, Group("tea", supported_kinds=frozenset()), NOON)
     assert drafts[0].tags == (("d", "tea"), ("supported_kinds",))
 
 
 @pytest.mark.proves("N29-69")
-def test_only_what_changed_is_said_again() -> None:
+def test_only_changed_notices_are_made() -> None:
     world = tea_party(OPEN)
     steps = [
         (lambda: world.put(admin, carol), [9000, 39002]),
@@ -85,8 +85,8 @@ def test_only_what_changed_is_said_again() -> None:
 
 
 @pytest.mark.proves("N29-68")
-def test_each_notice_is_later_than_the_one_before() -> None:
-    """Two changes in a second."""
+def test_notices_have_increasing_created_at() -> None:
+    """Also two of one second."""
     world = World(OPEN)
     world.make(admin)
     for n, who in enumerate((alice, bob, carol), start=1):
@@ -102,7 +102,7 @@ def test_each_notice_is_later_than_the_one_before() -> None:
 
 
 @pytest.mark.proves("N29-60", "N29-61")
-def test_there_is_one_of_each_and_the_relay_signed_it() -> None:
+def test_one_notice_of_each_kind_is_stored_and_by_the_relay() -> None:
     world = tea_party(OPEN)
     state = [row for row in world.log if row.kind in kinds.GROUP_STATE]
     assert sorted(row.kind for row in state) == [39000, 39001, 39002, 39003]
@@ -110,13 +110,13 @@ def test_there_is_one_of_each_and_the_relay_signed_it() -> None:
 
 
 @pytest.mark.proves("N29-69")
-def test_nothing_changed_says_nothing() -> None:
+def test_no_change_makes_no_notice() -> None:
     group = Group("tea", members=MEMBERS, notice_times={39000: NOON})
     assert notices_for(group, group, NOON) == (group, ())
 
 
 @pytest.mark.proves("N29-64", "N29-71")
-def test_a_list_too_long_for_a_message_is_said_in_part() -> None:
+def test_a_list_too_long_for_a_message_is_cut() -> None:
     members = {f"{n:064x}": ("ö" * 64,) * 8 for n in range(8000)}
     _, drafts = notices_for(None, Group("tea", members=members), NOON)
     for draft in drafts:

@@ -20,7 +20,7 @@ HIDDEN_TOGETHER = (False, "invalid: hidden: a group and its parent are both hidd
 
 
 def a_wood(*ids: str) -> World:
-    """Groups that admin made, each a root."""
+    """Groups by admin, each a root."""
     world = World(OPEN)
     for group_id in ids or ("food", "drink", "tea", "green"):
         assert world.make(admin, group_id) == STORED
@@ -28,20 +28,20 @@ def a_wood(*ids: str) -> World:
 
 
 def below(world: World, child: str, parent: str | None) -> tuple[bool, str]:
-    """Let admin place a group, with its children as they are."""
+    """admin sets the parent, the children stay."""
     children = [["child", other] for other in world.groups.by_id[child].children]
     above = [] if parent is None else [["parent", parent]]
     return world.edit(admin, *above, *children, group=child)
 
 
 def shown(world: World, group: str) -> list[list[str]]:
-    """The relatives that the relay's 39000 names."""
+    """Parent and children in the relay's 39000."""
     tags = world.last(kinds.GROUP_METADATA, group).tags
     return [tag for tag in tags if tag[0] in ("parent", "child")]
 
 
 @pytest.mark.proves("N29-131", "N29-132", "N29-137")
-def test_a_group_is_placed_by_its_own_9002_and_its_parent_says_so() -> None:
+def test_a_9002_sets_the_parent_and_the_parent_lists_the_child() -> None:
     world = a_wood()
     length = len(world.log)
     assert below(world, "tea", "drink") == STORED
@@ -54,7 +54,7 @@ def test_a_group_is_placed_by_its_own_9002_and_its_parent_says_so() -> None:
 
 
 @pytest.mark.proves("N29-132", "N29-137", "N29-48")
-def test_a_move_is_said_by_the_old_parent_and_the_new_one() -> None:
+def test_a_move_updates_the_old_and_the_new_parent() -> None:
     world = a_wood()
     below(world, "tea", "drink")
     assert below(world, "tea", "food") == STORED
@@ -69,7 +69,7 @@ def test_a_move_is_said_by_the_old_parent_and_the_new_one() -> None:
 
 
 @pytest.mark.proves("N29-134")
-def test_no_group_stands_below_itself() -> None:
+def test_a_group_cannot_be_its_own_ancestor() -> None:
     world = a_wood()
     below(world, "drink", "food")
     below(world, "tea", "drink")
@@ -81,7 +81,7 @@ def test_no_group_stands_below_itself() -> None:
 
 
 @pytest.mark.proves("N29-135", "N29-136")
-def test_a_parent_is_one_that_the_author_leads_or_none_at_all() -> None:
+def test_the_author_must_be_an_admin_of_the_parent() -> None:
     world = a_wood()
     assert world.make(bob, "mint") == STORED
     assert world.make(bob, "secret", ["hidden"]) == STORED
@@ -96,7 +96,7 @@ def test_a_parent_is_one_that_the_author_leads_or_none_at_all() -> None:
 
 
 @pytest.mark.proves("N29-136", "Z-04")
-def test_the_admins_of_the_parent_are_asked_only_when_the_parent_changes() -> None:
+def test_the_right_in_the_parent_is_checked_only_for_a_new_parent() -> None:
     world = a_wood()
     assert below(world, "tea", "drink") == STORED
     assert world.put(admin, alice, "admin", group="tea") == STORED
@@ -107,7 +107,7 @@ def test_the_admins_of_the_parent_are_asked_only_when_the_parent_changes() -> No
 
 
 @pytest.mark.proves("N29-138")
-def test_children_are_put_in_order_and_none_is_lost() -> None:
+def test_an_edit_reorders_children_but_names_each() -> None:
     world = a_wood()
     for child in ("tea", "green", "drink"):
         below(world, child, "food")
@@ -131,7 +131,7 @@ def test_children_are_put_in_order_and_none_is_lost() -> None:
 
 
 @pytest.mark.proves("N29-124", "N29-126", "N29-139")
-def test_subgroups_of_a_deleted_group_are_roots() -> None:
+def test_subgroups_of_a_deleted_group_become_roots() -> None:
     world = a_wood()
     below(world, "drink", "food")
     below(world, "tea", "drink")
@@ -158,7 +158,7 @@ def test_a_deleted_child_is_not_listed_any_more() -> None:
 
 
 @pytest.mark.proves("N29-121", "N29-131", "N29-136")
-def test_a_group_may_be_made_as_a_subgroup() -> None:
+def test_a_9007_may_name_a_parent() -> None:
     world = a_wood()
     assert world.make(admin, "mint", ["parent", "tea"]) == STORED
     assert shown(world, "tea") == [["child", "mint"]]
@@ -169,8 +169,8 @@ def test_a_group_may_be_made_as_a_subgroup() -> None:
 
 
 @pytest.mark.proves("N29-142")
-def test_what_is_hidden_and_what_is_not_do_not_name_each_other() -> None:
-    """A 39000 is one event for all its readers."""
+def test_a_parent_and_its_child_are_both_hidden_or_neither() -> None:
+    """All readers get the same 39000."""
     world = a_wood("food")
     world.make(admin, "dark", ["hidden"])
     world.make(admin, "darker", ["hidden"])
@@ -184,7 +184,7 @@ def test_what_is_hidden_and_what_is_not_do_not_name_each_other() -> None:
 
 
 @pytest.mark.proves("N29-143")
-def test_a_tree_is_so_deep_and_no_deeper() -> None:
+def test_the_depth_of_a_tree_is_limited() -> None:
     chain = [str(number) for number in range(MAX_DEPTH + 1)]
     world = a_wood(*chain, "apart", "below it")
     for parent, child in pairwise(chain[:-1]):
@@ -197,7 +197,7 @@ def test_a_tree_is_so_deep_and_no_deeper() -> None:
 
 
 @pytest.mark.proves("N29-143")
-def test_a_group_has_so_many_subgroups_and_no_more() -> None:
+def test_the_number_of_subgroups_is_limited() -> None:
     world = a_wood("food", "drink", "tea")
     others = tuple(map(str, range(MAX_CHILDREN - 1)))
     for group_id in others:
@@ -212,7 +212,7 @@ def test_a_group_has_so_many_subgroups_and_no_more() -> None:
 
 
 @pytest.mark.proves("N29-140", "N29-141")
-def test_nothing_but_the_place_changes_with_the_place() -> None:
+def test_a_move_changes_nothing_but_the_parent() -> None:
     world = a_wood()
     world.put(admin, alice, "moderator", group="drink")
     world.put(admin, bob, group="tea")
@@ -232,7 +232,7 @@ def test_nothing_but_the_place_changes_with_the_place() -> None:
 
 
 @pytest.mark.proves("N29-60")
-def test_a_place_comes_only_from_what_this_relay_signed() -> None:
+def test_parents_are_taken_only_from_39000_by_this_relay() -> None:
     world = a_wood()
     below(world, "tea", "drink")
     world.log.append(event(admin, 39000, ["d", "green"], ["parent", "drink"]))

@@ -1,4 +1,4 @@
-"""relay/groups/writing.py: who may write what into a group, and when. N29-06…29, Z-07, Z-19."""
+"""relay/groups/rules.py and timeline.py: events that are no 9000–9022. N29-06…29, Z-07, Z-19."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,
     NOON,
+    NOT_A_MEMBER,
     OPEN,
     STORED,
-    STRANGERS_ANSWER,
     World,
     event,
     tea_party,
@@ -34,27 +34,27 @@ UNKNOWN_PREVIOUS = (False, "invalid: previous: names an event that is not known 
 
 @pytest.mark.proves("N29-10", "N29-11", "N29-12")
 @pytest.mark.parametrize("flag", [Flag.RESTRICTED, Flag.PRIVATE, Flag.HIDDEN])
-def test_only_members_write_where_members_only_read_or_write(flag: Flag) -> None:
+def test_only_members_write_to_restricted_private_and_hidden_groups(flag: Flag) -> None:
     world = tea_party(OPEN, flag)
     assert world.say(alice, "hello") == STORED
-    assert world.say(stranger, "hello") == STRANGERS_ANSWER
+    assert world.say(stranger, "hello") == NOT_A_MEMBER
     assert world.say(owner, "hello from the owner") == STORED
 
 
 @pytest.mark.proves("N29-10")
 @pytest.mark.parametrize("flags", [[], [Flag.CLOSED], [Flag.LIVEKIT]])
-def test_anyone_writes_elsewhere(flags: list[Flag]) -> None:
-    """`closed` is about joining."""
+def test_anyone_writes_to_other_groups(flags: list[Flag]) -> None:
+    """`closed` restricts joining only."""
     world = tea_party(OPEN, *flags)
     assert world.say(stranger, "hello") == STORED
 
 
 @pytest.mark.proves("N29-06", "N29-09", "N29-154")
-def test_a_group_that_was_never_made_takes_nothing() -> None:
-    """With the text for strangers of a hidden group."""
+def test_a_group_that_does_not_exist_refuses_all() -> None:
+    """With the text that non-members get from a hidden group."""
     world = World(OPEN)
-    assert world.say(admin, "hello", "nowhere") == STRANGERS_ANSWER
-    assert world.say(owner, "hello", "nowhere") == STRANGERS_ANSWER
+    assert world.say(admin, "hello", "nowhere") == NOT_A_MEMBER
+    assert world.say(owner, "hello", "nowhere") == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-18")
@@ -62,31 +62,31 @@ def test_a_removed_member_writes_no_more() -> None:
     world = tea_party(OPEN, Flag.RESTRICTED)
     assert world.say(alice, "hello") == STORED
     world.remove(admin, alice)
-    assert world.say(alice, "hello?") == STRANGERS_ANSWER
+    assert world.say(alice, "hello?") == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-15", "N29-17")
 @pytest.mark.parametrize("kind", [1, 5, 7, 9, 11, 1111, 1984, 1059, 20001, 30023, 39999])
-def test_every_kind_obeys_the_same_rule(kind: int) -> None:
+def test_membership_is_required_for_every_kind(kind: int) -> None:
     world = tea_party(OPEN, Flag.RESTRICTED)
     assert world.do(alice, kind, ["d", "x"]) == STORED
-    assert world.do(stranger, kind, ["d", "x"]) == STRANGERS_ANSWER
+    assert world.do(stranger, kind, ["d", "x"]) == NOT_A_MEMBER
 
 
 @pytest.mark.proves("Z-13")
-def test_a_request_to_vanish_elsewhere_is_written_into_a_group_as_anything_is() -> None:
-    """Z-13; one that acts here is asked nothing and is no row of any group (N62-11)."""
+def test_a_request_to_vanish_from_other_relays_needs_membership() -> None:
+    """Z-13. One for this relay is not judged by groups (N62-11)."""
     world = tea_party(GUARDED)
     elsewhere = ["relay", "wss://elsewhere.example"]
     assert world.do(alice, kinds.VANISH, elsewhere) == STORED
-    assert world.do(stranger, kinds.VANISH, elsewhere) == STRANGERS_ANSWER
+    assert world.do(stranger, kinds.VANISH, elsewhere) == NOT_A_MEMBER
 
 
 # supported_kinds
 
 
 @pytest.mark.proves("N29-13", "N29-14")
-def test_a_group_takes_the_kinds_that_it_lists() -> None:
+def test_a_group_accepts_its_supported_kinds() -> None:
     world = tea_party(OPEN)
     world.edit(admin, ["supported_kinds", "9", "11"])
     assert world.say(alice, "hello") == STORED
@@ -97,8 +97,8 @@ def test_a_group_takes_the_kinds_that_it_lists() -> None:
 
 
 @pytest.mark.proves("N29-13", "N29-14")
-def test_an_empty_list_means_no_kind_at_all() -> None:
-    """The admins are not locked out."""
+def test_an_empty_supported_kinds_accepts_no_content() -> None:
+    """Admins can still moderate."""
     world = tea_party(OPEN)
     world.edit(admin, ["supported_kinds"])
     assert world.say(alice, "hello")[1].startswith("blocked: ")
@@ -107,10 +107,10 @@ def test_an_empty_list_means_no_kind_at_all() -> None:
 
 
 @pytest.mark.proves("N29-12", "N29-13")
-def test_strangers_are_told_of_membership_before_kinds() -> None:
+def test_membership_is_checked_before_supported_kinds() -> None:
     world = tea_party(OPEN, Flag.RESTRICTED)
     world.edit(admin, ["restricted"], ["supported_kinds"])
-    assert world.say(stranger, "hello") == STRANGERS_ANSWER
+    assert world.say(stranger, "hello") == NOT_A_MEMBER
 
 
 # Addresses
@@ -118,7 +118,7 @@ def test_strangers_are_told_of_membership_before_kinds() -> None:
 
 @pytest.mark.proves("N29-16")
 @pytest.mark.parametrize("kind", [0, 3, 10002])
-def test_what_a_person_has_once_belongs_to_no_group(kind: int) -> None:
+def test_profiles_contacts_and_relay_lists_have_no_group(kind: int) -> None:
     world = tea_party(OPEN)
     answer = (False, f"invalid: h: an event of kind {kind} belongs to no group")
     assert world.do(alice, kind) == answer
@@ -127,7 +127,7 @@ def test_what_a_person_has_once_belongs_to_no_group(kind: int) -> None:
 
 @pytest.mark.proves("N29-16", "Z-07")
 def test_an_address_stays_in_its_group() -> None:
-    """Neither moved, nor taken out, nor brought in."""
+    """It is not moved, taken out or brought in."""
     world = tea_party(OPEN)
     world.make(carol, "coffee")
     assert world.do(alice, 30023, ["d", "essay"]) == STORED
@@ -140,13 +140,13 @@ def test_an_address_stays_in_its_group() -> None:
 
 
 @pytest.mark.proves("N29-16")
-def test_replaceable_kinds_stay_too() -> None:
+def test_a_replaceable_event_stays_in_its_group() -> None:
     world = tea_party(OPEN)
     assert world.do(alice, 10777) == STORED
     assert world.send(event(alice, 10777)) == ELSEWHERE
 
 
-def test_memory_may_come_into_a_group_or_leave_it_but_not_change_it() -> None:
+def test_memory_may_move_in_or_out_but_not_between_groups() -> None:
     """G-31."""
     world = tea_party(OPEN)
     world.put(admin, robot)
@@ -158,10 +158,10 @@ def test_memory_may_come_into_a_group_or_leave_it_but_not_change_it() -> None:
     assert world.do(robot, 30078, ["d", "snow:a"], group="coffee") == STORED
 
 
-def test_memory_is_written_by_members_also_where_anyone_may_write() -> None:
+def test_memory_is_written_by_members_only_in_every_group() -> None:
     """G-33."""
     world = tea_party(OPEN)
-    assert world.do(robot, 30078, ["d", "snow:a"]) == STRANGERS_ANSWER
+    assert world.do(robot, 30078, ["d", "snow:a"]) == NOT_A_MEMBER
     world.put(admin, robot)
     assert world.do(robot, 30078, ["d", "snow:a"]) == STORED
     world.edit(admin, ["supported_kinds", "9"])
@@ -170,13 +170,13 @@ def test_memory_is_written_by_members_also_where_anyone_may_write() -> None:
 
 
 def test_the_h_of_an_owners_configuration_is_a_label() -> None:
-    """G-33, G-31: whether there is such a group or not."""
+    """G-33, G-31: whether the group exists or not."""
     world = tea_party(GUARDED)
     for group in ("tea", "nowhere", "coffee"):
         config = ["d", "snowclaw:config:group:tea"]
         assert world.do(owner, 30078, config, group=group) == STORED
     assert world.send(event(owner, 30078, ["d", "snowclaw:config:group:tea"])) == STORED
-    assert world.do(stranger, 30078, ["d", "snowclaw:config:global"]) == STRANGERS_ANSWER
+    assert world.do(stranger, 30078, ["d", "snowclaw:config:global"]) == NOT_A_MEMBER
 
 
 # Late publication
@@ -184,7 +184,7 @@ def test_the_h_of_an_owners_configuration_is_a_label() -> None:
 
 @pytest.mark.proves("N29-26", "Z-19")
 @pytest.mark.parametrize("kind", [9, 10, 11, 12, 1111])
-def test_talk_is_not_published_late(kind: int) -> None:
+def test_chat_is_not_published_late(kind: int) -> None:
     world = tea_party(OPEN)
     assert world.do(alice, kind, at=NOON - 601) == LATE
     assert world.do(alice, kind, at=NOON - 600) == STORED
@@ -199,12 +199,12 @@ def test_other_kinds_may_be_of_any_age(kind: int) -> None:
 
 
 @pytest.mark.proves("N29-26")
-def test_a_week_old_message_outside_groups_is_none_of_their_business() -> None:
+def test_outside_groups_late_publication_is_not_checked() -> None:
     assert World(OPEN).send(event(alice, 9, at=NOON - 7 * 86400)) == STORED
 
 
 @pytest.mark.proves("N29-26")
-def test_the_window_is_the_policys() -> None:
+def test_the_policy_sets_the_window() -> None:
     """0 means none."""
     world = tea_party(replace(OPEN, late_s=60))
     assert world.do(alice, 9, at=NOON - 61)[0] is False
@@ -213,20 +213,19 @@ def test_the_window_is_the_policys() -> None:
 
 
 @pytest.mark.proves("N29-27")
-def test_talk_a_little_ahead_is_the_general_limits_business() -> None:
-    """60 seconds are for moderation."""
+def test_chat_in_the_near_future_is_accepted() -> None:
+    """The limit of 60 seconds is for moderation."""
     world = tea_party(OPEN)
     assert world.do(alice, 9, at=NOON + 61) == STORED
 
 
 @pytest.mark.proves("N29-28")
-def test_an_import_may_be_old_but_not_by_strangers() -> None:
-    """Contract §2."""
+def test_an_import_may_be_old_but_needs_membership() -> None:
     world = tea_party(OPEN, Flag.RESTRICTED)
     for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
         world.origin = origin
         assert world.do(alice, 9, ["previous", "00000000"], at=1) == STORED
-        assert world.do(stranger, 9, at=1) == STRANGERS_ANSWER
+        assert world.do(stranger, 9, at=1) == NOT_A_MEMBER
 
 
 # previous
@@ -255,19 +254,19 @@ def test_a_message_without_references_is_fine() -> None:
 
 @pytest.mark.proves("N29-23")
 @pytest.mark.parametrize("prefix", ["", "abcdef0", "ABCDEF01", "abcdefg0", "a" * 65])
-def test_a_prefix_has_a_form(prefix: str) -> None:
+def test_a_malformed_prefix_is_refused(prefix: str) -> None:
     answer = (False, "invalid: previous: must be 8 to 64 lowercase hex characters")
     assert tea_party(OPEN).do(alice, 9, ["previous", prefix]) == answer
 
 
 @pytest.mark.proves("N29-25")
-def test_strangers_learn_nothing_from_previous() -> None:
+def test_non_members_learn_nothing_from_previous() -> None:
     """Known and unknown prefixes get one answer."""
     world = tea_party(OPEN, Flag.PRIVATE)
     world.say(alice, "hello")
     known = world.last(kinds.CHAT).id[:8]
     for prefix in (known, "00000000"):
-        assert world.do(stranger, 9, ["previous", prefix]) == STRANGERS_ANSWER
+        assert world.do(stranger, 9, ["previous", prefix]) == NOT_A_MEMBER
         assert world.do(stranger, 9021, ["previous", prefix]) == (
             False,
             "invalid: previous: not in a request to join this group",
@@ -275,7 +274,7 @@ def test_strangers_learn_nothing_from_previous() -> None:
 
 
 @pytest.mark.proves("N29-21")
-def test_a_public_group_checks_the_references_of_who_asks_to_join() -> None:
+def test_a_public_group_checks_references_of_join_requests() -> None:
     world = tea_party(OPEN)
     world.say(alice, "hello")
     assert world.do(stranger, 9021, ["previous", "00000000"]) == UNKNOWN_PREVIOUS
@@ -283,8 +282,8 @@ def test_a_public_group_checks_the_references_of_who_asks_to_join() -> None:
 
 
 @pytest.mark.proves("N29-24")
-def test_references_may_be_demanded() -> None:
-    """Of talk and moderation; who comes first has none, memory clients know of none."""
+def test_the_policy_may_require_references() -> None:
+    """In chat and moderation, but not in 9007, 9021 and memory records."""
     world = tea_party(OPEN)
     world.settings = replace(OPEN, previous=2)
     ids = [row.id[:8] for row in world.log[:2]]
@@ -299,6 +298,6 @@ def test_references_may_be_demanded() -> None:
 
 
 @pytest.mark.proves("N29-07")
-def test_what_has_no_group_and_no_past_is_not_objected_to() -> None:
+def test_an_event_without_group_is_accepted() -> None:
     context = GroupContext(Groups(), GUARDED, NOON, Origin.WIRE, frozenset({Who.ANYONE}))
     assert check_write(event(stranger, 1), None, context) is None

@@ -1,7 +1,7 @@
-"""A relay without store and clock: the log as a list, decided as the lane decides it.
+"""relay/groups without store and clock: the log is a list, events are judged as in the lane.
 
-What a test does here goes the whole road of the groups' room: form, ruling, automatic events,
-notices. `World.send` answers as the wire does; `World.rebuilt` is the state after a restart.
+`World.send` parses, rules, stores automatic events and notices, and returns the OK;
+`World.rebuilt` replays the log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RELAY = cast.person("relay").pubkey
 NOON = 1_700_000_000
 STORED = (True, "")
-STRANGERS_ANSWER = (False, "restricted: not a member")
+NOT_A_MEMBER = (False, "restricted: not a member")
 
 OPEN = GroupSettings(always=frozenset(), new=frozenset(), create=frozenset({Who.ANYONE}))
 """Preset `open`."""
@@ -46,7 +46,7 @@ _numbers = count()
 def event(
     who: SecretKey | str, kind: int, *tags: Sequence[str], at: int = NOON, content: str = ""
 ) -> Event:
-    """An event whose signature is nonsense: this room looks at none."""
+    """An event with an invalid signature, which relay/groups does not check."""
     pubkey = who if isinstance(who, str) else who.pubkey
     return signed(pubkey, at, kind, [list(tag) for tag in tags], content, lambda _: "0" * 128)
 
@@ -65,7 +65,7 @@ class World:
     )
     origin: Origin = Origin.WIRE
 
-    # What people do
+    # Events
 
     def make(self, who: SecretKey, group: str = "tea", *tags: Sequence[str]) -> tuple[bool, str]:
         return self.do(who, kinds.CREATE_GROUP, *tags, group=group)
@@ -115,12 +115,12 @@ class World:
         content: str = "",
         at: int | None = None,
     ) -> tuple[bool, str]:
-        """Each event is another one, as if its author had waited a moment."""
+        """A `nonce` tag makes each event different."""
         number = ["nonce", str(next(_numbers))]
         at = self.now if at is None else at
         return self.send(event(who, kind, ["h", group], *tags, number, at=at, content=content))
 
-    # What the lane does
+    # Judging and storing
 
     def send(self, sent: Event) -> tuple[bool, str]:
         assert sent.kind not in kinds.GROUP_STATE, "relay.write.judge refuses it before"
@@ -131,7 +131,7 @@ class World:
             action = action_of(sent)
         except Invalid as refused:
             return False, str(refused)
-        context = self._circumstances(sent, group_id)
+        context = self._context(sent, group_id)
         if action is None:
             reject = check_write(sent, group_id, context)
             if reject is not None:
@@ -165,7 +165,7 @@ class World:
         return replayed(Groups(), self.log, RELAY)
 
     def mend(self, drafts: Sequence[Draft]) -> None:
-        """Store events of the relay, fold them, and say what changed by it."""
+        """Store drafts signed by the relay, apply them, and publish notices."""
         before = self.groups
         for draft in drafts:
             mended = self._signed(draft)
@@ -176,7 +176,7 @@ class World:
                 self._notify(before.get(group_id), group)
 
     def forget(self, *rows: Event) -> None:
-        """Rows go by themselves."""
+        """Rows expire or are swept."""
         before = self.groups
         self.log = [row for row in self.log if row not in rows]
         self.groups = groups_without_rows(self.groups, rows)
@@ -211,7 +211,7 @@ class World:
             self.log = [other for other in self.log if _slot(other) != slot]
         self.log.append(row)
 
-    def _circumstances(self, sent: Event, group_id: str | None) -> GroupContext:
+    def _context(self, sent: Event, group_id: str | None) -> GroupContext:
         of_group = [row for row in self.log if group_id is not None and _group(row) == group_id]
         holder = [row for row in self.log if _slot(row) == _slot(sent)]
         named = set(sent.tag_values("e"))
@@ -250,7 +250,7 @@ class World:
             relay=RELAY,
         )
 
-    # What tests look at
+    # For assertions
 
     @property
     def tea(self) -> Group:
@@ -268,7 +268,7 @@ class World:
 
 
 def tea_party(settings: GroupSettings = OPEN, *flags: Flag) -> World:
-    """A group "tea" that admin made; alice is a member, bob a moderator, owner rules the relay."""
+    """A group "tea" by admin; alice is a member, bob a moderator, owner an owner of the relay."""
     world = World(settings)
     maker = cast.admin if Who.ANYONE in settings.create else cast.owner
     assert world.make(maker, "tea", *([flag.value] for flag in flags)) == STORED
