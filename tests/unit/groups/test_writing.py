@@ -151,22 +151,22 @@ def test_memory_may_move_in_or_out_but_not_between_groups() -> None:
     world = tea_party(OPEN)
     world.put(admin, robot)
     world.make(robot, "coffee")
-    assert world.send(event(robot, 30078, ["d", "snow:a"])) == STORED
-    assert world.do(robot, 30078, ["d", "snow:a"]) == STORED
-    assert world.do(robot, 30078, ["d", "snow:a"], group="coffee") == ELSEWHERE
-    assert world.send(event(robot, 30078, ["d", "snow:a"], content="out")) == STORED
-    assert world.do(robot, 30078, ["d", "snow:a"], group="coffee") == STORED
+    assert world.send(event(robot, 30078, ["d", "snow:memory:a"])) == STORED
+    assert world.do(robot, 30078, ["d", "snow:memory:a"]) == STORED
+    assert world.do(robot, 30078, ["d", "snow:memory:a"], group="coffee") == ELSEWHERE
+    assert world.send(event(robot, 30078, ["d", "snow:memory:a"], content="out")) == STORED
+    assert world.do(robot, 30078, ["d", "snow:memory:a"], group="coffee") == STORED
 
 
 def test_memory_is_written_by_members_only_in_every_group() -> None:
     """G-33."""
     world = tea_party(OPEN)
-    assert world.do(robot, 30078, ["d", "snow:a"]) == NOT_A_MEMBER
+    assert world.do(robot, 30078, ["d", "snow:memory:a"]) == NOT_A_MEMBER
     world.put(admin, robot)
-    assert world.do(robot, 30078, ["d", "snow:a"]) == STORED
+    assert world.do(robot, 30078, ["d", "snow:memory:a"]) == STORED
     world.edit(admin, ["supported_kinds", "9"])
     refused = (False, "blocked: kind 30078 is not supported by this group")
-    assert world.do(robot, 30078, ["d", "snow:a"]) == refused
+    assert world.do(robot, 30078, ["d", "snow:memory:a"]) == refused
 
 
 def test_the_h_of_an_owners_configuration_is_a_label() -> None:

@@ -1,34 +1,43 @@
-"""relay/groups without store and clock: the log is a list, events are judged as in the lane.
+"""A relay without store and clock: the log is a list, events are judged by `relay.write.judge`.
 
-`World.send` parses, rules, stores automatic events and notices, and returns the OK;
-`World.rebuilt` replays the log.
+Effects (automatic events, notices, pins) are applied here a second time, in a few lines, apart from
+the batch. `World.send` answers as the wire does; `World.rebuilt` is the state after a restart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from relay.access.actors import Actors, who_is_author
-from relay.errors import Invalid
-from relay.groups.actions import Flag, action_of, group_of
-from relay.groups.context import GroupContext, GroupSettings, NotStored, TargetRow
+from relay.access.actors import Actors
+from relay.groups.actions import Flag, group_of, previous_in
+from relay.groups.context import GroupSettings
 from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.membership import groups_without_rows
 from relay.groups.notices import Draft, notices_for
-from relay.groups.rules import check_write, ruling_on
+from relay.lifecycle.rows import Found, Stored, keep_by_kind, slot_of
+from relay.lifecycle.versions import KeepRules
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.event import Event, signed
 from relay.nostr.kinds import KindClass, class_of
-from relay.verdict import Origin, Reject, Who, ok_reply
+from relay.verdict import Origin, Who, WriteOutcome, ok_reply
+from relay.write import world as judging
+from relay.write.candidate import Sender, candidate_of
+from relay.write.judge import judge
 from tests import cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.access.quotas import UsageLimit
+    from relay.access.read_rules import ReadRule
     from relay.groups.group import Group, Pin
+    from relay.memory.registry import MemorySystems
     from relay.nostr.keys import SecretKey
+    from relay.verdict import Facts
+    from relay.write.candidate import Candidate
 
 RELAY = cast.person("relay").pubkey
 NOON = 1_700_000_000
@@ -46,9 +55,26 @@ _numbers = count()
 def event(
     who: SecretKey | str, kind: int, *tags: Sequence[str], at: int = NOON, content: str = ""
 ) -> Event:
-    """An event with an invalid signature, which relay/groups does not check."""
+    """An event with an invalid signature: none is verified here."""
     pubkey = who if isinstance(who, str) else who.pubkey
     return signed(pubkey, at, kind, [list(tag) for tag in tags], content, lambda _: "0" * 128)
+
+
+@dataclass
+class _Policy:
+    """Policies whose rules refuse nothing: groups alone decide."""
+
+    groups: GroupSettings
+    keep: KeepRules = field(default_factory=lambda: KeepRules(()))
+    systems: MemorySystems = MEMORY_SYSTEMS
+    read_rules: tuple[ReadRule, ...] = ()
+    restricted_writes: bool = False
+
+    def judge(self, _event: Event, _facts: Facts) -> None:
+        return None
+
+    def usage_limits(self, _event: Event, _facts: Facts) -> Sequence[UsageLimit]:
+        return ()
 
 
 @dataclass
@@ -123,26 +149,19 @@ class World:
     # Judging and storing
 
     def send(self, sent: Event) -> tuple[bool, str]:
-        assert sent.kind not in kinds.GROUP_STATE, "relay.write.judge refuses it before"
-        if any(row.id == sent.id for row in self.log):
-            return True, "duplicate: already have this event"
-        try:
-            group_id = group_of(sent)
-            action = action_of(sent)
-        except Invalid as refused:
-            return False, str(refused)
-        context = self._context(sent, group_id)
-        if action is None:
-            reject = check_write(sent, group_id, context)
-            if reject is not None:
-                return ok_reply(reject)
+        keep = keep_by_kind(sent.kind)
+        candidate = candidate_of(
+            sent, keep, MEMORY_SYSTEMS, Sender(self.origin), lambda _url: False
+        )
+        judged = judge(candidate, self._judged_in(candidate))
+        if judged.outcome is not WriteOutcome.STORED:
+            return ok_reply(judged.outcome)
+        group_id, ruling = candidate.group, judged.ruling
+        if ruling is None:
             self._store(sent)
             self._unpin()
             return STORED
         before = self.groups
-        ruling = ruling_on(action, context)
-        if isinstance(ruling, Reject):
-            return ok_reply(ruling)
         gone = {*ruling.removes, *ruling.superseded}
         self.log = [row for row in self.log if row.id not in gone]
         self._store(sent)
@@ -211,44 +230,25 @@ class World:
             self.log = [other for other in self.log if _slot(other) != slot]
         self.log.append(row)
 
-    def _context(self, sent: Event, group_id: str | None) -> GroupContext:
-        of_group = [row for row in self.log if group_id is not None and _group(row) == group_id]
-        holder = [row for row in self.log if _slot(row) == _slot(sent)]
-        named = set(sent.tag_values("e"))
-        is_addressed = class_of(sent.kind) in (KindClass.ADDRESSABLE, KindClass.REPLACEABLE)
-        return GroupContext(
-            groups=self.groups,
-            settings=self.settings,
-            now=self.now,
-            origin=self.origin,
-            who=who_is_author(sent.pubkey, self.actors, self.groups, self.groups.get(group_id)),
-            operators=self.actors.owners,
-            has_content=any(
-                row.kind not in kinds.GROUP_RECORDS and row.kind not in kinds.GROUP_STATE
-                for row in of_group
-            ),
-            previous_found=frozenset(
-                prefix
-                for tag in sent.tags
-                if tag and tag[0] == "previous"
-                for prefix in tag[1:]
-                if any(row.id.startswith(prefix) for row in of_group)
-            ),
-            targets={
-                row.id: TargetRow(_group(row), row.kind, row.pubkey)
-                for row in self.log
-                if row.id in named
-            },
-            pinnable=frozenset(
-                (tag[0], tag[1])
-                for tag in sent.tags
-                if len(tag) > 1 and self._is_here((tag[0], tag[1]), group_id or "")
-            ),
-            moved_from=_group(holder[0]) if is_addressed and holder else NotStored.NOT_STORED,
-            is_memory=sent.kind == kinds.APP_DATA and sent.d.startswith("snow:"),
-            h_is_label=sent.kind == kinds.APP_DATA and sent.d.startswith("snowclaw:config:"),
-            relay=RELAY,
-        )
+    def _judged_in(self, candidate: Candidate) -> judging.World:
+        """All of the log as what a store would find; the version that comes last wins."""
+        found = Found(len(self.log))
+        for seq, row in enumerate(self.log):
+            group, slot = _group(row), slot_of(row, keep_by_kind(row.kind))
+            stored = Stored(seq, row, group, slot=slot, version=-1)
+            found.rows[row.id] = stored
+            if slot is not None:
+                found.slots[slot] = stored
+            if group is not None:
+                found.id_prefixes |= {
+                    (group, prefix)
+                    for prefix in previous_in(candidate.event)
+                    if row.id.startswith(prefix)
+                }
+                if row.kind not in kinds.GROUP_RECORDS and row.kind not in kinds.GROUP_STATE:
+                    found.groups_with_content.add(group)
+        policy: Any = _Policy(self.settings)
+        return judging.World(policy, self.groups, self.actors, found, RELAY, self.now)
 
     # For assertions
 

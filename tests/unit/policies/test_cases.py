@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from policies.cases import Cast, case_table
 from relay.access.actors import Actors
+from relay.cli import run
 from relay.cli.policy.case_runner import results
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests.unit.policies.folders import written
@@ -52,3 +55,31 @@ def test_a_preset_of_a_table_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
     (result,) = results(case_table(tmp_path / "cases.toml"), folder, MEMORY_SYSTEMS)
     assert result.passed
     assert (folder / "10-preset.toml").read_text() == "# mine\n"
+
+
+CREATE = """
+preset = "open"
+policy = '''
+[groups]
+create = ["{}"]
+'''
+
+[[case]]
+says = "who may make a group"
+event = {{ kind = 9007, by = "alice", tags = [["h", "tea"]] }}
+want = "restricted"
+rule = "groups"
+"""
+
+
+@pytest.mark.parametrize(("create", "status"), [("owner", 0), ("anyone", 1)])
+def test_the_command_sees_who_may_create_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], create: str, status: int
+) -> None:
+    (tmp_path / "policies").mkdir()
+    table = tmp_path / "cases.toml"
+    table.write_text(CREATE.format(create))
+    assert run(["policy", "test", str(table), "--data", str(tmp_path / "policies")]) == status
+    told = capsys.readouterr()
+    assert "1 case, " in told.out
+    assert ("got  accept" in told.err) is (status == 1)
