@@ -18,7 +18,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.tables import print_nothing_found
-from relay.client.anamnesis.reading import AnamnesisReader
+from relay.client.anamnesis.reader import AnamnesisReader
 from relay.client.information import can_search
 from relay.client.settings import Actor
 from relay.memory.anamnesis.references import ENTRY, PATCH
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client import Client
-    from relay.client.anamnesis.reading import Said
+    from relay.client.anamnesis.reader import Provenance
     from relay.client.settings import ClientSettings
     from relay.nostr.event import Event
 
@@ -98,7 +98,7 @@ class Found(NamedTuple):
     """Best first."""
     names: Mapping[str, str]
     """Public key → profile name."""
-    provenance: Mapping[str, Said]
+    provenance: Mapping[str, Provenance]
     """Hash of a claim → vouchers and supersessions."""
 
 
@@ -175,7 +175,7 @@ def search(
                 hits += _hits(system, await _by_any_word(client, wanted, query))
         best = sorted(hits, key=lambda hit: (hit.rank, -hit.event.created_at, hit.event.id))[:limit]
         async with AnamnesisReader(client, settings.key) as reader:
-            provenance = await reader.said_of({hit.hashed for hit in best if hit.hashed})
+            provenance = await reader.provenance_of({hit.hashed for hit in best if hit.hashed})
         return Found(best, await _names(client, {hit.event.pubkey for hit in best}), provenance)
 
     hits, names, provenance = with_settings(Actor.USER, relay, key_file, work)
@@ -261,7 +261,9 @@ async def _names(client: Client, authors: set[str]) -> dict[str, str]:
     return names
 
 
-def _as_json(hit: Hit, names: Mapping[str, str], provenance: Said | None) -> dict[str, object]:
+def _as_json(
+    hit: Hit, names: Mapping[str, str], provenance: Provenance | None
+) -> dict[str, object]:
     event = hit.event
     shown: dict[str, object] = {
         "system": hit.system,
@@ -283,7 +285,7 @@ def _as_json(hit: Hit, names: Mapping[str, str], provenance: Said | None) -> dic
     return shown
 
 
-def _provenance_text(provenance: Said | None) -> str:
+def _provenance_text(provenance: Provenance | None) -> str:
     """Vouchers and supersessions of a claim; empty if none."""
     if provenance is None:
         return ""
@@ -301,7 +303,9 @@ def _voucher(voucher: Mapping[str, object]) -> str:
     return str(voucher.get("name") or npub(str(voucher["id"]))[:12])
 
 
-def _print(hits: Iterable[Hit], names: Mapping[str, str], provenance: Mapping[str, Said]) -> None:
+def _print(
+    hits: Iterable[Hit], names: Mapping[str, str], provenance: Mapping[str, Provenance]
+) -> None:
     rows = [
         (
             hit.system,

@@ -1,11 +1,11 @@
-"""Aman: the memory of a messaging agent, by history key: preference, summary, tools, clears.
+"""Aman: the memory of a messaging agent by history key: preference, summary, tools, clears.
 
     async with Aman("ws://127.0.0.1:7777", key, folder=Path("~/agent").expanduser()) as aman:
         await aman.set_preference("user-1", "prefer_speed")
         print(aman.format_prompt(await aman.snapshot("user-1")))
 
-MEMORY.md §2. What one key wrote is one memory; `any_author=True` takes that of all together, as the
-original's own projection does (A-13). With a secretbox key every write is encrypted.
+By default the memory consists of the records of one key; `any_author=True` includes all authors, as
+Aman's own projection does (A-13). With a secretbox key every record is encrypted.
 """
 
 from __future__ import annotations
@@ -70,27 +70,27 @@ _KINDS: Final = frozenset(LABELS)
 
 
 class Unreadable(ClientError):
-    """The record that was asked for is there and cannot be read: locked, or no record at all."""
+    """The requested record is locked or invalid."""
 
 
 class Rehydrated(NamedTuple):
-    """What `rehydrate` wrote, and what it could not read."""
+    """Rows written by `rehydrate`, and unreadable records."""
 
     rows: Replaced
     skipped: tuple[UnreadableRecord, ...]
 
 
 class Imported(NamedTuple):
-    """What `import_tables` brought to the relay, or found there."""
+    """Rows that are at the relay after `import_tables`."""
 
     rows: Replaced
     skipped: tuple[str, ...]
-    """Why, for each row that could not be sent."""
+    """Reasons, one per row that could not be sent."""
 
 
 class Aman(MemoryClient):
-    """Every writing method returns when the relay has the record (or it is on disk: see `folder`)
-    and raises PublishRefused; every reading one reports what it cannot read and goes on (A-22)."""
+    """Writing methods return when the relay (or the spool, see `folder`) has the record, and raise
+    PublishRefused; reading methods report unreadable records and continue (A-22)."""
 
     NAME: ClassVar[str] = "aman"
 
@@ -102,15 +102,15 @@ class Aman(MemoryClient):
         *,
         folder: Path | None = None,
     ) -> None:
-        """`secretbox_key`: 32 bytes or a spelling of them; None: what NOSTR_SECRETBOX_KEY says.
+        """`secretbox_key`: 32 bytes or an encoding of them; None: NOSTR_SECRETBOX_KEY.
 
-        Raises UserError for a key that is none (A-24).
+        Raises UserError for an invalid key (A-24).
         """
         super().__init__(relay, signer, folder=folder)
         self._key = shared_key(secretbox_key)
         self._order = ClearOrder()
         self.shortfall = ""
-        """What this relay cannot do and is done without; empty when it does all (G-30)."""
+        """Missing relay features that are worked around; empty: none (G-30)."""
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -133,7 +133,8 @@ class Aman(MemoryClient):
         group_id: str | None = None,
         created_at: int | None = None,
     ) -> Written:
-        """Append one entry; the same one again is a duplicate. Content is cut at 2,000 characters.
+        """Append a tool call; a repeated one is a duplicate. Content is truncated to 2,000
+        characters.
 
         `created_at`: Unix seconds; None: now.
         """
@@ -142,28 +143,28 @@ class Aman(MemoryClient):
         return await self.append(call)
 
     async def clear(self, hk: str, sender_id: str | None = None) -> Written:
-        """From here on the summary and the tools written so far are out of the snapshot (A-15)."""
+        """Exclude earlier summaries and tools from snapshots (A-15)."""
         at = self._order.clearing(hk, self._client.now())
         return await self.append(Clear(hk, sender_id, at))
 
     async def append(self, record: ToolCall | Clear) -> Written:
-        """One entry as it is, with its own time."""
+        """Publish an entry with its own time."""
         return await self.publish(self._draft(record))
 
     async def _replace(self, record: Replaceable) -> Written:
-        """A new version, with the unknown fields of the stored one."""
+        """A new version; unknown fields of the stored one are kept."""
         hk = record.history_key
         with suppress(Unreadable):
             stored = await self._stored(type(record), hk)
             if stored is not None:
                 record = replace(record, more=stored.more)
 
-        def dated(at: int) -> Draft:
+        def draft_at(at: int) -> Draft:
             if isinstance(record, Summary):
                 at = self._order.after_clear(hk, at)
             return self._draft(replace(record, updated_at=at))
 
-        return await self.write(record.kind, f"{hk}:{D_ENDS[record.kind]}", dated)
+        return await self.write(record.kind, f"{hk}:{D_ENDS[record.kind]}", draft_at)
 
     def _draft(self, record: Record) -> Draft:
         if self._key is None:
@@ -181,7 +182,7 @@ class Aman(MemoryClient):
         return await self._stored(Subscriptions, hk)
 
     async def get_summary(self, hk: str, *, any_author: bool = False) -> Summary | None:
-        """None when there is none, or a clear came after it. Raises Unreadable."""
+        """None if there is none, or a later clear. Raises Unreadable."""
         snapshot = await self.snapshot(hk, any_author=any_author)
         if snapshot.summary is None:
             _raise_unread(unread for unread in snapshot.unread if unread.event.kind == Summary.kind)
@@ -191,7 +192,7 @@ class Aman(MemoryClient):
     async def tools(
         self, hk: str, limit: int | None = None, *, any_author: bool = False
     ) -> list[ToolCall]:
-        """Those after the latest clear, newest first, at most `limit`."""
+        """Tool calls after the latest clear, newest first, at most `limit`."""
         snapshot = await self.snapshot(hk, any_author=any_author)
         return [row.record for row in snapshot.tools[:limit]]
 
@@ -201,16 +202,17 @@ class Aman(MemoryClient):
         return [row.record for row in snapshot.clears]
 
     async def snapshot(self, hk: str, *, any_author: bool = False) -> Snapshot:
-        """The memory under one history key (A-15)."""
+        """The memory of one history key (A-15)."""
         events = await self.read(await self._filter(hk, any_author=any_author))
-        return self._folded(events).snapshot(hk, self._whose(any_author=any_author))
+        return self._fold_of(events).snapshot(hk, self._author(any_author=any_author))
 
     async def watch(self, hk: str, *, any_author: bool = False) -> AsyncIterator[Snapshot]:
-        """The snapshot, and again each time it changes, for as long as it is iterated.
+        """The snapshot, then a new one after each change.
 
-        It lives through reconnects. While the relay is away at first, what is known of it.
+        Continues across reconnects. If the relay is unreachable at first, the cached snapshot comes
+        first.
         """
-        author = self._whose(any_author=any_author)
+        author = self._author(any_author=any_author)
         if self._cache is not None and not self.is_online:
             yield await self.snapshot(hk, any_author=any_author)
             await self._wait_online()
@@ -221,11 +223,11 @@ class Aman(MemoryClient):
             since=self._client.now() - OVERLAP_S,
         )
         async with self._client.subscribe(wanted, deletions) as events:
-            fold = self._folded([event async for event in events.stored()])
+            fold = self._fold_of([event async for event in events.stored()])
             yield fold.snapshot(hk, author)
             async for event in events:
                 if event.kind == kinds.DELETION:
-                    fold = self._folded(await self.read(wanted))
+                    fold = self._fold_of(await self.read(wanted))
                 elif fold.apply(event) != hk:
                     continue
                 yield fold.snapshot(hk, author)
@@ -237,12 +239,12 @@ class Aman(MemoryClient):
         any_author: bool = False,
         progress: Callable[[int], None] = lambda read: None,
     ) -> Rehydrated:
-        """Replay the relay into the tables of an SQLite file, which may be there already (A-17).
+        """Write all memory into the tables of an SQLite file, which may exist (A-17).
 
-        `progress` is called with the number of events read so far. Raises TablesUnusable.
+        `progress` is called with the number of events read. Raises TablesUnusable.
         """
         fold = await self.fold(any_author=any_author, progress=progress)
-        author = self._whose(any_author=any_author)
+        author = self._author(any_author=any_author)
         snapshots = (fold.snapshot(hk, author) for hk in fold.history_keys())
         rows = await asyncio.to_thread(replace_rows, path, snapshots, self.url)
         return Rehydrated(rows, tuple(fold.unread()))
@@ -250,10 +252,10 @@ class Aman(MemoryClient):
     async def import_tables(
         self, path: Path, *, progress: Callable[[int, int], None] = lambda sent, total: None
     ) -> Imported:
-        """Send the rows of an agent's SQLite file as they are, each with its own time.
+        """Publish the rows of an agent's SQLite file with their own times.
 
-        Doing it twice is doing it once. `progress` is called with the rows sent and their number.
-        Raises TablesUnusable, and PublishRefused for a key that may write none of it.
+        Idempotent. `progress` is called with the rows sent and their total. Raises TablesUnusable,
+        and PublishRefused for a key that may not write.
         """
         total = await asyncio.to_thread(number_of_rows, path)
         stored = await self._replaceables()
@@ -285,7 +287,7 @@ class Aman(MemoryClient):
         wanted = Filter(
             kinds=frozenset({kinds.PREFERENCE, kinds.SUMMARY}), authors=frozenset({self.pubkey})
         )
-        fold = self._folded([event async for page in self.all_of(wanted) for event in page])
+        fold = self._fold_of([event async for page in self.all_of(wanted) for event in page])
         snapshots = [fold.snapshot(hk, self.pubkey) for hk in fold.history_keys()]
         rows = [row for s in snapshots for row in (s.preference, s.summary) if row is not None]
         return {
@@ -298,12 +300,12 @@ class Aman(MemoryClient):
         any_author: bool = False,
         progress: Callable[[int], None] = lambda read: None,
     ) -> Fold:
-        """Everything at the relay, with the writes that wait for it, decoded and folded."""
-        author = self._whose(any_author=any_author)
+        """All records at the relay and in the spool, decoded and folded."""
+        author = self._author(any_author=any_author)
         wanted = Filter(kinds=_KINDS, authors=None if author is None else frozenset({author}))
-        fold = self._folded(await self.queued(wanted))
+        fold = self._fold_of(await self.queued(wanted))
         number = 0
-        with _no_collection():
+        with _gc_paused():
             async for events in self.all_of(wanted):
                 for event in events:
                     fold.apply(event)
@@ -312,20 +314,20 @@ class Aman(MemoryClient):
         return fold
 
     async def _stored(self, kind: type[R], hk: str) -> R | None:
-        """The version of this key's own record that is stored. Raises Unreadable."""
+        """The stored version of this key's own record. Raises Unreadable."""
         wanted = Filter(
             kinds=frozenset({kind.kind}),
             authors=frozenset({self.pubkey}),
             tags=(("d", frozenset({f"{hk}:{D_ENDS[kind.kind]}"})),),
         )
-        snapshot = self._folded(await self.read(wanted)).snapshot(hk, self.pubkey)
+        snapshot = self._fold_of(await self.read(wanted)).snapshot(hk, self.pubkey)
         _raise_unread(snapshot.unread)
         rows = snapshot.preference, snapshot.summary, snapshot.subscriptions
         found = [row.record for row in rows if row is not None]
         return next((record for record in found if isinstance(record, kind)), None)
 
     async def _filter(self, hk: str, *, any_author: bool) -> Filter:
-        author = self._whose(any_author=any_author)
+        author = self._author(any_author=any_author)
         tags: tuple[tuple[str, frozenset[str]], ...] = (("hk", frozenset({hk})),)
         if await self.offers("index_tags", "hk"):
             self.shortfall = ""
@@ -333,15 +335,15 @@ class Aman(MemoryClient):
             tags = ()
             if self.is_online:
                 self.shortfall = (
-                    f"{self.url} does not filter by #hk: everything of Aman is read each time"
+                    f"{self.url} does not index #hk: all Aman records are read each time"
                 )
         authors = None if author is None else frozenset({author})
         return Filter(kinds=_KINDS, authors=authors, tags=tags)
 
-    def _whose(self, *, any_author: bool) -> str | None:
+    def _author(self, *, any_author: bool) -> str | None:
         return None if any_author else self.pubkey
 
-    def _folded(self, events: Iterable[Event]) -> Fold:
+    def _fold_of(self, events: Iterable[Event]) -> Fold:
         fold = Fold(self._key)
         for event in events:
             fold.apply(event)
@@ -356,7 +358,7 @@ class Aman(MemoryClient):
 
     @staticmethod
     def seal(obj: Mapping[str, object], key: str | bytes, nonce: bytes | None = None) -> str:
-        """The content of an encrypted record (A-23). Raises UserError, Invalid."""
+        """Content of an encrypted record (A-23). Raises UserError, Invalid."""
         shared = shared_key(key)
         assert shared is not None
         if nonce is None:
@@ -365,19 +367,19 @@ class Aman(MemoryClient):
 
     @staticmethod
     def open_sealed(text: str, key: str | bytes) -> dict[str, object]:
-        """The payload in the content of an encrypted record. Raises UserError, Invalid."""
+        """Payload of an encrypted record's content. Raises UserError, Invalid."""
         shared = shared_key(key)
         assert shared is not None
         payload = object_in(secretbox.unseal(text, shared.key))
         if payload is None:
-            raise Invalid("what was sealed is not a JSON object")
+            raise Invalid("the decrypted content is not a JSON object")
         return payload
 
     @staticmethod
     def format_prompt(snapshot: Snapshot, **policy: Any) -> str | None:
-        """The snapshot as a block for a model; None when nothing is to be said (A-28).
+        """The snapshot as a text block for a model; None if it is empty (A-28).
 
-        `policy`: the fields of PromptPolicy; `privacy` also by its name, and also as `policy`.
+        `policy`: fields of PromptPolicy; `privacy` may be a name, and may be given as `policy`.
         """
         if "policy" in policy:
             policy["privacy"] = policy.pop("policy")
@@ -387,9 +389,9 @@ class Aman(MemoryClient):
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Many objects are made and all of them stay: looking again and again for cycles among them
-    would take a fifth of the time."""
+def _gc_paused() -> Iterator[None]:
+    """Pauses garbage collection while many long-lived objects are created: it would take a fifth of
+    the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""Which time a record of Aman gets, so that a clear cuts all that came before it and nothing after.
+"""Timestamps of Aman records, so that a clear applies exactly to the records written before it.
 
-A-15: a clear cuts what is as old as itself, and times are whole seconds.
+A-15: a clear also applies to records of the same second.
 """
 
 from __future__ import annotations
@@ -8,32 +8,32 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-_MOST: Final = 10_000
-"""History keys that are remembered."""
+_MAX_KEYS: Final = 10_000
+"""History keys kept."""
 
 
 class ClearOrder:
-    """Of what one program writes; times are Unix seconds."""
+    """For the records of one program; times are Unix seconds."""
 
     def __init__(self) -> None:
         self._newest: OrderedDict[str, int] = OrderedDict()
-        """History key → the latest time that was given out for a row."""
+        """History key → latest time assigned to a row."""
         self._cleared: OrderedDict[str, int] = OrderedDict()
 
     def after_clear(self, hk: str, now: int) -> int:
-        """For a summary or a tool call."""
+        """Time of a summary or tool call."""
         at = max(now, self._cleared.get(hk, -1) + 1)
-        _note(self._newest, hk, at)
+        _record(self._newest, hk, at)
         return at
 
     def clearing(self, hk: str, now: int) -> int:
-        """For a clear."""
+        """Time of a clear."""
         at = max(now, self._newest.get(hk, 0))
-        _note(self._cleared, hk, at)
+        _record(self._cleared, hk, at)
         return at
 
 
-def _note(times: OrderedDict[str, int], hk: str, at: int) -> None:
+def _record(times: OrderedDict[str, int], hk: str, at: int) -> None:
     times[hk] = max(at, times.pop(hk, 0))
-    if len(times) > _MOST:
+    if len(times) > _MAX_KEYS:
         times.popitem(last=False)

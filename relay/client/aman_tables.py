@@ -1,7 +1,7 @@
-"""The tables of an Aman agent: its memory as SQLite has it, written from the relay and read for it.
+"""Tables of an Aman agent's SQLite file: written from the relay, and read for import (A-17).
 
-MEMORY.md A-17. Tables that are there already may have columns of their own; those that say where a
-row came from are added. Times are `YYYY-MM-DD HH:MM:SS`, UTC.
+Existing tables may have other columns; columns for the origin of a row are added. Times are
+`YYYY-MM-DD HH:MM:SS`, UTC.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ TABLES: Final[Mapping[str, type[Kept]]] = {
 _NOSTR: Final = ("nostr_event_id", "nostr_created_at", "nostr_relay", "nostr_schema_version")
 _TIMES: Final = ("updated_at", "created_at")
 SCHEMA_VERSION: Final = int(VERSION)
-_MOST: Final = 2**63 - 1
-_AT_ONCE: Final = 500
-"""Rows that are read before any is given out."""
+_MAX_INTEGER: Final = 2**63 - 1
+_BATCH: Final = 500
+"""Rows per query."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS preferences (
     history_key TEXT PRIMARY KEY, preference TEXT NOT NULL, updated_at TEXT NOT NULL
@@ -73,7 +73,7 @@ class Replaced(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """A row of a table that is no record."""
+    """An invalid row."""
 
     table: str
     row: int
@@ -82,9 +82,9 @@ class Unusable(NamedTuple):
 
 
 def replace_rows(path: Path, snapshots: Iterable[Snapshot], relay: str) -> Replaced:
-    """The tables say what the snapshots do, under their history keys; whole or not at all.
+    """Replace the rows of the snapshots' history keys; atomic.
 
-    A row whose event is there but cannot be read now stays. Raises TablesUnusable.
+    Rows whose event is currently unreadable are kept. Raises TablesUnusable.
     """
     with _opened(path, must_exist=False) as file, file:
         file.execute("BEGIN IMMEDIATE")
@@ -102,22 +102,21 @@ def replace_rows(path: Path, snapshots: Iterable[Snapshot], relay: str) -> Repla
 
 
 def rows_in(path: Path) -> Iterator[Kept | Unusable]:
-    """Every row, table by table in the order of `TABLES`; a table that is missing has none.
+    """Every row, table by table in the order of `TABLES`; missing tables are empty.
 
-    Between two rows the file is not locked: the agent whose it is may go on writing.
-    Raises TablesUnusable.
+    The file is not locked between rows, so its agent may write. Raises TablesUnusable.
     """
     with _opened(path, must_exist=True) as file:
         found = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
         if not found & TABLES.keys():
-            raise TablesUnusable(f"{path} has none of Aman's tables ({', '.join(TABLES)})")
+            raise TablesUnusable(f"{path} contains none of Aman's tables ({', '.join(TABLES)})")
         for table, record in TABLES.items():
             if table in found:
                 yield from _records(file, path, table, record)
 
 
 def number_of_rows(path: Path) -> int:
-    """In all tables together. Raises TablesUnusable."""
+    """Sum over all tables. Raises TablesUnusable."""
     with _opened(path, must_exist=True) as file:
         found = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
         return sum(
@@ -143,9 +142,9 @@ def _columns(record: type[Kept]) -> tuple[str, ...]:
 
 
 def _add_columns(file: sqlite3.Connection, table: str) -> None:
-    there = {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
+    existing = {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
     for name in _NOSTR:
-        if name not in there:
+        if name not in existing:
             kind = "INTEGER" if name == "nostr_schema_version" else "TEXT"
             file.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
@@ -155,7 +154,7 @@ def _tables_of(snapshot: Snapshot) -> dict[str, Sequence[Row[Any]]]:
     return {
         "preferences": [] if preference is None else [preference],
         "conversation_summaries": [] if summary is None else [summary],
-        # Oldest first, as the agent itself would have written them.
+        # Oldest first, as the agent writes them.
         "tool_history": snapshot.tools[::-1],
         "clear_context_events": snapshot.clears[::-1],
     }
@@ -192,8 +191,8 @@ def _replace(
 
 
 def _storable(value: object) -> object:
-    """SQLite takes no integers over 64 bits, and JSON has them."""
-    return min(value, _MOST) if isinstance(value, int) else value
+    """SQLite integers have 64 bits; JSON's are unbounded."""
+    return min(value, _MAX_INTEGER) if isinstance(value, int) else value
 
 
 def _records(
@@ -201,10 +200,10 @@ def _records(
 ) -> Iterator[Kept | Unusable]:
     columns = _columns(record)
     optional = {name for name, _, need in FIELDS[record.kind] if need is Need.OPTIONAL}
-    there = {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
-    if missing := [name for name in columns if name not in there and name not in optional]:
+    existing = {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
+    if missing := [name for name in columns if name not in existing and name not in optional]:
         raise TablesUnusable(f"{path}: table {table} has no column {missing[0]}")
-    wanted = ", ".join(name if name in there else f"NULL AS {name}" for name in columns)
+    wanted = ", ".join(name if name in existing else f"NULL AS {name}" for name in columns)
     for rowid, *values in _rows(file, table, wanted):
         payload: dict[str, object] = dict(zip(columns, values, strict=True))
         for name in _TIMES:
@@ -221,22 +220,22 @@ def _records(
 
 
 def _rows(file: sqlite3.Connection, table: str, columns: str) -> Iterator[Sequence[Any]]:
-    """The rowid and these columns of every row."""
-    last = -_MOST - 1
+    """rowid and these columns of every row."""
+    last = -_MAX_INTEGER - 1
     while rows := file.execute(
         f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?",
-        (last, _AT_ONCE),
+        (last, _BATCH),
     ).fetchall():
         yield from rows
         last = rows[-1][0]
 
 
 def _seconds(value: object) -> object:
-    """Unix seconds of a time as text or number; the value itself when it is no time."""
+    """Unix seconds of a time given as text or number; other values are returned unchanged."""
     if not isinstance(value, str):
         return value
     if (number := whole_number(value)) is not None:
-        return number  # as a text column keeps it
+        return number  # a number in a text column
     try:
         time = datetime.fromisoformat(value)
     except ValueError:

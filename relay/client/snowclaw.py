@@ -1,4 +1,4 @@
-"""Snowclaw: an agent in groups: what it knows of people, how it is to behave, what was said.
+"""Snowclaw: an agent in groups: memory of users and groups, configuration, chat history.
 
     async with Snowclaw("ws://127.0.0.1:7777", key, owner, names=["robot"]) as claw:
         await claw.start()
@@ -7,9 +7,8 @@
                 answer = model(claw.assemble(message, "You are robot.", 4_000).text)
                 claw.note_user(message.pubkey, "asks about tea")
 
-MEMORY.md §4. Reading is from memory; what is noted is there at once and published soon after, one
-event for each record that changed (S-31). `relay.client.snowclaw_records` has the half of it that
-is about records.
+Reads are answered from memory; changes apply at once and are published later, one event per changed
+record (S-31). `relay.client.snowclaw_records` is the half for records.
 """
 
 from __future__ import annotations
@@ -47,28 +46,27 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _INBOX: Final = 1_000
-"""Messages that wait for their reader before the next ones are taken from the subscription."""
+"""Messages queued for the reader before the subscription is paused."""
 
 
 class Recalled(NamedTuple):
-    """One record that a search found."""
+    """A search result."""
 
     event: Event
     text: str
-    """What it holds, in plain text, keys taken out. Data, whoever wrote it: `relay.memory.fence`
-    marks it as such (G-23)."""
+    """Plain text, without keys. Untrusted data: mark it with `relay.memory.fence` (G-23)."""
 
 
 class Leak(NamedTuple):
-    """A record that a relay gave to somebody whom it should not have."""
+    """A record that the relay returned to a reader without permission."""
 
     reader: str
-    """Public key; empty for somebody who did not log in."""
+    """Public key; empty without authentication."""
     event: Event
 
 
 class Snowclaw(SnowclawRecords):
-    """What is not awaited is read from memory, or noted there."""
+    """Methods that are not async work on memory only."""
 
     def __init__(
         self,
@@ -86,9 +84,8 @@ class Snowclaw(SnowclawRecords):
         history_style: HistoryStyle = HistoryStyle.HEADER,
         later: Later | None = None,
     ) -> None:
-        """See `SnowclawRecords`. `names`: what people call this agent. `groups`: which to listen
-        to, by id; None: all that the relay delivers. Raises Invalid.
-        """
+        """See `SnowclawRecords`. `names`: names of this agent. `groups`: ids to follow; None: all
+        that the relay delivers. Raises Invalid."""
         super().__init__(
             relay,
             signer,
@@ -102,36 +99,36 @@ class Snowclaw(SnowclawRecords):
         agent = Agent(signer.pubkey, tuple(names), self._working_copy.owners)
         self._chat = Chat(agent, self._working_copy, trim_order, history_style)
         self._groups = None if groups is None else sorted(groups)
-        self._following: asyncio.Task[None] | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._record_task: asyncio.Task[None] | None = None
+        self._chat_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
 
     @property
     def key_filter(self) -> KeyFilter:
-        """Counts what it took out (S-36)."""
+        """Counts removed keys (S-36)."""
         return self._chat.key_filter
 
     @property
     def failure(self) -> BaseException | None:
-        """Why nothing more is heard, for who does not read `messages`; None: all is well."""
-        for task in (self._following, self._listening):
+        """Error that ended a subscription, if `messages` is not read; None: running."""
+        for task in (self._record_task, self._chat_task):
             if task is not None and task.done() and not task.cancelled():
                 return task.exception()
         return None
 
     async def start(self) -> None:
-        """Load what is known, then follow it, and the chat of the groups from now on (S-28).
+        """Load the records, then follow them, and the groups' chat from now on (S-28).
 
-        While the relay is away (and there is a folder) it goes on with what it gave last. Raises
-        QueryClosed, Unanswered.
+        While offline (with a folder) it continues with cached records. Raises QueryClosed,
+        Unanswered.
         """
         await self.load()
-        follows, listens = asyncio.Event(), asyncio.Event()
-        self._following = asyncio.create_task(self._follow(follows))
-        self._listening = asyncio.create_task(self._listen(listens))
+        records_started, chat_started = asyncio.Event(), asyncio.Event()
+        self._record_task = asyncio.create_task(self._follow_records(records_started))
+        self._chat_task = asyncio.create_task(self._follow_chat(chat_started))
         if self.is_online:
-            await _begun(follows, self._following)
-            await _begun(listens, self._listening)
+            await _wait_started(records_started, self._record_task)
+            await _wait_started(chat_started, self._chat_task)
 
     async def __aexit__(
         self,
@@ -139,15 +136,15 @@ class Snowclaw(SnowclawRecords):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Flushes first: raises what `flush` raises, unless the block ends with an error."""
-        tasks = [task for task in (self._following, self._listening) if task is not None]
+        """Flushes first: raises what `flush` raises, unless the block ended with an error."""
+        tasks = [task for task in (self._record_task, self._chat_task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await super().__aexit__(kind, error, trace)
 
-    async def _follow(self, begun: asyncio.Event) -> None:
-        """Records as they change, also while the relay comes and goes."""
+    async def _follow_records(self, started: asyncio.Event) -> None:
+        """Follow record changes, across reconnects."""
         await self._wait_online()
         deletions = {
             "kinds": [kinds.DELETION],
@@ -157,17 +154,17 @@ class Snowclaw(SnowclawRecords):
         async with self._client.subscribe(await self._wanted(), deletions) as events:
             async for event in events.stored():
                 self._take(event)
-            begun.set()
+            started.set()
             async for event in events:
                 self._take(event)
 
-    async def _listen(self, begun: asyncio.Event) -> None:
+    async def _follow_chat(self, started: asyncio.Event) -> None:
         await self._wait_online()
         wanted: dict[str, object] = {"kinds": list(KINDS), "since": self._client.now()}
         if self._groups is not None:
             wanted["#h"] = self._groups
         async with self._client.subscribe(wanted) as events:
-            begun.set()
+            started.set()
             async for event in events:
                 await self.learn_name(event.pubkey)
                 self.see(event)
@@ -175,15 +172,15 @@ class Snowclaw(SnowclawRecords):
                     await self._inbox.put(event)
 
     def messages(self) -> AsyncGenerator[Event, None]:
-        """What is said in the groups from this call on, one's own messages too; for one reader.
+        """Messages in the groups from this call on, including one's own; for one reader.
 
-        A message comes when `see` has taken it. Raises QueryClosed when the relay ends it.
+        A message is yielded after `see`. Raises QueryClosed when the relay ends the subscription.
         """
         inbox = self._inbox = asyncio.Queue(_INBOX)
-        return self._out_of(inbox)
+        return self._read_inbox(inbox)
 
-    async def _out_of(self, inbox: asyncio.Queue[Event]) -> AsyncGenerator[Event, None]:
-        tasks = [task for task in (self._following, self._listening) if task is not None]
+    async def _read_inbox(self, inbox: asyncio.Queue[Event]) -> AsyncGenerator[Event, None]:
+        tasks = [task for task in (self._record_task, self._chat_task) if task is not None]
         try:
             while tasks:
                 reading = asyncio.create_task(inbox.get())
@@ -200,7 +197,7 @@ class Snowclaw(SnowclawRecords):
         finally:
             if self._inbox is inbox:
                 self._inbox = None
-            while not inbox.empty():  # or a full one would hold up who listens
+            while not inbox.empty():  # a full queue would block the subscription
                 inbox.get_nowait()
 
     def _take(self, event: Event) -> bool:
@@ -210,7 +207,7 @@ class Snowclaw(SnowclawRecords):
         return is_new
 
     async def learn_name(self, pubkey: str) -> None:
-        """The name in a profile, asked for when somebody is seen first."""
+        """Query a profile for its name, once per author."""
         if self._chat.knows_name(pubkey):
             return
         self._chat.no_name(pubkey)
@@ -222,24 +219,23 @@ class Snowclaw(SnowclawRecords):
     # -- messages ---------------------------------------------------------------------------------
 
     def see(self, event: Event) -> None:
-        """A message: into the ring of its group, and who wrote it is known from now on (S-30,
-        S-34). Also a profile, for the name. `start` does this with everything that comes."""
+        """Process a message: adds it to the group's history, and its author to the known users
+        (S-30, S-34). Also accepts profiles. `start` calls this for every event."""
         if self._chat.see(event):
-            self._noted()
+            self._schedule_save()
 
     async def backfill(self) -> None:
-        """Fill the rings from the relay, with what came before (S-34). Raises QueryClosed,
-        Unanswered."""
+        """Fill the histories with earlier messages (S-34). Raises QueryClosed, Unanswered."""
         groups = self._groups
         if groups is None:
             mine = {"kinds": [kinds.GROUP_MEMBERS], "#p": [self.pubkey]}
             joined = {event.d for event in await self._client.query(mine)}
             groups = sorted(joined | set(self.groups()))
         for group in groups:
-            room = self._chat.capacity(group)
-            if room == 0:
+            capacity = self._chat.capacity(group)
+            if capacity == 0:
                 continue
-            wanted = {"kinds": list(KINDS), "#h": [group], "limit": room}
+            wanted = {"kinds": list(KINDS), "#h": [group], "limit": capacity}
             events = await self._client.query(wanted)
             for event in events:
                 await self.learn_name(event.pubkey)
@@ -250,24 +246,23 @@ class Snowclaw(SnowclawRecords):
         return self._chat.history(group)
 
     def should_respond(self, event: Event) -> bool:
-        """Whether this agent answers a message (S-35)."""
+        """Whether this agent should answer a message (S-35)."""
         return self._chat.should_respond(event)
 
     def assemble(self, event: Event, system: str, budget: int) -> Context:
-        """What a model is given to answer a message, within so many tokens (S-37). Raises Invalid
-        for an event of no group."""
+        """The context for a model to answer a message, within a token budget (S-37). Raises Invalid
+        for an event without a group."""
         return self._chat.assemble(event, system, budget)
 
-    # -- searching, and who is given what ---------------------------------------------------------
+    # -- search, isolation ------------------------------------------------------------------------
 
     async def recall(
         self, query: str, limit: int = 10, *, group: str | None = None
     ) -> list[Recalled]:
-        """Records that match, best first: by the relay's search, or word by word on a relay that
-        has none. `group`: only what may enter its context (S-33). Raises QueryClosed, Unanswered.
-        """
+        """Matching records, best first: by the relay's search, or by scanning known records.
+        `group`: only records that may enter its context (S-33). Raises QueryClosed, Unanswered."""
         recalled = []
-        for event in await self._searched(query, limit if group is None else limit * 4):
+        for event in await self._search(query, limit if group is None else limit * 4):
             if event.pubkey not in self._working_copy.authors:
                 continue
             record = self._working_copy.read(event)
@@ -285,7 +280,7 @@ class Snowclaw(SnowclawRecords):
                 recalled.append(Recalled(event, self.key_filter.filtered(text).text))
         return recalled[:limit]
 
-    async def _searched(self, query: str, limit: int) -> list[Event]:
+    async def _search(self, query: str, limit: int) -> list[Event]:
         if self.is_online and await self.searches():
             wanted = await self._wanted()
             return await self._client.query({**wanted, "search": query, "limit": limit})
@@ -300,31 +295,30 @@ class Snowclaw(SnowclawRecords):
         ]
 
     async def verify_isolation(self, readers: Iterable[SecretKey] = ()) -> list[Leak]:
-        """Ask the relay for all memory as somebody who has no business with it: without a login, as
-        a stranger, and as each of `readers`: members that are neither owner nor agent. What it gave
-        and should not have; empty when all is well. Raises ClientError.
-        """
-        stranger = SecretKey(secrets.token_bytes(32))
+        """Query all memory as readers without permission: unauthenticated, with a random key, and
+        with each of `readers` (members that are neither owner nor agent). Returns records that
+        should not be readable; empty: none. Raises ClientError."""
+        outsider = SecretKey(secrets.token_bytes(32))
         found: list[Leak] = []
-        for reader in (None, stranger, *readers):
+        for reader in (None, outsider, *readers):
             found += await self._leaks_to(reader)
         return found
 
     async def _leaks_to(self, reader: SecretKey | None) -> list[Leak]:
-        keys, whose = ((), "") if reader is None else ((reader,), reader.pubkey)
+        keys, reader_key = ((), "") if reader is None else ((reader,), reader.pubkey)
         async with Client(self.url, *keys) as client:
             member_of: set[str] = set()
             if reader is not None:
-                theirs = {"kinds": [kinds.GROUP_MEMBERS], "#p": [whose]}
+                theirs = {"kinds": [kinds.GROUP_MEMBERS], "#p": [reader_key]}
                 member_of = {event.d for event in await client.query(theirs)}
-            given: list[Event] = []
-            with suppress(ClientError):  # CLOSED is as good as nothing
-                given = [event async for event in client.query_all(await self._wanted())]
-            return [Leak(whose, event) for event in leaks(given, member_of, whose)]
+            received: list[Event] = []
+            with suppress(ClientError):  # CLOSED counts as no result
+                received = [event async for event in client.query_all(await self._wanted())]
+            return [Leak(reader_key, event) for event in leaks(received, member_of, reader_key)]
 
 
-async def _begun(event: asyncio.Event, task: asyncio.Task[None]) -> None:
-    """Until a task says so. Raises what it failed with."""
+async def _wait_started(event: asyncio.Event, task: asyncio.Task[None]) -> None:
+    """Wait for the event. Raises the task's error if it ends first."""
     waiting = asyncio.create_task(event.wait())
     await asyncio.wait([waiting, task], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

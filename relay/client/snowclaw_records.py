@@ -1,6 +1,6 @@
-"""SnowclawRecords: what an agent knows and publishes, without listening to anybody.
+"""SnowclawRecords: an agent's records: loaded once, changed in memory, published later.
 
-The part of `Snowclaw` that needs no chat: loaded once, changed in memory, published soon after.
+The part of `Snowclaw` that needs no chat.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FLUSH_AT: Final = 20
 
 
 class SnowclawRecords(MemoryClient):
-    """What is not awaited is read from memory, or noted there (S-31)."""
+    """Methods that are not async work on memory only (S-31)."""
 
     NAME: ClassVar[str] = "snowclaw"
 
@@ -74,10 +74,9 @@ class SnowclawRecords(MemoryClient):
         key_style: KeyStyle = KeyStyle.HEX,
         later: Later | None = None,
     ) -> None:
-        """`owner`: the key of an owner (npub or 64 hex), or several. `file_config`: what holds when
-        no owner says otherwise (S-17). `agents`: others whose records are read where there is none
-        of one's own. `later`: as `call_later` of the loop. Raises Invalid.
-        """
+        """`owner`: public key of an owner (npub or 64 hex), or several. `file_config`: defaults for
+        what no owner configured (S-17). `agents`: other agents, whose records are read where there
+        is none of one's own. `later`: replaces the loop's `call_later`. Raises Invalid."""
         super().__init__(relay, signer, folder=folder)
         owners = [owner] if isinstance(owner, str) else owner
         file = file_config if isinstance(file_config, GroupConfig) else config_of(file_config or {})
@@ -91,16 +90,16 @@ class SnowclawRecords(MemoryClient):
             file=file,
         )
         self._is_loaded = False
-        self._one_at_a_time = asyncio.Lock()
-        self._saving = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
+        self._flush_lock = asyncio.Lock()
+        self._debounce = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
         self.flush_failure: Exception | None = None
-        """Why the last flush that nobody called did not work; it is tried again."""
+        """Error of the last automatic flush; it is retried."""
         self.shortfall = ""
-        """What this relay cannot do and is done without; empty when it does all (G-30)."""
+        """Missing relay features that are worked around; empty: none (G-30)."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._saving.start()
+        self._debounce.start()
         return self
 
     async def __aexit__(
@@ -109,9 +108,9 @@ class SnowclawRecords(MemoryClient):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Flushes first: raises what `flush` raises, unless the block ends with an error."""
+        """Flushes first: raises what `flush` raises, unless the block ended with an error."""
         try:
-            await self._saving.stop()
+            await self._debounce.stop()
             if self.unsaved > 0:
                 await self.flush()
         except (ClientError, OSError):
@@ -121,7 +120,7 @@ class SnowclawRecords(MemoryClient):
             await super().__aexit__(kind, error, trace)
 
     async def load(self, at: Iterable[str] = ()) -> None:
-        """Read it all once, without following it; `at`: of these `d` alone. Raises as `read`."""
+        """Load the records; `at`: only these `d` tags. Raises as `read`."""
         wanted = await self._wanted()
         if addresses := list(at):
             wanted["#d"] = addresses
@@ -130,7 +129,7 @@ class SnowclawRecords(MemoryClient):
         self._is_loaded = True
 
     async def _wanted(self) -> dict[str, object]:
-        """A filter for every record that counts here (S-28)."""
+        """Filter for all relevant records (S-28)."""
         wanted: dict[str, object] = {
             "kinds": [kinds.APP_DATA],
             "authors": sorted(self._working_copy.authors),
@@ -146,15 +145,15 @@ class SnowclawRecords(MemoryClient):
         return wanted
 
     def _take(self, event: Event) -> bool:
-        """Whether anything is new."""
+        """Whether the event changed anything."""
         return self._working_copy.apply(event)
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def user(self, key: str) -> UserMemory | None:
-        """What is known of a user, with the owner's notes. `key`: npub, or 64, 32 or 16 hex.
+        """Memory of a user, with the owner's notes. `key`: npub, or 64, 32 or 16 hex.
 
-        Raises Invalid for what is no key.
+        Raises Invalid for an invalid key.
         """
         return self._working_copy.user(key)
 
@@ -171,25 +170,26 @@ class SnowclawRecords(MemoryClient):
         return self._working_copy.groups()
 
     def unread(self) -> tuple[UnreadableRecord, ...]:
-        """Records that cannot be read: encrypted with another key, or not as they must be."""
+        """Unreadable records: encrypted with another key, or invalid."""
         return tuple(self._working_copy.unread())
 
     @property
     def unsaved(self) -> int:
-        """Changes that are not published yet."""
+        """Number of unpublished changes."""
         return self._working_copy.unsaved
 
-    # -- what is noted: every method raises Invalid for a key that is none, and UserError when the
-    #    record that is stored cannot be read, since the next version would be without it ----------
+    # -- changes ----------------------------------------------------------------------------------
+    # All raise Invalid for an invalid key, and UserError if the stored record is unreadable, since
+    # the next version would lose it.
 
     def note_user(self, key: str, text: str, *, group: str | None = None) -> None:
-        """`group`: whose members read the record, if there is none yet; None: only the owner does.
-        What is for one group enters no other one's context (S-33)."""
+        """`group`: its members may read a new record; None: only the owner. Records of one group do
+        not enter the context of others (S-33)."""
         self._edit_user(key, lambda memory: memory.noted(text), group)
 
     def annotate_user(self, key: str, text: str, *, group: str | None = None) -> None:
-        """A note in the owner's name: an agent marks it so, an owner has an own record (S-22),
-        which agents read as members of `group`."""
+        """A note on behalf of the owner: agents mark it as such, an owner writes a record of their
+        own (S-22), which agents read as members of `group`."""
         if self.pubkey in self._working_copy.owners:
             self.note_user(key, text, group=group)
         else:
@@ -225,49 +225,50 @@ class SnowclawRecords(MemoryClient):
         subject = self._working_copy.subject_of(key)
         self._refuse_unreadable(subject)
         self._working_copy.edit_user(subject, edit, readers)
-        self._noted()
+        self._schedule_save()
 
     def _edit_group(self, group: str, edit: Callable[[GroupMemory], GroupMemory]) -> None:
         if group == "":
-            raise Invalid("a group has an id")
+            raise Invalid("a group must have an id")
         self._refuse_unreadable(OfGroup(group))
         self._working_copy.edit_group(OfGroup(group), edit)
-        self._noted()
+        self._schedule_save()
 
     def _refuse_unreadable(self, subject: Subject) -> None:
         unread = self._working_copy.unwritable(subject)
         if unread is not None:
             raise UserError(
-                f"event {unread.event.id[:12]}… at {unread.event.d} would be lost: {unread.why}"
+                f"event {unread.event.id[:12]}… at {unread.event.d} would be overwritten:"
+                f" {unread.why}"
             )
 
     # -- publishing -------------------------------------------------------------------------------
 
-    def _noted(self) -> None:
+    def _schedule_save(self) -> None:
         if self.unsaved >= FLUSH_AT and self.flush_failure is None:
-            self._saving.now()
+            self._debounce.now()
         elif self.unsaved > 0:
-            self._saving.soon()
+            self._debounce.soon()
 
     async def _save_quietly(self) -> None:
         try:
             await self.flush()
         except (RookeryError, OSError) as failure:
             self.flush_failure = failure
-            self._saving.soon()
+            self._debounce.soon()
 
     async def flush(self) -> tuple[Written, ...]:
-        """Publish one event for each record that changed; what was published.
+        """Publish one event per changed record; returns what was published.
 
-        What the relay does not take stays for the next time, and all else is published. Raises
-        PublishRefused; Unanswered (without a folder); SpoolFull, SpoolDamaged, OSError.
+        Refused records stay unsaved; others are published. Raises PublishRefused; Unanswered
+        (without a folder); SpoolFull, SpoolDamaged, OSError.
         """
-        async with self._one_at_a_time:
-            self._saving.clear()
+        async with self._flush_lock:
+            self._debounce.clear()
             if self._spool is None and not self.is_online:
-                raise Unanswered(f"{self.url} is away; {self.unsaved} changes are not saved")
+                raise Unanswered(f"{self.url} is unreachable; {self.unsaved} changes are not saved")
             if not self._is_loaded:
-                await self.load()  # or the stored versions would be lost
+                await self.load()  # stored versions would be lost otherwise
             written: list[Written] = []
             refusal: PublishRefused | None = None
             for subject in self._working_copy.changed():
@@ -276,7 +277,7 @@ class SnowclawRecords(MemoryClient):
                 except PublishRefused as refused:
                     refusal = refused
             if self._cache is not None and self.is_online and written:
-                await self.read(await self._wanted())  # so that the copy on disk is as new
+                await self.read(await self._wanted())  # updates the cache
             if refusal is not None:
                 raise refusal
             self.flush_failure = None
@@ -285,17 +286,17 @@ class SnowclawRecords(MemoryClient):
     async def _save(self, subject: Subject) -> Written:
         def version(at: int) -> Draft:
             draft = self._working_copy.next_version(subject, at)
-            return self._sealed(draft) if self._working_copy.is_encrypted(subject) else draft
+            return self._encrypted(draft) if self._working_copy.is_encrypted(subject) else draft
 
         written = await self.write(kinds.APP_DATA, self._working_copy.d_of(subject), version)
         self._working_copy.saved(subject, written.event)
         return written
 
-    def _sealed(self, draft: Draft) -> Draft:
+    def _encrypted(self, draft: Draft) -> Draft:
         return encrypted_draft(draft, self._own_key, secrets.token_bytes(32))
 
     async def forget(self, d: str) -> Written | None:
-        """Delete one's own record at an address, and what was noted since (S-25).
+        """Delete one's own record at an address, and unsaved changes of it (S-25).
 
         None: there was none. Raises as `write`.
         """
@@ -314,7 +315,7 @@ class SnowclawRecords(MemoryClient):
     # -- configuration ----------------------------------------------------------------------------
 
     def config(self, group: str | None = None, npub: str | None = None) -> EffectiveConfig:
-        """What holds in a group for a user, and where it comes from (S-17). Raises Invalid."""
+        """Effective configuration of a group and user, and its sources (S-17). Raises Invalid."""
         return self._working_copy.config.effective(group, None if npub is None else hex_of(npub))
 
     def respond_mode(self, group: str | None = None, npub: str | None = None) -> RespondMode:
@@ -327,10 +328,9 @@ class SnowclawRecords(MemoryClient):
         respond_mode: str | None = None,
         context_history: int | str | None = None,
     ) -> Written:
-        """`scope`: `global`, `group:<id>` or `npub:<key>`. What is not named keeps its value.
+        """`scope`: `global`, `group:<id>` or `npub:<key>`. Values not named are kept.
 
-        Raises UserError before anything is sent when this is no owner's key (S-20); Invalid; as
-        `write`.
+        Raises UserError before sending if this is no owner's key (S-20); Invalid; as `write`.
         """
         if self.pubkey not in self._working_copy.owners:
             raise UserError(
@@ -366,23 +366,23 @@ class SnowclawRecords(MemoryClient):
         session: str | None = None,
         encrypted: bool = False,  # noqa: FBT001, FBT002  the order of the statement
     ) -> Written:
-        """Published at once. Raises Invalid for a category that is none; as `write`."""
+        """Published at once. Raises Invalid for an unknown category; as `write`."""
         memory = AgentMemory(key, text, category, session)
 
         def version(at: int) -> Draft:
             draft = agent_memory_draft(memory, at)
-            return self._sealed(draft) if encrypted else draft
+            return self._encrypted(draft) if encrypted else draft
 
         written = await self.write(kinds.APP_DATA, agent_d(category, key), version)
         self._take(written.event)
         return written
 
     def get(self, key: str, category: str = "core") -> AgentMemory | None:
-        """None for what is not there or cannot be read: see `unread`. Raises Invalid."""
+        """None if missing or unreadable: see `unread`. Raises Invalid."""
         event = self._working_copy.own(agent_d(category, key))
         found = None if event is None else self._working_copy.read(event)
         return found if isinstance(found, AgentMemory) else None
 
     def list(self, prefix: str = "") -> tuple[AgentMemory, ...]:
-        """Those whose key, or `<category>:<key>`, begins so, newest first."""
+        """Those whose key, or `<category>:<key>`, has this prefix, newest first."""
         return tuple(memory for _, memory in self._working_copy.memories(prefix))

@@ -9,8 +9,8 @@ import click
 from relay.cli.humanize import counted
 from relay.cli.options import client_options, printable
 from relay.cli.session.common import PATH, Server, plan_of, plan_options, with_spool
-from relay.client.transcripts.following import Follower
-from relay.client.transcripts.tailing import Turn
+from relay.client.transcripts.follower import Follower
+from relay.client.transcripts.tail import Turn
 from relay.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from relay.client.errors import PublishRefused
     from relay.client.transcripts import Transcripts
-    from relay.client.transcripts.following import Step
+    from relay.client.transcripts.follower import Step
 
 _PATIENCE_S: Final = 30.0
 
@@ -61,17 +61,17 @@ def follow_command(
 
     async def work(transcripts: Transcripts, folder: Path) -> None:
         online_reports = _OnlineReports(transcripts, folder)
-        await online_reports.look()
+        await online_reports.poll()
         for refused in await transcripts.refused():
             click.echo(f"refused in an earlier run: {printable(refused.reason)}", err=True)
         await transcripts.drop_refused()
         fitted = await transcripts.fitted(plan, max_inner)
         follower = Follower(transcripts, path, fitted, folder / "follow", tell)
         if once:
-            await follower.look()
-            await transcripts.settled(_PATIENCE_S)
+            await follower.poll()
+            await transcripts.wait_until_sent(_PATIENCE_S)
         else:
-            await follower.run(online_reports.look)
+            await follower.run(online_reports.poll)
 
     with_spool(Server(relay, key_file, sealed), work)
     return 1 if refused_now else 0
@@ -86,7 +86,7 @@ class _OnlineReports:
         self._is_offline = False
         self._waiting = 0
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         was_offline, self._is_offline = self._is_offline, not self._transcripts.is_online
         url = self._transcripts.url
         if self._is_offline:

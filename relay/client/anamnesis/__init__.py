@@ -1,7 +1,7 @@
-"""Anamnesis on a connection: its reading half, its writing half, matching of words, entry files."""
+"""Anamnesis at a relay: reading and writing halves, text matching, entry files."""
 
 from relay.client.anamnesis.anamnesis import Anamnesis, Imported
-from relay.client.anamnesis.reading import Ambiguous, UnknownMemory
+from relay.client.anamnesis.reader import Ambiguous, UnknownMemory
 from relay.memory.anamnesis.checks import content_hash
 from relay.memory.anamnesis.records import validated as validate
 from relay.memory.anamnesis.trust import trust_score

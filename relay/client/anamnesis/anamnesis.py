@@ -1,12 +1,12 @@
-"""Anamnesis: shared memories, each named by the hash of what it says, and who stands up for them.
+"""Anamnesis: shared memories, each named by the hash of its text, and vouches for them.
 
     async with Anamnesis("ws://127.0.0.1:7777", key, {"id": "babel-1", "name": "Babel"}) as memory:
         hashed = await memory.remember("The relay at noon had 12 groups.", tags=["relay"])
         for hit in await memory.recall("how many groups"):
             print(hit.score, hit.memory.entry.content)
 
-MEMORY.md §6. An entry never changes: who vouches for it, corrects or amends it signs an event of
-their own, and reading puts them together. Hashes are 64 lowercase hex.
+An entry never changes: vouches, corrections and amendments are events of their own authors, which
+reading merges. Hashes are 64 lowercase hex.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from relay.client.anamnesis.files import BEFORE_1970, Unusable, entries_in, write_lines
-from relay.client.anamnesis.reading import AnamnesisReader, UnknownMemory, check_hash, member_of
+from relay.client.anamnesis.reader import AnamnesisReader, UnknownMemory, check_hash, member_of
 from relay.client.errors import ClientError, PublishRefused
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid
@@ -59,21 +59,20 @@ _FRAME_BYTES: Final = len('["EVENT",]')
 
 
 class Imported(NamedTuple):
-    """What became of a file's entries."""
+    """Result of an import."""
 
     stored: int
     duplicates: int
     refused: tuple[str, ...]
-    """`line 3: …`, in the order of the file."""
+    """`line 3: …`, in file order."""
     claims: int
-    """Entries that named vouchers or a successor: left out, since nobody signed them (X-06)."""
+    """Entries with vouchers or a successor, which were left out as unsigned claims (X-06)."""
 
 
 class Anamnesis(AnamnesisReader):
-    """Writing methods return when the relay has the record (or it is on disk: see `folder`); they
-    raise PublishRefused, and Invalid for what no relay would take. What cannot be read is in
-    `unread`, and in nobody's way.
-    """
+    """Writing methods return when the relay (or the spool, see `folder`) has the record; they raise
+    PublishRefused, and Invalid for records no relay accepts. Unreadable records are collected in
+    `unread`."""
 
     def __init__(
         self,
@@ -85,10 +84,10 @@ class Anamnesis(AnamnesisReader):
         reputations: Reputations | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`author`: `{"id", "name", "platform"?}` of the entries to come; None: the signer's key.
-        `owners`: public keys that may correct whatever is here, beside the one of NIP-11.
+        """`author`: `{"id", "name", "platform"?}` of new entries; None: the signer's key. `owners`:
+        public keys that may correct any memory, beside the one of NIP-11.
 
-        Raises Invalid for an author that is none.
+        Raises Invalid for an invalid author.
         """
         super().__init__(relay, signer, owners=owners, reputations=reputations, folder=folder)
         self._is_named = author is not None
@@ -108,7 +107,7 @@ class Anamnesis(AnamnesisReader):
         anchors: Iterable[str] = (),
         group: str | None = None,
     ) -> str:
-        """The hash of what is stored now; doing it again changes nothing."""
+        """Store a memory; returns its hash. Repeating it changes nothing."""
         entry = self.entry(content, memory_type, parents, confidence, tags, context, anchors, group)
         await self.add(entry)
         return entry.hash
@@ -124,7 +123,7 @@ class Anamnesis(AnamnesisReader):
         anchors: Iterable[str] = (),
         group: str | None = None,
     ) -> Entry:
-        """What `remember` would store, dated now. Raises Invalid."""
+        """The entry `remember` would store, dated now. Raises Invalid."""
         more = {name: value for name, value in self._author.items() if name not in ("id", "name")}
         return Entry(
             content=content,
@@ -142,10 +141,9 @@ class Anamnesis(AnamnesisReader):
         )
 
     async def add(self, entry: Entry) -> Written:
-        """One entry as it is, with its own time and author; DUPLICATE when this key has told the
-        same before."""
-        draft = _faultless(entry)
-        if not (await self._standing()).guards:
+        """Publish an entry with its own time and author; DUPLICATE if this key did so before."""
+        draft = _valid_draft(entry)
+        if not (await self._relay_info()).is_authoritative:
             own = Filter(
                 kinds=frozenset({kinds.APP_RECORD}),
                 authors=frozenset({self.pubkey}),
@@ -162,13 +160,14 @@ class Anamnesis(AnamnesisReader):
         attestation: str = Attestation.CONFIRM,
         name: str | None = None,
     ) -> Written:
-        """In place of what this key said of the memory before, which need not be stored yet."""
+        """Vouch for a memory, replacing this key's earlier vouch. The memory need not be stored
+        yet."""
         check_hash(hashed)
         said = member_of(Attestation, attestation, "attestation")
         if name is None and self._is_named:
             name = str(self._author["name"])
 
-        def dated(at: int) -> Draft:
+        def draft_at(at: int) -> Draft:
             draft = vouch_draft(
                 hashed,
                 self.pubkey,
@@ -180,10 +179,10 @@ class Anamnesis(AnamnesisReader):
             _raise_first(vouch_faults(_fields(draft)))
             return draft
 
-        return await self.write(kinds.APP_DATA, VOUCH + hashed, dated)
+        return await self.write(kinds.APP_DATA, VOUCH + hashed, draft_at)
 
     async def withdraw(self, hashed: str) -> Written | None:
-        """Delete this key's vouch (X-12); None when there is none."""
+        """Delete this key's vouch (X-12); None if there is none."""
         check_hash(hashed)
         own = Filter(
             kinds=frozenset({kinds.APP_DATA}),
@@ -194,17 +193,17 @@ class Anamnesis(AnamnesisReader):
         return await self.delete(vouches) if vouches else None
 
     async def supersede(self, old: str, content: str, **fields: Any) -> str:
-        """Put a new memory in place of an old one, and give its hash; the old one stays as it is.
+        """Store a successor of a memory; returns its hash. The old one is unchanged.
 
-        `fields`: as of `remember`; without `group` it is the old one's. What another wrote already
-        can take the place too, also by an owner, who writes no entries. Raises UnknownMemory; when
-        the relay refuses the correction, the new memory is taken back.
+        `fields`: see `remember`; `group` defaults to the old one's. The successor may be an
+        existing memory of another author; an owner, who writes no entries, can only use those.
+        Raises UnknownMemory; if the relay refuses the correction, the new memory is deleted again.
         """
         check_hash(old)
         new = _hash_of(content)
         if new == old:
             raise Invalid("a memory cannot supersede itself")
-        archive = self._archive(await self._about([old, new]), await self._standing())
+        archive = self._archive(await self._about([old, new]), await self._relay_info())
         replaced = archive.original(old)
         if replaced is None:
             raise UnknownMemory(old)
@@ -218,11 +217,11 @@ class Anamnesis(AnamnesisReader):
             if archive.original(new) is None:
                 raise
 
-        def dated(at: int) -> Draft:
+        def draft_at(at: int) -> Draft:
             return supersession_draft(old, new, created_at=at)
 
         try:
-            await self.write(kinds.APP_DATA, SUPERSEDED + old, dated)
+            await self.write(kinds.APP_DATA, SUPERSEDED + old, draft_at)
         except PublishRefused:
             if added is not None and added.outcome is Outcome.STORED:
                 with suppress(ClientError):
@@ -231,27 +230,27 @@ class Anamnesis(AnamnesisReader):
         return new
 
     async def amend(self, hashed: str, **fields: Any) -> Written:
-        """New metadata: `memory_type`, `confidence`, `tags`, `context` (X-07).
+        """Replace the metadata: `memory_type`, `confidence`, `tags`, `context` (X-07).
 
-        They take the place of what was amended before; without any, the entry's own hold again.
+        Replaces earlier amendments; without fields the entry's own values apply again.
         """
         check_hash(hashed)
         written = object_in(compact(fields)) or {}
         _raise_first(patch_faults(written))
 
-        def dated(at: int) -> Draft:
+        def draft_at(at: int) -> Draft:
             return patch_draft(hashed, written, created_at=at)
 
-        return await self.write(kinds.APP_DATA, PATCH + hashed, dated)
+        return await self.write(kinds.APP_DATA, PATCH + hashed, draft_at)
 
     # -- files ------------------------------------------------------------------------------------
 
     async def export(self, path: Path | str, *, group: str | None = None) -> int:
-        """Write a file of documents, one a line, oldest first; how many.
+        """Write a file of documents, one per line, oldest first; returns their number.
 
-        Those of a group, or those outside of all groups: what is read back goes to one of them.
+        Only those of `group`, or those outside of groups: an import stores them in one group.
         """
-        archive = await self._everything(await self._standing())
+        archive = await self._all_records(await self._relay_info())
         originals = [memory for hashed in archive.memories if (memory := archive.original(hashed))]
         originals.sort(key=lambda memory: (memory.event.created_at, memory.event.id))
         lines = []
@@ -271,12 +270,11 @@ class Anamnesis(AnamnesisReader):
         group: str | None = None,
         progress: Callable[[int, int], None] = lambda read, total: None,
     ) -> Imported:
-        """Send the entries of a file, one a line, as they are, signed by this key.
+        """Publish the entries of a file, one per line, unchanged, signed by this key.
 
-        Doing it twice is doing it once. `progress` is called with the bytes read and their number.
-        Raises OSError.
+        Idempotent. `progress` is called with the bytes read and the file size. Raises OSError.
         """
-        most = (await self._standing()).most_bytes - _FRAME_BYTES
+        most = (await self._relay_info()).most_bytes - _FRAME_BYTES
         refused: dict[int, str] = {}
         lines: dict[str, int] = {}
         claims = 0
@@ -289,27 +287,27 @@ class Anamnesis(AnamnesisReader):
                     continue
                 claims += line.has_claims
                 event = self.signed(entry_draft(replace(line.entry, group=group)))
-                if len(event.raw) > most:  # to such a frame there is no answer
-                    refused[line.number] = f"as an event it is over {most} bytes"
+                if len(event.raw) > most:  # a relay does not answer oversized frames
+                    refused[line.number] = f"its event is over {most} bytes"
                     continue
                 lines.setdefault(event.id, line.number)
                 yield event
 
         report = await self._client.publish_many(events())
         refused |= {lines[refusal.event.id]: str(refusal) for refusal in report.refused}
-        told = tuple(f"line {number}: {why}" for number, why in sorted(refused.items()))
-        return Imported(report.stored, report.duplicates, told, claims)
+        refusals = tuple(f"line {number}: {why}" for number, why in sorted(refused.items()))
+        return Imported(report.stored, report.duplicates, refusals, claims)
 
 
 def _hash_of(content: str) -> str:
     try:
         return content_hash(content)
     except UnicodeEncodeError:
-        raise Invalid("content holds half of a surrogate pair: it has no hash") from None
+        raise Invalid("content contains a lone surrogate, which has no hash") from None
 
 
-def _faultless(entry: Entry) -> Draft:
-    """Raises Invalid. How long a memory may be is the relay's to say."""
+def _valid_draft(entry: Entry) -> Draft:
+    """Raises Invalid. The length limit is checked by the relay."""
     _hash_of(entry.content)
     try:
         draft = entry_draft(entry)

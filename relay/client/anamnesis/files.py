@@ -1,6 +1,6 @@
-"""Files of Anamnesis entries: the documents as they are, one a line. MEMORY.md §6.7.
+"""Files of Anamnesis entries: documents, one per line.
 
-Blocks; whoever imports reads line by line, so that a file may be larger than memory.
+Blocks; imports read line by line, so files may be larger than memory.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from relay.memory.anamnesis.records import Entry
 
-BEFORE_1970: Final = "timestamp is before 1970: no event can be that old"
+BEFORE_1970: Final = "timestamp is before 1970, which events cannot represent"
 _LONGEST: Final = 1 << 20
-"""Bytes of a line; no relay of ours takes half of it."""
+"""Bytes of a line; larger than any event our relay accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Line:
     number: int
     entry: Entry
     has_claims: bool
-    """It named vouchers, or what supersedes it; neither is in `entry`."""
+    """It contained vouchers or a successor; neither is in `entry`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Unusable:
 
 
 def entries_in(path: Path, progress: Callable[[int, int], None]) -> Iterator[Line | Unusable]:
-    """The lines of a file, numbered from 1; empty ones are passed over. Raises OSError.
+    """The lines of a file, numbered from 1, without empty ones. Raises OSError.
 
-    `progress` is called with the bytes read and those of the file.
+    `progress` is called with the bytes read and the file size.
     """
     with path.open("rb") as file:
         total, number = os.fstat(file.fileno()).st_size, 0
@@ -77,7 +77,7 @@ def _read(number: int, raw: bytes) -> Line | Unusable:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Atomic. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with unfinished.open("w", encoding="utf-8") as file:

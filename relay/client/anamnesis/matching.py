@@ -1,7 +1,6 @@
-"""Which memories answer a question in words, and how well: the text part of recall. MEMORY.md X-18.
+"""Text matching of recall (X-18).
 
-A relay's search finds; how well a text matches is computed here over what it found, so that hits
-are ranked alike whoever found them.
+Matches found by a relay's search are ranked here, so that ranking does not depend on the relay.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query as NIP-50 has it: words, `"phrases"`, and `-word` for what must not be there."""
+    """A NIP-50 query: words, `"phrases"`, and `-word` exclusions."""
 
     required: tuple[str, ...]
     excluded: tuple[str, ...]
     is_loose: bool = False
-    """Any of `required` will do."""
+    """Any of `required` suffices."""
 
     @classmethod
     def of(cls, query: str) -> Question:
@@ -36,7 +35,7 @@ class Question:
         return cls(tuple(filter(words, search.required)), tuple(filter(words, search.excluded)))
 
     def loosened(self) -> tuple[Question, ...]:
-        """For when nothing has all of the words; empty when there are not two of them."""
+        """Fallback if nothing contains all words; empty with fewer than two."""
         if len(self.required) < 2:
             return ()
         phrases = [term for term in self.required if len(term.split()) > 1]
@@ -44,26 +43,26 @@ class Question:
         return (replace(self, required=(*phrases, *keywords(plain)), is_loose=True),)
 
     def queries(self) -> list[str]:
-        """What a relay is asked; all answers together are the answer."""
-        without = [f"-{_spelt(term)}" for term in self.excluded]
-        terms = [_spelt(term) for term in self.required]
+        """Search queries for a relay; the union of their results is the result."""
+        without = [f"-{_quoted(term)}" for term in self.excluded]
+        terms = [_quoted(term) for term in self.required]
         if not terms:
             return []
         together = [[term] for term in terms] if self.is_loose else [terms]
         return [" ".join([*each, *without]) for each in together]
 
     def fits(self, text: str) -> bool:
-        said = words(text)
-        holds = [_has(said, words(term)) for term in self.required]
-        enough = any(holds) if self.is_loose else bool(holds) and all(holds)
-        return enough and not any(_has(said, words(term)) for term in self.excluded)
+        tokens = words(text)
+        matched = [_contains(tokens, words(term)) for term in self.required]
+        enough = any(matched) if self.is_loose else bool(matched) and all(matched)
+        return enough and not any(_contains(tokens, words(term)) for term in self.excluded)
 
 
 def text_ranks(question: Question, archive: Archive, *, is_searched: bool) -> Mapping[str, float]:
-    """hash → rank of the memories that match: BM25, lower is better.
+    """hash → rank of matching memories: BM25, lower is better.
 
-    `is_searched`: a relay has found them, by its own rules (stems of words, diacritics); what has
-    none of the words as they are written comes last.
+    `is_searched`: found by the relay's search, which may use stemming and ignore diacritics;
+    memories without any literal word rank last.
     """
     texts = {hashed: _text(hashed, archive) for hashed in archive.memories}
     ranked = ranks(" ".join(question.required), texts)
@@ -75,19 +74,19 @@ def text_ranks(question: Question, archive: Archive, *, is_searched: bool) -> Ma
 
 
 def _text(hashed: str, archive: Archive) -> str:
-    """With the tags as they were amended."""
+    """With amended tags."""
     document = archive.document(hashed) or {}
     tags = document.get("tags")
     return text_of(str(document.get("content", "")), tags if isinstance(tags, list) else ())
 
 
-def _spelt(term: str) -> str:
-    """As it stands in a query: several words are one phrase."""
+def _quoted(term: str) -> str:
+    """Several words become a phrase."""
     plain = term.replace('"', " ").strip()
     return f'"{plain}"' if len(plain.split()) > 1 else plain
 
 
-def _has(said: list[str], wanted: list[str]) -> bool:
-    """One behind the other."""
+def _contains(tokens: list[str], wanted: list[str]) -> bool:
+    """Whether `wanted` occurs as consecutive words."""
     size = len(wanted)
-    return any(said[at : at + size] == wanted for at in range(len(said) - size + 1))
+    return any(tokens[at : at + size] == wanted for at in range(len(tokens) - size + 1))

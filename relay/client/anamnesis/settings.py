@@ -1,10 +1,10 @@
-"""[anamnesis] of client.toml. DESIGN §10, rows C.
+"""Table [anamnesis] of client.toml.
 
 [anamnesis]
 author_id   = "babel-moltbook-001"
 author_name = "Babel"
-reputation  = { "npub1…" = 0.9 }            # of authors; 0.5 unless it stands here
-households  = [["npub1…", "npub1…"]]        # keys of one owner: they vouch once
+reputation  = { "npub1…" = 0.9 }            # of authors; default 0.5
+households  = [["npub1…", "npub1…"]]        # keys of one owner: they count as one voucher
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEYS: Final = (*_TEXTS, "reputation", "households")
 
 @dataclass(frozen=True, slots=True)
 class AnamnesisSettings:
-    """None: the key that signs."""
+    """None: the signing key."""
 
     author_id: str | None = None
     author_name: str | None = None
@@ -38,7 +38,7 @@ class AnamnesisSettings:
 
 
 def anamnesis_settings(file: ClientFile, home: Path) -> AnamnesisSettings:
-    """Raises ConfigFaults with every fault of the table at once."""
+    """Raises ConfigFaults with all faults of the table."""
     table: Mapping[str, Any] = dict(file.tables).get("anamnesis", {})
     faults = [Fault(str(home / FILE), 0, f"[anamnesis] {fault}") for fault in _faults(table)]
     if faults:
@@ -90,7 +90,7 @@ def _household_faults(households: object) -> Iterator[str]:
 
 
 def _key_faults(name: str, key: object) -> Iterator[str]:
-    """A secret key is not repeated."""
+    """A secret key is not quoted."""
     try:
         public_key(key if isinstance(key, str) else "")
     except Invalid as invalid:

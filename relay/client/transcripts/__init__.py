@@ -1,11 +1,10 @@
-"""Transcripts: sessions of coding agents on a relay, and back on a disk to the byte.
+"""Transcripts: sessions of coding agents on a relay, exported byte for byte.
 
     async with Transcripts("ws://127.0.0.1:7777", key) as transcripts:
         done = await transcripts.import_file("session.jsonl")
         assert await transcripts.export(done.session) == Path("session.jsonl").read_bytes()
 
-MEMORY.md §3. With a channel (`pns`) what is written goes into envelopes; what is read is looked for
-in both forms.
+With a channel (`pns`) events are written in envelopes; reads look for both forms.
 """
 
 from relay.client.transcripts.results import (
@@ -15,6 +14,6 @@ from relay.client.transcripts.results import (
     NoSession,
     SeveralAuthors,
 )
-from relay.client.transcripts.writing import Transcripts
+from relay.client.transcripts.transcripts import Transcripts
 
 __all__ = ["ImportResult", "Incomplete", "Listed", "NoSession", "SeveralAuthors", "Transcripts"]

@@ -1,4 +1,4 @@
-"""Envelopes (1080): the events of one device inside events of its derived key. MEMORY.md D-29."""
+"""Envelopes (kind 1080): a device's events inside events of its derived key (D-29)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from relay.nostr.pns import Channel
 
 MAX_INNER: Final = 65_535
-"""Bytes of an event inside: the most that other programs' NIP-44 takes (D-30)."""
+"""Bytes of an event inside: the most that other NIP-44 implementations accept (D-30)."""
 _NONCE_BYTES: Final = 32
 _MOST_OPEN: Final = 5_000
-"""Events kept open: a session, or a day of one that is followed."""
+"""Opened events kept: a session, or a day of a followed one."""
 
 
 class Envelopes:
-    """One channel: what it holds, opened once each."""
+    """The envelopes of one channel, each opened once."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -34,15 +34,15 @@ class Envelopes:
 
     @property
     def wanted(self) -> Filter:
-        """All of them. A relay gives them to who names the author alone (D-32)."""
+        """All of them. A relay returns them only for filters with exactly this author (D-32)."""
         return Filter(kinds=frozenset({kinds.ENVELOPE}), authors=frozenset({self._channel.pubkey}))
 
     def sealed(self, inner: Event, now: int) -> Event:
-        """Never twice the same, whatever is inside."""
+        """An envelope with a random nonce."""
         return pns.wrap(self._channel, inner, now, secrets.token_bytes(_NONCE_BYTES))
 
     async def opened(self, envelopes: Sequence[Event]) -> list[Event]:
-        """The events inside, each once, newest first; what cannot be opened is left out."""
+        """The events inside, unique, newest first; unreadable envelopes are skipped."""
         ids = {envelope.id for envelope in envelopes}
         inside = {id_: event for id_, event in self._inside.items() if id_ in ids}
         new = [envelope for envelope in envelopes if envelope.id not in inside]
@@ -64,8 +64,8 @@ class Envelopes:
 
 
 def room_inside(message_bytes: int) -> int:
-    """Bytes of an event whose envelope a relay takes that takes messages of so many bytes.
+    """Largest event whose envelope fits into a message of so many bytes.
 
-    NIP-44 pads by up to an eighth; base64 makes four bytes of three.
+    NIP-44 pads by up to an eighth; base64 turns three bytes into four.
     """
     return max((message_bytes - 600) * 3 // 4 * 8 // 9 - 100, 0)

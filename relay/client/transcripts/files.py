@@ -1,4 +1,4 @@
-"""Session files on disk: what they are, line by line, and which session each one holds.
+"""Session files on disk: their lines, and the session each belongs to.
 
 Everything here blocks; call it in a thread.
 """
@@ -26,39 +26,39 @@ SUFFIX: Final = ".jsonl"
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
-    """One file as it was when it was looked at: what grows afterwards is not part of it."""
+    """A snapshot of one file: later growth is not part of it."""
 
     path: Path
     size: int
     """Bytes."""
     changed_ms: int
-    """When it was written last, since 1970."""
+    """Modification time, milliseconds since 1970."""
     opening: Opening
 
     @property
     def session(self) -> str:
-        """The session id that it names, or else its own name (D-11)."""
+        """The session id in the file, else its file name (D-11)."""
         return self.opening.session or self.path.stem
 
-    def script(self, author: str, plan: Plan) -> Transcript:
-        """What tells it, from its first line on. author: who will sign, 64 hex."""
+    def converter(self, author: str, plan: Plan) -> Transcript:
+        """The converter of its lines, from the start. `author`: who will sign, 64 hex."""
         return Transcript(
             author, self.opening, stem=self.path.stem, now_ms=self.changed_ms, plan=plan
         )
 
     def lines(self) -> Iterator[bytes]:
-        """Each with its end; one at a time in memory."""
+        """Each with its line end; one at a time in memory."""
         with self.path.open("rb") as file:
             yield from lines_of(file, self.size)
 
 
 def session_file(path: Path) -> SessionFile:
-    """Raises UserError when there is no such file, it is a folder or it holds no line; OSError."""
+    """Raises UserError for a missing file, a folder or an empty file; OSError."""
     try:
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
             if not about.st_size:
-                raise UserError(f"{path} holds no line")
+                raise UserError(f"{path} is empty")
             found = opening(lines_of(file, about.st_size))
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
@@ -75,18 +75,18 @@ def lines_of(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def files_in(path: Path) -> list[Path]:
-    """A file itself; of a folder, every session file below it, by name."""
+    """The file itself, or every session file below a folder, by name."""
     if not path.is_dir():
         return [path]
     return sorted(found for found in path.rglob(f"*{SUFFIX}") if found.is_file())
 
 
 def session_ids(files: Iterable[SessionFile], taken: Iterable[str] = ()) -> Mapping[Path, str]:
-    """Under which id each file of a tree is kept; none of those that are taken.
+    """The session id of each file of a folder, different from those in `taken`.
 
-    Several files may name one session: what its sub-agents did stands in files of their own. As
-    lines are numbered by file, the session is that of the file which bears its name, else of the
-    first; the others go by their own names.
+    Several files may name one session: sub-agents write files of their own. As lines are numbered
+    by file, the session id goes to the file of that name, else to the first; the others use their
+    file names.
     """
     ids: dict[Path, str] = {}
     used = set(taken)

@@ -1,4 +1,4 @@
-"""What Transcripts gives and raises: the result of an import, the row of a list, its errors."""
+"""Results and errors of Transcripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from relay.client.errors import ClientError
-from relay.client.transcripts.telling import title_of
+from relay.client.transcripts.session_events import title_of
 from relay.memory.transcripts.order import order_of
 from relay.memory.transcripts.records import SessionState, Status, state_of
 from relay.nostr import kinds
@@ -20,77 +20,77 @@ if TYPE_CHECKING:
 
 
 class NoSession(ClientError):
-    """Nothing of this session can be read here."""
+    """Nothing of this session is readable."""
 
     def __init__(self, session: str, what: str = "session") -> None:
         super().__init__(f"no {what} {session} is readable with this key")
 
 
 class Incomplete(ClientError):
-    """Parts of a session's file are not there, or there twice."""
+    """Parts of a session's file are missing or duplicate."""
 
     def __init__(self, session: str, assembly: Assembly) -> None:
-        super().__init__(f"session {session} is not whole: {'; '.join(assembly.faults)}")
+        super().__init__(f"session {session} is incomplete: {'; '.join(assembly.faults)}")
         self.assembly = assembly
 
 
 class SeveralAuthors(ClientError):
-    """More than one key wrote lines of this session, and none of them is one's own."""
+    """Several keys wrote lines of this session, none of them one's own."""
 
     def __init__(self, session: str, authors: Collection[str]) -> None:
         named = ", ".join(sorted(authors))
-        super().__init__(f"session {session} was written by several keys; say which: {named}")
+        super().__init__(f"session {session} was written by several keys; choose one: {named}")
         self.authors = frozenset(authors)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What became of a file."""
+    """Result of a file import."""
 
     session: str
     lines: int
     notes: int
     archive: int
-    """Events of kind 1989: one a line, more for a long one."""
+    """Events of kind 1989: one per line, several for a long line."""
     stored: int
     duplicates: int
-    """The relay had them; they were hardly ever sent again."""
+    """Already at the relay; mostly not sent again."""
     refused: tuple[PublishRefused, ...] = ()
     others: int = 0
-    """Events of this session and key that the file does not give: it was written anew, or another
-    file has the same session id. 0 when the relay had none of the session."""
+    """Events of this session and key that are not in the file: it was rewritten, or another file
+    has the same session id. 0 if the relay had none of the session."""
 
 
 @dataclass(slots=True)
 class Delivered:
-    """What became of events that were sent."""
+    """Counts of sent events."""
 
     stored: int = 0
     duplicates: int = 0
     queued: int = 0
-    """They wait on disk for the relay."""
+    """Queued on disk."""
     refused: list[PublishRefused] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One session as a list shows it."""
+    """One session in a list."""
 
     session: str
     author: str
     """64 hex."""
     title: str
     status: Status | None
-    """None: nobody said."""
+    """None: unknown."""
     notes: int
     last_ms: int
-    """The time of its newest note, else of what was said about it; since 1970."""
+    """Time of the newest note, else of the session state; since 1970."""
     cwd: str
-    """Where it ran; empty when nobody said."""
+    """Working folder; empty if unknown."""
 
 
 class Row:
-    """A session, while its events come in any order."""
+    """Builds a Listed from events in any order."""
 
     __slots__ = ("_first", "_last_ms", "_notes", "_state", "_state_at")
 
@@ -98,7 +98,7 @@ class Row:
         self._notes = 0
         self._last_ms = 0
         self._first: tuple[tuple[int, int, str], str] | None = None
-        """The first words of a user, and where they stand."""
+        """The first words of a user, and their position."""
         self._state: SessionState | None = None
         self._state_at = -1
 
@@ -117,11 +117,11 @@ class Row:
 
     def listed(self, session: str, author: str) -> Listed:
         state = self._state
-        said = "" if state is None else state.custom_title or state.title
+        state_title = "" if state is None else state.custom_title or state.title
         return Listed(
             session,
             author,
-            said or ("" if self._first is None else self._first[1]),
+            state_title or ("" if self._first is None else self._first[1]),
             None if state is None else state.status,
             self._notes,
             self._last_ms if self._notes else self._state_at * 1000,
@@ -130,5 +130,5 @@ class Row:
 
 
 def is_listed(row: Listed) -> bool:
-    """Whether a list shows it to who does not ask for all."""
+    """Whether it is listed by default."""
     return row.status is not Status.DELETED

@@ -279,4 +279,4 @@ async def test_a_relay_that_cannot_filter_by_hk_is_used_and_that_is_said(
     assert await rookery("show", "HK") == 0
     out, err = capsys.readouterr()
     assert "speed" in out
-    assert "does not filter by #hk" in err
+    assert "does not index #hk" in err

@@ -256,7 +256,7 @@ async def test_get_prints_the_document(rookery: Rookery, relay: FakeRelay, capsy
     assert await rookery("get", B) == 1
     assert capsys.readouterr().err.startswith(f"rookery: unknown memory {B[:12]}; ")
     assert await rookery("get", "abc") == 1
-    assert "'abc' is no hash" in capsys.readouterr().err
+    assert "'abc' is not a hash" in capsys.readouterr().err
 
 
 async def test_a_beginning_of_several_hashes_lists_them(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from relay.client.nmem.database import Database
 
-    Said = tuple[int, str, str]
-    Nmem = Callable[..., Said]
+    Provenance = tuple[int, str, str]
+    Nmem = Callable[..., Provenance]
 
 NOWHERE = "ws://127.0.0.1:1"
 
@@ -61,14 +61,14 @@ def here(home: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def nmem(home: Path, capsys: pytest.CaptureFixture[str]) -> Nmem:
-    def nmem(*args: str) -> Said:
+    def nmem(*args: str) -> Provenance:
         code = run(["nmem", *args])
         return code, *capsys.readouterr()
 
     return nmem
 
 
-def as_json(said: Said) -> Any:
+def as_json(said: Provenance) -> Any:
     code, out, err = said
     assert (code, err) == (0, "")
     return json.loads(out)

@@ -176,7 +176,7 @@ async def test_a_tree_is_imported_each_file_under_its_own_session(
     out, err = capsys.readouterr()
     assert [said.split(":")[0] for said in out.splitlines()] == [SESSION, "agent-1"]
     assert err.splitlines() == [
-        f"skipped: {tree}/empty.jsonl holds no line",
+        f"skipped: {tree}/empty.jsonl is empty",
         f"  agent-1.jsonl names session {SESSION}, as another file does",
     ]
     for session, path in ((SESSION, f"{SESSION}.jsonl"), ("agent-1", "sub/agent-1.jsonl")):
@@ -187,10 +187,10 @@ async def test_a_tree_is_imported_each_file_under_its_own_session(
     ("args", "code", "said"),
     [
         (("import", "nope.jsonl"), 1, "there is no file nope.jsonl"),
-        (("import", "empty.jsonl"), 1, "empty.jsonl holds no line"),
+        (("import", "empty.jsonl"), 1, "empty.jsonl is empty"),
         (("import", "empty"), 1, "empty contains no session file"),
         (("import", "hollow"), 1, "all of these files are empty"),
-        (("import", "session.jsonl", "hollow/b.jsonl", "--session", "s"), 1, "holds no line"),
+        (("import", "session.jsonl", "hollow/b.jsonl", "--session", "s"), 1, "is empty"),
         (("import", "session.jsonl", "other.jsonl", "--session", "s"), 2, "for one file, not 2"),
         (("import",), 2, "FILE|DIR"),
         (("import", "session.jsonl", "--strip", "all"), 2, "usage"),

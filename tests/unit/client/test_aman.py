@@ -304,7 +304,7 @@ async def test_a_relay_without_hk_filters_is_read_whole_and_that_is_said(fake: F
         fake.seen.clear()
         snapshot = await memory.snapshot("u")
         assert (len(snapshot.tools), snapshot.history_key) == (2, "u")
-        assert "does not filter by #hk" in memory.shortfall
+        assert "does not index #hk" in memory.shortfall
     assert not any("#hk" in frame[2] for frame in fake.verbs("REQ"))
 
 
@@ -548,7 +548,7 @@ def original(path: Path) -> None:
 def test_the_agent_goes_on_writing_while_its_database_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.client.aman_tables._AT_ONCE", 2)
+    monkeypatch.setattr("relay.client.aman_tables._BATCH", 2)
     path = tmp_path / "aman.db"
     original(path)
     rows = rows_in(path)

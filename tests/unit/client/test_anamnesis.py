@@ -130,7 +130,7 @@ async def test_a_relay_that_keeps_the_first_is_not_asked_before(fake: FakeRelay)
     ("fields", "why"),
     [
         ({"content": ""}, "content.content must be a string of 1 to 10000 characters"),
-        ({"content": "\ud800"}, "surrogate pair"),
+        ({"content": "\ud800"}, "lone surrogate"),
         ({"parents": ["xyz"]}, "parent_refs must be an array of 64 lowercase hex"),
         ({"parents": [A]}, "a memory cannot be its own parent"),
         ({"confidence": 1.5}, "content.confidence must be a number from 0 to 1"),
@@ -286,7 +286,7 @@ async def test_what_cannot_be_read_is_told_and_in_nobodys_way(fake: FakeRelay) -
 async def test_of_what_cannot_be_read_only_the_last_is_remembered(
     fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.client.anamnesis.reading._MOST_UNREAD", 1)
+    monkeypatch.setattr("relay.client.anamnesis.reader._MAX_UNREAD", 1)
     for hashed in (A, B):
         tags = [["d", f"anamnesis:memory:{hashed}"], ["x", hashed]]
         await fake.publish(rover.sign(78, tags, "{", NOW))
@@ -382,7 +382,7 @@ async def test_a_hash_is_found_by_how_it_begins(fake: FakeRelay) -> None:
         with pytest.raises(Ambiguous) as ambiguous:
             await memory.full_hash(beginning)
         lines = str(ambiguous.value).splitlines()
-        assert lines[0] == f"{beginning} begins 2 hashes:"
+        assert lines[0] == f"{beginning} is a prefix of 2 hashes:"
         assert [line.split()[0] for line in lines[1:]] == sorted(
             hashed[:16] for hashed in ambiguous.value.hashes
         )
@@ -514,7 +514,7 @@ async def test_a_relays_search_is_asked_within_anamnesis(fake: FakeRelay) -> Non
         assert memory.shortfall == ""
         # One of several words that cannot be searched for is done without, and that is said.
         assert await texts(memory, "nowhere tide silence") == ["silence"]
-        assert memory.shortfall == f"{fake.url} does not search for 'tide': error: too much"
+        assert memory.shortfall == f"{fake.url} refused to search for 'tide': error: too much"
         with pytest.raises(QueryClosed, match="too much"):
             await memory.recall("tide")
     wanted = asked[0]
@@ -622,8 +622,8 @@ async def test_what_can_be_no_event_is_not_sent(fake: FakeRelay, tmp_path: Path)
         with pytest.raises(Invalid, match="before 1970"):
             await memory.add(replace(memory.entry("c"), timestamp="1960-02-02T16:00:00Z"))
     assert done.refused == (
-        "line 1: as an event it is over 2990 bytes",
-        "line 3: timestamp is before 1970: no event can be that old",
+        "line 1: its event is over 2990 bytes",
+        "line 3: timestamp is before 1970, which events cannot represent",
     )
     assert [event.tag("x") for event in fake.events] == [B]
 

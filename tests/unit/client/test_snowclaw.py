@@ -427,9 +427,9 @@ async def test_what_cannot_be_read_is_not_written_over(fake: FakeRelay) -> None:
     await fake.publish(record(ALICE, {"notes": "no list"}))
     await fake.publish(record("snowclaw:memory:group:tea", {"themes": 5}))
     async with started(fake) as claw:
-        with pytest.raises(UserError, match=r"would be lost: content\.notes must be"):
+        with pytest.raises(UserError, match=r"would be overwritten: content\.notes must be"):
             claw.note_user(alice.npub, "x")
-        with pytest.raises(UserError, match="would be lost"):
+        with pytest.raises(UserError, match="would be overwritten"):
             claw.add_theme("tea", "x")
         assert len(claw.unread()) == 2
         with pytest.raises(Invalid):

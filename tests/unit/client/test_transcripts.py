@@ -257,7 +257,7 @@ async def test_where_a_session_ran_is_asked_for_when_nobody_said(fake: FakeRelay
 async def test_what_is_missing_is_named(fake: FakeRelay) -> None:
     fake.events += [event for event in EVENTS if event.tag("line") != "3"]
     async with transcripts(fake) as memory:
-        with pytest.raises(Incomplete, match=f"session {SESSION} is not whole: line 3 is missing"):
+        with pytest.raises(Incomplete, match=f"session {SESSION} is incomplete: line 3 is missing"):
             await memory.export(SESSION, HOME)
         whole = DATA.splitlines(keepends=True)
         exported = await memory.export(SESSION, HOME, allow_gaps=True)

@@ -1,4 +1,4 @@
-"""Follower: session files on their way to a relay while somebody goes on writing them."""
+"""Follower: sends session files to a relay while they are being written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import PublishRefused
 from relay.client.transcripts.files import files_in, session_file, session_ids
-from relay.client.transcripts.tailing import UNSETTLED, Tail, Turn
+from relay.client.transcripts.tail import UNIDENTIFIED, Tail, Turn
 from relay.errors import UserError
 from relay.memory.transcripts.records import Status
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from relay.client.transcripts.files import SessionFile
     from relay.client.transcripts.results import Delivered
-    from relay.client.transcripts.writing import Transcripts
+    from relay.client.transcripts.transcripts import Transcripts
     from relay.memory.transcripts.plan import Plan
 
 POLL_S: Final = 0.5
-"""Between two looks at the files."""
-_INTRODUCED_S: Final = 5.0
-"""After that the relay is away: it is tried again with the next lines."""
+"""Poll interval."""
+_INTRODUCE_S: Final = 5.0
+"""After that the relay counts as unreachable; retried with the next lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Step:
     """GREW, REWRITTEN or GONE."""
     lines: int = 0
     sent: Delivered | None = None
-    """Of GREW."""
+    """Only for GREW."""
 
 
 class Follower:
-    """A file, or all session files below a folder, those to come included."""
+    """A file, or all session files below a folder, including new ones."""
 
     def __init__(
         self,
@@ -51,35 +51,35 @@ class Follower:
         path: Path,
         plan: Plan,
         places: Path,
-        tell: Callable[[Step], None],
+        report: Callable[[Step], None],
     ) -> None:
-        """`plan`: one that fits the relay. `places`: the folder of the bookmarks. `tell` hears of
-        each step."""
+        """`plan`: one that fits the relay. `places`: folder of the saved offsets. `report` is
+        called with each step."""
         self._transcripts = transcripts
         self._path = path
         self._plan = plan
         self._places = places
-        self._tell = tell
+        self._report = report
         self._tails: dict[Path, Tail] = {}
-        self._taken: set[str] = set()
-        self._gone: set[Path] = set()
+        self._used_ids: set[str] = set()
+        self._missing: set[Path] = set()
         self._introduced: set[str] = set()
 
-    async def run(self, looked: Callable[[], Awaitable[None]]) -> None:
-        """Until it is cancelled; `looked` is called after each look. Raises PublishRefused when the
-        relay takes nothing from this key; SpoolFull, SpoolDamaged, OSError."""
+    async def run(self, after_poll: Callable[[], Awaitable[None]]) -> None:
+        """Run until cancelled; `after_poll` is called after each poll. Raises PublishRefused if the
+        relay accepts nothing from this key; SpoolFull, SpoolDamaged, OSError."""
         while True:
-            await self.look()
-            await looked()
+            await self.poll()
+            await after_poll()
             await asyncio.sleep(POLL_S)
 
-    async def look(self) -> None:
-        """Send what is new in each file. Raises as `run` does."""
+    async def poll(self) -> None:
+        """Send the new lines of each file. Raises as `run` does."""
         paths = await asyncio.to_thread(files_in, self._path)
         new = [path for path in paths if path not in self._tails]
         if new:
             for path, session in (await asyncio.to_thread(self._sessions, new)).items():
-                await self._take_up(path, session)
+                await self._add(path, session)
         for tail in await asyncio.to_thread(self._changed):
             await self._send_more(tail)
 
@@ -87,49 +87,50 @@ class Follower:
         return [tail for tail in self._tails.values() if tail.has_changed()]
 
     def _sessions(self, paths: Iterable[Path]) -> Mapping[Path, str | None]:
-        """Under which id each is kept; None: under the one that it names."""
+        """Session id of each file; None: the id named in the file."""
         if not self._path.is_dir():
             return dict.fromkeys(paths)
-        files = [file for path in paths if (file := _settled(path)) is not None]
-        ids = session_ids(files, self._taken)
-        self._taken |= set(ids.values())
+        files = [file for path in paths if (file := _identified(path)) is not None]
+        ids = session_ids(files, self._used_ids)
+        self._used_ids |= set(ids.values())
         named = {file.path: file.session for file in files}
         return {path: None if named[path] == id_ else id_ for path, id_ in ids.items()}
 
-    async def _take_up(self, path: Path, session: str | None) -> None:
+    async def _add(self, path: Path, session: str | None) -> None:
         plan = self._plan if session is None else replace(self._plan, session=session)
         tail = Tail(path, self._transcripts.pubkey, plan, self._place_of(path))
         turn = await asyncio.to_thread(tail.resume)
         self._tails[path] = tail
         if turn is Turn.REWRITTEN:
-            self._tell(Step(path, tail.session or path.stem, turn))
+            self._report(Step(path, tail.session or path.stem, turn))
 
     async def _send_more(self, tail: Tail) -> None:
         while True:
             news = await asyncio.to_thread(tail.more)
             if news.turn is Turn.GONE:
-                if tail.path not in self._gone:
-                    self._gone.add(tail.path)
-                    self._tell(Step(tail.path, tail.session or tail.path.stem, news.turn))
+                if tail.path not in self._missing:
+                    self._missing.add(tail.path)
+                    self._report(Step(tail.path, tail.session or tail.path.stem, news.turn))
                 return
-            self._gone.discard(tail.path)
+            self._missing.discard(tail.path)
             if news.turn is Turn.NOTHING:
                 return
             session = tail.session or tail.path.stem
             if news.turn is Turn.REWRITTEN:
-                self._tell(Step(tail.path, session, news.turn))
+                self._report(Step(tail.path, session, news.turn))
                 continue
             sent = await self._transcripts.deliver(news.drafts)
             await asyncio.to_thread(tail.sent)
-            self._tell(Step(tail.path, session, news.turn, news.lines, sent))
+            self._report(Step(tail.path, session, news.turn, news.lines, sent))
             await self._introduce(tail, session)
 
     async def _introduce(self, tail: Tail, session: str) -> None:
-        """Once it has a title. Not while the relay is away: it may know the session already."""
+        """Publish the session state once there is a title. Not while offline: the relay may know
+        it."""
         title = tail.tally.title
         if title and session not in self._introduced and self._transcripts.is_online:
             with suppress(TimeoutError, PublishRefused):
-                async with asyncio.timeout(_INTRODUCED_S):
+                async with asyncio.timeout(_INTRODUCE_S):
                     await self._transcripts.introduce(
                         session, title, tail.base, self._plan.group, Status.IDLE
                     )
@@ -140,10 +141,10 @@ class Follower:
         return self._places / f"{sha256(whose.encode()).hexdigest()[:32]}.place"
 
 
-def _settled(path: Path) -> SessionFile | None:
-    """A file that has said which session it is; None: not yet."""
+def _identified(path: Path) -> SessionFile | None:
+    """The file, once it names its session; None: not yet."""
     try:
         file = session_file(path)
     except UserError:
-        return None  # empty, or gone again
-    return file if file.opening.session is not None or file.size > UNSETTLED else None
+        return None  # empty, or removed again
+    return file if file.opening.session is not None or file.size > UNIDENTIFIED else None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client, PublishRefused, Transcripts
-from relay.client.transcripts.following import Follower
-from relay.client.transcripts.tailing import Tail, Turn
+from relay.client.transcripts.follower import Follower
+from relay.client.transcripts.tail import Tail, Turn
 from relay.memory.transcripts.plan import Plan
 from tests.cast import robot
 from tests.unit.client.conftest import TIMEOUTS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from relay.client.transcripts.following import Step
+    from relay.client.transcripts.follower import Step
     from relay.memory.draft import Draft
     from tests.unit.client.fake_relay import FakeRelay, Visitor
 
@@ -243,13 +243,13 @@ async def test_a_session_is_sent_as_it_grows_and_each_line_once(
     steps: list[Step] = []
     write(path, *LINES[:2])
     async with follower(fake, path, steps) as following:
-        await following.look()
+        await following.poll()
         write(path, LINES[2])
-        await following.look()
-        await following.look()
+        await following.poll()
+        await following.poll()
     async with follower(fake, path, steps) as following:
         write(path, LINES[3])
-        await following.look()
+        await following.poll()
     assert [(step.session, step.turn, step.lines) for step in steps] == [
         (SESSION, Turn.GREW, 2),
         (SESSION, Turn.GREW, 1),
@@ -264,7 +264,7 @@ async def test_a_long_beginning_is_sent_in_one_go(fake: FakeRelay, path: Path) -
     lines = [line(message=str(number)) for number in range(100)]
     write(path, *lines)
     async with follower(fake, path, steps) as following:
-        await following.look()
+        await following.poll()
     assert ids(fake) == {event.id for event in told(b"".join(lines))}
     assert [step.sent.stored for step in steps if step.sent is not None] == [200]
 
@@ -276,9 +276,9 @@ async def test_a_folder_is_followed_with_the_files_to_come(fake: FakeRelay, path
     write(folder / f"{SESSION}.jsonl", LINES[1])
     write(folder / "empty.jsonl")
     async with follower(fake, folder, steps) as following:
-        await following.look()
+        await following.poll()
         write(folder / "s-2.jsonl", line(sessionId="s-2"))
-        await following.look()
+        await following.poll()
     assert [(step.path.name, step.session) for step in steps] == [
         (f"{SESSION}.jsonl", SESSION),
         ("agent-1.jsonl", "agent-1"),
@@ -293,7 +293,7 @@ async def test_lines_wait_on_disk_while_the_relay_is_away(
     write(path, *LINES[:2])
     await fake.stop()
     async with follower(fake, path, steps, tmp_path / "data") as following:
-        await following.look()
+        await following.poll()
         assert [step.sent.queued for step in steps if step.sent is not None] == [4]
     remove(path)  # what waits does not need the file any more
     await fake.start()
@@ -306,12 +306,12 @@ async def test_a_file_written_anew_is_said_and_sent(fake: FakeRelay, path: Path)
     steps: list[Step] = []
     write(path, *LINES[:2])
     async with follower(fake, path, steps) as following:
-        await following.look()
+        await following.poll()
         put(path, LINES[7])
-        await following.look()
+        await following.poll()
         remove(path)
-        await following.look()
-        await following.look()
+        await following.poll()
+        await following.poll()
     assert [step.turn for step in steps] == [Turn.GREW, Turn.REWRITTEN, Turn.GREW, Turn.GONE]
     assert {event.id for event in told(LINES[7])} <= ids(fake)
 
@@ -327,10 +327,10 @@ async def test_a_key_that_may_not_write_ends_it_and_keeps_the_place(
     fake.on["EVENT"] = refuse
     async with follower(fake, path, steps) as following:
         with pytest.raises(PublishRefused):
-            await following.look()
+            await following.poll()
     fake.on["EVENT"] = fake.take
     async with follower(fake, path, steps) as following:
-        await following.look()
+        await following.poll()
     assert len(ids(fake)) == 2
 
 
@@ -349,6 +349,6 @@ async def test_a_line_that_is_refused_does_not_hold_up_the_others(
     write(path, *LINES[:2])
     fake.on["EVENT"] = refuse_one
     async with follower(fake, path, steps) as following:
-        await following.look()
+        await following.poll()
     assert [len(step.sent.refused) for step in steps if step.sent is not None] == [1]
     assert len(ids(fake)) == 3

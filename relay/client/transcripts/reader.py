@@ -1,4 +1,4 @@
-"""Reading sessions: files, conversations, lists, searches; plain, and out of envelopes."""
+"""TranscriptsReader: files, conversations, lists and searches; plain, and from envelopes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from relay.nostr.pns import Channel
 
 _LAST_NOTES: Final = 64
-"""Looked at to see whether the last of them has its line."""
+"""Number of last notes checked for their source lines."""
 
 
-class Reading(MemoryClient):
-    """The half of Transcripts that changes nothing. Raises QueryClosed, Unanswered; what cannot be
-    read is left out."""
+class TranscriptsReader(MemoryClient):
+    """The reading half of Transcripts. Raises QueryClosed, Unanswered; unreadable records are
+    skipped."""
 
     NAME: ClassVar[str] = "transcripts"
 
@@ -57,24 +57,24 @@ class Reading(MemoryClient):
         *,
         folder: Path | None = None,
     ) -> None:
-        """`pns`: the channel that is written to, as `relay.nostr.pns.derive` makes it. What is read
-        is looked for in it too, or else in that of `signer`."""
+        """`pns`: the channel for writing, from `relay.nostr.pns.derive`. Reads also look into it,
+        or else into that of `signer`."""
         super().__init__(relay, signer, folder=folder)
-        self._is_sealed = pns is not None
+        self._uses_envelopes = pns is not None
         self._envelopes = Envelopes(derive(signer) if pns is None else pns)
 
     async def assembly(self, session: str, author: str | None = None) -> Assembly:
-        """All that is stored of a session's file. `author`: 64 hex; None: one's own lines, else
-        those of the only key that wrote any. Raises NoSession, SeveralAuthors."""
+        """Everything stored of a session's file. `author`: 64 hex; None: one's own lines, else
+        those of the only author. Raises NoSession, SeveralAuthors."""
         notes: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
-        for read in (self.read, self._inside):
+        for read in (self.read, self._in_envelopes):
             archive, last = await asyncio.gather(
                 read({"kinds": [kinds.SOURCE_DATA], "#d": [session]}),
                 read({**notes, "limit": _LAST_NOTES}),
             )
             events = archive + last if archive else await read(notes)
             if events:
-                chosen = self._of_one(session, events, author)
+                chosen = self._of_author(session, events, author)
                 return await asyncio.to_thread(assembled, chosen)
         raise NoSession(session)
 
@@ -87,40 +87,40 @@ class Reading(MemoryClient):
         allow_gaps: bool = False,
         author: str | None = None,
     ) -> bytes:
-        """The file. `cwd`: where it shall seem to have run; None: where it ran.
+        """The file. `cwd`: working folder to write into it; None: the original.
 
-        Raises Incomplete, NoSession, SeveralAuthors; UserError without a directory to fill in.
+        Raises Incomplete, NoSession, SeveralAuthors; UserError if a working folder is needed and
+        unknown.
         """
-        assembly, ran_in = await asyncio.gather(
+        assembly, original = await asyncio.gather(
             self.assembly(session, author), self.directory_of(session)
         )
         if not assembly.lines:
             raise NoSession(session, "archive of session")
         if assembly.faults and not allow_gaps:
             raise Incomplete(session, assembly)
-        where = ran_in if cwd is None else str(cwd)
+        where = original if cwd is None else str(cwd)
         lines = assembly.file(None if where is None else Directory(where), git_branch)
         return await asyncio.to_thread(b"".join, lines)
 
     async def directory_of(self, session: str) -> str | None:
-        """Where a session ran, as far as anybody said."""
+        """The session's working folder, if known."""
         wanted = {"kinds": [kinds.SESSION_STATE], "#d": [session]}
-        said = map(state_of, await self._in_either(wanted))
-        known = (state.cwd for state in said if isinstance(state, SessionState) and state.cwd)
+        states = map(state_of, await self._in_either(wanted))
+        known = (state.cwd for state in states if isinstance(state, SessionState) and state.cwd)
         return next(known, None)
 
     async def messages(
         self, session: str, since_order: tuple[int, int, str] | None = None
     ) -> list[Note]:
-        """The conversation in its order (D-25). `since_order`: only what comes behind it, as
-        `order_of` tells."""
+        """The conversation in order (D-25). `since_order`: only notes after it, see `order_of`."""
         events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
         if since_order is not None:
             events = [event for event in events if order_of(event) > since_order]
         return notes_in_order(events)
 
     async def sessions(self, *, include_deleted: bool = False) -> list[Listed]:
-        """Newest first. Looks through the notes of all sessions that this key may read."""
+        """Newest first. Reads the notes of all sessions that this key may read."""
         wanted = {"kinds": [kinds.SESSION_STATE, kinds.CONVERSATION_NOTE]}
         rows: dict[tuple[str, str], Row] = {}
 
@@ -129,13 +129,13 @@ class Reading(MemoryClient):
                 rows.setdefault((event.d, event.pubkey), Row()).add(event)
 
         if self._folder is None:
-            # Not all of them at once in memory.
+            # Not all of them in memory at once.
             async with aclosing(self._client.query_all(wanted)) as events:  # type: ignore[type-var]
                 async for event in events:
                     add([event])
         else:
             add(await self.read(wanted))
-        add(await self._inside(wanted))
+        add(await self._in_envelopes(wanted))
         listed = [row.listed(*key) for key, row in rows.items()]
         return sorted(
             (row for row in listed if include_deleted or is_listed(row)),
@@ -143,7 +143,7 @@ class Reading(MemoryClient):
         )
 
     async def follow(self, session: str) -> AsyncIterator[Note]:
-        """The notes of a session in order, then each new one as it comes."""
+        """The notes of a session in order, then new ones as they arrive."""
         wanted: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
         sealed = replace(self._envelopes.wanted, limit=0)
         async with self._client.subscribe({**wanted, "limit": 0}, sealed) as events:
@@ -160,7 +160,8 @@ class Reading(MemoryClient):
                         yield note_of(inner)
 
     async def usage(self, session: str) -> Usage | None:
-        """Tokens, by the session's own last account (D-28). Raises NoSession, SeveralAuthors."""
+        """Token usage, from the session's last record of it (D-28). Raises NoSession,
+        SeveralAuthors."""
         return usage_in((await self.assembly(session)).lines)
 
     async def search(
@@ -168,8 +169,7 @@ class Reading(MemoryClient):
     ) -> list[Note]:
         """Notes with these words, best first.
 
-        What a relay cannot search is searched here, word by word: envelopes (D-34), and everything
-        of a relay without NIP-50 (`searches`).
+        Envelopes (D-34), and notes on a relay without NIP-50 (`searches`), are scanned here.
         """
         wanted: dict[str, Any] = {"kinds": [kinds.CONVERSATION_NOTE]}
         if session is not None:
@@ -187,21 +187,21 @@ class Reading(MemoryClient):
             found = await self._client.query({**wanted, "search": query, "limit": limit})
         else:
             found = matching(await self.read(wanted))
-        found += matching(await self._inside(wanted))
+        found += matching(await self._in_envelopes(wanted))
         return [note_of(event) for event in found[:limit]]
 
-    async def _inside(self, wanted: Mapping[str, object]) -> list[Event]:
-        """What is in the envelopes, newest first."""
+    async def _in_envelopes(self, wanted: Mapping[str, object]) -> list[Event]:
+        """Matching events in envelopes, newest first."""
         (filter_,) = filters_of((wanted,))
         inside = await self._envelopes.opened(await self.read(self._envelopes.wanted))
         return [event for event in inside if filter_.matches(event)][: filter_.limit]
 
     async def _in_either(self, wanted: Mapping[str, object]) -> list[Event]:
-        """In the envelopes, which all have to be fetched for that, only what is not there plain."""
-        return await self.read(wanted) or await self._inside(wanted)
+        """Plain events, else those in envelopes, which must all be fetched."""
+        return await self.read(wanted) or await self._in_envelopes(wanted)
 
-    def _of_one(self, session: str, events: list[Event], author: str | None) -> list[Event]:
-        """What one key wrote."""
+    def _of_author(self, session: str, events: list[Event], author: str | None) -> list[Event]:
+        """The events of one author."""
         writers = {
             event.pubkey
             for event in events

@@ -1,6 +1,6 @@
-"""Telling: one session file on its way to a relay, as signed events, and what is known of it.
+"""SessionEvents: the signed events of one session file.
 
-Blocks; what is asked of it is asked in a thread.
+Blocks; call it in a thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TITLE: Final = 80
 
 @dataclass(slots=True)
 class Tally:
-    """What was told so far."""
+    """Counts so far."""
 
     lines: int = 0
     read: int = 0
@@ -39,7 +39,7 @@ class Tally:
     notes: int = 0
     archive: int = 0
     title: str = ""
-    """The first words of a user; empty before there are any."""
+    """The first words of a user; empty until there are any."""
 
     def add(self, raw: bytes, drafts: Iterable[Draft]) -> None:
         self.lines += 1
@@ -54,18 +54,18 @@ class Tally:
 
 
 def title_of(content: str) -> str:
-    """The first line with words in it, cut. What a program puts before them stands in `<…>`."""
+    """The first line with words, shortened. Lines in `<…>` are added by programs."""
     lines = (" ".join(line.split()) for line in content.splitlines())
     line = next((line for line in lines if line and not line.startswith("<")), "")
     return line if len(line) <= _TITLE else f"{line[: _TITLE - 1].rstrip()}…"
 
 
 @dataclass(slots=True)
-class Told:
-    """A file as ids: all that a comparison with a relay needs."""
+class SessionIds:
+    """The event ids of a file, for reconciliation."""
 
     sessions: set[str] = field(default_factory=set)
-    """The values of `d`: a line may name another session than its file."""
+    """Values of `d`: a line may name another session than its file."""
     times: array[int] = field(default_factory=lambda: array("Q"))
     ids: bytearray = field(default_factory=bytearray)
     """32 bytes each."""
@@ -77,11 +77,11 @@ class Told:
         return items_of(self.times, self.ids)
 
 
-def pieces_of(ids: bytes | bytearray) -> Iterator[bytes]:
+def split_ids(ids: bytes | bytearray) -> Iterator[bytes]:
     return (bytes(ids[at : at + 32]) for at in range(0, len(ids), 32))
 
 
-class Telling:
+class SessionEvents:
     """One file, author and plan."""
 
     def __init__(self, file: SessionFile, signer: SecretKey, plan: Plan) -> None:
@@ -91,26 +91,26 @@ class Telling:
         self.tally = Tally()
         """Of the last pass."""
 
-    def ids(self) -> Told:
-        """A pass in which nothing is signed."""
-        told = Told()
+    def ids(self) -> SessionIds:
+        """A pass without signing."""
+        ids = SessionIds()
         for draft in self._drafts():
-            told.sessions.add(draft.d)
-            told.times.append(draft.created_at)
-            told.ids += self._id(draft)
-        return told
+            ids.sessions.add(draft.d)
+            ids.times.append(draft.created_at)
+            ids.ids += self._id(draft)
+        return ids
 
     def events(self, wanted: Collection[bytes] | None) -> Iterator[Event]:
-        """A pass that signs what is wanted; None: everything."""
+        """A pass that signs the wanted events; None: all."""
         for draft in self._drafts():
             if wanted is None or self._id(draft) in wanted:
                 yield self._signer.sign(*draft)
 
     def _drafts(self) -> Iterator[Draft]:
         self.tally = Tally()
-        script = self._file.script(self._signer.pubkey, self._plan)
+        converter = self._file.converter(self._signer.pubkey, self._plan)
         for raw in self._file.lines():
-            drafts = script.drafts(raw)
+            drafts = converter.drafts(raw)
             self.tally.add(raw, drafts)
             yield from drafts
 
@@ -121,6 +121,6 @@ class Telling:
         return sha256(data).digest()
 
 
-def some(events: Iterator[Event], number: int) -> list[Event]:
-    """The next ones; empty at the end."""
+def take(events: Iterator[Event], number: int) -> list[Event]:
+    """The next `number` events; empty at the end."""
     return list(islice(events, number))

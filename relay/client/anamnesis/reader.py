@@ -1,7 +1,5 @@
-"""What is at the relay, put together: memories, who vouches, what corrects and what builds on what.
-
-The reading half of Anamnesis. MEMORY.md §6.2 to §6.5.
-"""
+"""AnamnesisReader: memories merged with vouches, corrections and parents. The reading half of
+Anamnesis."""
 
 from __future__ import annotations
 
@@ -42,62 +40,62 @@ _Option = TypeVar("_Option", MemoryType, Attestation)
 
 _PREFIX: Final = "anamnesis:"
 _PREFIXES: Final = {kinds.APP_RECORD: ENTRY, kinds.APP_DATA: PATCH}
-_AT_ONCE: Final = 500
-"""Hashes in one filter: 34 kB of a frame."""
-_MOST_FOUND: Final = 500
-"""What one search may bring; the best come first."""
-_LEAST_FOUND: Final = 50
-"""… when a question needs several searches."""
-_MOST_UNREAD: Final = 1_000
-_MOST_BYTES: Final = 1 << 19
-"""Of a frame, for a relay that does not say."""
-_BEGINNING: Final = re.compile(r"[0-9a-f]{8,63}")
+_BATCH: Final = 500
+"""Hashes per filter: 34 kB of a frame."""
+_MAX_RESULTS: Final = 500
+"""Results per search, best first."""
+_MIN_RESULTS: Final = 50
+"""Minimum if a query needs several searches."""
+_MAX_UNREAD: Final = 1_000
+_DEFAULT_FRAME: Final = 1 << 19
+"""Frame size assumed if the relay names no limit."""
+_HASH_PREFIX: Final = re.compile(r"[0-9a-f]{8,63}")
 _LINE_CHARS: Final = 60
 
 
 class UnknownMemory(ClientError):
-    """The relay has no memory of this hash, or not for this reader."""
+    """No memory of this hash is readable."""
 
     def __init__(self, hashed: str) -> None:
         super().__init__(f"unknown memory {hashed[:12]}")
 
 
 class Ambiguous(ClientError):
-    """Several memories have a hash that begins so."""
+    """Several memories have a hash with this prefix."""
 
     def __init__(self, prefix: str, found: Mapping[str, str]) -> None:
-        """`found`: hash → what the memory says."""
+        """`found`: hash → text."""
         lines = [f"  {hashed[:16]} {_line(text)}" for hashed, text in sorted(found.items())]
-        super().__init__("\n".join([f"{prefix} begins {len(found)} hashes:", *lines]))
+        super().__init__("\n".join([f"{prefix} is a prefix of {len(found)} hashes:", *lines]))
         self.hashes = tuple(sorted(found))
 
 
 @dataclass(frozen=True, slots=True)
-class _Relay:
-    """What the relay says of itself (NIP-11)."""
+class _RelayInfo:
+    """Properties of the relay (NIP-11)."""
 
     owners: frozenset[str]
-    """Whose it is, and who else was named as one."""
-    guards: bool
-    """It asks who may correct, and keeps one entry of each author and hash (X-05, X-16)."""
+    """Owner of the relay, and given owners."""
+    is_authoritative: bool
+    """The relay checks corrections, and keeps one entry per author and hash (X-05, X-16)."""
     searches: bool
     most_bytes: int
-    """Of a frame."""
+    """Frame size."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What was said of a memory since it was written."""
+class Provenance:
+    """Vouches and supersessions of a memory."""
 
     vouchers: Sequence[Mapping[str, object]]
-    """As its document lists them (X-13)."""
+    """As in its document (X-13)."""
     supersedes: tuple[str, ...]
-    """Hashes of those whose place it took."""
+    """Hashes of memories it supersedes."""
     superseded_by: str | None
 
 
 class AnamnesisReader(MemoryClient):
-    """Base of Anamnesis. Hashes are 64 lowercase hex; any other is Invalid."""
+    """Base of Anamnesis. Hashes are 64 lowercase hex; others raise Invalid."""
 
     NAME: ClassVar[str] = "anamnesis"
 
@@ -110,22 +108,22 @@ class AnamnesisReader(MemoryClient):
         reputations: Reputations | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`owners`: public keys that may correct whatever is here, beside the one of NIP-11."""
+        """`owners`: public keys that may correct any memory, beside the one of NIP-11."""
         super().__init__(relay, signer, folder=folder)
         self._owners = frozenset(owners)
         self._reputations = Reputations() if reputations is None else reputations
         self.shortfall = ""
-        """What this relay cannot do and is done without; empty when it does all (G-30)."""
+        """Missing relay features that are worked around; empty: none (G-30)."""
         self.unread: dict[str, UnreadableRecord] = {}
-        """Records met that could not be read, by the id of their event; the last thousand."""
+        """Unreadable records, by event id; the last thousand."""
 
     async def get(self, hashed: str) -> dict[str, object] | None:
-        """A memory in the form of its document: vouchers merged, `superseded_by` shown, what the
-        entry claims of itself under `claimed`. None: the relay has none, or not for this key."""
+        """A memory as a document: merged vouchers, `superseded_by`, unsigned claims under
+        `claimed`. None: not readable."""
         return (await self._archive_about(hashed)).document(hashed)
 
-    async def said_of(self, hashes: Iterable[str]) -> dict[str, Said]:
-        """By hash; asked for all of them together."""
+    async def provenance_of(self, hashes: Iterable[str]) -> dict[str, Provenance]:
+        """By hash; queried together."""
         wanted = frozenset(hashes)
         for each in wanted:
             check_hash(each)
@@ -134,10 +132,10 @@ class AnamnesisReader(MemoryClient):
         leading_here = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", wanted),))
         corrections = self._records(await self.read(leading_here))
         olds = {record.old for record in corrections if isinstance(record, Supersession)}
-        archive = self._archive(await self._about(wanted | olds), await self._standing())
+        archive = self._archive(await self._about(wanted | olds), await self._relay_info())
         after = {old: archive.successor(old) for old in wanted | olds}
         return {
-            hashed: Said(
+            hashed: Provenance(
                 archive.vouchers(hashed),
                 tuple(sorted(old for old, by in after.items() if by and by.new == hashed)),
                 None if (by := after[hashed]) is None else by.new,
@@ -146,40 +144,40 @@ class AnamnesisReader(MemoryClient):
         }
 
     async def trust(self, hashed: str) -> Trust | None:
-        """None: no such memory."""
+        """None: unknown memory."""
         return trust_in(hashed, await self._archive_about(hashed), self._reputations)
 
     async def resolve(self, hashed: str) -> Resolution:
-        """The way from a memory to the one that holds now."""
+        """The chain of successors up to the current memory."""
 
-        def onward(record: Record) -> Iterable[str]:
+        def next_hashes(record: Record) -> Iterable[str]:
             return [record.new] if isinstance(record, Supersession) else []
 
-        return correction.resolve(hashed, await self._walked(hashed, onward))
+        return correction.resolve(hashed, await self._reachable(hashed, next_hashes))
 
     async def trace(self, hashed: str) -> Trace:
-        """What a memory rests on."""
+        """The ancestors of a memory."""
         return provenance.trace(hashed, await self.ancestry(hashed))
 
     async def credit(self, hashed: str) -> Sequence[Credit]:
-        """Whose work a memory and its ancestry are."""
+        """Authors of a memory and its ancestors."""
         return provenance.credit(hashed, await self.ancestry(hashed))
 
     async def ancestry(self, hashed: str) -> Archive:
-        """A memory with all that it rests on."""
+        """A memory with all ancestors."""
 
-        def onward(record: Record) -> Iterable[str]:
+        def next_hashes(record: Record) -> Iterable[str]:
             return record.entry.parents if isinstance(record, Memory) else []
 
-        return await self._walked(hashed, onward)
+        return await self._reachable(hashed, next_hashes)
 
     async def children(self, hashed: str) -> Sequence[Memory]:
-        """What builds upon a memory directly, oldest first."""
+        """Direct descendants, oldest first."""
         check_hash(hashed)
         naming = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("X", frozenset({hashed})),))
         found = self._memories(await self.read(naming))
         records = await self._about({memory.hash for memory in found})
-        return provenance.children(hashed, self._archive(records, await self._standing()))
+        return provenance.children(hashed, self._archive(records, await self._relay_info()))
 
     async def recall(
         self,
@@ -193,7 +191,7 @@ class AnamnesisReader(MemoryClient):
         as_of: int | None = None,
         limit: int = 10,
     ) -> Sequence[Hit]:
-        """Memories with all words of the query, or with any when none has all, best first (X-18).
+        """Memories with all words of the query, or with any if none has all, best first (X-18).
 
         `topics`: any of these tags. `authors`: public keys. `as_of`: Unix seconds.
         """
@@ -211,18 +209,18 @@ class AnamnesisReader(MemoryClient):
             reputations=self._reputations,
         )
         asked = Question.of(query)
-        standing = await self._standing()
-        is_searched = standing.searches and self.is_online
+        info = await self._relay_info()
+        is_searched = info.searches and self.is_online
         archive = Archive()
         if not is_searched:
             if self.is_online:
                 self.shortfall = (
                     f"{self.url} does not support search: all memories are fetched and scanned"
                 )
-            archive = await self._everything(standing)
+            archive = await self._all_records(info)
         for question in (asked, *asked.loosened()):
             if is_searched:
-                archive = await self._searched(question, standing)
+                archive = await self._search(question, info)
             ranked = text_ranks(question, archive, is_searched=is_searched)
             hits = recall.recalled(ranked, archive, wish, self._client.now())
             if hits:
@@ -230,60 +228,62 @@ class AnamnesisReader(MemoryClient):
         return []
 
     async def full_hash(self, beginning: str) -> str:
-        """The hash that begins so: at least 8 hex characters. A whole one need not be known.
+        """The hash with this prefix of at least 8 hex characters. A full hash need not be known.
 
         Raises Invalid, UnknownMemory, Ambiguous.
         """
         if is_hex64(beginning):
             return beginning
-        if _BEGINNING.fullmatch(beginning) is None:
+        if _HASH_PREFIX.fullmatch(beginning) is None:
             raise Invalid(
-                f"{beginning[:80]!r} is no hash: give 64 lowercase hex characters, or the first 8"
-                " or more"
+                f"{beginning[:80]!r} is not a hash: give 64 lowercase hex characters, or at"
+                " least the first 8"
             )
-        entries = await self.read(await self._every_entry())
-        alike = [event for event in entries if event.d.startswith(ENTRY + beginning)]
-        found = {memory.hash: memory.entry.content for memory in self._memories(alike)}
+        entries = await self.read(await self._entries_filter())
+        with_prefix = [event for event in entries if event.d.startswith(ENTRY + beginning)]
+        found = {memory.hash: memory.entry.content for memory in self._memories(with_prefix)}
         if not found:
             raise UnknownMemory(beginning)
         if len(found) > 1:
             raise Ambiguous(beginning, found)
         return next(iter(found))
 
-    # -- what is at the relay ---------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
-    async def _standing(self) -> _Relay:
-        """Nothing of it is known while the relay is away."""
-        said = await self._information()
-        most = limit_in(said, "max_message_length")
-        return _Relay(
-            self._owners | owners_in(said),
-            guards=keeps_memory(said),
-            searches=can_search(said),
-            most_bytes=_MOST_BYTES if most is None else most,
+    async def _relay_info(self) -> _RelayInfo:
+        """Nothing is known while offline."""
+        document = await self._information()
+        most = limit_in(document, "max_message_length")
+        return _RelayInfo(
+            self._owners | owners_in(document),
+            is_authoritative=keeps_memory(document),
+            searches=can_search(document),
+            most_bytes=_DEFAULT_FRAME if most is None else most,
         )
 
-    def _archive(self, records: Iterable[Record], standing: _Relay) -> Archive:
-        return archive_of(records, standing.owners, is_authoritative=standing.guards)
+    def _archive(self, records: Iterable[Record], info: _RelayInfo) -> Archive:
+        return archive_of(records, info.owners, is_authoritative=info.is_authoritative)
 
     async def _archive_about(self, hashed: str) -> Archive:
         check_hash(hashed)
-        return self._archive(await self._about([hashed]), await self._standing())
+        return self._archive(await self._about([hashed]), await self._relay_info())
 
     async def _about(self, hashes: Iterable[str]) -> list[Record]:
-        """The entries of these hashes, and all that was said of them."""
+        """The entries of these hashes, and all records about them."""
         records: list[Record] = []
         ordered = sorted(hashes)
-        for start in range(0, len(ordered), _AT_ONCE):
-            some = frozenset(ordered[start : start + _AT_ONCE])
+        for start in range(0, len(ordered), _BATCH):
+            some = frozenset(ordered[start : start + _BATCH])
             wanted = Filter(
                 kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("x", some),)
             )
             records += self._records(await self.read(wanted))
         return records
 
-    async def _walked(self, hashed: str, onward: Callable[[Record], Iterable[str]]) -> Archive:
-        """All about a memory and about those that what is found leads to, step by step."""
+    async def _reachable(
+        self, hashed: str, next_hashes: Callable[[Record], Iterable[str]]
+    ) -> Archive:
+        """All records about a memory and those reachable by `next_hashes`, breadth first."""
         check_hash(hashed)
         records: list[Record] = []
         asked: set[str] = set()
@@ -292,32 +292,33 @@ class AnamnesisReader(MemoryClient):
             asked |= ahead
             found = await self._about(ahead)
             records += found
-            ahead = {each for record in found for each in onward(record)} - asked
-        return self._archive(records, await self._standing())
+            ahead = {each for record in found for each in next_hashes(record)} - asked
+        return self._archive(records, await self._relay_info())
 
-    async def _searched(self, question: Question, standing: _Relay) -> Archive:
-        """What the relay's search gives, by the words of entries or by the tags of patches."""
-        every = await self._every_entry(kinds.APP_RECORD, kinds.APP_DATA)
+    async def _search(self, question: Question, info: _RelayInfo) -> Archive:
+        """Results of the relay's search, by words of entries or tags of patches."""
+        every = await self._entries_filter(kinds.APP_RECORD, kinds.APP_DATA)
         queries = question.queries()
         found: list[Event] = []
         for query in queries:
-            most = max(_MOST_FOUND // len(queries), _LEAST_FOUND)
+            most = max(_MAX_RESULTS // len(queries), _MIN_RESULTS)
             try:
                 found += await self.read(replace(every, search=query, limit=most))
             except QueryClosed as closed:
                 if not question.is_loose:
                     raise
-                self.shortfall = f"{self.url} does not search for {query!r}: {closed}"
+                self.shortfall = f"{self.url} refused to search for {query!r}: {closed}"
         hashes = {event.tag("x") or "" for event in found if event.d.startswith((ENTRY, PATCH))}
-        return self._archive(await self._about(hashes), standing)
+        return self._archive(await self._about(hashes), info)
 
-    async def _everything(self, standing: _Relay) -> Archive:
-        entries = self._memories(await self.read(await self._every_entry()))
+    async def _all_records(self, info: _RelayInfo) -> Archive:
+        entries = self._memories(await self.read(await self._entries_filter()))
         records = await self._about({memory.hash for memory in entries})
-        return self._archive(records, standing)
+        return self._archive(records, info)
 
-    async def _every_entry(self, *of_kinds: int) -> Filter:
-        """… and with kind 30078 what amends them, where the relay finds records by prefix."""
+    async def _entries_filter(self, *of_kinds: int) -> Filter:
+        """Filter for all entries, and with kind 30078 their patches, by prefix if the relay
+        supports it."""
         wanted = frozenset(of_kinds or (kinds.APP_RECORD,))
         if all([await self.offers("prefix_d_kinds", kind) for kind in sorted(wanted)]):
             prefixes = tuple([_PREFIXES[kind] for kind in sorted(wanted)])
@@ -333,7 +334,7 @@ class AnamnesisReader(MemoryClient):
                 record = record_in(event)
                 if isinstance(record, UnreadableRecord):
                     self.unread[event.id] = record
-                    if len(self.unread) > _MOST_UNREAD:
+                    if len(self.unread) > _MAX_UNREAD:
                         del self.unread[next(iter(self.unread))]
                 else:
                     records.append(record)
@@ -356,6 +357,6 @@ def member_of(options: type[_Option], value: str, field: str) -> _Option:
 
 
 def _line(text: str) -> str:
-    """For a terminal: one line, and nothing in it that a terminal obeys."""
+    """One printable line."""
     words = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return words if len(words) <= _LINE_CHARS else words[: _LINE_CHARS - 1] + "…"

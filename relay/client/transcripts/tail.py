@@ -1,0 +1,252 @@
+"""Tail: one growing session file, and how far it was sent.
+
+Invariants: the sent offset is saved on disk. After a restart the file is converted from its start,
+which is fast and gives the same event ids (D-14); only events after the offset are sent. A line
+counts once its end is written. If previously read bytes changed, the file was rewritten and is
+converted anew. Blocks; call it in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from enum import Enum
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+from relay.client.transcripts.files import lines_of
+from relay.client.transcripts.session_events import Tally
+from relay.memory.transcripts.lines import Opening, opening
+from relay.memory.transcripts.transcript import Transcript
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from relay.memory.draft import Draft
+    from relay.memory.transcripts.plan import Plan
+
+UNIDENTIFIED: Final = 1 << 20
+"""Bytes in which a session names its folder and time; otherwise it is converted without."""
+_BATCH: Final = 4 << 20
+"""Bytes of lines per batch, plus one line."""
+_COMPARED: Final = 1 << 10
+"""Bytes at the start and end of the read part that are compared again."""
+
+
+class Turn(Enum):
+    """What happened to a file since the last poll."""
+
+    NOTHING = "nothing new"
+    GREW = "more lines"
+    REWRITTEN = "what was read is no longer there"
+    GONE = "the file is not there"
+
+
+class News(NamedTuple):
+    turn: Turn
+    drafts: list[Draft]
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOffset:
+    """The saved offset: how much of the file was sent, with which plan."""
+
+    plan: str
+    size: int
+    """Bytes."""
+    lines: int
+    hash: str
+    """SHA-256 of those bytes, hex."""
+    base: str | None
+    ms: int
+    session: str | None
+
+
+_Stamp = tuple[int, ...]
+"""Changes with the content of a file; empty: no file."""
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return ()
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+class Tail:
+    """One followed file."""
+
+    def __init__(self, path: Path, author: str, plan: Plan, offset_file: Path) -> None:
+        """`author`: who will sign, 64 hex. `offset_file`: where the offset is saved."""
+        self.path = path
+        self.tally = Tally()
+        self._author = author
+        self._plan = plan
+        self._offset_file = offset_file
+        self._converter: Transcript | None = None
+        self._opening = Opening()
+        self._stamp: _Stamp | None = None
+        """Of the file when nothing was new; None: there may be new lines."""
+        self._size = self._polled_size = 0
+        """Bytes converted; file size when nothing could be converted."""
+        self._reset()
+
+    @property
+    def session(self) -> str | None:
+        """None: not named in the file yet."""
+        if self._converter is None:
+            # The previous id, if the file was rewritten.
+            return self._plan.session or self._opening.session
+        return self._converter.session
+
+    @property
+    def base(self) -> str:
+        """Working folder; empty while unknown."""
+        return self._opening.base or ""
+
+    def resume(self) -> Turn:
+        """Continue at the saved offset; NOTHING without one."""
+        saved = self._saved_offset()
+        if saved is None:
+            return Turn.NOTHING
+        self._open_with(Opening(saved.base, saved.ms, saved.session))
+        try:
+            with self.path.open("rb") as file:
+                while self._size < saved.size and self._convert(file, saved.size - self._size):
+                    pass
+        except FileNotFoundError:
+            return Turn.GONE
+        if (self._size, self._hash.hexdigest()) == (saved.size, saved.hash):
+            return Turn.NOTHING
+        self._reset()
+        return Turn.REWRITTEN
+
+    def has_changed(self) -> bool:
+        """Whether `more` may return lines: a folder may contain thousands of old files, which
+        should not be opened twice a second."""
+        return self._stamp is None or _stamp_of(self.path) != self._stamp
+
+    def more(self) -> News:
+        """The events of new lines, in batches. Call `sent` afterwards."""
+        stamp = _stamp_of(self.path)
+        news = self._read_news()
+        self._stamp = stamp if news.turn in (Turn.NOTHING, Turn.GONE) else None
+        return news
+
+    def _read_news(self) -> News:
+        try:
+            with self.path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if not self._is_same(file, size):
+                    self._reset()
+                    return News(Turn.REWRITTEN, [], 0)
+                if size == self._polled_size:
+                    return News(Turn.NOTHING, [], 0)
+                if self._converter is None and not self._is_identified(file, size):
+                    self._polled_size = size
+                    return News(Turn.NOTHING, [], 0)
+                before = self.tally.lines
+                drafts = self._convert(file, size - self._size)
+                self._polled_size = size if not drafts else self._size
+                turn = Turn.GREW if drafts else Turn.NOTHING
+                return News(turn, drafts, self.tally.lines - before)
+        except FileNotFoundError:
+            return News(Turn.GONE, [], 0)
+
+    def sent(self) -> None:
+        """The events of `more` are at the relay or in the spool. Durable when it returns."""
+        opening_ = self._opening
+        saved = SavedOffset(
+            self._plan_name,
+            self._size,
+            self.tally.lines,
+            self._hash.hexdigest(),
+            opening_.base,
+            opening_.ms or 0,
+            opening_.session,
+        )
+        self._offset_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = self._offset_file.with_suffix(".new")
+        new.write_bytes(orjson.dumps(asdict(saved)))
+        new.replace(self._offset_file)
+
+    @property
+    def _plan_name(self) -> str:
+        """Equal for plans that produce the same events."""
+        plan, parts = self._plan, sorted(self._plan.stripping.parts)
+        parameters = (
+            plan.session,
+            plan.group,
+            plan.paths.value,
+            plan.chunk,
+            plan.max_event,
+            *parts,
+        )
+        return sha256(orjson.dumps([self._author, *parameters])).hexdigest()
+
+    def _reset(self) -> None:
+        """Reset: nothing of the file was read."""
+        self._converter = None
+        self._size = 0
+        self._polled_size = 0
+        self._hash = sha256()
+        self._head = self._end = b""
+        self.tally = Tally()
+
+    def _saved_offset(self) -> SavedOffset | None:
+        try:
+            saved = SavedOffset(**orjson.loads(self._offset_file.read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None  # harmless: the relay knows what it has
+        return saved if saved.plan == self._plan_name else None
+
+    def _is_same(self, file: BinaryIO, size: int) -> bool:
+        """Whether the read part still starts and ends with the same bytes."""
+        if size < self._size:
+            return False
+        file.seek(0)
+        if file.read(len(self._head)) != self._head:
+            return False
+        file.seek(self._size - len(self._end))
+        return file.read(len(self._end)) == self._end
+
+    def _is_identified(self, file: BinaryIO, size: int) -> bool:
+        """Whether the file contains what its first events depend on; if so, conversion starts."""
+        file.seek(0)
+        complete = (raw for raw in lines_of(file, size) if raw.endswith(b"\n"))
+        found = opening(complete)
+        if not found.is_settled and size < UNIDENTIFIED:
+            return False
+        changed_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
+        ms = changed_ms if found.ms is None else found.ms
+        self._open_with(Opening(found.base, ms, found.session))
+        return True
+
+    def _open_with(self, found: Opening) -> None:
+        self._opening = found
+        self._converter = Transcript(
+            self._author, found, stem=self.path.stem, now_ms=found.ms or 0, plan=self._plan
+        )
+
+    def _convert(self, file: BinaryIO, size: int) -> list[Draft]:
+        """The events of complete lines in the next `size` bytes."""
+        assert self._converter is not None
+        drafts: list[Draft] = []
+        file.seek(self._size)
+        start = self._size
+        for raw in lines_of(file, size):
+            if not raw.endswith(b"\n") or self._size - start > _BATCH:
+                break
+            line_drafts = self._converter.drafts(raw)
+            self.tally.add(raw, line_drafts)
+            drafts += line_drafts
+            self._size += len(raw)
+            self._hash.update(raw)
+            self._head += raw[: _COMPARED - len(self._head)]
+            self._end = (self._end + raw)[-_COMPARED:]
+        return drafts

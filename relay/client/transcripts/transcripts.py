@@ -1,0 +1,346 @@
+"""Transcripts: sends sessions to a relay. Stored events are not sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from relay.client.bulk_publish import async_iter
+from relay.client.errors import Incomparable, PublishRefused, QueryClosed, Unanswered
+from relay.client.information import limit_in
+from relay.client.transcripts.envelopes import MAX_INNER, room_inside
+from relay.client.transcripts.files import session_file
+from relay.client.transcripts.reader import TranscriptsReader
+from relay.client.transcripts.results import Delivered, ImportResult
+from relay.client.transcripts.session_events import SessionEvents, split_ids, take
+from relay.client.writer import Outcome, Written
+from relay.errors import Invalid, Prefix
+from relay.memory.transcripts.lines import opening, raw_lines
+from relay.memory.transcripts.plan import CHUNK, Paths, Plan
+from relay.memory.transcripts.records import (
+    SessionState,
+    Status,
+    changed,
+    state_draft,
+    state_of,
+)
+from relay.memory.transcripts.stripping import KEEP_ALL
+from relay.memory.transcripts.transcript import Transcript
+from relay.memory.unreadable import next_created_at
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterable,
+        AsyncIterator,
+        Callable,
+        Collection,
+        Iterator,
+        Sequence,
+    )
+
+    from relay.client.transcripts.files import SessionFile
+    from relay.memory.draft import Draft
+    from relay.memory.transcripts.stripping import Stripping
+    from relay.nostr.event import Event
+
+_BATCH: Final = 512
+"""Events signed per batch, in a thread."""
+_WINDOW: Final = 64
+"""Lines of a running session in flight."""
+_ANY_CHUNK: Final = 400_000
+"""A relay with this message limit accepts any chunk: one byte of text may become six."""
+_PAUSE_S: Final = 0.1
+_ABOUT_AUTHOR: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What a relay has of a file."""
+
+    missing: Collection[bytes] | None
+    """Ids; None: all."""
+    known: int
+    others: int
+    """See ImportResult."""
+
+
+_NOTHING_STORED: Final = _Comparison(None, 0, 0)
+
+
+@dataclass(slots=True)
+class _EnvelopeContent:
+    """Content of one's envelopes."""
+
+    ids: set[bytes] = field(default_factory=set)
+    introduced: set[str] = field(default_factory=set)
+    """Sessions with a published state."""
+
+    def add(self, event: Event) -> None:
+        self.ids.add(bytes.fromhex(event.id))
+        if event.kind == kinds.SESSION_STATE:
+            self.introduced.add(event.d)
+
+
+class Transcripts(TranscriptsReader):
+    """Sessions of coding agents at a relay: see the package."""
+
+    _envelope_content: _EnvelopeContent | None = None
+    """None: not fetched yet."""
+
+    async def import_file(
+        self,
+        path: Path | str,
+        session: str | None = None,
+        paths: str = Paths.TOKENS.value,
+        group: str | None = None,
+        chunk: int = CHUNK,
+        *,
+        max_inner: int | None = None,
+        stripping: Stripping = KEEP_ALL,
+    ) -> ImportResult:
+        """Import a file; events the relay has are not sent again (D-14).
+
+        `paths`: `token` or `raw`. `max_inner`: bytes of an event inside an envelope. Raises Invalid
+        for other `paths`, UserError for an invalid session file; else as `import_session`.
+        """
+        try:
+            path_style = Paths(paths)
+        except ValueError:
+            raise Invalid("paths: must be token or raw") from None
+        file = await asyncio.to_thread(session_file, Path(path))
+        plan = Plan(session, group, path_style, chunk, None, stripping)
+        return await self.import_session(file, await self.fitted(plan, max_inner))
+
+    async def import_session(
+        self, file: SessionFile, plan: Plan, on_progress: Callable[[int], None] = lambda read: None
+    ) -> ImportResult:
+        """Import with a plan that fits the relay (`fitted`). `on_progress`: called with the bytes
+        done.
+
+        Raises PublishRefused if the relay accepts nothing from this key; Unanswered: call it again
+        to continue.
+        """
+        session = plan.session or file.session
+        session_events = SessionEvents(file, self._signer, plan)
+        compared = await self._compared(session_events, session)
+        sent = Delivered()
+        if compared.missing is None or compared.missing:
+            events = session_events.events(compared.missing)
+            # The first event alone: a key without permission gets one refusal instead of one per
+            # line.
+            await self._send(await asyncio.to_thread(take, events, 1), sent)
+            _raise_author_refusal(sent)
+            await self._send(_ahead(events, lambda: on_progress(session_events.tally.read)), sent)
+        tally = session_events.tally
+        on_progress(tally.read)
+        with suppress(PublishRefused):  # the session is imported anyway
+            await self.introduce(session, tally.title, file.opening.base or "", plan.group)
+        return ImportResult(
+            session,
+            tally.lines,
+            tally.notes,
+            tally.archive,
+            sent.stored,
+            compared.known + sent.duplicates,
+            tuple(sent.refused),
+            compared.others,
+        )
+
+    def convert(
+        self, data: bytes, stem: str, plan: Plan | None = None, *, now_ms: int = 0
+    ) -> list[Draft]:
+        """The events of a file in memory, as `import_file` makes them. Needs no relay.
+
+        `now_ms`: time of a file without times.
+        """
+        converter = Transcript(
+            self.pubkey, opening(raw_lines(data)), stem=stem, now_ms=now_ms, plan=plan
+        )
+        return [draft for raw in raw_lines(data) for draft in converter.drafts(raw)]
+
+    async def fitted(self, plan: Plan, max_inner: int | None = None) -> Plan:
+        """The plan, limited to event sizes that relay and envelopes accept (D-17, D-30)."""
+        most = await self._max_message()
+        if self._uses_envelopes:
+            inner = MAX_INNER if max_inner is None else max_inner
+            return replace(plan, max_event=inner if most is None else min(inner, room_inside(most)))
+        if most is None or most >= _ANY_CHUNK:
+            return plan
+        return replace(plan, max_event=most - len('["EVENT",]'))
+
+    async def deliver(self, drafts: Sequence[Draft]) -> Delivered:
+        """Send lines of a running session; queued on disk while offline (with a folder).
+
+        Raises PublishRefused if the relay accepts nothing from this key.
+        """
+        if len(drafts) > _WINDOW and self.is_online:
+            done = Delivered()
+            events = await asyncio.to_thread(lambda: [self.signed(draft) for draft in drafts])
+            with suppress(Unanswered):  # fall back to sending each event through the spool
+                await self._send(events, done)
+                return _raise_author_refusal(done)
+        done = Delivered()
+        for at in range(0, len(drafts), _WINDOW):
+            few = [self._outgoing(self.signed(draft)) for draft in drafts[at : at + _WINDOW]]
+            answers = await asyncio.gather(*map(self._writer.send, few), return_exceptions=True)
+            for answer in answers:
+                match answer:
+                    case Written(_, Outcome.STORED):
+                        done.stored += 1
+                    case Written(_, Outcome.DUPLICATE):
+                        done.duplicates += 1
+                    case Written(_, Outcome.QUEUED):
+                        done.queued += 1
+                    case PublishRefused():
+                        done.refused.append(answer)
+                    case BaseException():
+                        raise answer
+            _raise_author_refusal(done)
+        return done
+
+    async def wait_until_sent(self, patience_s: float) -> None:
+        """Wait until nothing is queued, the relay is unreachable, or `patience_s` has passed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                # Polled: other programs send from the same spool.
+                while self.is_online and await self.waiting():  # noqa: ASYNC110
+                    await asyncio.sleep(_PAUSE_S)
+
+    async def state(self, session: str, **fields: Any) -> SessionState:
+        """Publish the state of a session: given fields of SessionState, others unchanged (D-27).
+        `status` may be its name. Raises Invalid."""
+        last = await self._last_state(session)
+        known = None if last is None else state_of(last)
+        if not isinstance(known, SessionState):
+            known = SessionState(session)
+        draft_at = changed(known, fields)
+        await self._publish_state(draft_at, last, None if last is None else last.tag("h"))
+        return draft_at
+
+    async def introduce(
+        self, session: str, title: str, cwd: str, group: str | None, status: Status = Status.DONE
+    ) -> None:
+        """Publish the state of a session unless there is one. Raises PublishRefused."""
+        if self._uses_envelopes:
+            is_known = session in (await self._load_envelope_content()).introduced
+        else:
+            is_known = await self._last_state(session) is not None
+        if not is_known:
+            state = SessionState(
+                session,
+                title=title,
+                cwd=cwd,
+                status=status,
+                hostname=platform.node(),
+                home_dir=str(Path.home()),
+                backend="claude",
+                cli_session=session,
+            )
+            await self._publish_state(state, None, group)
+
+    def _outgoing(self, event: Event) -> Event:
+        return self._envelopes.sealed(event, self._client.now()) if self._uses_envelopes else event
+
+    async def _send(self, events: Sequence[Event] | AsyncIterable[Event], done: Delivered) -> None:
+        if self._uses_envelopes:
+            events = self._in_new_envelopes(events)
+        report = await self._client.publish_many(events)
+        done.stored += report.stored
+        done.duplicates += report.duplicates
+        done.refused += report.refused
+
+    async def _in_new_envelopes(
+        self, events: Sequence[Event] | AsyncIterable[Event]
+    ) -> AsyncIterator[Event]:
+        async for event in async_iter(events):
+            yield self._outgoing(event)
+            if self._envelope_content is not None:
+                self._envelope_content.add(event)
+
+    async def _compared(self, session_events: SessionEvents, session: str) -> _Comparison:
+        wanted: dict[str, Any] = {
+            "kinds": [kinds.CONVERSATION_NOTE, kinds.SOURCE_DATA],
+            "authors": [self.pubkey],
+        }
+        if self._uses_envelopes:
+            stored_ids = (await self._load_envelope_content()).ids
+            if not stored_ids:
+                return _NOTHING_STORED
+            ours = frozenset(split_ids((await asyncio.to_thread(session_events.ids)).ids))
+            return _Comparison(ours - stored_ids, len(ours & stored_ids), 0)
+        if not await self._client.query({**wanted, "#d": [session], "limit": 1}):
+            return _NOTHING_STORED
+        of_file = await asyncio.to_thread(session_events.ids)
+        wanted["#d"] = sorted(of_file.sessions)
+        try:
+            items = await asyncio.to_thread(of_file.items)
+            difference = await self._client.reconcile(wanted, items)
+        except (Incomparable, QueryClosed):
+            stored_ids = {bytes.fromhex(event.id) async for event in self._client.query_all(wanted)}
+            ours = frozenset(split_ids(of_file.ids))
+            return _Comparison(ours - stored_ids, len(ours & stored_ids), len(stored_ids - ours))
+        known = len(of_file) - len(difference.have)
+        return _Comparison(difference.have, known, len(difference.need))
+
+    async def _load_envelope_content(self) -> _EnvelopeContent:
+        """Content of one's envelopes: fetched once, since that needs all of them, then kept
+        current."""
+        if self._envelope_content is None:
+            stored_ids = _EnvelopeContent()
+            for event in await self._in_envelopes({"authors": [self.pubkey]}):
+                stored_ids.add(event)
+            self._envelope_content = stored_ids
+        return self._envelope_content
+
+    async def _last_state(self, session: str) -> Event | None:
+        wanted = {"kinds": [kinds.SESSION_STATE], "authors": [self.pubkey], "#d": [session]}
+        found = await (self._in_envelopes(wanted) if self._uses_envelopes else self.read(wanted))
+        return max(found, key=lambda event: event.created_at, default=None)
+
+    async def _publish_state(
+        self, state: SessionState, last: Event | None, group: str | None
+    ) -> None:
+        def draft_at(at: int) -> Draft:
+            draft = state_draft(state, at)
+            return draft if group is None else draft._replace(tags=[*draft.tags, ["h", group]])
+
+        if self._uses_envelopes:
+            at = next_created_at(self._client.now(), None if last is None else last.created_at)
+            event = self.signed(draft_at(at))
+            await self._writer.send(self._outgoing(event))
+            if self._envelope_content is not None:
+                self._envelope_content.add(event)
+        else:
+            if last is not None:
+                self._writer.note_stored(last)
+            await self.write(kinds.SESSION_STATE, state.session, draft_at)
+
+    async def _max_message(self) -> int | None:
+        """The relay's message limit; None: not named."""
+        return limit_in(await self._information(), "max_message_length")
+
+
+def _raise_author_refusal(done: Delivered) -> Delivered:
+    """Raises a refusal that applies to everything this key writes."""
+    for refusal in done.refused:
+        if refusal.prefix in _ABOUT_AUTHOR:
+            raise refusal
+    return done
+
+
+async def _ahead(events: Iterator[Event], on_batch: Callable[[], None]) -> AsyncIterator[Event]:
+    """Events signed in a thread, one batch ahead of sending."""
+    next_batch = asyncio.create_task(asyncio.to_thread(take, events, _BATCH))
+    try:
+        while batch := await next_batch:
+            next_batch = asyncio.create_task(asyncio.to_thread(take, events, _BATCH))
+            for event in batch:
+                yield event
+            on_batch()
+    finally:
+        await asyncio.wait([next_batch])  # a thread cannot be cancelled; it ends with its batch
