@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypedDict
 
 import msgspec
@@ -58,6 +59,7 @@ _NOT_COPIED: Final = (
     _NOT_METADATA | CONFIRMING | {"h", "previous", "-", "expiration", "nonce", "unrestricted"}
 )
 """Tags of a 9002 that 39000 does not repeat as they are."""
+_NO_PREFIXES: Final[frozenset[str]] = frozenset()
 _NEVER_EXPIRING: Final = frozenset(
     {kinds.PUT_USER, kinds.REMOVE_USER, kinds.CREATE_GROUP, kinds.DELETE_GROUP, kinds.JOIN_REQUEST}
 )
@@ -226,9 +228,8 @@ def logged_action(event: Event, relay_pubkey: str) -> Action | Notice | None:
 
 def previous_in(event: Event) -> frozenset[str]:
     """Prefixes of ids that the event's `previous` tags name (N29-20)."""
-    return frozenset(
-        prefix for tag in event.tags if tag and tag[0] == "previous" for prefix in tag[1:]
-    )
+    tags = [tag[1:] for tag in event.tags if tag and tag[0] == "previous"]
+    return frozenset(chain.from_iterable(tags)) if tags else _NO_PREFIXES
 
 
 def number_in(text: str | None) -> int | None:
@@ -407,9 +408,13 @@ def _values(event: Event, name: str, fault: Fault) -> Sequence[str]:
 
 def _users(event: Event, fault: Fault) -> Sequence[Sequence[str]]:
     """The `p` tags that name a key."""
-    if not all(map(is_hex64, _values(event, "p", fault))):
+    tags = [tag for tag in event.tags if tag and tag[0] == "p"]
+    if not tags:
+        fault("p: missing")
+    users = [tag for tag in tags if len(tag) > 1 and is_hex64(tag[1])]
+    if len(users) < len(tags):
         fault("p: must be 64 lowercase hex characters")
-    return [tag for tag in event.tags if len(tag) > 1 and tag[0] == "p" and is_hex64(tag[1])]
+    return users
 
 
 def _description(event: Event, fault: Fault) -> Description:
