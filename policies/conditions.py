@@ -328,8 +328,8 @@ def _tags_of_a_write(table: Table, parts: Match) -> tuple[TagRules, bool | None]
     plain = tuple((name, wanted) for name, wanted in tags if not _names_known(name, wanted))
     if len(plain) == len(tags):
         return tags, None
-    asked = parts.kinds
-    if asked is None or any(low != high or low not in _WRAPS for low, high in asked.ranges):
+    wanted = parts.kinds
+    if wanted is None or any(low != high or low not in _WRAPS for low, high in wanted.ranges):
         table.source.fault(
             (*table.path, "tags", "p"),
             'tags p = ["known"] is offered for the kinds 1059, 21059 and 24133 only',

@@ -116,8 +116,8 @@ def span_text(low: int, high: int) -> str:
 def match_text(match: Match | Condition, excepts: Iterable[Match | Condition] = ()) -> str:
     """`app data (30078) with d snowclaw:config:…; but not deletions (5)`."""
     left = "; ".join(_parts_text(other) or "anything" for other in excepts)
-    told = _parts_text(match) or "everything"
-    return f"{told}; but not {left}" if left else told
+    text = _parts_text(match) or "everything"
+    return f"{text}; but not {left}" if left else text
 
 
 def _parts_text(match: Match | Condition) -> str:
@@ -202,9 +202,9 @@ _WORDS: Final = {
 
 def who_text(words: Iterable[Who], tag_readers: Iterable[str] = ()) -> str:
     """`owners, agents`."""
-    told = [_WORDS[word] for word in Who if word in set(words)]
-    told += [f"the keys in its {name} tags" for name in tag_readers]
-    return ", ".join(told)
+    text = [_WORDS[word] for word in Who if word in set(words)]
+    text += [f"the keys in its {name} tags" for name in tag_readers]
+    return ", ".join(text)
 
 
 def writers_text(rule: WriteRule) -> str:
@@ -213,19 +213,19 @@ def writers_text(rule: WriteRule) -> str:
 
 
 def readers_text(rule: ReadRule) -> str:
-    told = who_text(rule.readers - {Who.TARGET}, rule.tag_readers)
+    text = who_text(rule.readers - {Who.TARGET}, rule.tag_readers)
     if (target := rule.effective_target) is not None:
         rows = kinds_text(KindSet.of(*target.kinds))
         at = "" if target.d_prefix is None else f" under d {target.d_prefix}…"
         others = f"readers of {rows}{at} with the same {target.tag}"
-        told = f"{told}, {others}" if told else others
+        text = f"{text}, {others}" if text else others
     if rule.only_by is None:
-        return told
-    return f"{told}, when asked for by {' or '.join(sorted(rule.only_by))}"
+        return text
+    return f"{text}, when asked for by {' or '.join(sorted(rule.only_by))}"
 
 
 def where_text(place: Place) -> str:
-    """`file:line`; empty for what stands in no file."""
+    """`file:line`; empty for what is in no file."""
     return f"{place.file}:{place.line}" if place.file else ""
 
 

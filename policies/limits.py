@@ -61,8 +61,8 @@ def _rate(rule: Table, name: str) -> Rate | None:
     burst, per_minute = table.integer("burst", 1), table.integer("per_minute", 1)
     if per is None or burst is None or per_minute is None:
         return None
-    said = json.dumps([name, rule.values], sort_keys=True, default=str)
-    return Rate(said, per, burst, per_minute)
+    name_and_keys = json.dumps([name, rule.values], sort_keys=True, default=str)
+    return Rate(name_and_keys, per, burst, per_minute)
 
 
 def _quota(rule: Table, match: Condition) -> Quota | None:
@@ -76,9 +76,11 @@ def _quota(rule: Table, match: Condition) -> Quota | None:
         table.wrong("events", "quota needs events or bytes")
     per = table.choice("per", Per)
     events, size = table.integer("events"), table.integer("bytes")
-    asked = rule.values.get("match")
-    if isinstance(asked, dict):
-        _refuse_uncounted(Table(rule.source, (*rule.path, "match"), asked), (*_COUNTED, "authors"))
+    conditions = rule.values.get("match")
+    if isinstance(conditions, dict):
+        _refuse_uncounted(
+            Table(rule.source, (*rule.path, "match"), conditions), (*_COUNTED, "authors")
+        )
     for other in rule.tables("except"):
         _refuse_uncounted(other, ("authors",))
     if per not in _QUOTAS_ARE_PER:
@@ -90,10 +92,10 @@ def _quota(rule: Table, match: Condition) -> Quota | None:
     return Quota(per, events, size, _counted(match.kinds), match.h)
 
 
-def _counted(asked: KindSet | None) -> KindSet:
+def _counted(kind_set: KindSet | None) -> KindSet:
     """These kinds (None: all) without those that no quota counts."""
     left = []
-    for low, high in ((0, kinds.MAX_KIND),) if asked is None else asked.ranges:
+    for low, high in ((0, kinds.MAX_KIND),) if kind_set is None else kind_set.ranges:
         begin = low
         for kind in _NEVER_COUNTED:
             if begin <= kind <= high:

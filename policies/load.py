@@ -229,7 +229,7 @@ def _sorted(faults: Sequence[Fault]) -> list[Fault]:
 def _in_place(
     files: Sequence[_File], kind: str, faults: list[Fault], notes: list[Fault]
 ) -> Iterator[Any]:
-    """The rules in force: a later one stands where the earlier one of its name stood."""
+    """The rules in force: a later one takes the place of the earlier one of its name."""
     found: dict[str, Any] = {}
     for file in files:
         for rule in file.of_kind(kind):

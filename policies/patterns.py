@@ -102,8 +102,8 @@ _REFERENCE: Final = frozenset(f"invalid escape sequence: \\{digit}" for digit in
 
 def _advice(wrong: Exception) -> str:
     """The error text of RE2 (bytes in `wrong`) with a hint."""
-    said = wrong.args[0]
-    words = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    message = wrong.args[0]
+    words = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     if words in _REFERENCE:
         hint = "back-references are not supported; write the repeated text out"
     elif words.startswith("invalid escape sequence: \\Z"):

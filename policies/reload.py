@@ -24,7 +24,7 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 def fingerprint(folder: str | Path, watched: Iterable[str] = ()) -> Fingerprint:
     """The fingerprint of the policy files of a folder and of the files that they name.
 
-    A file that disappears meanwhile is left out.
+    A file that disappears during the scan is left out.
     """
     found = []
     for path in [*sorted(Path(folder).rglob("*.toml")), *map(Path, watched)]:
@@ -39,7 +39,7 @@ def fingerprint(folder: str | Path, watched: Iterable[str] = ()) -> Fingerprint:
 def reloaded(current: PolicySet, folder: str | Path) -> PolicySet | ConfigFaults:
     """The folder's policies, or their faults; then `current` stays in force.
 
-    The memory systems and the relay's own key, which stand in no file, are carried over.
+    The memory systems and the relay's own key, which are in no file, are kept.
     """
     try:
         return load(folder, current.systems, current.actors.relay)

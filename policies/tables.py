@@ -1,4 +1,4 @@
-"""The tables of policy files beside rules: which keys there are, and what they come to.
+"""The tables of policy files beside rules: their keys, readers and values.
 
 SETTINGS lists all of them; the defaults are in `policies/defaults`.
 """
@@ -203,7 +203,7 @@ def read_settings(
     *outer, last = name.split(".")
     home: Table | None = top
     for part in outer:
-        # A wrong type of [memory] is told once, at [memory] itself.
+        # A wrong type of [memory] is reported once, at [memory] itself.
         home = home.table(part) if home and isinstance(home.values.get(part), dict) else None
     table = None if home is None else home.table(last)
     if table is None:

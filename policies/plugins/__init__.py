@@ -2,8 +2,7 @@
 
 Invariants: a plug-in can only refuse, never override another refusal; each has a deadline, and a
 missing answer is `error:`. Plug-ins are asked before the lane, so a slow one delays no commit;
-their
-refusal applies in the lane, after the rules of the policy files.
+their refusal applies in the lane, after the rules of the policy files.
 
     [[plugin]] run    a process that speaks the JSON lines of strfry's write policies   process.py
     [[plugin]] entry  a Python function of an installed package, in this process        entry.py

@@ -1,4 +1,4 @@
-"""The plug-ins in force, asked one after the other in the order of the policy files."""
+"""The plug-ins in force, called one after the other in the order of the policy files."""
 
 from __future__ import annotations
 
@@ -88,16 +88,16 @@ class Chain:
         """One per event: the first refusal, `error:` for a missing answer."""
         if not self._is_started:
             self.start()
-        asked = [Question(*event) for event in events]
-        found: list[Reject | None] = [None] * len(asked)
-        left = list(range(len(asked)))
+        questions = [Question(*event) for event in events]
+        found: list[Reject | None] = [None] * len(questions)
+        left = list(range(len(questions)))
         async with self._asking:
             for plugin, answering in tuple(self._at_work):
                 if self._is_stopped:
-                    said: list[Reject | None] = [no_answer(plugin.name)] * len(left)
+                    answers: list[Reject | None] = [no_answer(plugin.name)] * len(left)
                 else:
-                    said = await answering.answers([asked[number] for number in left])
-                for number, objection in zip(left, said, strict=True):
+                    answers = await answering.answers([questions[number] for number in left])
+                for number, objection in zip(left, answers, strict=True):
                     found[number] = objection
                 left = [number for number in left if found[number] is None]
                 if not left:

@@ -172,8 +172,8 @@ def _entry(table: Table) -> Entry | None:
     try:
         rule: object = point.load()
     except (Exception, SystemExit) as wrong:  # foreign code  # noqa: BLE001
-        said = f"{type(wrong).__name__}: {wrong}"
-        table.wrong("entry", f'entry: "{wanted}" cannot be imported: {said}')
+        error = f"{type(wrong).__name__}: {wrong}"
+        table.wrong("entry", f'entry: "{wanted}" cannot be imported: {error}')
         return None
     if not callable(rule):
         table.wrong("entry", f'entry: "{wanted}" ({point.value}) is not a function')

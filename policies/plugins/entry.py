@@ -45,13 +45,17 @@ class _Outcome:
         self._notes = PluginLog(name)
         self._is_well = True
 
-    def read(self, said: object) -> Reject | None:
-        if said is None or isinstance(said, Reject):
+    def read(self, result: object) -> Reject | None:
+        if result is None or isinstance(result, Reject):
             if not self._is_well:
                 self._is_well = True
                 self._standing.recovered(self._name)
-            return None if said is None else Reject(said.prefix, said.text, rule_name(self._name))
-        return self.failed(f"returned {type(said).__name__}, not Reject or None")
+            return (
+                None
+                if result is None
+                else Reject(result.prefix, result.text, rule_name(self._name))
+            )
+        return self.failed(f"returned {type(result).__name__}, not Reject or None")
 
     def raised(self, wrong: BaseException) -> Reject:
         """Log its type and location only: the text may repeat the event."""
@@ -81,10 +85,10 @@ class AsyncRule:
         self._late: set[asyncio.Task[object]] = set()
         self._running: set[asyncio.Task[object]] = set()
 
-    async def answers(self, asked: Sequence[Question]) -> list[Reject | None]:
+    async def answers(self, questions: Sequence[Question]) -> list[Reject | None]:
         if len(self._late) >= _MAX_LATE:
-            return [self._outcome.failed(f"{_MAX_LATE} calls did not return")] * len(asked)
-        tasks = [asyncio.create_task(self._called(each)) for each in asked]
+            return [self._outcome.failed(f"{_MAX_LATE} calls did not return")] * len(questions)
+        tasks = [asyncio.create_task(self._call(each)) for each in questions]
         self._running.update(tasks)
         _, late = await asyncio.wait(tasks, timeout=self._deadline_s)
         self._running.clear()
@@ -106,35 +110,35 @@ class AsyncRule:
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP_S)
 
-    async def _called(self, asked: Question) -> object:
+    async def _call(self, question: Question) -> object:
         """Its result or exception: a SystemExit must not end the relay."""
         try:
-            answer: object = self._rule(*asked)
+            answer: object = self._rule(*question)
             if inspect.isawaitable(answer):
                 return await answer
         except (Exception, SystemExit, KeyboardInterrupt) as wrong:  # foreign code  # noqa: BLE001
             return wrong
         return answer
 
-    def _result(self, said: object) -> Reject | None:
-        if isinstance(said, BaseException):
-            return self._outcome.raised(said)
-        return self._outcome.read(said)
+    def _result(self, result: object) -> Reject | None:
+        if isinstance(result, BaseException):
+            return self._outcome.raised(result)
+        return self._outcome.read(result)
 
 
 class _Batch:
     """One batch on the thread."""
 
-    def __init__(self, asked: Sequence[Question]) -> None:
-        self.asked = asked
-        self.said: list[object] = []
+    def __init__(self, questions: Sequence[Question]) -> None:
+        self.questions = questions
+        self.results: list[object] = []
         self.began = monotonic()
         """Start time of the current call."""
         self.is_given_up = False
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self.loop.create_future()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Called on the thread; the loop may be closed by now."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.settle)
@@ -159,11 +163,11 @@ class PlainRule:
         # A daemon thread: a function that never returns must not keep the relay from exiting.
         threading.Thread(target=self._work, name=f"plug-in {name}", daemon=True).start()
 
-    async def answers(self, asked: Sequence[Question]) -> list[Reject | None]:
+    async def answers(self, questions: Sequence[Question]) -> list[Reject | None]:
         if self._last is not None and not self._last.done.done():
-            return [no_answer(self._name)] * len(asked)
+            return [no_answer(self._name)] * len(questions)
         self._last = None
-        current = self._current = _Batch(asked)
+        current = self._current = _Batch(questions)
         self._rounds.put(current)
         while not current.done.done() and not current.is_given_up:
             left = current.began + self._deadline_s - monotonic()
@@ -172,8 +176,8 @@ class PlainRule:
                 self._last = current
             else:
                 await asyncio.wait([current.done], timeout=left)
-        results = [self._result(said) for said in current.said[: len(asked)]]
-        owed = len(asked) - len(results)
+        results = [self._result(each) for each in current.results[: len(questions)]]
+        owed = len(questions) - len(results)
         if owed:
             results += [self._outcome.failed("did not answer in time")] * owed
         return results
@@ -186,24 +190,24 @@ class PlainRule:
 
     def _work(self) -> None:
         while (current := self._rounds.get()) is not None:
-            for asked in current.asked:
+            for question in current.questions:
                 if current.is_given_up:
                     break
                 current.began = monotonic()
-                current.said.append(self._called(asked))
-            current.tell()
+                current.results.append(self._call(question))
+            current.notify()
 
-    def _called(self, asked: Question) -> object:
+    def _call(self, question: Question) -> object:
         try:
-            return self._rule(*asked)
+            return self._rule(*question)
         except BaseException as wrong:  # foreign code, the last frame of its thread  # noqa: BLE001
             return wrong
 
-    def _result(self, said: object) -> Reject | None:
+    def _result(self, result: object) -> Reject | None:
         return (
-            self._outcome.raised(said)
-            if isinstance(said, BaseException)
-            else self._outcome.read(said)
+            self._outcome.raised(result)
+            if isinstance(result, BaseException)
+            else self._outcome.read(result)
         )
 
 

@@ -54,9 +54,9 @@ _SECRETS: Final = ("ROOKERY_KEY", "NOSTR_SECRETBOX_KEY", "NMEM_KEY")
 """Environment variables that a plug-in does not get."""
 
 
-def line_of(asked: Question) -> bytes:
+def line_of(question: Question) -> bytes:
     """The request line for one event."""
-    arrival = asked.arrival
+    arrival = question.arrival
     source: str
     if arrival.origin is not Origin.WIRE:
         source, info = "Import", ""
@@ -64,19 +64,19 @@ def line_of(asked: Question) -> bytes:
         source = "IP6" if isinstance(arrival.address, IPv6Address) else "IP4"
         # A client behind an untrusted proxy has no known address: all of them share one.
         info = "0.0.0.0" if arrival.address is None else str(arrival.address)  # noqa: S104
-    question: dict[str, object] = {
+    line: dict[str, object] = {
         "type": "new",
-        "event": orjson.Fragment(asked.event.raw),
+        "event": orjson.Fragment(question.event.raw),
         "receivedAt": arrival.at,
         "sourceType": source,
         "sourceInfo": info,
     }
     if arrival.authenticated:
-        # The protocol has room for one key; of several the author's says most.
-        author = asked.event.pubkey
+        # The protocol carries one key; of several the author's is the most useful.
+        author = question.event.pubkey
         keys = arrival.authenticated
-        question["authed"] = author if author in keys else min(keys)
-    return orjson.dumps(question, option=orjson.OPT_APPEND_NEWLINE)
+        line["authed"] = author if author in keys else min(keys)
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class _Broken(Exception):
@@ -91,14 +91,14 @@ def answer_from(line: bytes, plugin: str) -> tuple[str, Reject | None] | None:
         return None
     if not isinstance(answer, dict) or not isinstance(answer.get("id"), str):
         raise _Broken("printed a line that is no answer: it has no id")
-    said = answer.get("msg")
-    if said is not None and not isinstance(said, str):
+    text = answer.get("msg")
+    if text is not None and not isinstance(text, str):
         raise _Broken("printed an answer whose msg is not a string")
     match answer.get("action"):
         case "accept":
             return answer["id"], None
         case "reject":
-            return answer["id"], objection(said or "", plugin)
+            return answer["id"], objection(text or "", plugin)
         case "shadowReject":
             # OK true means committed to disk: shadowReject is refused, without a reason.
             return answer["id"], objection("", plugin)
@@ -109,18 +109,18 @@ def answer_from(line: bytes, plugin: str) -> tuple[str, Reject | None] | None:
 class _Batch:
     """One batch: its questions and its pending answers."""
 
-    def __init__(self, asked: Sequence[Question], plugin: str) -> None:
-        self.results: list[Reject | None] = [no_answer(plugin)] * len(asked)
+    def __init__(self, questions: Sequence[Question], plugin: str) -> None:
+        self.results: list[Reject | None] = [no_answer(plugin)] * len(questions)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.owed: dict[str, list[int]] = {}
-        for number, (event, _) in enumerate(asked):  # one event can come twice in a batch
+        for number, (event, _) in enumerate(questions):  # one event can come twice in a batch
             self.owed.setdefault(event.id, []).append(number)
 
-    def note(self, event_id: str, said: Reject | None) -> None:
+    def note(self, event_id: str, answer: Reject | None) -> None:
         places = self.owed.get(event_id)
         if places is None:
             raise _Broken("answered for an event that it was not asked about")
-        self.results[places.pop()] = said
+        self.results[places.pop()] = answer
         if not places:
             del self.owed[event_id]
 
@@ -154,8 +154,8 @@ class _Child(asyncio.SubprocessProtocol):
 
     # requests
 
-    async def answers(self, asked: Sequence[Question]) -> list[Reject | None]:
-        current = _Batch(asked, self._plugin)
+    async def answers(self, questions: Sequence[Question]) -> list[Reject | None]:
+        current = _Batch(questions, self._plugin)
         if self.ended.done():
             return current.results
         self._round = current
@@ -165,7 +165,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._wait(patience)
         pipe = cast("asyncio.WriteTransport | None", self._pipe(0))
         if pipe is not None and not pipe.is_closing():  # else its exit is about to be reported
-            pipe.write(b"".join([line_of(each) for each in asked]))
+            pipe.write(b"".join([line_of(each) for each in questions]))
         try:
             await current.done
         finally:
@@ -310,15 +310,15 @@ def environment(outer: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in outer.items() if name not in _SECRETS}
 
 
-def _parts(asked: Sequence[Question]) -> Iterator[Sequence[Question]]:
+def _parts(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
     """A batch in parts that are written at once."""
     begin = size = 0
-    for number, (event, _) in enumerate(asked):
+    for number, (event, _) in enumerate(questions):
         size += len(event.raw)
         if size > _MAX_WRITTEN and number > begin:
-            yield asked[begin:number]
+            yield questions[begin:number]
             begin, size = number, len(event.raw)
-    yield asked[begin:]
+    yield questions[begin:]
 
 
 class ProcessPlugin:
@@ -338,9 +338,9 @@ class ProcessPlugin:
         """Set when it runs or its start failed; unset while it starts."""
         self._keeping = asyncio.create_task(self._keep(), name=f"plug-in {name}")
 
-    async def answers(self, asked: Sequence[Question]) -> list[Reject | None]:
+    async def answers(self, questions: Sequence[Question]) -> list[Reject | None]:
         found: list[Reject | None] = []
-        for part in _parts(asked):
+        for part in _parts(questions):
             await self._is_settled.wait()
             life = self._life
             if life is None:

@@ -39,7 +39,7 @@ class Question(NamedTuple):
 class RunningPlugin(Protocol):
     """One running plug-in; takes one batch at a time."""
 
-    async def answers(self, asked: Sequence[Question]) -> list[Reject | None]:
+    async def answers(self, questions: Sequence[Question]) -> list[Reject | None]:
         """One answer per event, within the deadline; `error:` where the plug-in gave none."""
 
     async def stop(self) -> None:
@@ -47,7 +47,7 @@ class RunningPlugin(Protocol):
 
 
 class HealthReport(Protocol):
-    """Told when a plug-in fails and when it recovers."""
+    """Called when a plug-in fails and when it recovers."""
 
     def recovered(self, name: str) -> None: ...
 
@@ -70,11 +70,11 @@ def rule_name(plugin: str) -> str:
 
 
 def objection(text: str, plugin: str = "") -> Reject:
-    """The refusal that a plug-in's text stands for; without a NIP-01 prefix it is `blocked:`."""
+    """A plug-in's text as a refusal; without a NIP-01 prefix it is `blocked:`."""
     word, colon, rest = text.partition(":")
     prefix = _WORDS.get(word.strip()) if colon else None
-    said = (text if prefix is None else rest).strip()[:_MAX_TEXT]
-    return Reject(prefix or Prefix.BLOCKED, said or "not accepted", rule_name(plugin))
+    reason = (text if prefix is None else rest).strip()[:_MAX_TEXT]
+    return Reject(prefix or Prefix.BLOCKED, reason or "not accepted", rule_name(plugin))
 
 
 def no_answer(plugin: str) -> Reject:

@@ -55,7 +55,7 @@ def _check_options(facts: Facts, memory: Memory) -> CheckOptions:
 def records_objection(rule: WriteRule, event: Event, facts: Facts, actors: Actors) -> Reject | None:
     """Why the stored events that a record refers to forbid it; None where they were not looked up.
 
-    It is a rule about the author, so it is not asked of trusted imports.
+    It is a rule about the author, so it does not apply to trusted imports.
     """
     objection_of = rule.record_rule
     if objection_of is None or facts.records is None or facts.origin is Origin.TRUSTED_IMPORT:
