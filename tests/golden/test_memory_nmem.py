@@ -17,7 +17,7 @@ from relay.memory.check_options import CheckOptions
 from relay.memory.nmem.capture import Ending, captured, hook_in
 from relay.memory.nmem.checks import check
 from relay.memory.nmem.context import context
-from relay.memory.nmem.finding import Row, blended, recent_score, safe_query, scores
+from relay.memory.nmem.ranking import Row, blended, recent_score, safe_query, scores
 from relay.memory.nmem.records import (
     Observation,
     Pin,

@@ -11,7 +11,7 @@ import pytest
 from relay.client.nmem.apply import put_all
 from relay.client.nmem.database import Database
 from relay.client.nmem.queries import context_of
-from relay.memory.nmem.finding import Row, blended, safe_query
+from relay.memory.nmem.ranking import Row, blended, safe_query
 from relay.nostr.event import event_from
 from tests.golden import document
 

@@ -204,7 +204,7 @@ def _put_observation(
     done: Imported,
 ) -> None:
     (_, session, prompt, at, obs_type, source_event, tool, path, content, metadata, is_pinned) = row
-    facts = settings.secrets.freed(_json_in(metadata))
+    facts = settings.secrets.redacted(_json_in(metadata))
     observation = Observation(
         _session(session),
         _time(at),

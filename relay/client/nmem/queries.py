@@ -12,8 +12,8 @@ import orjson
 from relay.client.nmem.cipher import database_errors
 from relay.client.nmem.updates import session_of
 from relay.memory.keywords import any_of
-from relay.memory.nmem import context, finding
-from relay.memory.nmem.finding import Row
+from relay.memory.nmem import context, ranking
+from relay.memory.nmem.ranking import Row
 from relay.memory.nmem.summary import EMPTY_SESSION
 from relay.nostr import kinds
 
@@ -146,11 +146,11 @@ def search(
 
     If none contains all words, as for a question in a sentence, those that contain any.
     """
-    query = finding.safe_query(text)
+    query = ranking.safe_query(text)
     if query is None:
         return []
     found = _matching(db, query, scope, order, now, limit, offset)
-    if found or not finding.is_plain(text):
+    if found or not ranking.is_plain(text):
         return found
     if offset > 0 and _matching(db, query, scope, order, now, 1, 0):
         return []  # past the last page
@@ -177,7 +177,7 @@ def _matching(
             return []  # a query FTS5 rejects, such as NEAR of a phrase
         raise
     ranked = [(Row(id_, at, kind, "", ""), rank) for id_, at, kind, rank in matches]
-    best = finding.blended(ranked, now)[offset : offset + limit]
+    best = ranking.blended(ranked, now)[offset : offset + limit]
     return get(db, [row.id for row in best])
 
 
@@ -239,7 +239,7 @@ def recent(db: Any, scope: Scope, now: int, limit: int) -> list[Found]:
         scope.names | {"limit": _RECENT},
     )
     found = {row[0]: _found(row) for row in rows}
-    best = finding.recent((each.row for each in found.values()), now, scope.project)
+    best = ranking.recent((each.row for each in found.values()), now, scope.project)
     return [found[row.id] for row in best[:limit]]
 
 

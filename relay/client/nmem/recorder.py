@@ -135,7 +135,7 @@ class NmemRecorder(NmemReader):
     ) -> int | None:
         """Id of the new observation; None: it exists already. Raises NotFound."""
         filtered = self._secrets.filtered(content)
-        facts = self._secrets.freed(dict(metadata or {}))
+        facts = self._secrets.redacted(dict(metadata or {}))
         if filtered.is_redacted:
             facts["redacted"] = True
         path = None if file_path is None else self._secrets.filtered(file_path).text

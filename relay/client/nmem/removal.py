@@ -15,7 +15,7 @@ from relay.client.nmem.updates import (
     queue_deletion,
     queued_id,
 )
-from relay.memory.nmem.finding import safe_query
+from relay.memory.nmem.ranking import safe_query
 from relay.memory.nmem.retention import DAYS, due_before
 from relay.nostr import kinds
 

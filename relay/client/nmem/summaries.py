@@ -118,4 +118,4 @@ def _write(database: Database, settings: NmemSettings, session_id: str, answer_j
 
 def cleaned(summary: Summary, secrets: SecretFilter) -> Summary:
     """The summary without secrets."""
-    return summary_from(secrets.freed(summary.fields()))
+    return summary_from(secrets.redacted(summary.fields()))

@@ -1,1 +1,1 @@
-"""nmem: sessions, prompts, observations of coding agents. MEMORY.md §5."""
+"""nmem: sessions, prompts, observations and pins of coding agents."""

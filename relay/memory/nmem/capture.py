@@ -1,6 +1,6 @@
-"""What a hook of a coding agent makes one remember. MEMORY.md M-13…M-21.
+"""Records from the hooks of a coding agent (M-13…M-21).
 
-Texts are freed of secrets and cut before anything else sees them.
+Invariants: texts are redacted and cut before they are put into a record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from relay.memory.fields import object_in
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
 from relay.memory.nmem.secrets import Filtered
-from relay.memory.nmem.tools import classify_tool, file_of, git_facts, title_of, words_of
+from relay.memory.nmem.tools import classify_tool, file_of, git_facts, response_text, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from relay.memory.nmem.secrets import SecretFilter
 
 _RESPONSE: Final = 2000
-"""Characters of what a call that failed answered."""
+"""Characters of a failed call's response."""
 _GIT: Final = 20_000
-"""Characters that git's own words are looked for in."""
-_SPOKEN_BY_THE_AGENT: Final = "<system-reminder>"
+"""Characters of a response in which git's output is searched."""
+_AGENT_PROMPT_PREFIX: Final = "<system-reminder>"
 
 
 class HookEvent(StrEnum):
@@ -40,24 +40,24 @@ class HookEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One hook, as an agent tells it."""
+    """One hook call."""
 
     event: HookEvent
     session: str
     cwd: str = ""
     source: str = ""
-    """Why a session started."""
+    """Why the session started."""
     prompt: str = ""
     tool: str = ""
     given: Mapping[str, object] = field(default_factory=dict)
-    """What the tool was called with."""
+    """The tool's input."""
     response: object = None
     transcript_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A session stopped: it is to be closed with what it holds."""
+    """A session stopped and is to be closed."""
 
     session: str
     at: int
@@ -67,10 +67,7 @@ Captured = Session | Prompt | Observation | Ending
 
 
 def hook_in(text: str, named: str | None = None) -> Hook:
-    """The hook in the JSON of one; `named` stands above its own `hook_event_name`.
-
-    Raises Invalid.
-    """
+    """Decode a hook. `named` overrides its `hook_event_name`. Raises Invalid."""
     fields = object_in(text)
     if fields is None:
         raise Invalid("the hook is not a JSON object")
@@ -99,15 +96,15 @@ def hook_in(text: str, named: str | None = None) -> Hook:
 def captured(
     hook: Hook, now: int, project: str, secrets: SecretFilter, prompt: str | None = None
 ) -> tuple[Captured, ...]:
-    """What to record, in this order. `prompt`: the hash of the session's newest prompt."""
+    """The records to write, in order. `prompt`: the hash of the session's newest prompt."""
     match hook.event:
         case HookEvent.SESSION_START:
             return _started(hook, now, project)
         case HookEvent.USER_PROMPT:
-            if not hook.prompt.strip() or hook.prompt.startswith(_SPOKEN_BY_THE_AGENT):
+            if not hook.prompt.strip() or hook.prompt.startswith(_AGENT_PROMPT_PREFIX):
                 return ()
-            said = secrets.filtered(hook.prompt, MAX_PROMPT).text
-            return (Prompt(hook.session, now, Source.USER, said),)
+            text = secrets.filtered(hook.prompt, MAX_PROMPT).text
+            return (Prompt(hook.session, now, Source.USER, text),)
         case HookEvent.TOOL | HookEvent.TOOL_FAILURE:
             return (_called(hook, now, secrets, prompt),)
         case HookEvent.STOP:
@@ -134,23 +131,23 @@ def _started(hook: Hook, now: int, project: str) -> tuple[Captured, ...]:
 def _called(hook: Hook, now: int, secrets: SecretFilter, prompt: str | None) -> Observation:
     obs_type = classify_tool(hook.tool, hook.given)
     title = title_of(hook.tool, hook.given)
-    # Names of tools are no secrets, however much they look like one.
-    said = Filtered(hook.tool, is_redacted=False) if title is None else secrets.filtered(*title)
+    # Tool names are never secrets, though they may look like one.
+    shown = Filtered(hook.tool, is_redacted=False) if title is None else secrets.filtered(*title)
     path = file_of(hook.tool, hook.given)
     metadata: dict[str, object] = {}
     if hook.event is HookEvent.TOOL_FAILURE:
-        answer = secrets.filtered(words_of(hook.response), _RESPONSE).text
+        answer = secrets.filtered(response_text(hook.response), _RESPONSE).text
         metadata |= {"failed": True, "response": answer}
     elif obs_type in (ObsType.GIT_COMMIT, ObsType.GIT_PUSH):
-        metadata |= git_facts(obs_type, secrets.filtered(words_of(hook.response), _GIT).text)
-    if said.is_redacted:
+        metadata |= git_facts(obs_type, secrets.filtered(response_text(hook.response), _GIT).text)
+    if shown.is_redacted:
         metadata["redacted"] = True
     return Observation(
         hook.session,
         now,
         obs_type,
         hook.event,
-        said.text,
+        shown.text,
         hook.tool or None,
         None if path is None else secrets.filtered(path).text,
         metadata or None,
@@ -160,15 +157,15 @@ def _called(hook: Hook, now: int, secrets: SecretFilter, prompt: str | None) -> 
 
 def _string(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name)
-    # A half of a surrogate pair is JSON, and no text that could be stored.
+    # Lone surrogates are valid JSON and cannot be stored.
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
-# -- where the agent works ------------------------------------------------------------------------
+# -- project ------------------------------------------------------------------------------------
 
 
 def project_at(cwd: str, home: str, is_root: Callable[[PurePath], bool]) -> str:
-    """What the work in a folder is called (M-21). `is_root`: whether a folder holds `.git`."""
+    """Project name of a folder (M-21). `is_root`: whether a folder contains `.git`."""
     if not cwd:
         return "unknown"
     folder = PurePath(cwd)
@@ -176,7 +173,7 @@ def project_at(cwd: str, home: str, is_root: Callable[[PurePath], bool]) -> str:
     return "home" if root == PurePath(home) else root.name or "unknown"
 
 
-# -- what the agent thought -----------------------------------------------------------------------
+# -- thinking blocks ----------------------------------------------------------------------------
 
 
 def thoughts_in(
@@ -186,23 +183,24 @@ def thoughts_in(
     secrets: SecretFilter,
     known: Iterable[str] = (),
 ) -> Iterator[Prompt]:
-    """The thinking blocks of a transcript's lines (M-19); other lines give nothing.
+    """The thinking blocks in lines of a transcript (M-19).
 
-    Each text once a session: `known` are those it has. The time is the line's own where it has
-    one, so a line read twice is one and the same prompt.
+    Each text once per session: `known` are the recorded ones. The time is the line's own if it has
+    one, so that a line read twice gives the same prompt.
     """
     seen = set(known)
     for line in lines:
-        if b'"thinking"' not in line:  # nearly every line: not worth parsing
+        if b'"thinking"' not in line:  # skips parsing most lines
             continue
         fields = object_in(line.decode(errors="replace"))
         if fields is None or fields.get("type") != "assistant":
             continue
         for text in _thinking(fields.get("message")):
-            said = secrets.filtered(text.strip(), MAX_PROMPT).text
-            if said and said not in seen:
-                seen.add(said)
-                yield Prompt(session, _time_of(fields.get("timestamp"), now), Source.AGENT, said)
+            redacted = secrets.filtered(text.strip(), MAX_PROMPT).text
+            if redacted and redacted not in seen:
+                seen.add(redacted)
+                at = _time_of(fields.get("timestamp"), now)
+                yield Prompt(session, at, Source.AGENT, redacted)
 
 
 def _thinking(message: Any) -> Iterator[str]:
@@ -219,7 +217,7 @@ def _time_of(stamp: object, now: int) -> int:
         at = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
     except ValueError:
         at = None
-    if at is None or at.tzinfo is None:  # without a zone it would be read in that of this machine
+    if at is None or at.tzinfo is None:  # without a zone it would be local time
         return now
     seconds = int(at.timestamp())
     return seconds if seconds >= 0 else now

@@ -1,6 +1,6 @@
-"""What a record of nmem must look like. MEMORY.md 5.7, in its order.
+"""The checks of nmem records, in the order of their refusals.
 
-Who may pin what is no question of form: it needs the pinned event.
+Who may pin an event is checked in `system`: that needs the pinned event.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def check(event: Event, options: CheckOptions) -> str | None:
 
 
 def session_in(d: str) -> str:
-    """The session that a right `d` names; it may hold `:` (M-02)."""
+    """The session in a valid `d`; it may contain `:` (M-02)."""
     if d.startswith(SESSION):
         return d.removeprefix(SESSION)
     prefix = OBSERVATION if d.startswith(OBSERVATION) else PROMPT

@@ -1,4 +1,4 @@
-"""What an agent is told at the start of a session. MEMORY.md M-28."""
+"""The context for an agent at the start of a session (M-28)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relay.memory.nmem.summary import EMPTY_SESSION
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from relay.memory.nmem.finding import Row
+    from relay.memory.nmem.ranking import Row
     from relay.memory.nmem.records import Session
     from relay.memory.nmem.summary import Summary
 
@@ -23,14 +23,14 @@ _WITH_LESSONS: Final = 3
 _TASKS: Final = 5
 _TITLE: Final = 120
 _SENTENCE: Final = 300
-"""Characters of what a model wrote."""
+"""Characters of a text written by a model."""
 _EDITS: Final = ("file_edit", "file_write")
 _COMMITS: Final = ("git_commit", "git_push")
 _RESTARTS: Final = ("compact", "clear")
 
 
 def age(then: int, now: int) -> str:
-    """How long ago, in one unit; from a week on the day (UTC), where a calendar has it."""
+    """Age in one unit; from a week on the date (UTC) if it is representable."""
     seconds = max(0, now - then)
     if seconds < _HOUR:
         return f"{seconds // _MINUTE}m ago"
@@ -49,19 +49,19 @@ def age(then: int, now: int) -> str:
 def context(
     project: str, sessions: Iterable[Session], rows: Iterable[Row], now: int, source: str = ""
 ) -> str:
-    """The text for who works on a project; empty when there is nothing to say.
+    """The context of a project; empty without content.
 
-    `rows` and `sessions` may be all there are: what counts is chosen here. `source` is why the
-    session starts: an agent that lost its own context (`compact`, `clear`) is told more.
+    `rows` and `sessions`: all; the relevant ones are selected here. `source`: why the session
+    starts; after `compact` and `clear`, which empty the agent's context, it is longer.
     """
     is_restart = source in _RESTARTS
-    told = _told(project, sessions)
+    summarised = _summarised(project, sessions)
     newest_first = sorted(rows, key=lambda row: (-row.timestamp, -row.id))
     here = [row for row in newest_first if row.project == project and _is_fresh(row, now)]
     away = [row for row in newest_first if row.project != project and row.is_pinned]
     sections = (
-        ("Session Summaries", _sessions(told, now)),
-        ("Suggested Tasks", [f"- {_line(task, _SENTENCE)}" for task in _tasks(told)]),
+        ("Session Summaries", _sessions(summarised, now)),
+        ("Suggested Tasks", [f"- {_line(task, _SENTENCE)}" for task in _tasks(summarised)]),
         (_line(project), _own(here, now)[: 30 if is_restart else 20]),
         (
             "Other projects",
@@ -79,8 +79,8 @@ def context(
     return _cut(f"# nmem context\n{text}") if text else ""
 
 
-def _told(project: str, sessions: Iterable[Session]) -> list[tuple[Session, Summary]]:
-    """Sessions of the project that came to something, the newest first."""
+def _summarised(project: str, sessions: Iterable[Session]) -> list[tuple[Session, Summary]]:
+    """Summarised, non-empty sessions of the project, newest first."""
     ended = [
         (session, session.summary)
         for session in sessions
@@ -91,9 +91,9 @@ def _told(project: str, sessions: Iterable[Session]) -> list[tuple[Session, Summ
     return sorted(ended, key=lambda each: (-each[0].started_at, each[0].id))[:_SESSIONS]
 
 
-def _sessions(told: Sequence[tuple[Session, Summary]], now: int) -> list[str]:
+def _sessions(summarised: Sequence[tuple[Session, Summary]], now: int) -> list[str]:
     lines = []
-    for number, (session, summary) in enumerate(told):
+    for number, (session, summary) in enumerate(summarised):
         lines.append(f"- [{age(session.started_at, now)}] **{_line(summary.intent, _SENTENCE)}**")
         if number < _WITH_LESSONS and summary.learned:
             lessons = "; ".join(_line(lesson, _SENTENCE) for lesson in summary.learned)
@@ -101,8 +101,8 @@ def _sessions(told: Sequence[tuple[Session, Summary]], now: int) -> list[str]:
     return lines
 
 
-def _tasks(told: Sequence[tuple[Session, Summary]]) -> tuple[str, ...]:
-    return told[0][1].next_steps[:_TASKS] if told else ()
+def _tasks(summarised: Sequence[tuple[Session, Summary]]) -> tuple[str, ...]:
+    return summarised[0][1].next_steps[:_TASKS] if summarised else ()
 
 
 def _is_fresh(row: Row, now: int) -> bool:
@@ -114,7 +114,7 @@ def _is_fresh(row: Row, now: int) -> bool:
 
 
 def _own(rows: Sequence[Row], now: int) -> list[str]:
-    """Pinned rows first; edits of one file, where there are several, as one line."""
+    """Pinned rows first; several edits of one file as one line."""
     lines = [_item(row, now) for row in rows if row.is_pinned]
     edits: dict[str, list[Row]] = {}
     for row in rows:
@@ -137,14 +137,14 @@ def _item(row: Row, now: int) -> str:
     return f"- #{row.id} {_line(row.obs_type)} {_line(row.content)} ({when})"
 
 
-def _line(text: str, most: int = _TITLE) -> str:
-    """What others wrote, as a part of one line: no heading and no control character gets in."""
+def _line(text: str, max_chars: int = _TITLE) -> str:
+    """Untrusted text on one line, without control characters."""
     words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
-    return words if len(words) <= most else f"{words[: most - 1]}…"
+    return words if len(words) <= max_chars else f"{words[: max_chars - 1]}…"
 
 
 def _cut(text: str) -> str:
-    """Whole lines of it, as many as an agent is told."""
+    """As many whole lines as fit into MAX_CONTEXT."""
     if len(text) <= MAX_CONTEXT:
         return text
     return text[: text.rfind("\n", 0, MAX_CONTEXT) + 1]

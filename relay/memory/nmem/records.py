@@ -1,6 +1,7 @@
-"""The four records of nmem: as drafts of events, and out of events. MEMORY.md 5.1.
+"""nmem's four record types: values, drafts and decoding.
 
-An event's `d` ends with the hash of its content, so what is recorded twice is stored once (M-03).
+The `d` of observations and prompts ends with the hash of their content, so that a record that is
+written twice is stored once (M-03).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _PROJECT: Final = "project:"
-_FEW: Final = 3
-"""Observations below which no model is asked what a session was about (M-06)."""
+_MIN_OBSERVATIONS: Final = 3
+"""Sessions with fewer observations are not summarised (M-06)."""
 _MAX_TIME: Final = 2**63 - 1
 
 
 class ObsType(StrEnum):
-    """Types that we give (M-17). Others are taken as they come."""
+    """Types written by this client (M-17). Others are accepted."""
 
     COMMAND = "command"
     GIT_COMMIT = "git_commit"
@@ -54,23 +55,23 @@ class ObsType(StrEnum):
 
 
 class Source(StrEnum):
-    """Who said a prompt."""
+    """Author of a prompt."""
 
     USER = "user"
     AGENT = "agent"
-    """A thought."""
+    """A thinking block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One run of a coding agent. Times are Unix seconds."""
+    """A session of a coding agent. Times are Unix seconds."""
 
     id: str
     project: str
     started_at: int
     ended_at: int | None = None
     signature: tuple[tuple[str, int], ...] | None = None
-    """Types of its observations, each with their number."""
+    """(observation type, count)."""
     summary: Summary | None = None
 
 
@@ -84,7 +85,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an agent did, or wants remembered."""
+    """Something that an agent did, or a note."""
 
     session: str
     timestamp: int
@@ -95,12 +96,12 @@ class Observation:
     file_path: str | None = None
     metadata: Mapping[str, object] | None = None
     prompt: str | None = None
-    """`hash_in` of the `d` of the prompt that it follows from."""
+    """`hash_in` of the `d` of the preceding prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Whether an observation is kept for good."""
+    """Exempts an observation from sweeps, or revokes that."""
 
     event_id: str
     is_pinned: bool
@@ -111,9 +112,9 @@ Record = Session | Prompt | Observation | Pin
 
 
 def closed(session: Session, at: int, obs_types: Iterable[str]) -> Session:
-    """The session at its end, which may come more than once: an agent stops after each turn.
+    """The session with its end, which may be repeated: an agent stops after each turn.
 
-    `obs_types` has the type of each of its observations (M-04, M-06).
+    `obs_types`: the type of each of its observations (M-04, M-06).
     """
     counts = Counter(obs_types)
     signature = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -122,15 +123,15 @@ def closed(session: Session, at: int, obs_types: Iterable[str]) -> Session:
         session,
         ended_at=max(at, session.started_at),
         signature=tuple(signature),
-        summary=EMPTY_SESSION if counts.total() < _FEW else earlier,
+        summary=EMPTY_SESSION if counts.total() < _MIN_OBSERVATIONS else earlier,
     )
 
 
-# -- written --------------------------------------------------------------------------------------
+# -- writing --------------------------------------------------------------------------------------
 
 
 def session_draft(session: Session, last: int | None = None, group: str | None = None) -> Draft:
-    """`last`: `created_at` of the version before, which the new one must be newer than (M-01)."""
+    """`last`: `created_at` of the previous version: the new one is newer (M-01)."""
     content = compact(
         {
             "id": session.id,
@@ -143,7 +144,7 @@ def session_draft(session: Session, last: int | None = None, group: str | None =
     )
     tags = [*_tags(f"{SESSION}{session.id}", session.id), ["t", f"{_PROJECT}{session.project}"]]
     at = session.started_at if session.ended_at is None else session.ended_at
-    return Draft(kinds.APP_DATA, [*tags, *_in(group)], content, next_created_at(at, last))
+    return Draft(kinds.APP_DATA, [*tags, *_h_tag(group)], content, next_created_at(at, last))
 
 
 def prompt_draft(prompt: Prompt, group: str | None = None) -> Draft:
@@ -159,7 +160,7 @@ def prompt_draft(prompt: Prompt, group: str | None = None) -> Draft:
         *_tags(_hashed(PROMPT, prompt.session, content), prompt.session),
         ["t", f"source:{prompt.source}"],
     ]
-    return Draft(kinds.APP_RECORD, [*tags, *_in(group)], content, prompt.timestamp)
+    return Draft(kinds.APP_RECORD, [*tags, *_h_tag(group)], content, prompt.timestamp)
 
 
 def observation_draft(observation: Observation, project: str, group: str | None = None) -> Draft:
@@ -183,12 +184,12 @@ def observation_draft(observation: Observation, project: str, group: str | None 
     ]
     if observation.file_path is not None:
         tags.append(["f", observation.file_path])
-    return Draft(kinds.APP_RECORD, [*tags, *_in(group)], content, observation.timestamp)
+    return Draft(kinds.APP_RECORD, [*tags, *_h_tag(group)], content, observation.timestamp)
 
 
 def pin_draft(pin: Pin, last: int | None = None, group: str | None = None) -> Draft:
-    """`last`: as of a session."""
-    tags = [["d", f"{PIN}{pin.event_id}"], ["e", pin.event_id], *_in(group)]
+    """`last`: see `session_draft`."""
+    tags = [["d", f"{PIN}{pin.event_id}"], ["e", pin.event_id], *_h_tag(group)]
     content = compact({"pinned": pin.is_pinned, "at": pin.at})
     return Draft(kinds.APP_DATA, tags, content, next_created_at(pin.at, last))
 
@@ -197,7 +198,7 @@ def _tags(d: str, session: str) -> list[list[str]]:
     return [["d", d], ["s", session], ["t", "nmem"]]
 
 
-def _in(group: str | None) -> list[list[str]]:
+def _h_tag(group: str | None) -> list[list[str]]:
     return [] if group is None else [["h", group]]
 
 
@@ -205,11 +206,11 @@ def _hashed(prefix: str, session: str, content: str) -> str:
     return f"{prefix}{session}:{sha256(content.encode()).hexdigest()}"
 
 
-# -- read -----------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------
 
 
 def record_in(event: Event) -> Record | UnreadableRecord:
-    """The record that an event holds."""
+    """Decode an event."""
     if event.kind not in (kinds.APP_DATA, kinds.APP_RECORD):
         return UnreadableRecord(event, "not a record of nmem")
     fault = check(event, CheckOptions())
@@ -221,7 +222,7 @@ def record_in(event: Event) -> Record | UnreadableRecord:
             return UnreadableRecord(event, f"content.{name} is no time")
     try:
         compact(fields)
-    except TypeError:  # nested too deep, half a character: read by no other program either
+    except TypeError:  # too deeply nested, or a lone surrogate
         return UnreadableRecord(event, "content cannot be written again")
     return _record(event, fields)
 
@@ -259,21 +260,21 @@ def _record(event: Event, fields: Any) -> Record:
 
 
 def hash_in(d: str) -> str:
-    """The hash that the `d` of a prompt or an observation ends with."""
+    """The content hash in the `d` of a prompt or an observation."""
     return d[-64:]
 
 
 def session_of(event: Event) -> str:
-    """The session that a record of one is about."""
+    """The session of an observation, prompt or session record."""
     return session_in(event.d)
 
 
 def pinned_ids(
     pins: Iterable[tuple[str, Pin]], authors: Mapping[str, str], owners: Set[str]
 ) -> frozenset[str]:
-    """Event ids that stay: pinned by their author or an owner (M-07).
+    """Ids of events pinned by their author or an owner (M-07).
 
-    `pins`: each with the pubkey that signed it; `authors`: event id → pubkey.
+    `pins`: (signer, pin); `authors`: event id → pubkey.
     """
     return frozenset(
         pin.event_id
@@ -283,7 +284,7 @@ def pinned_ids(
 
 
 def project_of(event: Event) -> str | None:
-    """The project that a tag names: an observation has it nowhere else."""
+    """The project by tag; the content of an observation lacks it."""
     named = (
         value.removeprefix(_PROJECT)
         for value in event.tag_values("t")

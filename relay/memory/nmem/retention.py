@@ -1,4 +1,4 @@
-"""How long observations are kept. MEMORY.md M-23…M-25."""
+"""Retention of observations (M-23…M-25)."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ DAYS: Final[Mapping[str, int]] = {
         90,
     ),
 }
-"""Type of observation → days (M-24). Of other types, markers among them, none goes."""
+"""Type of observation → days (M-24). Other types, such as markers, are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aged:
-    """What a sweep asks about an observation."""
+    """The facts about an observation that decide a sweep."""
 
     obs_type: str
     timestamp: int
     """Unix seconds."""
     has_summary: bool
-    """Its session has one."""
+    """Of its session."""
     is_pinned: bool
 
 
 def is_swept(row: Aged, now: int, days: Mapping[str, int] = DAYS) -> bool:
-    """Whether the row goes; 0 days are for ever."""
+    """Whether a sweep removes the row; 0 days: never."""
     due = due_before(now, days).get(row.obs_type)
     return due is not None and row.timestamp < due and row.has_summary and not row.is_pinned
 
 
 def due_before(now: int, days: Mapping[str, int] = DAYS) -> dict[str, int]:
-    """Type → the time, in Unix seconds, before which an observation is too old."""
+    """Type → Unix seconds before which an observation is removed."""
     return {name: now - number * _DAY for name, number in days.items() if number > 0}

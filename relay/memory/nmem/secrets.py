@@ -1,7 +1,6 @@
-"""Secrets leave a text before anybody stores or sends it. MEMORY.md M-30.
+"""Redaction of secrets before text is stored or sent (M-30).
 
-The engine is RE2 and texts are looked at as bytes, so time is linear in the text whatever it
-holds and whatever an admin's own patterns are. Nothing here says what was found.
+RE2 on bytes: linear time for any text and any configured pattern. Nothing reports what was found.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 _MARK: Final = b"[REDACTED]"
-_BEYOND: Final = 4096
-"""Characters behind a cut that are looked at too: what begins before it is taken out whole."""
+_LOOKAHEAD: Final = 4096
+"""Characters after a cut that are searched too, so that a secret across the cut is redacted."""
 
 _VALUE: Final = r"""["']?\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|\S+)"""
 _KNOWN: Final = (
@@ -41,21 +40,21 @@ _HARMLESS: Final = (
     r"|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
     r"|[0-9a-fA-F]{40}$|[0-9a-fA-F]{7,12}$"
 )
-"""How a token begins, or what it is as a whole: paths, URLs, UUIDs, hashes."""
+"""Prefixes and forms of harmless tokens: paths, URLs, UUIDs, hashes."""
 
 
 class Sensitivity(StrEnum):
     NORMAL = "normal"
     STRICT = "strict"
     RELAXED = "relaxed"
-    """Known forms only."""
+    """Known formats only."""
 
 
 class _Entropy(NamedTuple):
     bits: float
-    """A byte, from which on a token is a secret."""
+    """Bits per byte from which a token counts as a secret."""
     length: int
-    """Bytes, from which on it is looked at."""
+    """Minimum length of a checked token, bytes."""
 
 
 _ENTROPY: Final = {
@@ -71,7 +70,7 @@ class Filtered(NamedTuple):
 
 
 class SecretFilter:
-    """Takes secrets out of texts. Raises Invalid for a pattern that cannot be used, naming it."""
+    """Redacts secrets. Raises Invalid for an unusable pattern."""
 
     __slots__ = ("_entropy", "_harmless", "_patterns", "_tokens")
 
@@ -85,8 +84,8 @@ class SecretFilter:
             self._harmless = _compiled(_HARMLESS)
 
     def filtered(self, text: str, limit: int | None = None) -> Filtered:
-        """The text, or its first `limit` characters, without its secrets."""
-        window = text if limit is None else text[: limit + _BEYOND]
+        """The text, or its first `limit` characters, without secrets."""
+        window = text if limit is None else text[: limit + _LOOKAHEAD]
         raw = _bytes(window)
         end = len(raw) if limit is None else len(_bytes(window[:limit]))
         kept, at = [], 0
@@ -95,28 +94,28 @@ class SecretFilter:
                 break
             kept += [raw[at:start], _MARK]
             at = stop
-        kept.append(raw[at:end])  # nothing when a secret lies across the end
+        kept.append(raw[at:end])  # empty if a secret crosses the end
         return Filtered(b"".join(kept).decode(errors="replace")[:limit], at > 0)
 
-    def freed(self, value: Any) -> Any:
-        """JSON without the secrets of its texts. A text that its name calls one is one."""
+    def redacted(self, value: Any) -> Any:
+        """A JSON value with redacted strings; fields named like a secret are redacted whole."""
         match value:
             case str():
                 return self.filtered(value).text
             case list():
-                return [self.freed(item) for item in value]
+                return [self.redacted(item) for item in value]
             case dict():
                 return {
                     self.filtered(key).text: _MARK.decode()
                     if isinstance(item, str) and self.filtered(f"{key}=x").is_redacted
-                    else self.freed(item)
+                    else self.redacted(item)
                     for key, item in value.items()
                 }
             case _:
                 return value
 
     def _secrets(self, raw: bytes) -> Iterator[Span]:
-        """Where secrets are, in order, apart from each other."""
+        """The spans of secrets, in order, disjoint."""
         known = _joined(
             found.span() for pattern in self._patterns for found in pattern.finditer(raw)
         )
@@ -128,25 +127,25 @@ class SecretFilter:
         yield from self._random(raw, at, len(raw))
 
     def _random(self, raw: bytes, start: int, stop: int) -> Iterator[Span]:
-        """Tokens of the part that look like drawn by lot."""
+        """The spans of random-looking tokens in a part."""
         if self._entropy is None:
             return
         bits, length = self._entropy
         if stop - start < length:
             return
-        fewest = 2**bits
+        min_distinct = 2**bits
         part = raw[start:stop]
         for found in self._tokens.finditer(part):
             token = found.group()
-            # So few different bytes cannot have so much entropy: most tokens end here.
-            if len(set(token)) < fewest or entropy(token) < bits:
+            # Too few distinct bytes for this entropy: rejects most tokens cheaply.
+            if len(set(token)) < min_distinct or entropy(token) < bits:
                 continue
             if self._harmless.match(token) is None:
                 yield start + found.start(), start + found.end()
 
 
 def entropy(data: bytes) -> float:
-    """Shannon's, in bits a byte."""
+    """Shannon entropy in bits per byte."""
     size = len(data)
     return -sum(n / size * log2(n / size) for n in Counter(data).values())
 
@@ -154,7 +153,7 @@ def entropy(data: bytes) -> float:
 def _joined(spans: Iterable[Span]) -> list[Span]:
     joined: list[Span] = []
     for start, stop in sorted(spans):
-        if start == stop:  # an admin's pattern may match nothing at all
+        if start == stop:  # a configured pattern may match the empty string
             continue
         if joined and start < joined[-1][1]:
             joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
@@ -164,7 +163,7 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode(errors="replace")  # JSON may hold half of a character
+    return text.encode(errors="replace")  # JSON may contain lone surrogates
 
 
 def _compiled(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a session came to, in the words of a model. MEMORY.md M-05, M-06."""
+"""Session summaries, written by a model (M-05, M-06)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ _LISTS: Final = ("learned", "completed", "next_steps", "files_read", "files_edit
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The document's `SessionSummary`."""
-
     intent: str
     learned: tuple[str, ...] = ()
     completed: tuple[str, ...] = ()
@@ -28,17 +26,17 @@ class Summary:
     """Any JSON."""
 
     def fields(self) -> dict[str, object]:
-        """As it is written; keys in the document's order."""
+        """The JSON fields, in order."""
         lists = {name: list(getattr(self, name)) for name in _LISTS}
         return {"intent": self.intent, **lists, "notes": self.notes}
 
 
 EMPTY_SESSION: Final = Summary("empty session")
-"""Stands where nothing happened that a model should be asked about."""
+"""Summary of a session with too few observations."""
 
 
 def summary_fault(fields: Mapping[str, object]) -> str | None:
-    """What is wrong with the first field that is not as the document has it; None: nothing."""
+    """The first invalid field, or None."""
     if not isinstance(fields.get("intent", ""), str):
         return "intent must be a string"
     for name in _LISTS:
@@ -48,7 +46,7 @@ def summary_fault(fields: Mapping[str, object]) -> str | None:
 
 
 def summary_from(fields: Mapping[str, object]) -> Summary:
-    """Small models write one string where a list belongs: it is read as one. Raises Invalid."""
+    """Accepts a string in place of a list, as small models write it. Raises Invalid."""
     fault = summary_fault(fields)
     if fault is not None:
         raise Invalid(fault)
@@ -60,8 +58,8 @@ def summary_from(fields: Mapping[str, object]) -> Summary:
 
 
 def parse_summary(answer: str) -> Summary:
-    """The summary in a model's answer: what stands around the object, fences first of all, is no
-    part of it. Raises Invalid."""
+    """The summary in a model's answer. Text around the JSON object, such as code fences, is
+    ignored. Raises Invalid."""
     fields = object_in(answer[answer.find("{") : answer.rfind("}") + 1])
     if fields is None:
         raise Invalid("the answer holds no JSON object")

@@ -1,4 +1,4 @@
-"""What a call of a tool was: its type, its title, the file, what git said. MEMORY.md M-16…M-18."""
+"""Tool calls: type, title, file and git facts (M-16…M-18)."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _TYPES: Final[Mapping[str, ObsType]] = {
 _COMMAND: Final = 500
 _TASK: Final = 200
 _OTHER: Final = 2000
-"""Characters of a title, at most."""
+"""Maximum characters of a title."""
 
 
-def classify_tool(name: str, given: Mapping[str, object]) -> ObsType:
-    """The type of a call; `given` is the tool's input."""
+def classify_tool(name: str, arguments: Mapping[str, object]) -> ObsType:
+    """The observation type of a call; `arguments`: the tool's input."""
     if name == "Bash":
-        return classify_bash(_text(given, "command"))
+        return classify_bash(_text(arguments, "command"))
     if "__" in name:
         return ObsType.MCP_CALL
     return _TYPES.get(name, ObsType.TOOL_OTHER)
 
 
 def classify_bash(command: str) -> ObsType:
-    """By the words of its segments; a push outweighs a commit, a commit a call of `gh`."""
+    """By the words of each segment; a push takes precedence over a commit, a commit over `gh`."""
     found = {_type_of_segment(segment.split()) for segment in re.split("&&|;", command)}
     for obs_type in (ObsType.GIT_PUSH, ObsType.GIT_COMMIT, ObsType.GITHUB):
         if obs_type in found:
@@ -56,50 +56,50 @@ def _type_of_segment(words: list[str]) -> ObsType:
     return ObsType.GITHUB if words[:1] == ["gh"] else ObsType.COMMAND
 
 
-def title_of(name: str, given: Mapping[str, object]) -> tuple[str, int] | None:
-    """What the call was about, and how many characters of it are kept; None: its name says all."""
-    text, limit = _title(name, given)
+def title_of(name: str, arguments: Mapping[str, object]) -> tuple[str, int] | None:
+    """(title, maximum characters) of a call; None: use the tool's name."""
+    text, limit = _title(name, arguments)
     return (text, limit) if text else None
 
 
-def _title(name: str, given: Mapping[str, object]) -> tuple[str, int]:
+def _title(name: str, arguments: Mapping[str, object]) -> tuple[str, int]:
     match name:
         case "Bash":
-            return _text(given, "command"), _COMMAND
+            return _text(arguments, "command"), _COMMAND
         case "Read" | "Write" | "Edit":
-            return _text(given, "file_path"), _OTHER
+            return _text(arguments, "file_path"), _OTHER
         case "Grep":
-            pattern, path = _text(given, "pattern"), _text(given, "path")
+            pattern, path = _text(arguments, "pattern"), _text(arguments, "path")
             return f"{pattern} in {path}" if path else pattern, _OTHER
         case "Glob":
-            return _text(given, "pattern"), _OTHER
+            return _text(arguments, "pattern"), _OTHER
         case "Task":
-            return _text(given, "description") or _text(given, "prompt"), _TASK
+            return _text(arguments, "description") or _text(arguments, "prompt"), _TASK
         case "WebFetch":
-            return _text(given, "url"), _OTHER
+            return _text(arguments, "url"), _OTHER
         case "WebSearch":
-            return _text(given, "query"), _OTHER
+            return _text(arguments, "query"), _OTHER
         case "AskUserQuestion":
-            return _first_question(given), _OTHER
+            return _first_question(arguments), _OTHER
         case _:
             return "", _OTHER
 
 
-def file_of(name: str, given: Mapping[str, object]) -> str | None:
+def file_of(name: str, arguments: Mapping[str, object]) -> str | None:
     match name:
         case "Read" | "Write" | "Edit":
-            return _text(given, "file_path") or None
+            return _text(arguments, "file_path") or None
         case "Grep" | "Glob":
-            return _text(given, "path") or None
+            return _text(arguments, "path") or None
         case _:
             return None
 
 
-def _first_question(given: Mapping[str, object]) -> str:
-    questions = given.get("questions")
+def _first_question(arguments: Mapping[str, object]) -> str:
+    questions = arguments.get("questions")
     if isinstance(questions, list) and questions and isinstance(questions[0], dict):
         return _text(questions[0], "question")
-    return _text(given, "question")
+    return _text(arguments, "question")
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:
@@ -107,8 +107,8 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def words_of(response: object) -> str:
-    """What a tool answered, as text: Bash answers with its two streams."""
+def response_text(response: object) -> str:
+    """A tool's response as text; Bash returns two streams."""
     if isinstance(response, str):
         return response
     if isinstance(response, dict):
@@ -117,11 +117,11 @@ def words_of(response: object) -> str:
             return "\n".join(stream for stream in streams if stream)
     try:
         return "" if response is None else compact(response)
-    except TypeError:  # nested deeper than anybody reads
+    except TypeError:  # nested too deeply
         return ""
 
 
-# -- what git says --------------------------------------------------------------------------------
+# -- output of git ------------------------------------------------------------------------------
 
 _COMMITTED: Final = re.compile(
     r"^\[(?P<branch>[^\]\n]+?)(?: \(root-commit\))? (?P<hash>[0-9a-f]{4,64})\] (?P<message>.*)$",
@@ -138,19 +138,19 @@ _PUSHED: Final = re.compile(r"^ [ +*=!-] (?P<range>\S+) +\S+ -> (?P<branch>\S+)"
 _NEW: Final = re.compile(r"^ \* \[new \w+\] +\S+ -> (?P<branch>\S+)", re.MULTILINE)
 
 
-def git_facts(obs_type: ObsType, said: str) -> dict[str, object]:
-    """What git printed about a commit or a push; a push may come after a commit in one line."""
+def git_facts(obs_type: ObsType, output: str) -> dict[str, object]:
+    """Facts in git's output about a commit or push; one command may do both."""
     match obs_type:
         case ObsType.GIT_COMMIT:
-            return _commit(said)
+            return _commit(output)
         case ObsType.GIT_PUSH:
-            return _commit(said) | _push(said)
+            return _commit(output) | _push(output)
         case _:
             return {}
 
 
-def _commit(said: str) -> dict[str, object]:
-    found = _COMMITTED.search(said)
+def _commit(output: str) -> dict[str, object]:
+    found = _COMMITTED.search(output)
     if found is None:
         return {}
     facts: dict[str, object] = {
@@ -159,16 +159,16 @@ def _commit(said: str) -> dict[str, object]:
         "commit_message": found["message"],
     }
     for name, counted in _COUNTED:
-        number = counted.search(said)
+        number = counted.search(output)
         if number is not None:
             facts[name] = int(number[1])
-    created = _CREATED.findall(said)
+    created = _CREATED.findall(output)
     return facts | ({"new_files": created} if created else {})
 
 
-def _push(said: str) -> dict[str, object]:
+def _push(output: str) -> dict[str, object]:
     facts: dict[str, object] = {}
-    remote, pushed, new = (each.search(said) for each in (_REMOTE, _PUSHED, _NEW))
+    remote, pushed, new = (each.search(output) for each in (_REMOTE, _PUSHED, _NEW))
     if remote is not None:
         facts["remote_url"] = remote[1]
     if pushed is not None:

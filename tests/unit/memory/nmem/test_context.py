@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relay.memory.nmem.context import MAX_CONTEXT, age, context
-from relay.memory.nmem.finding import Row
+from relay.memory.nmem.ranking import Row
 from relay.memory.nmem.records import Session
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary
 from tests.unit.memory.nmem.making import DAY, HOUR, MINUTE, NOW

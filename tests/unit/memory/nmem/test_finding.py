@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.memory.nmem.finding import Row, blended, recency, recent, safe_query, scores, weight
+from relay.memory.nmem.ranking import Row, blended, recency, recent, safe_query, scores, weight
 from tests.unit.memory.nmem.making import DAY, NOW
 
 if TYPE_CHECKING:

@@ -155,7 +155,7 @@ def test_what_its_name_calls_a_secret_is_one() -> None:
         "tokens_used": "12",
         "list": [{"api_key": "x"}, "password=abc", None],
     }
-    assert NORMAL.freed(said) == {
+    assert NORMAL.redacted(said) == {
         "env": {"DB_PASSWORD": "[REDACTED]", "HOME": "/home/ada", "retries": 3},
         "token": "[REDACTED]",
         "tokens_used": "12",

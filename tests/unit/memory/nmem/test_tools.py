@@ -10,8 +10,8 @@ from relay.memory.nmem.tools import (
     classify_tool,
     file_of,
     git_facts,
+    response_text,
     title_of,
-    words_of,
 )
 
 
@@ -77,16 +77,16 @@ def test_a_call_has_a_title_and_perhaps_a_file(
 
 
 def test_bash_answers_with_two_streams() -> None:
-    assert words_of({"stdout": "a", "stderr": "b", "interrupted": False}) == "a\nb"
-    assert words_of({"stdout": "", "stderr": "b"}) == "b"
-    assert words_of("a") == "a"
-    assert words_of({"type": "text"}) == '{"type":"text"}'
-    assert words_of(None) == ""
-    assert words_of([{"type": "text"}]) == '[{"type":"text"}]'
+    assert response_text({"stdout": "a", "stderr": "b", "interrupted": False}) == "a\nb"
+    assert response_text({"stdout": "", "stderr": "b"}) == "b"
+    assert response_text("a") == "a"
+    assert response_text({"type": "text"}) == '{"type":"text"}'
+    assert response_text(None) == ""
+    assert response_text([{"type": "text"}]) == '[{"type":"text"}]'
     deep: list[object] = []
     for _ in range(500):
         deep = [deep]
-    assert words_of(deep) == ""
+    assert response_text(deep) == ""
 
 
 COMMITTED = "[main (root-commit) abc1234] first [x] y\n 1 file changed, 2 insertions(+)\n"

@@ -1,7 +1,4 @@
-"""How observations are found, and in which order. MEMORY.md M-26, M-27.
-
-A row of the cache is judged by three things: how well it matches, how new it is, what it is.
-"""
+"""Search in the cache: safe FTS5 queries, and ranking by match, recency and type (M-26, M-27)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _HALF_LIFE: Final = 7.0
-"""Days after which a row counts half as new."""
+"""Half-life of recency, days."""
 _DAY: Final = 86_400
 _WEIGHTS: Final = {
     "file_edit": 1.0,
@@ -27,7 +24,7 @@ _OTHER_PROJECT: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An observation, as the cache numbers it."""
+    """An observation in the cache."""
 
     id: int
     timestamp: int
@@ -39,17 +36,17 @@ class Row:
     is_pinned: bool = False
 
 
-# -- what may be asked ----------------------------------------------------------------------------
+# -- queries ------------------------------------------------------------------------------------
 
 _OPERATORS: Final = frozenset({"AND", "OR", "NOT", "NEAR"})
 _PARTS: Final = re.compile(r'"[^"]*"(?=\s|$)|\S+')
 _PLAIN: Final = re.compile(r"(?:\w|[^\x00-\x7f])+\*?")
-"""What FTS5 takes without quotes."""
+"""Terms that FTS5 accepts without quotes."""
 
 
 def safe_query(text: str) -> str | None:
-    """A query for FTS5 that is no fault of its syntax whatever was typed; None: blank."""
-    # SQLite ends a text at NUL, and cannot be given half of a character.
+    """A syntactically valid FTS5 query for any input; None for a blank one."""
+    # SQLite ends a text at NUL, and rejects lone surrogates.
     text = text.encode(errors="replace").decode().replace("\0", " ")
     parts = _PARTS.findall(text)
     safe: list[str] = []
@@ -71,7 +68,7 @@ def safe_query(text: str) -> str | None:
 
 
 def is_plain(text: str) -> bool:
-    """Whether it is words and nothing else: no phrase, no operator, no beginning of a word."""
+    """Whether it has words only: no phrase, operator or prefix term."""
     return all(
         part not in _OPERATORS and not _is_phrase(part) and not part.endswith("*")
         for part in _PARTS.findall(text)
@@ -86,11 +83,11 @@ def _quoted(part: str) -> str:
     return '"' + part.replace('"', '""') + '"'
 
 
-# -- what comes first -----------------------------------------------------------------------------
+# -- ranking ------------------------------------------------------------------------------------
 
 
 class Score(NamedTuple):
-    """Three numbers from 0 to 1, and what they come to."""
+    """Three scores from 0 to 1 and their weighted sum."""
 
     match: float
     recency: float
@@ -102,7 +99,7 @@ class Score(NamedTuple):
 
 
 def scores(found: Sequence[tuple[Row, float]], now: int) -> list[Score]:
-    """Of all matches of one query, each with its `rank`: BM25 as FTS5 gives it, lowest is best."""
+    """Scores of all matches of a query. `found`: rows with their FTS5 `rank` (lower is better)."""
     if not found:
         return []
     ranks = [rank for _, rank in found]
@@ -118,7 +115,7 @@ def scores(found: Sequence[tuple[Row, float]], now: int) -> list[Score]:
 
 
 def blended(found: Sequence[tuple[Row, float]], now: int) -> list[Row]:
-    """The matches, best first; of equals the newer, then the lower number."""
+    """The matches, best first; ties: the newer, then the lower id."""
     order = sorted(
         zip(scores(found, now), found, strict=True),
         key=lambda each: (-each[0].blended, -each[1][0].timestamp, each[1][0].id),
@@ -127,7 +124,7 @@ def blended(found: Sequence[tuple[Row, float]], now: int) -> list[Row]:
 
 
 def recency(timestamp: int, now: int) -> float:
-    """1 for what is new, half of it each week."""
+    """1 for now, halved every week."""
     return float(0.5 ** (max(0, now - timestamp) / _DAY / _HALF_LIFE))
 
 
@@ -136,15 +133,15 @@ def weight(obs_type: str) -> float:
 
 
 def recent_score(row: Row, now: int, project: str | None = None) -> float:
-    """How much the row is worth to who works on `project`, or on none in particular."""
-    new, much = recency(row.timestamp, now), weight(row.obs_type)
+    """Score of a row by recency and type, and by project if one is given."""
+    fresh, typed = recency(row.timestamp, now), weight(row.obs_type)
     if project is None:
-        return 0.6 * new + 0.4 * much
-    return 0.5 * new + 0.3 * much + 0.2 * (1.0 if row.project == project else _OTHER_PROJECT)
+        return 0.6 * fresh + 0.4 * typed
+    return 0.5 * fresh + 0.3 * typed + 0.2 * (1.0 if row.project == project else _OTHER_PROJECT)
 
 
 def recent(rows: Iterable[Row], now: int, project: str | None = None) -> list[Row]:
-    """The rows, best first, of each file path only the best."""
+    """The rows, best first; only the best one per file path."""
     order = sorted(rows, key=lambda row: (-recent_score(row, now, project), -row.timestamp, row.id))
     best: list[Row] = []
     paths: set[str] = set()
