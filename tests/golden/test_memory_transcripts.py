@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relay.memory.transcripts.assembly import assembled
-from relay.memory.transcripts.lines import opening, raw_lines
+from relay.memory.transcripts.lines import raw_lines, session_facts
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.transcript import Transcript
 from relay.nostr.event import Event, event_from
@@ -25,7 +25,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
 def told(name: str) -> list[Event]:
     data = (FOLDER / f"{name}.jsonl").read_bytes()
     key = SecretKey(bytes.fromhex(wanted(name)["author_secret"]))
-    script = Transcript(key.pubkey, opening(raw_lines(data)), stem=name, now_ms=0)
+    script = Transcript(key.pubkey, session_facts(raw_lines(data)), stem=name, now_ms=0)
     drafts = chain.from_iterable(script.drafts(raw) for raw in raw_lines(data))
     return [key.sign(*draft) for draft in drafts]
 

@@ -9,10 +9,10 @@ from rich.text import Text
 from relay.cli.options import printable
 from relay.memory.fields import compact
 from relay.memory.times import utc
-from relay.memory.transcripts.showing import (
+from relay.memory.transcripts.display import (
+    Message,
     Permission,
     Role,
-    Said,
     ToolUse,
     entries,
     mode_of,
@@ -21,7 +21,7 @@ from relay.memory.transcripts.showing import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from relay.memory.transcripts.showing import Entry, Note
+    from relay.memory.transcripts.display import Entry, Note
 
 _STYLES: Final = {
     Role.USER: "bold green",
@@ -42,7 +42,7 @@ def render(notes: Iterable[Note], *, is_full: bool) -> Iterator[Text]:
 
 def _render(entry: Entry, *, is_full: bool) -> Iterator[Text]:
     match entry:
-        case Said(note):
+        case Message(note):
             if is_full or not note.is_quiet:
                 yield _block(note, _text_of(note), is_full=is_full)
         case ToolUse(call, output):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client.transcripts import Listed, Transcripts
-    from relay.memory.transcripts.showing import Note
+    from relay.memory.transcripts.display import Note
 
 _WIDE_ENOUGH: Final = 120
 """Columns; a narrower table would truncate session ids, which other commands need."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import UserError
-from relay.memory.transcripts.lines import opening
+from relay.memory.transcripts.lines import session_facts
 from relay.memory.transcripts.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from relay.memory.transcripts.lines import Opening
+    from relay.memory.transcripts.lines import SessionFacts
     from relay.memory.transcripts.plan import Plan
 
 SUFFIX: Final = ".jsonl"
@@ -33,7 +33,7 @@ class SessionFile:
     """Bytes."""
     changed_ms: int
     """Modification time, milliseconds since 1970."""
-    opening: Opening
+    opening: SessionFacts
 
     @property
     def session(self) -> str:
@@ -59,7 +59,7 @@ def session_file(path: Path) -> SessionFile:
             about = os.fstat(file.fileno())
             if not about.st_size:
                 raise UserError(f"{path} is empty")
-            found = opening(lines_of(file, about.st_size))
+            found = session_facts(lines_of(file, about.st_size))
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except IsADirectoryError:

@@ -19,11 +19,11 @@ from relay.client.transcripts.results import (
     is_listed,
 )
 from relay.memory.transcripts.assembly import assembled
+from relay.memory.transcripts.display import note_of, notes_in_order
 from relay.memory.transcripts.order import order_of
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.records import SessionState, state_of
-from relay.memory.transcripts.showing import note_of, notes_in_order
-from relay.memory.transcripts.tokens_used import usage_in
+from relay.memory.transcripts.token_usage import usage_in
 from relay.nostr import kinds
 from relay.nostr.pns import derive
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from relay.client.client import Client
     from relay.memory.transcripts.assembly import Assembly
-    from relay.memory.transcripts.showing import Note
-    from relay.memory.transcripts.tokens_used import Usage
+    from relay.memory.transcripts.display import Note
+    from relay.memory.transcripts.token_usage import Usage
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.nostr.pns import Channel

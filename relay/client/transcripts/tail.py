@@ -18,7 +18,7 @@ import orjson
 
 from relay.client.transcripts.files import lines_of
 from relay.client.transcripts.session_events import Tally
-from relay.memory.transcripts.lines import Opening, opening
+from relay.memory.transcripts.lines import SessionFacts, session_facts
 from relay.memory.transcripts.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Tail:
         self._plan = plan
         self._offset_file = offset_file
         self._converter: Transcript | None = None
-        self._opening = Opening()
+        self._opening = SessionFacts()
         self._stamp: _Stamp | None = None
         """Of the file when nothing was new; None: there may be new lines."""
         self._size = self._polled_size = 0
@@ -114,7 +114,7 @@ class Tail:
         saved = self._saved_offset()
         if saved is None:
             return Turn.NOTHING
-        self._open_with(Opening(saved.base, saved.ms, saved.session))
+        self._open_with(SessionFacts(saved.base, saved.ms, saved.session))
         try:
             with self.path.open("rb") as file:
                 while self._size < saved.size and self._convert(file, saved.size - self._size):
@@ -219,15 +219,15 @@ class Tail:
         """Whether the file contains what its first events depend on; if so, conversion starts."""
         file.seek(0)
         complete = (raw for raw in lines_of(file, size) if raw.endswith(b"\n"))
-        found = opening(complete)
-        if not found.is_settled and size < UNIDENTIFIED:
+        found = session_facts(complete)
+        if not found.is_complete and size < UNIDENTIFIED:
             return False
         changed_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
         ms = changed_ms if found.ms is None else found.ms
-        self._open_with(Opening(found.base, ms, found.session))
+        self._open_with(SessionFacts(found.base, ms, found.session))
         return True
 
-    def _open_with(self, found: Opening) -> None:
+    def _open_with(self, found: SessionFacts) -> None:
         self._opening = found
         self._converter = Transcript(
             self._author, found, stem=self.path.stem, now_ms=found.ms or 0, plan=self._plan

@@ -19,7 +19,7 @@ from relay.client.transcripts.results import Delivered, ImportResult
 from relay.client.transcripts.session_events import SessionEvents, split_ids, take
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid, Prefix
-from relay.memory.transcripts.lines import opening, raw_lines
+from relay.memory.transcripts.lines import raw_lines, session_facts
 from relay.memory.transcripts.plan import CHUNK, Paths, Plan
 from relay.memory.transcripts.records import (
     SessionState,
@@ -159,7 +159,7 @@ class Transcripts(TranscriptsReader):
         `now_ms`: time of a file without times.
         """
         converter = Transcript(
-            self.pubkey, opening(raw_lines(data)), stem=stem, now_ms=now_ms, plan=plan
+            self.pubkey, session_facts(raw_lines(data)), stem=stem, now_ms=now_ms, plan=plan
         )
         return [draft for raw in raw_lines(data) for draft in converter.drafts(raw)]
 

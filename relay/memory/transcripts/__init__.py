@@ -1,7 +1,7 @@
-"""Transcripts: conversations of coding agents. MEMORY.md §3.
+"""Transcripts: conversations of coding agents.
 
-there       lines → blocks → notes ┐
-            lines → paths → archive ┴ transcript, by a plan that may ask for stripping
-and back    sources → copies → assembly
-to be read  showing, tokens_used, records
+encoding    lines → blocks → notes ┐
+            lines → paths → archive ┴ transcript, by a plan that may include stripping
+decoding    sources → copies → assembly
+reading     display, token_usage, records
 """

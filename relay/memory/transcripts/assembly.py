@@ -1,7 +1,7 @@
-"""A session file out of its events, in whatever order they came. MEMORY.md D-18, D-19, D-23, D-24.
+"""Assembly of a session file from its events, for any order of arrival (D-18, D-19, D-23, D-24).
 
-Three generations of events are read: ours (1989 with `line`), those of notedeck (1989 without),
-and the document's form (`source-data` in the notes themselves).
+Three formats are read: ours (1989 with `line`), notedeck's (1989 without), and the specification's
+(`source-data` in the notes).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Form(Enum):
-    """Which generation the events are of."""
+    """Format of the events."""
 
     LINES = "1989, numbered by line"
     SEQUENCE = "1989 in the order of their seq"
@@ -41,30 +41,29 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """All that is known of one session's file."""
+    """The assembled file of one session."""
 
     form: Form
     lines: tuple[FileLine, ...]
     faults: tuple[str, ...]
-    """What is missing, or there twice; a line of text each. With any of them the file is not
-    whole."""
+    """Missing and conflicting lines, one text each. With any fault the file is incomplete."""
     unread: tuple[UnreadableRecord, ...]
 
     @property
     def stripped(self) -> Counter[str]:
-        """How many lines lost what before they were sent."""
+        """Stripped part → number of lines."""
         return Counter(part for line in self.lines for part in line.stripped)
 
     @property
     def relative(self) -> int:
-        """How many lines of the document's form have paths that nobody can restore (D-23)."""
+        """Number of lines with relative paths that cannot be restored (D-23)."""
         return sum(_is_relative(line) for line in self.lines)
 
     def file(self, directory: Directory | None, git_branch: str | None = None) -> Iterator[bytes]:
-        """The file, line by line, gaps left out.
+        """The file, line by line, without gaps.
 
-        directory: what tokens become, and a `cwd` of `.`; the original one gives the original
-        bytes. git_branch: D-24. Raises UserError when there are tokens and no directory.
+        `directory`: replaces tokens and a `cwd` of `.`; with the original one the bytes are
+        identical. `git_branch`: D-24. Raises UserError for tokens without a directory.
         """
         if directory is None and any(line.has_tokens for line in self.lines):
             raise UserError("this session has paths to fill in: name a directory (--cwd)")
@@ -72,7 +71,7 @@ class Assembly:
 
 
 def assembled(events: Iterable[Event]) -> Assembly:
-    """Of the events 1988 and 1989 of one session, in any order, any of them twice."""
+    """From the events 1988 and 1989 of one session, in any order, with duplicates."""
     archive: list[Source] = []
     notes: list[Event] = []
     unread: list[UnreadableRecord] = []
@@ -91,7 +90,7 @@ def assembled(events: Iterable[Event]) -> Assembly:
     if any(source.line is not None for source in archive):
         lines, faults = _by_line(archive)
         if last_note > max(source.seq for source in archive):
-            # An import stopped between a note and its line.
+            # An import stopped between notes and their line.
             faults.append("the lines of the last notes are missing")
         return Assembly(Form.LINES, lines, tuple(faults), tuple(unread))
     if archive:
@@ -107,7 +106,7 @@ def assembled(events: Iterable[Event]) -> Assembly:
 
 
 def _number_of(note: Event) -> int:
-    """The `seq` of a note that a line of a file gave; -1 for any other note."""
+    """`seq` of a note from a line of a file; -1 for other notes."""
     seq = whole_number(note.tag("seq")) if note.tag("source") == SOURCE else None
     return -1 if seq is None else seq
 
@@ -130,13 +129,13 @@ def _by_line(archive: Sequence[Source]) -> tuple[tuple[FileLine, ...], list[str]
         line, its_faults = line_in(of_line[number])
         lines.append(line)
         if line.eol is Eol.NONE and number != last:
-            its_faults.append("its end is missing")  # it was the last, once
+            its_faults.append("its end is missing")  # it was the last line once
         faults += (f"line {number}: {fault}" for fault in its_faults)
     return tuple(lines), faults
 
 
 def _in_order(archive: Iterable[Source]) -> tuple[FileLine, ...]:
-    """Older forms: equal texts are one line, each ends with LF."""
+    """Older formats: equal texts are one line, each ends with LF."""
     first_of: dict[str, Source] = {}
     for source in archive:
         first_of.setdefault(source.data, source)
@@ -158,7 +157,7 @@ def _data(line: FileLine, directory: Directory | None, git_branch: str | None) -
 
 
 def _is_relative(line: FileLine) -> bool:
-    """Whether it is of the document's form: its paths were made relative, one way."""
+    """Whether it is in the specification's format, whose paths were made relative."""
     if line.has_tokens or line.is_base64 or '"."' not in line.text:
         return False
     fields = object_in(line.text)

@@ -1,4 +1,4 @@
-"""What a line says to a reader: the notes it makes, by role. MEMORY.md D-08, D-09."""
+"""The readable texts of a line, by role: one note each (D-08, D-09)."""
 
 from __future__ import annotations
 
@@ -16,67 +16,67 @@ if TYPE_CHECKING:
 
 MAX_INPUT: Final = 200
 MAX_OUTPUT: Final = 500
-"""Characters of a tool's input and output that a note shows; the archive has all of them."""
+"""Characters of a tool's input and output in a note; the archive has the whole text."""
 
 
-class Said(NamedTuple):
-    """One note to be."""
+class NoteText(NamedTuple):
+    """Role and content of one note."""
 
     role: str
     content: str
-    """As it was parsed: it may have halves of surrogate pairs."""
+    """As parsed: may contain lone surrogates."""
     tool_id: str | None = None
     tool_name: str | None = None
 
 
-def said(fields: Fields) -> list[Said]:
-    """At least one; more than one where a line has several blocks."""
+def note_texts(fields: Fields) -> list[NoteText]:
+    """One per block, at least one."""
     match fields.get("type"):
         case "user":
             return _by_user(fields)
         case "assistant":
             return _by_assistant(fields)
         case "progress":
-            return [Said("progress", _progress(fields))]
+            return [NoteText("progress", _progress(fields))]
         case "queue-operation":
             operation = fields.get("operation")
             named = isinstance(operation, str) and operation
             text = f"[queue: {operation}]" if named else "[queue]"
-            return [Said("queue-operation", text)]
+            return [NoteText("queue-operation", text)]
         case "file-history-snapshot":
-            return [Said("file-history-snapshot", "[file history snapshot]")]
+            return [NoteText("file-history-snapshot", "[file history snapshot]")]
         case "system":
-            return [Said("system", _text(fields.get("content")))]
+            return [NoteText("system", _text(fields.get("content")))]
         case _:
-            return [Said("unknown", "")]
+            return [NoteText("unknown", "")]
 
 
-def _by_user(fields: Fields) -> list[Said]:
+def _by_user(fields: Fields) -> list[NoteText]:
     content = inner(fields, "message").get("content")
     if any(block.get("type") == "tool_result" for block in _blocks(content)):
         return list(_of_blocks("user", content))
-    return [Said("user", _joined(content).removeprefix("Human: "))]
+    return [NoteText("user", _joined(content).removeprefix("Human: "))]
 
 
-def _by_assistant(fields: Fields) -> list[Said]:
+def _by_assistant(fields: Fields) -> list[NoteText]:
     content = inner(fields, "message").get("content")
     if isinstance(content, str):
-        return [Said("assistant", content)]
-    return list(_of_blocks("assistant", content)) or [Said("assistant", "")]
+        return [NoteText("assistant", content)]
+    return list(_of_blocks("assistant", content)) or [NoteText("assistant", "")]
 
 
-def _of_blocks(speaker: str, content: object) -> Iterator[Said]:
+def _of_blocks(speaker: str, content: object) -> Iterator[NoteText]:
     for block in _blocks(content):
         match block.get("type"):
             case "text":
-                yield Said(speaker, _text(block.get("text")))
+                yield NoteText(speaker, _text(block.get("text")))
             case "tool_use":
                 name = name_in(block, "name")
                 given = _cut(_spaced(block.get("input")), MAX_INPUT)
-                yield Said("tool_call", f"{name or ''}: {given}", name_in(block, "id"), name)
+                yield NoteText("tool_call", f"{name or ''}: {given}", name_in(block, "id"), name)
             case "tool_result":
                 shown = _cut(_output(block.get("content")), MAX_OUTPUT)
-                yield Said("tool_result", shown, name_in(block, "tool_use_id"))
+                yield NoteText("tool_result", shown, name_in(block, "tool_use_id"))
 
 
 def _progress(fields: Fields) -> str:
@@ -97,7 +97,7 @@ def _blocks(content: object) -> list[Block]:
 
 
 def _joined(content: object) -> str:
-    """A message's own words."""
+    """The text blocks of a message."""
     if isinstance(content, str):
         return content
     return "".join(_text(b.get("text")) for b in _blocks(content) if b.get("type") == "text")
@@ -120,8 +120,8 @@ def _spaced(value: object) -> str:
         return "..."
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[:most] + "..."
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else text[:max_chars] + "..."
 
 
 def _text(value: object) -> str:

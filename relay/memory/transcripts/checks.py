@@ -1,4 +1,4 @@
-"""What an event of a conversation must look like. MEMORY.md 3.7."""
+"""The checks of transcript records, in the order of their refusals."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from relay.memory.check_options import CheckOptions
     from relay.nostr.event import Event
 
-_NIP44_LEAST: Final = 99
+_NIP44_MIN_BYTES: Final = 99
 
 
 def check(event: Event, options: CheckOptions) -> str | None:
     kind = event.kind
     if kind in (kinds.ENVELOPE, kinds.SHARED_ENVELOPE):
         sealed = decoded(event.content)
-        if sealed is None or len(sealed) < _NIP44_LEAST or sealed[0] != 2:
+        if sealed is None or len(sealed) < _NIP44_MIN_BYTES or sealed[0] != 2:
             return "content is not a NIP-44 payload"
         return None
     if kind == kinds.SOURCE_DATA and event.content:

@@ -1,7 +1,7 @@
-"""One line of a file out of all that is stored of it: its pieces, and copies of it. D-17…D-19.
+"""One line of a file from its stored chunks and copies (D-17…D-19).
 
-A line is stored more than once when its file grew (the last line had no end yet), when several
-keys or plans imported it, or when the file was written anew under whoever followed it.
+Copies exist if the file grew (its last line had no line end yet), if several keys or plans imported
+it, or if the file was rewritten while it was followed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """One line as it was stored."""
+    """One stored line."""
 
     text: str
     eol: Eol
@@ -37,28 +37,28 @@ class _Copy:
 
 
 def line_in(sources: Sequence[Source]) -> tuple[FileLine, list[str]]:
-    """The copy that counts, and what is wrong with it. `sources`: all pieces of one line."""
+    """The best copy and its faults. `sources`: all chunks of one line."""
     if len(sources) == 1 and sources[0].count == 1:
         line = _line(sources[0], sources[0].data)
         return line, _undecodable(line)
-    copies = [_joined(pieces) for pieces in _by_copy(sources)]
+    copies = [_joined(chunks) for chunks in _by_copy(sources)]
     candidates = [copy for copy in copies if copy.line.eol is not Eol.NONE] or copies
     candidates = [copy for copy in candidates if not copy.missing] or candidates
     least = min(len(copy.line.stripped) for copy in candidates)
     candidates = [copy for copy in candidates if len(copy.line.stripped) == least]
     if candidates[0].line.eol is Eol.NONE:
-        # The end of a file that grew, seen more than once: the longest was seen last.
+        # The end of a growing file, imported repeatedly: the longest is the latest.
         best = max(candidates, key=lambda copy: (len(copy.line.text), copy.newest))
     else:
         best = max(candidates, key=lambda copy: copy.newest)
     faults = [*best.missing, *_undecodable(best.line)]
-    if any(_is_another(copy.line, best.line) for copy in candidates):
+    if any(_differs(copy.line, best.line) for copy in candidates):
         faults.append("is there twice, with different text")
     return best.line, faults
 
 
 def _by_copy(sources: Iterable[Source]) -> list[dict[int, Source]]:
-    """index → piece, for each copy."""
+    """Each copy as index → chunk."""
     copies: dict[tuple[object, ...], dict[int, Source]] = {}
     for source in sources:
         event = source.event
@@ -78,16 +78,16 @@ def _by_copy(sources: Iterable[Source]) -> list[dict[int, Source]]:
     return list(copies.values())
 
 
-def _joined(pieces: dict[int, Source]) -> _Copy:
-    inside = [pieces[index] for index in sorted(pieces)]
+def _joined(chunks: dict[int, Source]) -> _Copy:
+    inside = [chunks[index] for index in sorted(chunks)]
     first = inside[0]
-    text = "".join(piece.data for piece in inside)
-    newest = max((piece.event.created_at, piece.event.id) for piece in inside)
-    return _Copy(_line(first, text), _missing(sorted(pieces), first.count), newest)
+    text = "".join(chunk.data for chunk in inside)
+    newest = max((chunk.event.created_at, chunk.event.id) for chunk in inside)
+    return _Copy(_line(first, text), _missing(sorted(chunks), first.count), newest)
 
 
 def _missing(indices: Sequence[int], count: int) -> tuple[str, ...]:
-    # By runs: a count is what somebody wrote, and may be a billion.
+    # By runs: the count is untrusted and may be huge.
     faults = []
     expected = 0
     for index in [*indices, count]:
@@ -108,8 +108,8 @@ def _undecodable(line: FileLine) -> list[str]:
     return ["is no base64"] if is_wrong else []
 
 
-def _is_another(line: FileLine, best: FileLine) -> bool:
-    """Whether two copies can not be of the same line. Raw text and tokens cannot be compared."""
+def _differs(line: FileLine, best: FileLine) -> bool:
+    """Whether two copies differ. Raw and tokenised text cannot be compared."""
     if (line.is_base64, line.has_tokens) != (best.is_base64, best.has_tokens):
         return False
     if best.eol is Eol.NONE:

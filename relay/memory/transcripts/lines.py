@@ -1,6 +1,6 @@
-"""The lines of a session file: their bytes, and what they say. MEMORY.md D-11, D-15.
+"""The lines of a session file: bytes and parsed fields (D-11, D-15).
 
-A line goes by its bytes: whatever it is (blank, no JSON, cut off, no UTF-8), it is kept.
+Every line is kept: blank, not JSON, truncated or not UTF-8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Eol(StrEnum):
-    """How a line ends, as the tag `eol` says it."""
+    """Line end: a value of tag `eol`."""
 
     LF = "lf"
     CRLF = "crlf"
@@ -31,17 +31,15 @@ ENDS: Final = {Eol.LF: b"\n", Eol.CRLF: b"\r\n", Eol.NONE: b""}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file."""
-
     number: int
     """From 1."""
     data: bytes
-    """Without its end."""
+    """Without its line end."""
     eol: Eol
     text: str | None
-    """None: the bytes are no UTF-8."""
+    """None: not UTF-8."""
     fields: Fields | None
-    """None: no JSON object."""
+    """None: not a JSON object."""
 
     @property
     def is_blank(self) -> bool:
@@ -49,7 +47,7 @@ class Line:
 
 
 def line_of(number: int, raw: bytes) -> Line:
-    """`raw`: the bytes with their end, as an open binary file gives them."""
+    """`raw`: the bytes with their line end, as a binary file yields them."""
     if raw.endswith(b"\r\n"):
         data, eol = raw[:-2], Eol.CRLF
     elif raw.endswith(b"\n"):
@@ -64,7 +62,7 @@ def line_of(number: int, raw: bytes) -> Line:
 
 
 def raw_lines(data: bytes) -> Iterator[bytes]:
-    """The lines of a whole file in memory, each with its end; ends are LF alone."""
+    """The lines of a file in memory, split at LF, each with its line end."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start) + 1 or len(data)
@@ -73,41 +71,41 @@ def raw_lines(data: bytes) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What the first line that says it settles for the whole file (D-11, D-20)."""
+class SessionFacts:
+    """Facts about a file, each from the first line that has it (D-11, D-20)."""
 
     base: str | None = None
-    """The first `cwd`, without its trailing `/`."""
+    """The first `cwd`, without trailing `/`."""
     ms: int | None = None
-    """The first time."""
+    """The first time, Unix milliseconds."""
     session: str | None = None
 
     @property
-    def is_settled(self) -> bool:
-        """Whether no later line can change it: what follows a growing file waits for that."""
+    def is_complete(self) -> bool:
+        """Whether later lines cannot change it. Followers of a growing file wait for that."""
         return self.base is not None and self.ms is not None and self.session is not None
 
 
-def opening(lines: Iterable[bytes]) -> Opening:
-    """Reads no further than it has to; `lines` as `line_of` takes them."""
-    found = Opening()
+def session_facts(lines: Iterable[bytes]) -> SessionFacts:
+    """Reads as few lines as possible. `lines`: see `line_of`."""
+    found = SessionFacts()
     for raw in lines:
         fields = line_of(0, raw).fields
         if fields is None:
             continue
         cwd = name_in(fields, "cwd")
-        found = Opening(
+        found = SessionFacts(
             cwd.rstrip("/") if found.base is None and cwd is not None else found.base,
             time_of(fields) if found.ms is None else found.ms,
             session_of(fields) if found.session is None else found.session,
         )
-        if found.is_settled:
+        if found.is_complete:
             break
     return found
 
 
 def time_of(fields: Fields) -> int | None:
-    """Milliseconds since 1970."""
+    """Unix milliseconds."""
     ms = milliseconds(fields.get("timestamp"))
     if ms is None:
         ms = milliseconds(inner(fields, "snapshot").get("timestamp"))
@@ -119,12 +117,12 @@ def session_of(fields: Fields) -> str | None:
 
 
 def inner(fields: Fields, name: str) -> Fields:
-    """A field that is an object; empty when it is none."""
+    """A field that is an object; empty for any other value."""
     value = fields.get(name)
     return value if isinstance(value, dict) else {}
 
 
 def name_in(fields: Fields, name: str) -> str | None:
-    """A field that is a text with something in it, halves of surrogate pairs made whole (D-13)."""
+    """A field that is a non-empty string, with lone surrogates replaced (D-13)."""
     value = fields.get(name)
     return repaired(value) if isinstance(value, str) and value else None

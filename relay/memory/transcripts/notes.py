@@ -1,4 +1,4 @@
-"""The notes of a session: kind 1988, one a block, in one thread. MEMORY.md D-07, D-10…D-13."""
+"""The notes of a session: kind 1988, one per block, in one thread (D-07, D-10…D-13)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.memory.draft import Draft
 from relay.memory.fields import repaired
-from relay.memory.transcripts.archive import head_of, room_in
+from relay.memory.transcripts.archive import max_text_size, prefix_of
 from relay.memory.transcripts.lines import inner, name_in
 from relay.memory.transcripts.plan import CHUNK, Plan
 from relay.nostr import kinds
@@ -16,7 +16,7 @@ from relay.nostr.event import id_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.memory.transcripts.blocks import Said
+    from relay.memory.transcripts.blocks import NoteText
     from relay.memory.transcripts.lines import Fields
     from relay.memory.transcripts.paths import PathTokens
 
@@ -27,17 +27,16 @@ _CUT: Final = "..."
 
 
 class Thread:
-    """The notes so far: who is answered, by which id.
+    """Drafts the notes of a thread, which refer to each other by id.
 
-    An id does not depend on the signature, so a whole thread is drafted before anything is
-    signed, and whatever signs (a pool of threads, a remote signer) need not keep step.
+    Ids do not depend on signatures, so that the whole thread is drafted before it is signed.
     """
 
     def __init__(
         self, author: str, tokens: PathTokens | None, plan: Plan, tail: list[list[str]]
     ) -> None:
-        """author: who will sign, 64 hex. tokens: None leaves paths as they are. tail: tags that
-        end each note."""
+        """`author`: public key of the signer. `tokens`: None keeps paths. `tail`: last tags of each
+        note."""
         self._author = author
         self._tokens = tokens
         self._max_event = plan.max_event
@@ -48,23 +47,23 @@ class Thread:
         self.count = 0
 
     def drafts(
-        self, fields: Fields, blocks: Sequence[Said], session: str, ms: int
+        self, fields: Fields, blocks: Sequence[NoteText], session: str, ms: int
     ) -> tuple[list[Draft], str]:
-        """The notes of one line, and the id of the first."""
+        """The notes of one line, and the id of the first one."""
         drafts = []
         first = ""
-        about = _About(fields, self._tokens)
+        of_line = _LineTags(fields, self._tokens)
         for index, block in enumerate(blocks):
             tags = [["d", session]]
-            tags += about.slug
+            tags += of_line.slug
             if self._root is not None:
                 tags.append(["e", self._root, "", "root"])
             if self._last is not None:
                 tags.append(["e", self._last, "", "reply"])
             tags += [["ms", str(ms)], ["seq", str(self.count)], ["source", SOURCE]]
-            tags += about.version
+            tags += of_line.version
             tags.append(["role", block.role])
-            tags += about.model_type_and_cwd
+            tags += of_line.model_type_and_cwd
             if len(blocks) > 1:
                 tags.append(["split", f"{index}/{len(blocks)}"])
             if block.tool_id is not None:
@@ -87,7 +86,7 @@ class Thread:
             drafts.append(draft)
         return drafts, first
 
-    def _tool_name(self, block: Said) -> str | None:
+    def _tool_name(self, block: NoteText) -> str | None:
         """D-10."""
         if block.tool_id is None:
             return block.tool_name
@@ -101,8 +100,8 @@ class Thread:
         return sha256(data).hexdigest()
 
 
-class _About:
-    """What all notes of a line say alike, in the places where they say it."""
+class _LineTags:
+    """The tags that all notes of a line share, by position."""
 
     __slots__ = ("model_type_and_cwd", "slug", "version")
 
@@ -124,12 +123,12 @@ def _tag(name: str, value: str | None) -> list[list[str]]:
 
 
 def _fitting(content: str, tags: list[list[str]], max_event: int | None) -> tuple[str, int | None]:
-    """The content of a note, and its full length in bytes when it was cut. D-13."""
+    """The content of a note, and its full length in bytes if it was cut (D-13)."""
     content = repaired(content)
     if len(content) * 4 <= CHUNK and max_event is None:
         return content, None
     data = content.encode()
-    kept = head_of(data, 0, CHUNK, room_in(tags, max_event))
+    kept = prefix_of(data, 0, CHUNK, max_text_size(tags, max_event))
     if len(kept) == len(data):
         return content, None
     return kept.decode() + _CUT, len(data)

@@ -1,4 +1,4 @@
-"""The order of a conversation. MEMORY.md D-25."""
+"""The order of notes (D-25)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_SEQ: Final = 4_294_967_295
 
 
 def order_of(event: Event) -> tuple[int, int, str]:
-    """Milliseconds, number, id: what notes are sorted by."""
+    """Sort key of notes: (milliseconds, seq, id)."""
     ms, seq = whole_number(event.tag("ms")), whole_number(event.tag("seq"))
     return (
         event.created_at * 1000 if ms is None else ms,

@@ -1,4 +1,4 @@
-"""Plan: how a session file shall become events, as whoever imports it says."""
+"""Plan: the options for encoding a session file as events."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from relay.errors import Invalid
 from relay.memory.transcripts.stripping import KEEP_ALL, Stripping
 
 CHUNK: Final = 48_000
-"""UTF-8 bytes of a piece of a line, and of a note (D-13, D-17)."""
-_LEAST_CHUNK: Final = 4
+"""Maximum UTF-8 bytes of a chunk of a line, and of a note (D-13, D-17)."""
+_MIN_CHUNK: Final = 4
 
 
 class Paths(Enum):
-    """What becomes of paths below the session's directory (D-20, D-22)."""
+    """How paths below the session's directory are written (D-20, D-22)."""
 
     TOKENS = "token"
     RAW = "raw"
@@ -23,19 +23,19 @@ class Paths(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The same file, author and plan give the same ids (D-14). Raises Invalid."""
+    """Same file, author and plan: same event ids (D-14). Raises Invalid."""
 
     session: str | None = None
-    """The session id, whatever the file says."""
+    """Overrides the session id of the file."""
     group: str | None = None
-    """The group that it is shared with: tag `h`, the last."""
+    """The group that it is shared with: the last tag, `h`."""
     paths: Paths = Paths.TOKENS
     chunk: int = CHUNK
     """UTF-8 bytes."""
     max_event: int | None = None
-    """Bytes of an event's JSON that none may be over (`--max-inner`, a relay's limit)."""
+    """Maximum bytes of an event's JSON (`--max-inner`, a relay's limit)."""
     stripping: Stripping = KEEP_ALL
 
     def __post_init__(self) -> None:
-        if self.chunk < _LEAST_CHUNK:
-            raise Invalid(f"chunk: must be {_LEAST_CHUNK} bytes or more")
+        if self.chunk < _MIN_CHUNK:
+            raise Invalid(f"chunk: must be {_MIN_CHUNK} bytes or more")

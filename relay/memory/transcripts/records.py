@@ -1,6 +1,6 @@
-"""What is said about sessions: their state, commands to a host, run configurations. MEMORY.md D-27.
+"""Session states, session commands and run configurations (D-27).
 
-Kinds 31988, 31989 and 31991: addressable, in tags alone.
+Kinds 31988, 31989 and 31991: addressable, all data in tags.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STATE_TOPIC: Final = "ai-session-state"
 _COMMAND_TOPIC: Final = "ai-session-command"
 SOURCE: Final = "rookery"
-"""Tag `source` of what we write; notedeck's is `notedeck-dave`."""
+"""Tag `source` of our records; notedeck's is `notedeck-dave`."""
 
 
 class Status(StrEnum):
@@ -38,7 +38,7 @@ class Status(StrEnum):
 
 
 class Verb(StrEnum):
-    """What a host is asked to do."""
+    """The command to a host."""
 
     SPAWN = "spawn_session"
     RESUME = "resume_session"
@@ -50,7 +50,7 @@ _VERBS: Final = {verb.value: verb for verb in Verb}
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """One session as a list shows it. Empty texts were not said."""
+    """The state of one session. Empty strings are unknown."""
 
     session: str
     title: str = ""
@@ -69,8 +69,6 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class SessionCommand:
-    """What a host shall do."""
-
     id: str
     verb: Verb
     target_host: str = ""
@@ -86,7 +84,7 @@ class SessionCommand:
 
 @dataclass(frozen=True, slots=True)
 class RunConfiguration:
-    """A command that a folder of a host offers to run."""
+    """A command offered for a folder of a host."""
 
     id: str
     cwd: str
@@ -103,34 +101,34 @@ _OPTIONAL: Final = frozenset({"custom_title", "indicator", "spawn_id"})
 _CHANGEABLE: Final = frozenset(field.name for field in fields(SessionState)) - {"session"}
 
 
-def changed(state: SessionState, said: Mapping[str, object]) -> SessionState:
-    """With other fields; `status` also by its name. Raises Invalid."""
-    for name, value in said.items():
+def changed(state: SessionState, changes: Mapping[str, object]) -> SessionState:
+    """With changed fields; `status` may be its value. Raises Invalid."""
+    for name, value in changes.items():
         if name not in _CHANGEABLE:
             raise Invalid(f"{name}: the state of a session has no such field")
         if not (isinstance(value, str) or (value is None and name in _OPTIONAL)):
             raise Invalid(f"{name}: must be a text")
-    status = _STATUSES.get(str(said.get("status", state.status.value)))
+    status = _STATUSES.get(str(changes.get("status", state.status.value)))
     if status is None:
         raise Invalid(f"status: must be one of {', '.join(_STATUSES)}")
-    return replace(state, **{**said, "status": status})  # type: ignore[arg-type]
+    return replace(state, **{**changes, "status": status})  # type: ignore[arg-type]
 
 
 def state_draft(state: SessionState, created_at: int) -> Draft:
-    """created_at: `next_created_at` of now and the last version's."""
+    """`created_at`: of `next_created_at`."""
     tags = [
         ["d", state.session],
         ["title", state.title],
-        *_known("custom_title", state.custom_title),
+        *_optional("custom_title", state.custom_title),
         ["cwd", state.cwd],
         ["status", state.status.value],
-        *_known("indicator", state.indicator),
+        *_optional("indicator", state.indicator),
         ["hostname", state.hostname],
         ["home_dir", state.home_dir],
         ["backend", state.backend],
         ["permission-mode", state.permission_mode],
         ["cli_session", state.cli_session],
-        *_known("spawn_id", state.spawn_id),
+        *_optional("spawn_id", state.spawn_id),
         ["t", _STATE_TOPIC],
         ["t", TOPIC],
         ["source", state.source],
@@ -145,11 +143,11 @@ def command_draft(command: SessionCommand, created_at: int) -> Draft:
         ["target_host", command.target_host],
         ["cwd", command.cwd],
         ["backend", command.backend],
-        *_known("custom_title", command.custom_title),
-        *_known("prompt", command.prompt),
+        *_optional("custom_title", command.custom_title),
+        *_optional("prompt", command.prompt),
         ["spawn_id", command.spawn_id],
-        *_known("session_id", command.session_id),
-        *_known("resume_session_id", command.resume_session_id),
+        *_optional("session_id", command.session_id),
+        *_optional("resume_session_id", command.resume_session_id),
         ["t", _COMMAND_TOPIC],
         ["source", command.source],
     ]
@@ -172,7 +170,7 @@ def configuration_draft(configuration: RunConfiguration, created_at: int) -> Dra
 
 
 def record_in(event: Event) -> Record | Event | UnreadableRecord:
-    """The record; notes and source data are read as the events they are, a session at a time."""
+    """The record; notes and source data as the event itself: see `assembly` and `display`."""
     match event.kind:
         case kinds.SESSION_STATE:
             return state_of(event)
@@ -242,5 +240,5 @@ def configuration_of(event: Event) -> RunConfiguration | UnreadableRecord:
     )
 
 
-def _known(name: str, value: str | None) -> list[list[str]]:
+def _optional(name: str, value: str | None) -> list[list[str]]:
     return [] if value is None else [[name, value]]

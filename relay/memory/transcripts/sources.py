@@ -1,4 +1,4 @@
-"""What an event holds of a session file: a line, or a piece of one. MEMORY.md D-15…D-18."""
+"""Decoding of source data: a line of a session file, or a chunk of one (D-15…D-18)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,19 @@ _EOLS: Final = {eol.value: eol for eol in Eol}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One piece."""
-
     event: Event
     data: str
     line: int | None
-    """From 1; None: an older form, that has the order of its events alone."""
+    """From 1; None: an older format that is ordered by its events."""
     seq: int
     eol: Eol
     index: int
-    """From 0, of `count` pieces of the line."""
+    """From 0, of `count` chunks of the line."""
     count: int
     is_base64: bool
     has_tokens: bool
     stripped: tuple[str, ...]
-    """What the line lost before it was sent."""
+    """Parts stripped from the line before it was sent."""
 
 
 def piece_in(text: str) -> tuple[int, int] | None:
@@ -49,7 +47,7 @@ def piece_in(text: str) -> tuple[int, int] | None:
 
 
 def source_of(event: Event) -> Source | UnreadableRecord:
-    """What a 1989, or a note of the document's form, holds of the file."""
+    """Decode a 1989, or a note of the specification's format with source data."""
     found: dict[str, list[str]] = {}
     for tag in event.tags:
         if tag:

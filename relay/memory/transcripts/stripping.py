@@ -1,7 +1,7 @@
-"""What of a line does not leave the machine, on request: token usage, request ids, secrets.
+"""Stripping: removes token usage, request ids or secrets from lines before they are sent.
 
-A line that lost something is written anew (compact), and its event says what it lost: the export
-of such a session is no longer the file, and can say so.
+A changed line is serialised anew (compact), and its event names the stripped parts, so that an
+export can report that it differs from the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TAG: Final = "stripped"
 
 
 class Part(StrEnum):
-    """What may be left out, as the tag `stripped` names it."""
+    """A part that can be stripped: a value of tag `stripped`."""
 
     USAGE = "usage"
     REQUEST_IDS = "request-ids"
@@ -39,16 +39,16 @@ _PART_OF: Final = {
     "request_id": Part.REQUEST_IDS,
 }
 _OWN: Final = frozenset({"message", "data", "toolUseResult"})
-"""Objects of claude-code's own; a tool's input is the work itself, whatever its names."""
+"""claude-code's own objects. Fields of tool inputs are content and stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stripping:
-    """What to leave out."""
+    """What to strip."""
 
     parts: frozenset[Part] = frozenset()
     redacted: Callable[[str], str] | None = None
-    """Any text without its secrets; goes with SECRETS, and with it alone."""
+    """Redacts a text; set exactly if SECRETS is in `parts`."""
 
     def __post_init__(self) -> None:
         if (Part.SECRETS in self.parts) is not (self.redacted is not None):
@@ -59,68 +59,70 @@ KEEP_ALL: Final = Stripping()
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What of a line may leave."""
-
+class StrippedLine:
     text: str | None
-    """None: the line is no UTF-8."""
+    """None: not UTF-8."""
     fields: Fields | None
-    lost: tuple[Part, ...] = ()
+    stripped: tuple[Part, ...] = ()
 
 
-def left_of(line: Line, stripping: Stripping) -> Left:
+def strip(line: Line, stripping: Stripping) -> StrippedLine:
     if not stripping.parts:
-        return Left(line.text, line.fields)
+        return StrippedLine(line.text, line.fields)
     if line.fields is None:
-        return _left_of_text(line, stripping)
-    taken: set[Part] = set()
+        return _strip_text(line, stripping)
+    removed: set[Part] = set()
     try:
-        fields = _without(line.fields, stripping, taken)
+        fields = _without(line.fields, stripping, removed)
         if stripping.redacted is not None:
-            fields = {name: _redacted(v, stripping.redacted, taken) for name, v in fields.items()}
-        text = _written(fields) if taken else line.text
-    except RecursionError:  # too deep to be looked into: nothing of it leaves
-        return Left("", None, tuple(part for part in Part if part in stripping.parts))
-    return Left(text, fields, tuple(part for part in Part if part in taken))
+            fields = {name: _redacted(v, stripping.redacted, removed) for name, v in fields.items()}
+        text = _serialised(fields) if removed else line.text
+    except RecursionError:  # nested too deeply to check: send nothing of it
+        return StrippedLine("", None, tuple(part for part in Part if part in stripping.parts))
+    return StrippedLine(text, fields, tuple(part for part in Part if part in removed))
 
 
-def _left_of_text(line: Line, stripping: Stripping) -> Left:
-    """Of a line that is no JSON: secrets are taken from it all the same."""
+def _strip_text(line: Line, stripping: Stripping) -> StrippedLine:
+    """For lines that are no JSON: secrets only."""
     if stripping.redacted is None:
-        return Left(line.text, None)
+        return StrippedLine(line.text, None)
     text = line.data.decode(errors="replace")
     redacted = stripping.redacted(text)
-    return Left(line.text, None) if redacted == text else Left(redacted, None, (Part.SECRETS,))
+    return (
+        StrippedLine(line.text, None)
+        if redacted == text
+        else StrippedLine(redacted, None, (Part.SECRETS,))
+    )
 
 
-def _written(fields: Fields) -> str:
+def _serialised(fields: Fields) -> str:
     try:
         return compact(fields)
-    except TypeError:  # halves of surrogate pairs, deep nesting: orjson writes neither
+    except TypeError:  # orjson rejects lone surrogates and deep nesting
         return json.dumps(fields, separators=(",", ":"))
 
 
-def _without(fields: Fields, stripping: Stripping, taken: set[Part]) -> dict[str, object]:
-    left: dict[str, object] = {}
+def _without(fields: Fields, stripping: Stripping, removed: set[Part]) -> dict[str, object]:
+    kept: dict[str, object] = {}
     for name, value in fields.items():
         part = _PART_OF.get(name)
         if part in stripping.parts:
-            taken.add(part)
+            removed.add(part)
         elif name in _OWN and isinstance(value, dict):
-            left[name] = _without(value, stripping, taken)
+            kept[name] = _without(value, stripping, removed)
         else:
-            left[name] = value
-    return left
+            kept[name] = value
+    return kept
 
 
-def _redacted(value: object, redacted: Callable[[str], str], taken: set[Part]) -> object:
+def _redacted(value: object, redacted: Callable[[str], str], removed: set[Part]) -> object:
     if isinstance(value, str):
         text = redacted(value)
         if text != value:
-            taken.add(Part.SECRETS)
+            removed.add(Part.SECRETS)
         return text
     if isinstance(value, list):
-        return [_redacted(item, redacted, taken) for item in value]
+        return [_redacted(item, redacted, removed) for item in value]
     if isinstance(value, dict):
-        return {name: _redacted(item, redacted, taken) for name, item in value.items()}
+        return {name: _redacted(item, redacted, removed) for name, item in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""Times as session files spell them. MEMORY.md D-11."""
+"""Timestamps of session files (D-11)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
 def milliseconds(text: object) -> int | None:
-    """Milliseconds since 1970 of an RFC 3339 time, any offset; None for anything else.
-
-    What is finer than a millisecond is cut off; before 1970 is no time of a session.
+    """Unix milliseconds of an RFC 3339 time with any offset, truncated; None for anything else and
+    for times before 1970.
     """
     if not isinstance(text, str):
         return None
@@ -24,7 +23,7 @@ def milliseconds(text: object) -> int | None:
     if found is None:
         return None
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
-    # 60 is a leap second.
+    # Second 60 is a leap second.
     if int(hour) > 23 or int(minute) > 59 or int(second) > 60:
         return None
     try:

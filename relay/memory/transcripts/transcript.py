@@ -1,66 +1,66 @@
-"""A session file on its way into events: its notes and its archive. MEMORY.md 3.2, 3.3."""
+"""Transcript: encodes a session file as notes and archive events."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.transcripts.archive import Archive
-from relay.memory.transcripts.blocks import said
+from relay.memory.transcripts.blocks import note_texts
 from relay.memory.transcripts.lines import line_of, session_of, time_of
 from relay.memory.transcripts.notes import Thread
 from relay.memory.transcripts.paths import PathTokens
 from relay.memory.transcripts.plan import Paths, Plan
-from relay.memory.transcripts.stripping import left_of
+from relay.memory.transcripts.stripping import strip
 
 if TYPE_CHECKING:
     from relay.memory.draft import Draft
-    from relay.memory.transcripts.lines import Fields, Opening
+    from relay.memory.transcripts.lines import Fields, SessionFacts
 
 
 class Transcript:
-    """One file, told line by line.
+    """Encodes one file line by line.
 
-    A file that grew is told again from its start: that is fast, needs nothing kept, and gives the
-    same ids for what was there (D-14).
+    A file that grew is encoded again from its start: that is fast, needs no state, and gives the
+    same ids for the known lines (D-14).
     """
 
     def __init__(
-        self, author: str, opening: Opening, *, stem: str, now_ms: int, plan: Plan | None = None
+        self, author: str, facts: SessionFacts, *, stem: str, now_ms: int, plan: Plan | None = None
     ) -> None:
-        """author: who will sign, 64 hex. stem: of the file's name, the session id when no line
-        has one. now_ms: the time when no line has one; the file's own keeps the ids the same."""
+        """`author`: public key of the signer. `stem`: of the file name, the session id if no line
+        has one. `now_ms`: the time if no line has one; the file's own time keeps ids stable."""
         self._plan = plan = Plan() if plan is None else plan
-        self._spoken = opening.session or stem
-        self._ms = now_ms if opening.ms is None else opening.ms
-        self.session: Final = plan.session or self._spoken
-        """Under which the archive of the whole file is found, also where a line names another."""
+        self._session = facts.session or stem
+        self._ms = now_ms if facts.ms is None else facts.ms
+        self.session: Final = plan.session or self._session
+        """`d` of the whole archive, even if a line names another session."""
         self.lines = 0
-        tokens = PathTokens(opening.base or "") if plan.paths is Paths.TOKENS else None
+        tokens = PathTokens(facts.base or "") if plan.paths is Paths.TOKENS else None
         tail = [] if plan.group is None else [["h", plan.group]]
         self._thread = Thread(author, tokens, plan, tail)
         self._archive = Archive(self.session, tokens, plan, tail)
 
     @property
     def notes(self) -> int:
-        """How many there are so far."""
+        """Number of notes so far."""
         return self._thread.count
 
     def drafts(self, raw: bytes) -> list[Draft]:
-        """The events of the next line: its notes, then its archive. `raw` has its end."""
+        """The events of the next line: notes, then archive. `raw`: with its line end."""
         self.lines += 1
         line = line_of(self.lines, raw)
-        left = left_of(line, self._plan.stripping)
+        stripped = strip(line, self._plan.stripping)
         notes: list[Draft] = []
         first = None
-        if left.fields is not None:
-            notes, first = self._notes(left.fields)
+        if stripped.fields is not None:
+            notes, first = self._notes(stripped.fields)
         seq = max(self.notes - 1, 0)
-        return notes + self._archive.drafts(line, left, first, seq, self._ms // 1000)
+        return notes + self._archive.drafts(line, stripped, first, seq, self._ms // 1000)
 
     def _notes(self, fields: Fields) -> tuple[list[Draft], str]:
         ms, session = time_of(fields), session_of(fields)
         self._ms = self._ms if ms is None else ms
-        self._spoken = self._spoken if session is None else session
+        self._session = self._session if session is None else session
         return self._thread.drafts(
-            fields, said(fields), self._plan.session or self._spoken, self._ms
+            fields, note_texts(fields), self._plan.session or self._session, self._ms
         )

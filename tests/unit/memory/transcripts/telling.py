@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from relay.memory.transcripts.assembly import Assembly, assembled
-from relay.memory.transcripts.lines import opening, raw_lines
+from relay.memory.transcripts.lines import raw_lines, session_facts
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.transcript import Transcript
 from tests.cast import robot
@@ -51,7 +51,7 @@ def result_block(id_: str, content: object) -> dict[str, object]:
 
 def transcript(data: bytes, plan: Plan | None = None, *, now_ms: int = NOW_MS) -> Transcript:
     return Transcript(
-        robot.pubkey, opening(raw_lines(data)), stem="the-stem", now_ms=now_ms, plan=plan
+        robot.pubkey, session_facts(raw_lines(data)), stem="the-stem", now_ms=now_ms, plan=plan
     )
 
 
@@ -76,5 +76,5 @@ def file_of(assembly: Assembly, path: str = HOME) -> bytes:
 
 def there_and_back(data: bytes, plan: Plan | None = None) -> bytes:
     """The file that comes out of a file's events, told and put together for the same directory."""
-    base = opening(raw_lines(data)).base or "/"
+    base = session_facts(raw_lines(data)).base or "/"
     return file_of(assembled(told(data, plan)), base)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from relay.memory.transcripts.blocks import Said, said
+from relay.memory.transcripts.blocks import NoteText, note_texts
 from tests.unit.memory.transcripts.telling import call_block, result_block, text_block
 
 
-def by(type_: str, content: object, **fields: object) -> list[Said]:
-    return said({"type": type_, "message": {"role": type_, "content": content}, **fields})
+def by(type_: str, content: object, **fields: object) -> list[NoteText]:
+    return note_texts({"type": type_, "message": {"role": type_, "content": content}, **fields})
 
 
 @pytest.mark.proves("D-08")
 def test_what_a_user_says_is_one_note() -> None:
-    assert by("user", "hello") == [Said("user", "hello")]
-    assert by("user", "Human: Human: hello") == [Said("user", "Human: hello")]
+    assert by("user", "hello") == [NoteText("user", "hello")]
+    assert by("user", "Human: Human: hello") == [NoteText("user", "Human: hello")]
     assert by("user", [text_block("one, "), {"type": "image"}, text_block("two")]) == [
-        Said("user", "one, two")
+        NoteText("user", "one, two")
     ]
-    assert by("user", None) == by("user", [7, "x"]) == [Said("user", "")]
-    assert said({"type": "user"}) == said({"type": "user", "message": "text"}) == [Said("user", "")]
+    assert by("user", None) == by("user", [7, "x"]) == [NoteText("user", "")]
+    assert (
+        note_texts({"type": "user"})
+        == note_texts({"type": "user", "message": "text"})
+        == [NoteText("user", "")]
+    )
 
 
 @pytest.mark.proves("D-08", "D-09")
@@ -32,9 +36,9 @@ def test_each_tool_result_is_a_note_and_so_is_the_text_beside_it() -> None:
         result_block("t2", [text_block("a"), {"type": "image"}, text_block("b"), {}]),
     ]
     assert by("user", content) == [
-        Said("tool_result", "done", "t1"),
-        Said("user", "and stop"),
-        Said("tool_result", "a\n[image]\nb\n[]", "t2"),
+        NoteText("tool_result", "done", "t1"),
+        NoteText("user", "and stop"),
+        NoteText("tool_result", "a\n[image]\nb\n[]", "t2"),
     ]
 
 
@@ -54,16 +58,16 @@ def test_an_assistant_has_a_note_for_each_block_it_is_known_by() -> None:
         {"type": "server_tool_use"},
     ]
     assert by("assistant", content) == [
-        Said("assistant", "I look."),
-        Said("tool_call", 'Glob: {"pattern": "**/*.rs", "n": 1.5}', "t1", "Glob"),
+        NoteText("assistant", "I look."),
+        NoteText("tool_call", 'Glob: {"pattern": "**/*.rs", "n": 1.5}', "t1", "Glob"),
     ]
-    assert by("assistant", "plain") == [Said("assistant", "plain")]
+    assert by("assistant", "plain") == [NoteText("assistant", "plain")]
 
 
 @pytest.mark.proves("D-09")
 def test_a_line_that_only_thinks_is_one_empty_note() -> None:
-    assert by("assistant", [{"type": "thinking", "thinking": "x"}]) == [Said("assistant", "")]
-    assert by("assistant", []) == by("assistant", None) == [Said("assistant", "")]
+    assert by("assistant", [{"type": "thinking", "thinking": "x"}]) == [NoteText("assistant", "")]
+    assert by("assistant", []) == by("assistant", None) == [NoteText("assistant", "")]
 
 
 @pytest.mark.proves("D-08")
@@ -87,26 +91,28 @@ def test_what_a_tool_is_given_is_cut_at_200_characters() -> None:
     ],
 )
 def test_progress_says_of_what(fields: dict[str, object], text: str) -> None:
-    assert said({"type": "progress", **fields}) == [Said("progress", text)]
+    assert note_texts({"type": "progress", **fields}) == [NoteText("progress", text)]
 
 
 @pytest.mark.proves("D-08")
 def test_other_lines_have_a_note_too() -> None:
     queue = {"type": "queue-operation", "operation": "enqueue"}
-    assert said(queue) == [Said("queue-operation", "[queue: enqueue]")]
+    assert note_texts(queue) == [NoteText("queue-operation", "[queue: enqueue]")]
     for odd in (None, "", 7):
         queue = {"type": "queue-operation", "operation": odd}
-        assert said(queue) == [Said("queue-operation", "[queue]")]
-    snapshot = [Said("file-history-snapshot", "[file history snapshot]")]
-    assert said({"type": "file-history-snapshot"}) == snapshot
-    assert said({"type": "system", "content": "compacted"}) == [Said("system", "compacted")]
-    assert said({"type": "system", "content": ["x"]}) == [Said("system", "")]
+        assert note_texts(queue) == [NoteText("queue-operation", "[queue]")]
+    snapshot = [NoteText("file-history-snapshot", "[file history snapshot]")]
+    assert note_texts({"type": "file-history-snapshot"}) == snapshot
+    assert note_texts({"type": "system", "content": "compacted"}) == [
+        NoteText("system", "compacted")
+    ]
+    assert note_texts({"type": "system", "content": ["x"]}) == [NoteText("system", "")]
     for odd in ({"type": "summary"}, {"type": None}, {"type": []}, {}):
-        assert said(odd) == [Said("unknown", "")]
+        assert note_texts(odd) == [NoteText("unknown", "")]
 
 
 def test_a_tool_without_name_or_id_is_shown_all_the_same() -> None:
-    assert by("assistant", [{"type": "tool_use"}]) == [Said("tool_call", ": null")]
+    assert by("assistant", [{"type": "tool_use"}]) == [NoteText("tool_call", ": null")]
 
 
 def test_input_nested_too_deep_to_be_written_is_left_out() -> None:

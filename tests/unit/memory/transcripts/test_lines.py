@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.memory.fields import whole
-from relay.memory.transcripts.lines import ENDS, Eol, Opening, line_of, opening, raw_lines
+from relay.memory.transcripts.lines import (
+    ENDS,
+    Eol,
+    SessionFacts,
+    line_of,
+    raw_lines,
+    session_facts,
+)
 from tests.unit.memory.transcripts.telling import HOME, SESSION, line
 
 
@@ -66,25 +73,25 @@ def test_the_first_that_says_it_settles_session_time_and_directory() -> None:
         b'{"sessionId":"first","cwd":"/w/rook/"}\n',
         line(),
     ]
-    assert opening(lines[:2]) == Opening()
-    assert not opening(lines[:3]).is_settled
-    assert opening(lines) == Opening("/w/rook", 1000, "first")
-    assert opening([line()]).is_settled
+    assert session_facts(lines[:2]) == SessionFacts()
+    assert not session_facts(lines[:3]).is_complete
+    assert session_facts(lines) == SessionFacts("/w/rook", 1000, "first")
+    assert session_facts([line()]).is_complete
 
 
 def test_no_line_is_read_beyond_what_settles_the_file() -> None:
     lines = iter([line(), line(sessionId="later")])
-    assert opening(lines) == Opening(HOME, 1_770_669_815_675, SESSION)
+    assert session_facts(lines) == SessionFacts(HOME, 1_770_669_815_675, SESSION)
     assert next(lines) == line(sessionId="later")
 
 
 def test_what_is_no_text_settles_nothing() -> None:
     odd = b'{"cwd":7,"sessionId":"","timestamp":12,"snapshot":[]}\n'
-    assert opening([odd]) == Opening()
+    assert session_facts([odd]) == SessionFacts()
 
 
 def test_the_root_directory_is_known_and_has_no_name() -> None:
-    assert opening([b'{"cwd":"/"}\n', b'{"cwd":"/w"}\n']).base == ""
+    assert session_facts([b'{"cwd":"/"}\n', b'{"cwd":"/w"}\n']).base == ""
 
 
 @pytest.mark.proves("D-13")

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from relay.memory.transcripts.order import order_of
-from relay.memory.transcripts.showing import (
+from relay.memory.transcripts.display import (
     Decision,
+    Message,
     Note,
     Permission,
     Role,
-    Said,
     ToolUse,
     decision_of,
     entries,
@@ -21,6 +20,7 @@ from relay.memory.transcripts.showing import (
     notes_in_order,
     output_of,
 )
+from relay.memory.transcripts.order import order_of
 from relay.nostr.event import Event
 from tests.cast import robot
 from tests.golden import document
@@ -108,8 +108,8 @@ def test_a_tool_is_folded_with_what_came_of_it() -> None:
         + line(message=[result_block("t2", "two"), result_block("t1", "one"), text_block("stop")])
     )
     go, read, glob, stop = entries(notes_in_order(told(data)))
-    assert isinstance(go, Said)
-    assert isinstance(stop, Said)
+    assert isinstance(go, Message)
+    assert isinstance(stop, Message)
     assert go.note.content == "go"
     assert stop.note.content == "stop"
     for entry, name, text in ((read, "Read", "one"), (glob, "Glob", "two")):
@@ -196,7 +196,7 @@ def test_an_answer_belongs_to_its_request_by_perm_id_too_and_the_first_counts() 
             note("permission_response", '{"decision":"allow"}', perm_id="other"),
         ]
     )
-    assert [type(entry) for entry in folded] == [Permission, Said, Said]
+    assert [type(entry) for entry in folded] == [Permission, Message, Message]
     first = folded[0]
     assert isinstance(first, Permission)
     assert (first.tool_name, first.tool_input) == ("Bash", {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay.memory.transcripts.assembly import assembled
-from relay.memory.transcripts.tokens_used import Usage, usage_in
+from relay.memory.transcripts.token_usage import Usage, usage_in
 from tests.golden import HERE, document
 from tests.unit.memory.transcripts.telling import line, told
 

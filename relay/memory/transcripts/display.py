@@ -1,6 +1,6 @@
-"""A conversation as a chat shows it: who said what, tool calls folded with what came of them.
+"""A conversation for display: messages, and tool calls joined with their results (D-25, D-26).
 
-MEMORY.md D-25, D-26. Reading never fails: what is odd is shown as it is.
+Reading never fails: unexpected content is shown as it is.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ class Note:
     role: Role
     content: str
     ms: int
-    """Since 1970."""
+    """Unix milliseconds."""
     answers: str | None
-    """Of a permission response: the id of the request."""
+    """Of a permission response: id of the request."""
     tool_id: str | None
     tool_name: str | None
     model: str | None
     perm_id: str | None
     is_cut: bool
-    """Whether the archive has more than `content`."""
+    """Whether `content` is truncated."""
 
     @property
     def is_quiet(self) -> bool:
-        """Whether a reader misses nothing without it."""
+        """Whether it may be hidden."""
         return self.role in _QUIET or not self.content
 
 
@@ -72,8 +72,8 @@ def note_of(event: Event) -> Note:
     role = _ROLES.get(event.tag("role") or "", Role.UNKNOWN)
     tool_name = event.tag("tool-name")
     if role is Role.ASSISTANT and tool_name is not None and not event.content:
-        role = Role.TOOL_CALL  # notedeck's form of a line that calls one tool (D-09)
-    # The `e` of a response has no mark; those of a thread have (D-07).
+        role = Role.TOOL_CALL  # notedeck's format of a single tool call (D-09)
+    # The `e` of a response has no marker, those of the thread have one (D-07).
     asked = (tag[1] for tag in event.tags if tag[:1] == ["e"] and len(tag) == 2)
     return Note(
         id=event.id,
@@ -92,24 +92,24 @@ def note_of(event: Event) -> Note:
 
 
 def notes_in_order(events: Iterable[Event]) -> list[Note]:
-    """The notes among the events, each once."""
+    """The notes among the events, in order, each once."""
     found = {event.id: event for event in events if event.kind == kinds.CONVERSATION_NOTE}
     return [note_of(event) for event in sorted(found.values(), key=order_of)]
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a tool gave back."""
+    """A tool's result."""
 
     note: Note
     summary: str
-    """Empty when there is only the output."""
+    """Empty if there is only output."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was answered to a request for permission."""
+    """The answer to a permission request."""
 
     note: Note
     is_allowed: bool
@@ -119,15 +119,15 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A note that stands for itself."""
+class Message:
+    """Any other note."""
 
     note: Note
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A tool at work: at least one of both is there."""
+    """A tool call and its result; at least one of them is set."""
 
     call: Note | None
     output: Output | None
@@ -140,7 +140,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A request for permission, and what became of it; None: nothing yet."""
+    """A permission request and its decision, if any."""
 
     request: Note
     tool_name: str
@@ -148,13 +148,13 @@ class Permission:
     decision: Decision | None
 
 
-Entry = Said | ToolUse | Permission
+Entry = Message | ToolUse | Permission
 
 
 def entries(notes: Iterable[Note]) -> list[Entry]:
-    """Notes in order, folded: a tool's output stands with its call, an answer with what was asked.
+    """Notes in order, with tool results joined to their calls and decisions to their requests.
 
-    An output or an answer whose call or request is not there stands for itself.
+    Results and decisions without a call or request are entries of their own.
     """
     folded: list[Entry] = []
     calls: dict[str, int] = {}
@@ -177,12 +177,12 @@ def entries(notes: Iterable[Note]) -> list[Entry]:
                 asked = (requests.get(key) for key in (note.answers, note.perm_id) if key)
                 _put(folded, next((at for at in asked if at is not None), None), decision_of(note))
             case _:
-                folded.append(Said(note))
+                folded.append(Message(note))
     return folded
 
 
 def _put(folded: list[Entry], at: int | None, what: Output | Decision) -> None:
-    """Beside what it belongs to; at the end when that is nowhere, or has its answer already."""
+    """Join it to the entry at `at`; append it if there is none or it is already decided."""
     entry = None if at is None else folded[at]
     match what:
         case Output():
@@ -194,7 +194,7 @@ def _put(folded: list[Entry], at: int | None, what: Output | Decision) -> None:
             if at is not None and isinstance(entry, Permission) and entry.decision is None:
                 folded[at] = replace(entry, decision=what)
             else:
-                folded.append(Said(what.note))
+                folded.append(Message(what.note))
         case _:
             assert_never(what)
 
@@ -208,7 +208,7 @@ def output_of(note: Note) -> Output:
 
 
 def decision_of(note: Note) -> Decision:
-    """What cannot be read is a no."""
+    """Unreadable content counts as denied."""
     fields = object_in(note.content) or {}
     return Decision(
         note,
@@ -220,7 +220,7 @@ def decision_of(note: Note) -> Decision:
 
 
 def mode_of(note: Note) -> str | None:
-    """Of a SET_PERMISSION_MODE: the mode."""
+    """The mode of a SET_PERMISSION_MODE note."""
     return _text((object_in(note.content) or {}).get("mode")) or None
 
 

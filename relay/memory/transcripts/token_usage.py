@@ -1,4 +1,4 @@
-"""What a session has used up, by its own last account. MEMORY.md D-28."""
+"""Token usage of a session, by its last `result` line (D-28)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Numbers of tokens; what the account leaves out is 0, or None where 0 would be a claim."""
+    """Token counts; a missing count is 0, a missing cost or turn count None."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -33,7 +33,7 @@ class Usage:
 
 
 def usage_in(lines: Sequence[FileLine]) -> Usage | None:
-    """By the last line of type `result`; None without one that says it."""
+    """From the last line of type `result` with `usage`; None without one."""
     for line in reversed(lines):
         if '"result"' not in line.text:
             continue
