@@ -1,1 +1,1 @@
-"""Aman: preferences, summaries, tool history of a messaging agent. MEMORY.md §2."""
+"""Aman: preferences, summaries and tool history of a messaging agent."""

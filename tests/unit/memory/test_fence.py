@@ -1,4 +1,4 @@
-"""The fence around what is recalled. G-23."""
+"""The fence around recalled text (G-23)."""
 
 from __future__ import annotations
 

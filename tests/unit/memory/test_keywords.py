@@ -1,4 +1,4 @@
-"""A question in a sentence becomes searches, and their answers one order."""
+"""Questions as keyword searches, and the ranking of their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The five systems are of one shape: what is checked on the way in is read on the way out."""
+"""All systems have the same interface: records that are accepted can be decoded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A sixth memory system, made here alone: a relay that has it checks, judges, finds, sweeps it.
+"""A sixth memory system, defined in this file alone: a relay checks, indexes, finds and sweeps it.
 
-Birders write sightings of trips. A sighting needs its trip; only who wrote it may correct it; it is
-removed by age, but not before its trip is closed, nor while it has a correction.
+Birders write sightings on trips. A sighting needs its trip; only its author may correct it; it is
+removed by age, but not before its trip is closed, and not if it has a correction.
 """
 
 from __future__ import annotations

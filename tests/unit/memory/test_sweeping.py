@@ -1,4 +1,4 @@
-"""What memory loses by time and number: nothing, until an admin says so. Memory §0.3, §2.3."""
+"""What sweeps remove of memory records: by default nothing."""
 
 from __future__ import annotations
 

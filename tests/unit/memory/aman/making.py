@@ -1,4 +1,4 @@
-"""Signed Aman events as tests want them: right in all but what is asked for."""
+"""Signed Aman events, valid except for what a test changes."""
 
 from __future__ import annotations
 

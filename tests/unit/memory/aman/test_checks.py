@@ -1,4 +1,4 @@
-"""What is wrong with an Aman record, and in which words. MEMORY.md §2.7."""
+"""The refusals of Aman records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream of Aman's events adds up to. MEMORY.md §2.2, §2.3."""
+"""The fold over Aman's events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aman's records as values and as events. MEMORY.md §2.1, §2.5."""
+"""Aman's records: drafts and decoding."""
 
 from __future__ import annotations
 

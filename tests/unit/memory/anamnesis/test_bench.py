@@ -1,4 +1,4 @@
-"""The recall benchmark: the same for a seed, right about what it measures."""
+"""The recall benchmark: deterministic for a seed, correct scores."""
 
 from __future__ import annotations
 

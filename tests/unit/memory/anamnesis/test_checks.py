@@ -1,4 +1,4 @@
-"""MEMORY.md 6.6, row by row and in its order."""
+"""The refusals of Anamnesis records, one by one, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provenance drawn: as lines, as DOT, as SVG."""
+"""Provenance as text, DOT and SVG."""
 
 from __future__ import annotations
 

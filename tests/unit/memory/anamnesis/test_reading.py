@@ -1,4 +1,4 @@
-"""What a reader makes of the records at hand: vouchers, trust, corrections, provenance, recall."""
+"""A reader's archive: vouchers, trust, corrections, provenance, recall."""
 
 from __future__ import annotations
 

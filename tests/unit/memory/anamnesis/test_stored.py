@@ -1,4 +1,4 @@
-"""What stored records say about one that comes: who may correct, patch, pin; in one batch too."""
+"""Checks against stored records: who may supersede, patch and pin, also within one batch."""
 
 from __future__ import annotations
 

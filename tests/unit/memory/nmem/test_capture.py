@@ -1,4 +1,4 @@
-"""relay/memory/nmem/capture.py: hooks, projects and thoughts."""
+"""relay/memory/nmem/capture.py: hooks, projects and thinking blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/nmem/checks.py: MEMORY.md 5.7, row by row, and its order."""
+"""The refusals of nmem records, one by one, and their order."""
 
 from __future__ import annotations
 

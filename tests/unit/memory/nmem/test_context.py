@@ -1,4 +1,4 @@
-"""relay/memory/nmem/context.py: what an agent is told at the start."""
+"""relay/memory/nmem/context.py: the context at the start of a session."""
 
 from __future__ import annotations
 

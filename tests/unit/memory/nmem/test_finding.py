@@ -1,4 +1,4 @@
-"""relay/memory/nmem/finding.py: what may be asked, and what comes first."""
+"""relay/memory/nmem/ranking.py: safe queries and ranking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/nmem/records.py: what is written, what is read, and how a session ends."""
+"""relay/memory/nmem/records.py: drafts, decoding and closed sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/nmem/retention.py: which observations a sweep takes."""
+"""relay/memory/nmem/retention.py: which observations a sweep removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/nmem/secrets.py: what never leaves the machine."""
+"""relay/memory/nmem/secrets.py: redaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/nmem/summary.py: what a small model may answer."""
+"""relay/memory/nmem/summary.py: what is accepted from small models."""
 
 from __future__ import annotations
 

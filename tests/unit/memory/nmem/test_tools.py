@@ -1,4 +1,4 @@
-"""relay/memory/nmem/tools.py: what a call of a tool was."""
+"""relay/memory/nmem/tools.py: types, titles and git facts of tool calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of a test, by an agent and by an owner."""
+"""Events by an agent and by an owner."""
 
 from __future__ import annotations
 

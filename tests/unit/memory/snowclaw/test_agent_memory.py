@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw: what an agent keeps for itself, and what agents tell each other."""
+"""relay/memory/snowclaw: agent memory and collective memory."""
 
 from __future__ import annotations
 

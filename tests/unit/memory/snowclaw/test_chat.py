@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw/chat.py: the last messages of each group, and what a model is given."""
+"""relay/memory/snowclaw/chat.py: the last messages of each group, and the context for a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw/checks.py: every row of the tables, and what they let in."""
+"""relay/memory/snowclaw/checks.py: every refusal, and what is accepted."""
 
 from __future__ import annotations
 

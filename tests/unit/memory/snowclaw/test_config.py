@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw/config.py: two spellings, who is heard, what holds."""
+"""relay/memory/snowclaw/config.py: two spellings, authors, precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw/context.py: what a model is given, and why."""
+"""relay/memory/snowclaw/context.py: the selected pieces, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw/history.py: a ring that can be resized and filled from behind."""
+"""relay/memory/snowclaw/history.py: a ring buffer that is resized and filled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw/key_filter.py: what of a text goes to a model."""
+"""relay/memory/snowclaw/key_filter.py: redacted and flagged keys."""
 
 from __future__ import annotations
 

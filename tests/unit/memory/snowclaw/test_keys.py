@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw/keys.py: four forms of a key, scopes, the names of records."""
+"""relay/memory/snowclaw/keys.py: four forms of a key, scopes, addresses of records."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""relay/memory/snowclaw/working_copy.py: what an agent knows, and what of it is not published
-yet."""
+"""relay/memory/snowclaw/working_copy.py: records and unpublished edits."""
 
 from __future__ import annotations
 

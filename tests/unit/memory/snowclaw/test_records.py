@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw: users and groups, from events and back; what is locked; annotations."""
+"""relay/memory/snowclaw: user and group records, encryption, annotations."""
 
 from __future__ import annotations
 

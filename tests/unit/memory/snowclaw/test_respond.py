@@ -1,4 +1,4 @@
-"""relay/memory/snowclaw/respond.py: whom an agent answers."""
+"""relay/memory/snowclaw/respond.py: which messages an agent answers."""
 
 from __future__ import annotations
 

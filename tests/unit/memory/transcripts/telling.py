@@ -1,4 +1,4 @@
-"""Session files for the tests, and files told as signed events."""
+"""Session files, and the signed events that encode them."""
 
 from __future__ import annotations
 

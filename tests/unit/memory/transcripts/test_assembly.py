@@ -1,4 +1,4 @@
-"""A file out of events: any order, three generations, what is missing. D-18, D-19, D-23, D-24."""
+"""Assembly of files: any order, three formats, missing lines (D-18, D-19, D-23, D-24)."""
 
 from __future__ import annotations
 

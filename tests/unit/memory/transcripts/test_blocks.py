@@ -1,4 +1,4 @@
-"""What lines say to a reader. D-08, D-09."""
+"""The readable texts of lines (D-08, D-09)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relay says of events of a conversation. MEMORY.md 3.7, row by row."""
+"""The refusals of transcript records, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a file by their bytes, and what the first of them settle. D-11, D-15."""
+"""Lines by their bytes, and the facts of a session file (D-11, D-15)."""
 
 from __future__ import annotations
 

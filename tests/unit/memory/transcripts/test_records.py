@@ -1,4 +1,4 @@
-"""State, commands and run configurations as events and back. MEMORY.md D-27; golden: extra.json."""
+"""Session states, commands and run configurations: drafts and decoding (D-27)."""
 
 from __future__ import annotations
 

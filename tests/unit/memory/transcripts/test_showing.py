@@ -1,4 +1,4 @@
-"""A conversation as a chat shows it. D-25, D-26; golden cases: extra.json."""
+"""A conversation for display (D-25, D-26); golden cases: extra.json."""
 
 from __future__ import annotations
 

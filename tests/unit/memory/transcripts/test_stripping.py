@@ -1,4 +1,4 @@
-"""What of a session does not leave the machine."""
+"""Stripping of usage, request ids and secrets."""
 
 from __future__ import annotations
 

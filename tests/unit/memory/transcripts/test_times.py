@@ -1,4 +1,4 @@
-"""Times of session files. D-11."""
+"""Timestamps of session files (D-11)."""
 
 from __future__ import annotations
 

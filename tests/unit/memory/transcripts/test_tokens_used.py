@@ -1,4 +1,4 @@
-"""What a session has used up. D-28; golden case: extra.json."""
+"""Token usage of a session (D-28); golden case: extra.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file line by line as events. MEMORY.md D-14…D-17; bad lines of every sort."""
+"""A file encoded line by line (D-14…D-17), with bad lines of every sort."""
 
 from __future__ import annotations
 
