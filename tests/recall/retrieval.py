@@ -20,7 +20,7 @@ from relay.memory.anamnesis.records import Entry, entry_draft, timestamp_of
 from relay.memory.keywords import RESULTS_PER_KEYWORD, any_of, keywords, merged
 from relay.memory.nmem.records import Observation, ObsType, observation_draft, session_draft
 from relay.memory.nmem.records import Session as NmemSession
-from relay.memory.transcripts.blocks import Said
+from relay.memory.transcripts.blocks import NoteText
 from relay.memory.transcripts.notes import Thread
 from relay.memory.transcripts.plan import Plan
 from relay.nostr import kinds
@@ -85,7 +85,7 @@ def drafts(conversation: Conversation) -> Iterator[Draft]:
         for turn in session.turns:
             text = f"{turn.speaker}: {turn.text}"
             role = roles.setdefault(turn.speaker, "assistant" if roles else "user")
-            yield from thread.drafts({}, [Said(role, text)], id_, turn.at * 1000)[0]
+            yield from thread.drafts({}, [NoteText(role, text)], id_, turn.at * 1000)[0]
             yield observation_draft(
                 Observation(id_, turn.at, ObsType.MARKER, "turn", text), _PROJECT
             )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.memory.fields import whole
+from relay.memory.fields import repaired
 from relay.memory.transcripts.lines import (
     ENDS,
     Eol,
@@ -96,6 +96,6 @@ def test_the_root_directory_is_known_and_has_no_name() -> None:
 
 @pytest.mark.proves("D-13")
 def test_halves_of_surrogate_pairs_are_made_whole() -> None:
-    assert whole("caf\u00e9 \U0001f600") == "caf\u00e9 \U0001f600"
-    assert whole("a\ud800b\udc00") == "a\ufffdb\ufffd"
-    assert whole("plain") == "plain"
+    assert repaired("caf\u00e9 \U0001f600") == "caf\u00e9 \U0001f600"
+    assert repaired("a\ud800b\udc00") == "a\ufffdb\ufffd"
+    assert repaired("plain") == "plain"
