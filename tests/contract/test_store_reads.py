@@ -601,7 +601,7 @@ async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str)
 
 
 async def test_a_household_reads_what_its_own_keys_wrote(store: Store) -> None:
-    """In a household `owner` and `agent` mean, for a row by its keys, its own (DESIGN §5)."""
+    """In a household `owner` and `agent` mean, for a row by its keys, its own."""
     notes = [unsigned(who) for who in (cast.alice, cast.bob, cast.carol)]
     other = unsigned(cast.dave)
     await write(store, *notes, other)

@@ -1,4 +1,4 @@
-"""`kill -9` at any moment: nothing acknowledged is lost, nothing deleted is back. Contract §9."""
+"""`kill -9` at any moment: nothing acknowledged is lost, nothing deleted is back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/nostr/nip77.py: any two sets, any frame, and messages made to hurt. NIPS.md section 77."""
+"""relay/nostr/nip77.py: any two sets, any frame, and messages made to hurt. NIP-77."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/nostr/nip98.py: which header speaks for which request. NIPS.md section 98."""
+"""relay/nostr/nip98.py: which header speaks for which request. NIP-98."""
 
 from __future__ import annotations
 

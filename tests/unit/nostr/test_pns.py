@@ -1,4 +1,4 @@
-"""Envelopes of derived keys (1080, 1081): what does not open. MEMORY.md D-29, D-30."""
+"""Envelopes of derived keys (1080, 1081): what does not open. D-29, D-30."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""secretbox-v1: spellings of keys, sealing and opening. MEMORY.md §2.5."""
+"""secretbox-v1: spellings of keys, sealing and opening."""
 
 from __future__ import annotations
 

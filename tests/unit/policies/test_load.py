@@ -277,7 +277,7 @@ def test_the_packaged_rules_keep_what_memory_needs_kept(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_the_design_is_known(tmp_path: Path) -> None:
-    # DESIGN §10, rows "P", with the default of each.
+    # Every setting of policy files, with its default.
     found = loaded(
         tmp_path,
         all=f"""

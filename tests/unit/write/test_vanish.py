@@ -1,5 +1,4 @@
-"""A key that vanishes: relay/write/ingest.py, decision.py, retention.py on each store. NIPS.md
-62."""
+"""A key that vanishes (NIP-62): relay/write and relay/lifecycle/deletion.py on each store."""
 
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ async def test_what_went_does_not_come_back(home: Home) -> None:
 
 
 async def test_a_vanish_is_felt_within_its_batch(home: Home) -> None:
-    """DESIGN §2 step 7: by what comes behind it, of what came before."""
+    """By what comes behind it, of what came before."""
     record = await home.do(alice, 30023, ["d", "x"])
     note, wrap, request = (
         home.made(alice, 1),
@@ -213,7 +212,7 @@ async def test_a_request_acts_where_it_is_addressed_to(
 
 @pytest.mark.proves("Z-13")
 async def test_a_request_to_others_is_taken_from_people_known_here(private_home: Home) -> None:
-    """Z-13, contract §5."""
+    """Z-13."""
     home = private_home
     elsewhere = "wss://elsewhere.example"
     of_owner, of_stranger = home.request(owner, elsewhere), home.request(stranger, elsewhere)
@@ -309,7 +308,7 @@ async def test_who_vanished_may_come_back(home: Home) -> None:
 
 
 async def test_who_was_known_as_a_member_is_a_stranger_at_once(private_home: Home) -> None:
-    """Contract §5, DESIGN §2 step 7: already for what comes behind in the batch."""
+    """Already for what comes behind in the batch."""
     home = private_home
     await home.do(owner, 9007, h="tea")
     await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
