@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from relay.storage.sqlite.store import SqliteStore
-from relay.storage.sqlite.tag_buffer import GENERATION
+from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS
 from tests.contract.writing import TERMS
 from tests.harness.reference_store import ReferenceStore
 
@@ -56,7 +56,7 @@ class ReopenableSqlite:
 
     async def open(self) -> Store:
         path = self._folder / "rookery.db"
-        self._opened.append(await SqliteStore.open(path, TERMS, generation=self._generation))
+        self._opened.append(await SqliteStore.open(path, TERMS, tag_buffer_rows=self._generation))
         return self._opened[-1]
 
     async def restart(self) -> Store:
@@ -80,7 +80,7 @@ class ReopenableSqlite:
 
 # The second sqlite writes the tags of its newest rows to the file in slices of a few: what the
 # first does only after thousands of rows.
-GENERATIONS = {"sqlite": GENERATION, "sqlite, short tail": 5}
+GENERATIONS = {"sqlite": TAG_BUFFER_ROWS, "sqlite, short tail": 5}
 
 
 @pytest.fixture(params=["reference", *GENERATIONS])

@@ -162,7 +162,6 @@ async def test_a_search_that_takes_too_long_is_given_up(
         pass
     with monkeypatch.context() as hurried:
         hurried.setattr(sqlite_store, "_SEARCH_S", 0.0)
-        hurried.setattr(sqlite_store, "_BUDGET_STEPS", 100)
         with pytest.raises(TooWide):
             await store.search(sought("tea"), EVERYTHING, limit=5, upto=MAX, now=0)
         with pytest.raises(TooWide):

@@ -180,7 +180,7 @@ async def test_a_key_that_wrote_a_great_deal_goes_whole(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys whose every row goes."""
-    monkeypatch.setattr(module, "_REMOVED_AT_ONCE", 7)
+    monkeypatch.setattr(module, "_DELETE_CHUNK", 7)
     tags = [["t", "x"], ["p", BOB]]
     await write(store, *(unsigned(cast.alice, 1, tags, at=at) for at in range(50)))
     last = await stored(store, unsigned(cast.alice, 1, tags, at=50))

@@ -103,7 +103,7 @@ class Twins(RuleBasedStateMachine):
 
     async def opened(self) -> SqliteStore:
         path = Path(self.folder.name) / "rookery.db"
-        return await SqliteStore.open(path, TERMS, synchronous="NORMAL", generation=9)
+        return await SqliteStore.open(path, TERMS, synchronous="NORMAL", tag_buffer_rows=9)
 
     def teardown(self) -> None:
         self.do(self.sqlite.close())

@@ -291,7 +291,7 @@ def groups_of_the_world(draw: st.DrawFn) -> Groups:
 async def sqlite_store() -> AsyncIterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rookery.db"
-        store = await SqliteStore.open(path, TERMS, synchronous="NORMAL", generation=6)
+        store = await SqliteStore.open(path, TERMS, synchronous="NORMAL", tag_buffer_rows=6)
         try:
             yield store
         finally:

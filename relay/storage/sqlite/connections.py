@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from relay.storage.sqlite.hashes import Hashes
     from relay.storage.sqlite.sql.filters import Query
-    from relay.storage.sqlite.tag_buffer import TagTail
+    from relay.storage.sqlite.tag_buffer import TagBuffer
 
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
@@ -62,10 +62,10 @@ def index_path(store: Path) -> Path:
 
 
 def threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlite.Connection:
-    """To be awaited: a connection that `connector` makes on the thread that then carries it."""
+    """An aiosqlite connection that `connector` opens on its thread; await it."""
     db = aiosqlite.Connection(connector, iter_chunk_size=64)
-    # A store that was not closed, after an error, must not keep the process from exiting; aiosqlite
-    # has no option for it, and SQLAlchemy does the same.
+    # A store that an error left open must not keep the process from exiting. aiosqlite has no
+    # option for it; SQLAlchemy does the same.
     db._thread.daemon = True
     return db
 
@@ -80,14 +80,14 @@ def sqlite_faults() -> Iterator[None]:
 
 
 class TagReader(sqlite3.Connection):
-    """Reads, with the functions of `TagFunctions`; one thread at a time."""
+    """With the SQL functions of `TagFunctions`; used by one thread at a time."""
 
     _functions: TagFunctions | None = None
 
     def follow(self, functions: TagFunctions) -> None:
         self.create_function("tag_hash", 3, functions.tag_hash, deterministic=True)
         self.create_function("tag_value", 2, tag_value, deterministic=True)
-        self.create_function("recent_rows", 1, functions.recent_rows)
+        self.create_function("buffered_rows", 1, functions.buffered_rows)
         self._functions = functions
 
     def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
@@ -97,7 +97,7 @@ class TagReader(sqlite3.Connection):
 
 
 class PageReader(TagReader):
-    """`fetchmany` of its cursors gives a page: for rows whose first column is large."""
+    """`fetchmany` of its cursors gives a page."""
 
     def execute(self, sql: str, values: Any = (), /) -> PageCursor:
         if self._functions is not None:
@@ -114,18 +114,18 @@ class PageCursor(sqlite3.Cursor):
         while weight < PAGE_BYTES and (more := super().fetchmany(chunk)):
             rows += more
             weight += sum([len(row[0]) for row in more])
-            # As many as fit if they are like those before: rows may be a thousand times as large.
+            # As many as fit if they are as large as those before; sizes differ a thousandfold.
             chunk = max(1, min(_MOST_ROWS, (PAGE_BYTES - weight) * len(rows) // weight))
         return rows
 
 
-class Readers:
-    """Makes the connections that read a store."""
+class ReaderFactory:
+    """Opens the connections that read a store."""
 
-    def __init__(self, path: Path, hashes: Hashes, tail: TagTail) -> None:
+    def __init__(self, path: Path, hashes: Hashes, tag_buffer: TagBuffer) -> None:
         self._path = path
         self._hashes = hashes
-        self._tail = tail
+        self._tag_buffer = tag_buffer
 
     def page_reader(self) -> sqlite3.Connection:
         db = self._opened(PageReader)
@@ -139,7 +139,7 @@ class Readers:
         return db
 
     def bulk_reader(self) -> sqlite3.Connection:
-        """For one query that may read the whole file; its cache is small and goes with it."""
+        """For one query that may read the whole file: with a small cache of its own."""
         db = self._opened(TagReader)
         db.execute(f"PRAGMA cache_size = -{_BULK_CACHE_KIB}")
         return db
@@ -147,7 +147,7 @@ class Readers:
     def _opened(self, factory: type[TagReader]) -> sqlite3.Connection:
         db = connection(self._path, factory)
         assert isinstance(db, TagReader)
-        db.follow(TagFunctions(self._hashes, self._tail))
+        db.follow(TagFunctions(self._hashes, self._tag_buffer))
         db.execute("PRAGMA query_only = ON")
         return db
 

@@ -1,7 +1,7 @@
-"""Words as the index of texts makes them: FTS5 with Porter's stems, case and diacritics folded.
+"""FTS5 with the Porter stemmer, case and diacritics folded: MATCH expressions, and one text alone.
 
-One tokeniser decides everywhere what a text contains: in the index of a store and for live events.
-Queries are data: `expression` quotes every term (N50-10).
+One tokenizer decides what a text contains, in the index and for live events. User input is data:
+`expression` quotes every term (N50-10).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _KEPT_STATEMENTS: Final = 16
 
 
 def expression(search: Search) -> str:
-    """What MATCH is given; `search` requires something."""
-    # Terms side by side and not joined by AND: one that holds no word then asks for nothing.
+    """The right side of MATCH; `search` must require something."""
+    # An implicit AND: unlike AND, it ignores a term without any token.
     wanted = f"text : ({_quoted(search.required, ' ')})"
     if not search.excluded:
         return wanted
@@ -28,14 +28,14 @@ def expression(search: Search) -> str:
 
 
 def more_often(search: Search, term: str) -> tuple[str, str] | None:
-    """MATCH for those texts of a search that have a term twice or more, four times or more.
+    """MATCH expressions for results that have a term twice or more, four times or more.
 
     A phrase comes as often as the rarest of its words. None: it has no word that is counted.
     """
     words = words_of(term)
     if not words:
         return None
-    # The shorter list first: FTS5 goes through that, and skips in the others.
+    # The shorter list first: FTS5 iterates over it and seeks in the others.
     all_of_it, found = _quoted(words, " "), expression(search)
     return f"repeated : ({all_of_it}) AND ({found})", f"frequent : ({all_of_it}) AND ({found})"
 

@@ -1,4 +1,4 @@
-"""Keys of indices: 64-bit numbers that find rows; the full values decide."""
+"""64-bit keys of indices. They only find rows; the full values are compared."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
-"""Tag names that packaged read rules ask for: in the tag table, though no filter may name them."""
+"""Tag names that read rules use: indexed although no filter may name them."""
 _LONG_VALUE: Final = 256
 
 
 def id_key(event_id: str) -> int:
-    """First 8 bytes of a hex id or key as a signed number of the same order."""
+    """The first 8 bytes of a hex id or public key as a signed integer that sorts alike."""
     return int(event_id[:16], 16) - 2**63
 
 
 class Hashes:
-    """Keyed 64-bit hashes of tags and slots: nobody outside can make two of them meet."""
+    """Keyed 64-bit hashes of tags and slots: without the key nobody can produce collisions."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -31,14 +31,14 @@ class Hashes:
         return self._short(text) if len(text) < _LONG_VALUE else self._hash(text)
 
     def tag_name(self, name: str) -> int:
-        """Of "has such a tag"; only for RULE_TAGS."""
+        """For "has a tag of this name"; only of RULE_TAGS."""
         return self._short(f"\0{name}")
 
     def slot(self, pubkey: str, kind: int, d: str) -> int:
         return self._hash(f"{kind}:{pubkey}:{d}")
 
     def fingerprint(self) -> str:
-        """Tells stores apart, and nothing of their keys."""
+        """Identifies the store without revealing its key."""
         return f"{self._hash('') % 2**64:016x}"
 
     def _hash(self, text: str) -> int:

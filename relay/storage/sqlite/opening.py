@@ -1,4 +1,4 @@
-"""Opening the file: whose it is, which version, its connections; never a guess."""
+"""Opening the file: whose it is, its schema version, its tag index."""
 
 from __future__ import annotations
 
@@ -18,39 +18,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.filters import FilterTerms
-    from relay.storage.sqlite.tag_buffer import TagRow, TagTail
+    from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
 
 SCHEMA_VERSION: Final = 4
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 
 
-def gather(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tail: TagTail) -> None:
-    """Index again what the tail held when the store was last open: rows behind the watermark."""
+def fill_tag_buffer(
+    db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tag_buffer: TagBuffer
+) -> None:
+    """Restore the tags of rows after `tags_upto`: the table may lack them since a crash."""
     upto = db.execute(QUERIES["get_meta"], ("tags_upto",)).fetchone()[0]
     rows: list[TagRow] = []
-    for seq, created_at, key, kind, raw in db.execute(QUERIES["rows_behind"], (upto,)):
+    for seq, created_at, key, kind, raw in db.execute(QUERIES["rows_after"], (upto,)):
         for hash_ in hashes.of_event(event_from_raw(raw), terms.index_tags):
             rows.append((hash_, created_at, key, seq, kind))  # noqa: PERF401
-    tail.gather(rows)
+    tag_buffer.add(rows)
 
 
-def opened(
+def open_file(
     path: Path, terms: FilterTerms, synchronous: str
 ) -> tuple[sqlite3.Connection, Hashes, int]:
     try:
-        # What is private in it must not be readable by others; -wal and -shm follow this file.
+        # Private events must not be readable by other users; -wal and -shm take over the mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         db = connection(path)
     except (OSError, sqlite3.Error) as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
     try:
-        _make_current(db, path)
+        _migrate(db, path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         key = bytes.fromhex(db.execute(QUERIES["get_meta"], ("hash_key",)).fetchone()[0])
         hashes = Hashes(key)
-        _index_again(db, hashes, terms)
+        _index_new_tags(db, hashes, terms)
         kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
         newest = db.execute(QUERIES["newest_seq"]).fetchone()[0]
         return db, hashes, max(kept[0] if kept else 0, newest or 0)
@@ -62,8 +64,8 @@ def opened(
         raise
 
 
-def _make_current(db: sqlite3.Connection, path: Path) -> None:
-    """Make the tables, or bring older ones up to date; never guess at a file of others."""
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    """Create or migrate the tables. Raises StoreVersion for a file that is not a store's."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     tables = db.execute(QUERIES["count_tables"]).fetchone()[0]
@@ -88,8 +90,8 @@ def _run(db: sqlite3.Connection, script: str, version: int) -> None:
     )
 
 
-def _index_again(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> None:
-    """Index stored rows by names that `index_tags` did not have when they came."""
+def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> None:
+    """Index stored rows by tag names that are new in `[storage] index_tags`."""
     kept = db.execute(QUERIES["get_meta"], ("index_tags",)).fetchone()
     known = frozenset(orjson.loads(kept[0])) if kept else None
     if known == terms.index_tags:
@@ -106,7 +108,7 @@ def _index_again(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) -> 
                         for value in event_from_raw(raw).tag_values(name)
                     ],
                 )
-    # Names that are no longer indexed keep their old rows: harmless, and completed on their return.
+    # Rows of names that are no longer indexed stay: harmless, and completed if the name returns.
     names = orjson.dumps(sorted(terms.index_tags)).decode()
     db.execute(QUERIES["put_meta"], ("index_tags", names))
     db.execute("COMMIT")

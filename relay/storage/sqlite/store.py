@@ -1,11 +1,15 @@
-"""SqliteStore: one file, one writer thread, reads on the loop as long as they are short.
+"""SqliteStore: one file in WAL mode, one writer, short reads on the event loop.
 
-The writer is a plain connection on a thread of its own, since a batch must be one trip to a thread
-(DESIGN §7) and a batch is a Python decision between two halves of one transaction. Rows of a batch
-go in by statements of many rows, so that SQLite runs without the GIL for the whole of each. Short
-reads run on the loop thread (a hand-over costs more than they do); a budget cuts them off, and they
-begin again on a reader thread. Checkpoints run beside the writer, so that no commit waits for one.
-The tags of the newest rows are in memory (`tail.py`): their index is what a commit costs.
+- The writer is a plain connection on its own thread, and a batch is one call to it: it is a Python
+  decision between two halves of a transaction, and with a trip per statement the file would stay
+  locked while the loop does other things.
+- Short reads run on the loop: the trip to a thread and back takes longer than they do (12 and 32 us
+  for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
+  it starts again on `reader_conn`.
+- What may take long runs on connections of aiosqlite: `reader_conn` wide scans, `search_conn` full
+  text searches, `bulk_read` queries over the whole file, the text index, and checkpoints, which no
+  commit waits for.
+- The tags of the newest rows are in memory (`tag_buffer`): their table is what a commit costs.
 """
 
 from __future__ import annotations
@@ -37,18 +41,18 @@ from relay.storage.sqlite.connections import (
     CLOSED,
     AsyncReader,
     BulkReader,
-    Readers,
+    ReaderFactory,
     connection,
     sqlite_faults,
 )
 from relay.storage.sqlite.hashes import Hashes, id_key
-from relay.storage.sqlite.opening import gather, opened
+from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.rows import stored
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.filters import Compiler, Query
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.sweep import SweepQueries
-from relay.storage.sqlite.tag_buffer import GENERATION, TagTail
+from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS, TagBuffer
 from relay.storage.sqlite.text_index import opened_index
 from relay.storage.sqlite.writer import Writer
 
@@ -70,19 +74,19 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE_S: Final = 0.05
-"""How long a read that waits for the disk may hold the loop thread."""
-_BUDGET_LOOKS: Final = 10
-"""How much work it may be: so many times `_BUDGET_STEPS`, about 5 ms."""
-_BUDGET_STEPS: Final = 20_000
-"""Steps of SQLite's machine between two looks at it: about half a millisecond."""
-_ITEMS_AT_ONCE: Final = 2_000
+_LOOP_READ_S: Final = 0.05
+"""How long a read on the loop may take, for reads that wait for the disk."""
+_LOOP_READ_CALLS: Final = 10
+"""How often its progress handler may be called, for reads that do much: about 5 ms."""
+_PROGRESS_STEPS: Final = 20_000
+"""Virtual machine instructions between two calls of it: about half a millisecond."""
+_ITEMS_CHUNK: Final = 2_000
 _SEARCH_S: Final = 2.0
-"""How long a search may take; a word that every text has takes one in a million of them."""
-_NOTED: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
+"""How long a search may take: about a million texts that all contain the word take one."""
+_STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
 _CHECKPOINT_BYTES: Final = 128 << 20
-_STOP_AND_CHECKPOINT_BYTES: Final = 1 << 30
+_TRUNCATE_BYTES: Final = 1 << 30
 
 
 class SqliteStore:
@@ -97,31 +101,30 @@ class SqliteStore:
         hashes: Hashes,
         terms: FilterTerms,
         head: int,
-        tail: TagTail,
+        tag_buffer: TagBuffer,
         index: TextIndex,
     ) -> None:
         """Use `open`."""
         self._wal = f"{path}-wal"
-        self._compiler = Compiler(hashes, terms.index_tags, tail.seqs_of)
+        self._compiler = Compiler(hashes, terms.index_tags, tag_buffer.seqs_of)
         self._index = index
-        self._sweeping = SweepQueries(self._compiler, terms.index_tags)
+        self._sweeps = SweepQueries(self._compiler, terms.index_tags)
         self._writer = Writer(
-            writer, hashes, terms.index_tags, head, tail, index.forget, self._sweeping
+            writer, hashes, terms.index_tags, head, tag_buffer, index.forget, self._sweeps
         )
-        self._loop = asyncio.get_running_loop()
         self._committed = asyncio.Event()
         self._writing = ThreadPoolExecutor(1, "store-writer")
-        self._readers = Readers(path, hashes, tail)
+        self._factory = ReaderFactory(path, hashes, tag_buffer)
         self._loop_conn = self._new_loop_conn()
-        self._reader_conn = AsyncReader(self._readers.page_reader)
-        self._search_conn = AsyncReader(self._readers.search_reader)
+        self._reader_conn = AsyncReader(self._factory.page_reader)
+        self._search_conn = AsyncReader(self._factory.search_reader)
         self._checkpoint_conn = AsyncReader(partial(connection, path))
-        self._bulk_read = BulkReader(self._readers.bulk_reader)
+        self._bulk_read = BulkReader(self._factory.bulk_reader)
         self._open_connections = AsyncExitStack()
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
-        self._looks = 0
-        self._patience_ends = 0.0
+        self._progress_calls = 0
+        self._deadline = 0.0
 
     @classmethod
     async def open(
@@ -130,21 +133,21 @@ class SqliteStore:
         terms: FilterTerms,
         *,
         synchronous: str = "FULL",
-        generation: int = GENERATION,
+        tag_buffer_rows: int = TAG_BUFFER_ROWS,
     ) -> SqliteStore:
         """Open or make the file. Raises StoreVersion for one of another version or program.
 
-        `generation`: tag rows that gather in memory before they go to their index.
+        `tag_buffer_rows`: see `TagBuffer`.
         """
-        writer, hashes, head = await asyncio.to_thread(opened, path, terms, synchronous)
-        tail = TagTail(generation)
+        writer, hashes, head = await asyncio.to_thread(open_file, path, terms, synchronous)
+        tag_buffer = TagBuffer(tag_buffer_rows)
         async with AsyncExitStack() as opened_so_far:
             opened_so_far.callback(writer.close)
             with sqlite_faults():
-                await asyncio.to_thread(gather, writer, hashes, terms, tail)
+                await asyncio.to_thread(fill_tag_buffer, writer, hashes, terms, tag_buffer)
             index = await opened_index(path, hashes.fingerprint(), head)
             opened_so_far.push_async_callback(index.close)
-            store = cls(path, writer, hashes, terms, head, tail, index)
+            store = cls(path, writer, hashes, terms, head, tag_buffer, index)
             await store._connect()
             opened_so_far.pop_all()
         return store
@@ -158,16 +161,21 @@ class SqliteStore:
 
     # -- writing --------------------------------------------------------------------------------
 
-    async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
-        head = await self._on_writer(self._append, wanted, decide)
-        self._tend_wal()
+        head = await self._on_writer(self._append, asyncio.get_running_loop(), lookups, decide)
+        self._start_checkpoint()
         return head
 
-    def _append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
-        """On the writer's thread: a commit is announced also when its caller was cancelled."""
-        head = self._writer.append(wanted, decide)
-        self._loop.call_soon_threadsafe(self._wake)
+    def _append(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lookups: Lookups,
+        decide: Callable[[Found], WritePlan],
+    ) -> int:
+        """On the writer's thread, so that a commit whose caller was cancelled wakes others too."""
+        head = self._writer.append(lookups, decide)
+        loop.call_soon_threadsafe(self._wake)
         return head
 
     def _wake(self) -> None:
@@ -178,8 +186,8 @@ class SqliteStore:
     def prepare(self, events: Sequence[Event]) -> None:
         self._writer.prepare(events)
 
-    def _tend_wal(self) -> None:
-        """Copy a grown log back, beside the writer; in its way only when the log is huge."""
+    def _start_checkpoint(self) -> None:
+        """Checkpoint a large WAL; the writer is blocked only when it is huge."""
         if self._checkpoint is not None and not self._checkpoint.done():
             return
         try:
@@ -188,8 +196,8 @@ class SqliteStore:
             return
         if size < _CHECKPOINT_BYTES:
             return
-        # A full log is written over only when it was copied whole while no reader stood in it.
-        mode = "TRUNCATE" if size > _STOP_AND_CHECKPOINT_BYTES else "PASSIVE"
+        # PASSIVE leaves what a reader still uses, and then the WAL goes on growing.
+        mode = "TRUNCATE" if size > _TRUNCATE_BYTES else "PASSIVE"
         query = Query(f"PRAGMA wal_checkpoint({mode})", ())
         self._checkpoint = asyncio.create_task(self._run_checkpoint(query), name="checkpoint")
 
@@ -326,7 +334,7 @@ class SqliteStore:
         )
         timestamps, ids = array("Q"), bytearray()
         async with self._bulk_read.connection() as db, db.execute(*query) as cursor:
-            while rows := list(await cursor.fetchmany(_ITEMS_AT_ONCE)):
+            while rows := list(await cursor.fetchmany(_ITEMS_CHUNK)):
                 timestamps.extend(map(itemgetter(0), rows))
                 ids += b"".join(map(itemgetter(1), rows))
         return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
@@ -359,13 +367,13 @@ class SqliteStore:
     ) -> Sequence[int]:
         self._check_open()
         queries = [
-            self._sweeping.due_rows(
+            self._sweeps.due_rows(
                 rule, exempt, now=now, last_scan=last_scan, after=after, limit=limit
             )
         ]
         if last_scan is not None and isinstance(rule.limit, MaxAmount):
-            # Nothing can have become too much where nothing came.
-            queries.insert(0, self._sweeping.changed(rule, exempt, last_scan))
+            # Without new rows no amount can have been exceeded since.
+            queries.insert(0, self._sweeps.has_new_rows(rule, exempt, last_scan))
         found: list[int] = []
         async with self._bulk_read.connection() as db:
             for query in queries:
@@ -387,7 +395,7 @@ class SqliteStore:
         query = self._compiler.page(
             filter_,
             _EVERYTHING,
-            columns=_NOTED,
+            columns=_STORED_COLUMNS,
             upto=self._writer.head,
             now=now,
             after=None,
@@ -423,40 +431,40 @@ class SqliteStore:
             return False
         return True
 
-    def _is_late(self) -> bool:
-        # Steps and not time: on a busy machine the clock runs on while others do.
-        self._looks += 1
-        return self._looks > _BUDGET_LOOKS or monotonic() > self._patience_ends
+    def _is_over_budget(self) -> bool:
+        # Instructions rather than time: on a busy machine other processes use the time.
+        self._progress_calls += 1
+        return self._progress_calls > _LOOP_READ_CALLS or monotonic() > self._deadline
 
     def _read_now(
         self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[T]]
     ) -> list[T] | None:
-        """On the loop thread; None when that took too long."""
-        self._looks = 0
-        self._patience_ends = monotonic() + _PATIENCE_S
+        """On the loop; None when that exceeded the budget."""
+        self._progress_calls = 0
+        self._deadline = monotonic() + _LOOP_READ_S
         try:
             return fetch(self._loop_conn, query)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
                 raise StoreFault(f"store: {error}") from error
-        # The sqlite3 module takes an interrupted statement to be in use for ever, and would prepare
-        # it anew at each later call: 90 us of 330. A new connection forgets it.
+        # The sqlite3 module keeps an interrupted statement marked as in use, and would prepare it
+        # again for each later call (90 us of 330): a new connection has a new statement cache.
         self._loop_conn.close()
         self._loop_conn = self._new_loop_conn()
         return None
 
     def _new_loop_conn(self) -> sqlite3.Connection:
-        db = self._readers.page_reader()
-        db.set_progress_handler(self._is_late, _BUDGET_STEPS)
+        db = self._factory.page_reader()
+        db.set_progress_handler(self._is_over_budget, _PROGRESS_STEPS)
         return db
 
     async def _all_rows(self, query: Query) -> list[Any]:
-        """On the loop thread when it is short, else begun again on the reader's thread."""
+        """On the loop when it is short, else again on `reader_conn`."""
         rows = self._read_now(query, _all_of)
         return await self._reader_conn.rows(query) if rows is None else rows
 
     async def _page_rows(self, query: Query) -> list[Any]:
-        """As `_all_rows`, as many as `PageCursor` gives."""
+        """As `_all_rows`, but ends as `PageCursor.fetchmany` does."""
         rows = self._read_now(query, _page_of)
         return await self._reader_conn.page(query) if rows is None else rows
 
@@ -466,7 +474,7 @@ class SqliteStore:
         row = self._loop_conn.execute(
             QUERIES["seq_of_id"], (key, bytes.fromhex(event.id))
         ).fetchone()
-        # Deleted since the page was read: any row behind it in the order is behind this place too.
+        # Deleted since the page was read: with seq 0 the rows after it are the same.
         return Place(event.created_at, key, row[0] if row else 0)
 
     # -- searching ------------------------------------------------------------------------------
@@ -475,7 +483,7 @@ class SqliteStore:
         self._check_open()
         head = self._writer.head
         with sqlite_faults():
-            return await self._index.follow(text_of, rules, limit, head)
+            return await self._index.index_next(text_of, rules, limit, head)
 
     async def tidy_index(self, now: int) -> bool:
         self._check_open()

@@ -1,12 +1,14 @@
-"""The tags of the newest rows, in memory until they go to the file in sorted slices.
+"""The tags of the newest rows, in memory until they are flushed to the table in sorted slices.
 
-Tag rows lie all over their index: written with each batch they touch a page each, and pages are
-what a commit costs. Here they gather for a generation; a full generation is sorted and sinks slice
-by slice, each into neighbouring pages, riding on the commits of later batches. A watermark in the
-file says up to which row it knows all tags; after a crash the rows behind it are indexed again.
+The rows of one batch have tags all over the table: inserted at once, each would dirty a page of its
+own, and pages are what a commit costs. So one list fills up; when it is full it is sorted, and its
+slices, which lie on neighbouring pages, are inserted with the commits of later batches. `tags_upto`
+in the file says up to which seq the table has all tags; after a crash the rows after it are read
+again.
 
-Changed on the writer's thread only, after its commits; asked on any thread. What is asked first and
-read from the file afterwards is complete: a row is here, or already there, or in both.
+Invariants: changed on the writer's thread only, after its commit; read on any thread. A reader that
+takes a snapshot of this before its statement begins misses no row: each is here, in the table, or
+in both.
 """
 
 from __future__ import annotations
@@ -19,107 +21,105 @@ if TYPE_CHECKING:
 TagRow = tuple[int, int, int, int, int]
 """hash, created_at, id_key, seq, kind"""
 
-Recent = tuple[dict[int, list[int]], dict[int, list[int]]]
-"""hash → seqs, of each generation."""
+Snapshot = tuple[dict[int, list[int]], dict[int, list[int]]]
+"""hash → seqs, of the list that fills up and of the one that is flushed."""
 
-GENERATION: Final = 32_768
-"""Tag rows of one generation; at most two of them are held, some 10 MB."""
-_PER_NEW_ROW: Final = 2
-_SLICE: Final = 512
-"""A slice is at least so many tag rows, and as many as let a generation sink while one gathers."""
+TAG_BUFFER_ROWS: Final = 32_768
+"""Tag rows of one list; the two of them take some 10 MB."""
+_SLICE_PER_NEW_ROW: Final = 2
+_MIN_SLICE: Final = 512
+"""A slice is at least so many tag rows; more when the other list would fill up before the flush."""
 
 
-def seqs_in(recent: Recent, hashes: Sequence[int]) -> list[int]:
+def buffered_seqs(snapshot: Snapshot, hashes: Sequence[int]) -> list[int]:
     """Rows with one of these tags, perhaps deleted since."""
     out: list[int] = []
-    for seqs in recent:
+    for seqs in snapshot:
         if seqs:
             for hash_ in hashes:
                 out += seqs.get(hash_, ())
     return out
 
 
-class TagTail:
-    """Two generations: one gathers, the one before sinks."""
+class TagBuffer:
+    """Two lists: one fills up while the other is flushed."""
 
-    def __init__(self, generation: int = GENERATION) -> None:
-        self._generation = generation
-        self._slice = max(1, min(_SLICE, generation // 8))
-        self._gathering: list[TagRow] = []
-        self._sinking: list[TagRow] = []
-        self._sunk = 0
-        self._gone: set[int] = set()
-        self._gathered_seqs: dict[int, list[int]] = {}
-        self._sinking_seqs: dict[int, list[int]] = {}
+    def __init__(self, list_rows: int = TAG_BUFFER_ROWS) -> None:
+        self._list_rows = list_rows
+        self._slice = max(1, min(_MIN_SLICE, list_rows // 8))
+        self._filling: list[TagRow] = []
+        self._flushing: list[TagRow] = []
+        self._flushed = 0
+        self._deleted: set[int] = set()
+        self._filling_seqs: dict[int, list[int]] = {}
+        self._flushing_seqs: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
-        return len(self._gathering) + len(self._sinking) - self._sunk
+        return len(self._filling) + len(self._flushing) - self._flushed
 
     def seqs_of(self, hashes: Sequence[int]) -> list[int]:
-        """Rows with one of these tags that the file may not know yet; perhaps deleted since."""
-        return seqs_in(self.recent(), hashes)
+        """Rows with one of these tags that the table may lack; perhaps deleted since."""
+        return buffered_seqs(self.snapshot(), hashes)
 
-    def recent(self) -> Recent:
-        """What `seqs_of` asks, to be asked later: it still holds what sinks meanwhile."""
-        gathered = self._gathered_seqs  # first: a generation goes from here to there
-        return gathered, self._sinking_seqs
+    def snapshot(self) -> Snapshot:
+        """What `seqs_of` reads, for later: it keeps what is flushed meanwhile."""
+        filling = self._filling_seqs  # first: it becomes the other one
+        return filling, self._flushing_seqs
 
-    # -- what goes to the file -------------------------------------------------------------------
+    # -- before the commit ----------------------------------------------------------------------
 
-    def slice_due(self, new_rows: int) -> list[TagRow]:
-        """What should sink with a batch of so many tag rows; call `sank` after the commit."""
-        if self._sunk == len(self._sinking):
+    def next_slice(self, new_rows: int) -> list[TagRow]:
+        """To be inserted with a batch of so many tag rows; then call `slice_flushed`."""
+        if self._flushed == len(self._flushing):
             return []
-        size = max(self._slice, _PER_NEW_ROW * new_rows)
-        return self._sinking[self._sunk : self._sunk + size]
+        size = max(self._slice, _SLICE_PER_NEW_ROW * new_rows)
+        return self._flushing[self._flushed : self._flushed + size]
 
-    def all_due(self) -> list[TagRow]:
-        """Everything, sorted; call `sank_all` after the commit."""
-        return sorted([*self._sinking[self._sunk :], *self._gathering])
+    def all_rows(self) -> list[TagRow]:
+        """Everything, sorted; then call `all_flushed`."""
+        return sorted([*self._flushing[self._flushed :], *self._filling])
 
-    def kept(self, rows: Iterable[TagRow]) -> list[TagRow]:
-        """Without the tags of deleted rows."""
-        gone = self._gone
-        return [row for row in rows if row[3] not in gone] if gone else list(rows)
+    def without_deleted(self, rows: Iterable[TagRow]) -> list[TagRow]:
+        deleted = self._deleted
+        return [row for row in rows if row[3] not in deleted] if deleted else list(rows)
 
-    def watermark_after(self, rows: int) -> int | None:
-        """Up to which seq the file knows all tags once so many more have sunk; None: as before."""
-        if not self._sinking or self._sunk + rows < len(self._sinking):
+    def complete_upto(self, rows: int) -> int | None:
+        """The seq up to which the table has all tags after `rows` more; None: as before."""
+        if not self._flushing or self._flushed + rows < len(self._flushing):
             return None
-        return max(row[3] for row in self._sinking)
+        return max(row[3] for row in self._flushing)
 
-    # -- after the commit ------------------------------------------------------------------------
+    # -- after the commit -----------------------------------------------------------------------
 
-    def sank(self, rows: int) -> None:
-        self._sunk += rows
-        if self._sinking and self._sunk == len(self._sinking):
-            newest = max(row[3] for row in self._sinking)
-            self._sinking, self._sunk, self._sinking_seqs = [], 0, {}
-            self._gone = {seq for seq in self._gone if seq > newest}
+    def slice_flushed(self, rows: int) -> None:
+        self._flushed += rows
+        if self._flushing and self._flushed == len(self._flushing):
+            newest = max(row[3] for row in self._flushing)
+            self._flushing, self._flushed, self._flushing_seqs = [], 0, {}
+            self._deleted = {seq for seq in self._deleted if seq > newest}
 
-    def sank_all(self) -> None:
-        self._sinking, self._sunk, self._sinking_seqs = [], 0, {}
-        self._gathering, self._gathered_seqs = [], {}
-        self._gone.clear()
+    def all_flushed(self) -> None:
+        self._flushing, self._flushed, self._flushing_seqs = [], 0, {}
+        self._filling, self._filling_seqs = [], {}
+        self._deleted.clear()
 
-    def forget(self, seqs: Iterable[int]) -> None:
-        """These rows were deleted."""
+    def rows_deleted(self, seqs: Iterable[int]) -> None:
         if len(self):
-            self._gone.update(seqs)
+            self._deleted.update(seqs)
 
-    def gather(self, rows: Sequence[TagRow]) -> None:
+    def add(self, rows: Sequence[TagRow]) -> None:
         """The tags of rows that were just committed."""
-        self._gathering += rows
-        seqs = self._gathered_seqs
+        self._filling += rows
+        seqs = self._filling_seqs
         for row in rows:
             known = seqs.get(row[0])
             if known is None:
                 seqs[row[0]] = [row[3]]
             else:
                 known.append(row[3])
-        if len(self._gathering) >= self._generation and not self._sinking:
-            # In this order: who asks meanwhile finds a row twice rather than not at all.
-            self._sinking_seqs = seqs
-            self._gathered_seqs = {}
-            self._sinking = sorted(self._gathering)
-            self._gathering = []
+        if len(self._filling) >= self._list_rows and not self._flushing:
+            # In this order: a concurrent reader finds a row twice rather than not at all.
+            self._flushing_seqs = seqs
+            self._filling_seqs = {}
+            self._flushing = sorted(self._filling)
+            self._filling = []

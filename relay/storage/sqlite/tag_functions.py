@@ -1,7 +1,7 @@
-"""What readers need to follow a row to the rows that share a tag with it (`target` of read rules).
+"""SQL functions for the rows that share a tag with a row (`target` of read rules).
 
-Which tag that is depends on the row, so it cannot be bound like the values of a filter: two
-functions say it, by the names that `relay.storage.sqlite.sql.visibility` uses.
+Which tag that is depends on the row, so it cannot be a bound value of the filter.
+`relay.storage.sqlite.sql.visibility` composes the calls.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.sql.conditions import listed
-from relay.storage.sqlite.tag_buffer import seqs_in
+from relay.storage.sqlite.tag_buffer import buffered_seqs
 
 if TYPE_CHECKING:
     from relay.storage.sqlite.hashes import Hashes
-    from relay.storage.sqlite.tag_buffer import TagTail
+    from relay.storage.sqlite.tag_buffer import TagBuffer
 
 
 class TagFunctions:
     """The functions of one connection."""
 
-    def __init__(self, hashes: Hashes, tail: TagTail) -> None:
+    def __init__(self, hashes: Hashes, tag_buffer: TagBuffer) -> None:
         self._hashes = hashes
-        self._tail = tail
-        self._recent = tail.recent()
+        self._tag_buffer = tag_buffer
+        self._snapshot = tag_buffer.snapshot()
 
     def begin(self) -> None:
-        """Before a statement sees the file: a row is in the tail as it is now, or in the file."""
-        self._recent = self._tail.recent()
+        """Call before a statement: what leaves the buffer later may not be in its snapshot."""
+        self._snapshot = self._tag_buffer.snapshot()
 
     def tag_hash(self, raw: bytes, name: str, d_prefix: str | None) -> int | None:
         value = tag_value(raw, name)
@@ -37,8 +37,9 @@ class TagFunctions:
             return self._hashes.tag(name, value)
         return self._hashes.tag("d", d_prefix + value)
 
-    def recent_rows(self, hash_: int | None) -> str:
-        return listed([] if hash_ is None else seqs_in(self._recent, [hash_]))
+    def buffered_rows(self, hash_: int | None) -> str:
+        """seqs as a JSON list."""
+        return listed([] if hash_ is None else buffered_seqs(self._snapshot, [hash_]))
 
 
 def tag_value(raw: bytes, name: str) -> str | None:

@@ -1,8 +1,7 @@
-"""The index of texts: a file beside the store that follows its log, in its own time.
+"""The FTS5 index of texts: a file beside the store that follows its log.
 
-Nothing waits for it but a search, and nothing is lost with it: deleted, damaged or of another store
-it is made anew from the log. What it finds counts only while the store has the row, so that it may
-forget deleted rows a little later; all of it runs on the index's own thread, but for `forget`.
+It is a cache: deleted, damaged or of another store, it is rebuilt from the log. A search joins it
+with the events table, so that texts of deleted rows may be removed later.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ if TYPE_CHECKING:
 
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
 INDEX_VERSION: Final = 1
-"""Another number: the file is made anew."""
+"""A file with another number is rebuilt."""
 _CACHE_KIB: Final = 32_768
-_DELETED_AT_ONCE: Final = 1000
-_DELETED_WAITING: Final = 100_000
-"""Deleted rows that may wait; of more the oldest are met by the round of `tidy`."""
-_CHECKED_AT_ONCE: Final = 2000
-_MERGED_PAGES: Final = 200
+_DROP_CHUNK: Final = 1000
+_MAX_DELETED: Final = 100_000
+"""Deleted rows that are remembered; `tidy` finds the others in its rounds."""
+_CHECK_CHUNK: Final = 2000
+_MERGE_PAGES: Final = 200
 _MERGE_EVERY_S: Final = 3600
-"""How soon words of deleted texts leave the file; until then who reads the file finds them."""
+"""How soon the words of deleted texts are removed from the file itself."""
 
 
 class TextIndex:
@@ -51,17 +50,17 @@ class TextIndex:
         self._db = db
         self._lock = asyncio.Lock()
         self._rules = rules
-        self._deleted: deque[int] = deque(maxlen=_DELETED_WAITING)
+        self._deleted: deque[int] = deque(maxlen=_MAX_DELETED)
         self._checked = 0
         self._is_merging = False
         self.upto = upto
         """Every row of the log up to this seq is indexed."""
 
     def forget(self, seqs: Iterable[int]) -> None:
-        """These rows were deleted. On any thread; takes effect with the next step."""
+        """These rows were deleted. May be called on any thread; the next step removes them."""
         self._deleted.extend(seqs)
 
-    async def follow(
+    async def index_next(
         self, text_of: Callable[[Event], str | None], rules: str, limit: int, head: int
     ) -> int:
         """Index the next `limit` rows of the log in one transaction; gives the new `upto`.
@@ -100,7 +99,7 @@ class TextIndex:
 
     async def _drop_deleted(self) -> None:
         seqs: list[int] = []
-        while self._deleted and len(seqs) < _DELETED_AT_ONCE:
+        while self._deleted and len(seqs) < _DROP_CHUNK:
             seqs.append(self._deleted.popleft())
         await self._drop(seqs)
 
@@ -116,14 +115,14 @@ class TextIndex:
         await self._put_meta("has_deleted", 1)
 
     async def tidy(self, now: int) -> bool:
-        """A bounded step that drops what the store has no longer; True: more is due at once."""
+        """Remove some texts of deleted and expired rows; True: call again at once."""
         async with self._lock:
             async with _transaction(self._db):
                 await self._drop_deleted()
-                rows = await self._rows("next_ranks", self._checked, _CHECKED_AT_ONCE)
+                rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
                 seqs = [seq for (seq,) in rows]
-                # In rounds: what a crash or the expiry of a row left is found within minutes.
-                self._checked = seqs[-1] if len(seqs) == _CHECKED_AT_ONCE else 0
+                # In rounds over all rows: finds what expired, and what a crash left.
+                self._checked = seqs[-1] if len(seqs) == _CHECK_CHUNK else 0
                 gone = await self._rows("gone", orjson.dumps(seqs).decode(), now)
                 await self._drop([seq for (seq,) in gone])
             return bool(self._deleted) or await self._merge(now)
@@ -133,7 +132,7 @@ class TextIndex:
         db = self._db
         before = db.total_changes
         if self._is_merging:
-            await db.execute(QUERIES["merge"], (_MERGED_PAGES,))
+            await db.execute(QUERIES["merge"], (_MERGE_PAGES,))
             if db.total_changes - before >= 2:
                 return True
             self._is_merging = False
@@ -145,7 +144,7 @@ class TextIndex:
         async with _transaction(db):
             await self._put_meta("has_deleted", 0)
             await self._put_meta("merged_at", now)
-            await db.execute(QUERIES["merge"], (-_MERGED_PAGES,))
+            await db.execute(QUERIES["merge"], (-_MERGE_PAGES,))
         self._is_merging = True
         return True
 
@@ -200,7 +199,7 @@ def _columns(seq: int, found: Searchable) -> tuple[int, str, str, str]:
 
 @asynccontextmanager
 async def _transaction(db: aiosqlite.Connection) -> AsyncIterator[None]:
-    # Not IMMEDIATE: that would lock the attached store against its writer.
+    # Not IMMEDIATE: that would lock the attached file of the store too.
     await db.execute("BEGIN")
     try:
         yield
@@ -211,7 +210,7 @@ async def _transaction(db: aiosqlite.Connection) -> AsyncIterator[None]:
 
 
 async def opened_index(store: Path, key: str, head: int) -> TextIndex:
-    """The index of the store at `store`, which has this key and head; made anew if it is not.
+    """The index of the store at `store`; rebuilt when it does not fit this key and head.
 
     Raises StoreFault, StoreVersion.
     """
@@ -241,7 +240,7 @@ def _opened(store: Path, key: str, head: int) -> sqlite3.Connection:
 
 
 def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
-    """None: it must be made anew."""
+    """None: it must be rebuilt."""
     if not path.exists():
         return None
     try:
@@ -259,7 +258,7 @@ def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
         if db.execute("PRAGMA user_version").fetchone()[0] == INDEX_VERSION:
             of = db.execute(QUERIES["get_meta"], ("store",)).fetchone()
             upto = db.execute(QUERIES["get_meta"], ("upto",)).fetchone()
-            # An index that is ahead is of a store that was put back from an older copy.
+            # Ahead of its store: an older copy of the store was restored.
             is_usable = of == (key,) and upto[0] <= head
     finally:
         if not is_usable:
@@ -268,7 +267,7 @@ def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
 
 
 def _fresh(path: Path, key: str) -> sqlite3.Connection:
-    # It holds what private groups say; -wal and -shm follow this file.
+    # Holds texts of private groups; -wal and -shm take over the mode.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     db = _connection(path)
     db.execute("BEGIN")
@@ -288,7 +287,7 @@ def _connection(path: Path) -> sqlite3.Connection:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA secure_delete = ON")
         db.execute("PRAGMA journal_mode = WAL")
-        # A power loss may take the newest part, never the whole; the log has it still.
+        # A power loss may lose the newest commits: they are indexed again.
         db.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.Error:
         db.close()

@@ -1,7 +1,7 @@
-"""Writer: the one connection that changes the file. All of it runs on the writer's thread.
+"""Writer: the one connection that changes the file, on a thread of its own.
 
-A batch is one transaction: look up, decide, apply. Its rows go in by statements of many rows, so
-that SQLite runs without the interpreter for the whole of each.
+A batch is one transaction: look up, decide, apply. It inserts many rows per statement, so that
+SQLite runs without the GIL for the whole of each.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
-    from relay.storage.sqlite.tag_buffer import TagRow, TagTail
+    from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
 
-_RUNS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""Rows of one INSERT. Each statement gives the interpreter away and waits for it again: few of them
-for any number of rows, from few texts."""
+_INSERT_ROWS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+"""Rows per INSERT. Each statement releases the GIL and waits for it again, so few of them should do
+for any number of rows, with few distinct texts to prepare."""
 _EVENT_COLUMNS: Final = 14
 _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
-_REMOVED_AT_ONCE: Final = 10_000
-_FORESEEN_AT_MOST: Final = 20_000
+_DELETE_CHUNK: Final = 10_000
+_MAX_PREPARED: Final = 20_000
 
 _Columns = tuple[tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, int, int, int]]]
-"""What an event alone says of its rows: id to created_at, `d`, (hash, created_at, id_key, kind)."""
+"""What follows from the event alone: id to created_at, `d`, (hash, created_at, id_key, kind)."""
 _SizeKey = tuple[bytes, int, str]
-"""pubkey, kind, group or nothing."""
+"""pubkey, kind, group or empty."""
 _Growth = list[int]
-"""Events and bytes, fewer too."""
+"""Events and bytes; may be negative."""
 
 
 @dataclass(slots=True)
 class _Change:
-    """One transaction, as far as it concerns the tail of tags."""
+    """What one transaction changes in memory once it is committed."""
 
-    whole: bool
-    """The tag table is brought up to date in it."""
+    flushes_all: bool
+    """The whole tag buffer is flushed in it."""
     head: int = 0
     tags: list[TagRow] = field(default_factory=list)
-    """Of its new rows."""
-    sunk: int = 0
-    """Rows of the tail that went to the file."""
-    gone: set[int] = field(default_factory=set)
+    """Of the new rows."""
+    flushed: int = 0
+    """Length of the slice of the tag buffer."""
+    deleted: set[int] = field(default_factory=set)
     """seq of deleted rows."""
     sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
-    """What the store holds more or less of."""
+    """By how much they grow."""
 
     def grow(self, key: _SizeKey, events: int, size: int) -> None:
         grown = self.sizes.get(key)
@@ -76,7 +76,7 @@ class _Change:
 
 
 class Writer:
-    """Changes the file, one batch at a time; `prepare` alone may be called on other threads."""
+    """One batch at a time; only `prepare` may be called on other threads."""
 
     def __init__(
         self,
@@ -84,139 +84,143 @@ class Writer:
         hashes: Hashes,
         index_tags: frozenset[str],
         head: int,
-        tail: TagTail,
+        tag_buffer: TagBuffer,
         forget: Callable[[set[int]], None],
         sweeping: SweepQueries,
     ) -> None:
-        """`forget` hears which rows went, after the commit."""
+        """`forget` gets the seqs of deleted rows, after the commit."""
         self._db = db
         self._hashes = hashes
         self._index_tags = index_tags
-        self._tail = tail
+        self._tag_buffer = tag_buffer
         self._forget = forget
-        self._sweeping = sweeping
+        self._sweeps = sweeping
         self._prepared: dict[str, _Columns] = {}
         self.head = head
         """seq of the newest row ever committed."""
 
-    def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
-        """One transaction, as the port promises; the new head."""
+    def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        """As `Appender.append`."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
-            change = self._change(wanted, decide)
+            change = self._change(lookups, decide)
             db.execute("ROLLBACK" if change is None else "COMMIT")
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
         if change is not None:
-            self._note(change)
+            self._committed(change)
         return self.head
 
-    def _change(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
-        """One transaction's work; None: nothing changes."""
-        change = _Change(whole=bool(wanted.vanishing_keys))
-        if change.whole:
-            self._write_tail()
-        found = self._found(wanted)
+    def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
+        """The work of the transaction; None: nothing changes."""
+        change = _Change(flushes_all=bool(lookups.vanishing_keys))
+        if change.flushes_all:
+            self._flush_tag_buffer()
+        found = self._found(lookups)
         before = found.last_seq
         plan = decide(found)
         if plan.is_empty() and found.last_seq == before:
             return None
         change.head = found.last_seq
-        if not change.whole and (plan.deleted_groups or plan.vanishes):
-            change.whole = True
-            self._write_tail()
+        if not change.flushes_all and (plan.deleted_groups or plan.vanishes):
+            change.flushes_all = True
+            self._flush_tag_buffer()
         self._apply(plan, change)
-        self._sink(change)
+        self._flush_slice(change)
         if self._db.execute(QUERIES["newest_seq"]).fetchone()[0] != found.last_seq:
-            # The newest row went, now or before; its number must not come back.
+            # The newest row was deleted, now or before; its seq must not be used again.
             self._db.execute(QUERIES["put_meta"], ("head", found.last_seq))
         return change
 
-    def _note(self, change: _Change) -> None:
-        """After the commit. `head` last: whoever reads up to it finds all tags."""
-        self._tail.forget(change.gone)
-        self._forget(change.gone)
-        if change.whole:
-            self._tail.sank_all()
+    def _committed(self, change: _Change) -> None:
+        """After the commit. `head` comes last: whoever reads up to it finds all tags."""
+        self._tag_buffer.rows_deleted(change.deleted)
+        self._forget(change.deleted)
+        if change.flushes_all:
+            self._tag_buffer.all_flushed()
         else:
-            self._tail.sank(change.sunk)
-            self._tail.gather(change.tags)
+            self._tag_buffer.slice_flushed(change.flushed)
+            self._tag_buffer.add(change.tags)
         self.head = change.head
 
-    def _write_tail(self) -> None:
-        """What asks the tag table by itself (the end of a group, a vanish) needs all of it."""
-        self._insert("tags", _TAG_COLUMNS, self._tail.kept(self._tail.all_due()))
+    def _flush_tag_buffer(self) -> None:
+        """Statements that read the tag table alone (end of a group, vanish) need all tags there."""
+        self._insert(
+            "tags",
+            _TAG_COLUMNS,
+            self._tag_buffer.without_deleted(self._tag_buffer.all_rows()),
+        )
 
-    def _sink(self, change: _Change) -> None:
-        """Let a slice of the tail ride on this commit."""
-        tail = self._tail
+    def _flush_slice(self, change: _Change) -> None:
+        """Insert a slice of the tag buffer with this commit."""
+        tag_buffer = self._tag_buffer
         upto: int | None = change.head
-        if not change.whole:
-            due = tail.slice_due(len(change.tags))
-            change.sunk = len(due)
-            kept = [row for row in tail.kept(due) if row[3] not in change.gone]
+        if not change.flushes_all:
+            due = tag_buffer.next_slice(len(change.tags))
+            change.flushed = len(due)
+            kept = [row for row in tag_buffer.without_deleted(due) if row[3] not in change.deleted]
             self._insert("tags", _TAG_COLUMNS, kept)
-            upto = tail.watermark_after(len(due))
+            upto = tag_buffer.complete_upto(len(due))
         if upto is not None:
             self._db.execute(QUERIES["put_meta"], ("tags_upto", upto))
 
-    def _found(self, wanted: Lookups) -> Found:
+    def _found(self, lookups: Lookups) -> Found:
         found = Found(self.head)
-        keys = orjson.dumps([id_key(event_id) for event_id in wanted.ids])
+        keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
         for row in self._rows("rows_by_id", {"keys": keys.decode()}):
-            if row.event.id in wanted.ids:
+            if row.event.id in lookups.ids:
                 found.rows[row.event.id] = row
-        if wanted.slots:
-            hashed = [self._hashes.slot(*slot) for slot in wanted.slots]
+        if lookups.slots:
+            hashed = [self._hashes.slot(*slot) for slot in lookups.slots]
             for row in self._rows("rows_by_slot", {"keys": orjson.dumps(hashed).decode()}):
-                if row.slot in wanted.slots:
-                    # One object in both: `retention.remove` goes by identity.
+                if row.slot in lookups.slots:
+                    # One object in both: they are compared by identity.
                     found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
-        if wanted.vanishing_keys or wanted.record_groups:
-            self._find_records(wanted, found)
-        targets = orjson.dumps(list(wanted.tombstones)).decode()
+        if lookups.vanishing_keys or lookups.record_groups:
+            self._find_records(lookups, found)
+        targets = orjson.dumps(list(lookups.tombstones)).decode()
         for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
             found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
-        for group, prefix in wanted.id_prefixes:
+        for group, prefix in lookups.id_prefixes:
             if self._has_prefix(group, prefix):
                 found.id_prefixes.add((group, prefix))
-        for account in wanted.usage:
+        for account in lookups.usage:
             query = usage_of(account)
             found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
-        for dependencies in wanted.dependencies:
-            oldest = self._db.execute(*self._sweeping.earliest(dependencies)).fetchone()[0]
+        for dependencies in lookups.dependencies:
+            oldest = self._db.execute(*self._sweeps.oldest(dependencies)).fetchone()[0]
             if oldest is not None:
                 found.oldest_dependencies[dependencies] = oldest
-        self._find_named(wanted, found)
-        for group in wanted.groups_with_content:
+        self._find_named(lookups, found)
+        for group in lookups.groups_with_content:
             h = self._hashes.tag("h", group)
-            newest = orjson.dumps(self._tail.seqs_of([h])).decode()
+            newest = orjson.dumps(self._tag_buffer.seqs_of([h])).decode()
             if self._db.execute(QUERIES["group_in_use"], {"h": h, "newest": newest}).fetchone():
                 found.groups_with_content.add(group)
         return found
 
-    def _find_named(self, wanted: Lookups, found: Found) -> None:
-        """One query a step along the chains, all of them together."""
-        step = wanted.named
+    def _find_named(self, lookups: Lookups, found: Found) -> None:
+        """Follow references, one query for each step of all of them."""
+        step = lookups.named
         for _ in range(MAX_REFERENCE_STEPS):
             if not step:
                 return
             found.named.update((name, set()) for name in step)
             names = orjson.dumps([list(name) for name in step]).decode()
-            further: set[RecordName] = set()
+            next_step: set[RecordName] = set()
             for row in self._rows("rows_by_name", {"names": names}):
                 event = row.event
                 found.named[RecordName(event.kind, event.d)].add(event.id)
                 found.rows.setdefault(event.id, row)
-                further |= wanted.names_in(event)
-            step = frozenset([name for name in further if name not in found.named])
+                next_step |= lookups.names_in(event)
+            step = frozenset([name for name in next_step if name not in found.named])
 
-    def _find_records(self, wanted: Lookups, found: Found) -> None:
-        groups = set(wanted.record_groups)
-        for pubkey in wanted.vanishing_keys:
+    def _find_records(self, lookups: Lookups, found: Found) -> None:
+        groups = set(lookups.record_groups)
+        for pubkey in lookups.vanishing_keys:
             moderated = self._db.execute(QUERIES["groups_moderated"], _key_of(pubkey))
             groups.update(group for (group,) in moderated)
             for row in self._rows("puts_of_key", {"p": self._hashes.tag("p", pubkey)}):
@@ -240,9 +244,9 @@ class Writer:
 
     def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._db
-        self._remove(plan.removes, change)
+        self._delete(plan.removes, change)
         change.tags = self._add(list(plan.adds.values()), change)
-        if change.whole:
+        if change.flushes_all:
             self._insert("tags", _TAG_COLUMNS, change.tags)
         for group_id in plan.deleted_groups:
             found = db.execute(
@@ -253,13 +257,13 @@ class Writer:
                     "grp": group_id,
                 },
             )
-            self._remove({row[0] for row in found.fetchall()}, change)
+            self._delete({row[0] for row in found.fetchall()}, change)
         for gone in plan.vanishes:
-            self._vanish(gone, change)
+            self._delete_of_key(gone, change)
         for pubkey, upto in plan.deleted_authors.items():
-            self._banish(pubkey, upto, change)
+            self._ban(pubkey, upto, change)
         self._put_sizes(change.sizes)
-        self._bury(plan.tombstones)
+        self._add_tombstones(plan.tombstones)
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
         for noted in plan.list_changes:
@@ -268,15 +272,16 @@ class Writer:
             else:
                 db.execute(QUERIES["put_entry"], (noted.list_name, noted.item, noted.note))
 
-    def _bury(self, stones: Sequence[Tombstone]) -> None:
+    def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         self._db.executemany(
-            QUERIES["bury"], [(t.target, t.by, t.until, t.why, t.request) for t in stones]
+            QUERIES["add_tombstone"],
+            [(t.target, t.by, t.until, t.why, t.request) for t in tombstones],
         )
 
     def prepare(self, events: Sequence[Event]) -> None:
         prepared = self._prepared
-        if len(prepared) > _FORESEEN_AT_MOST:
-            prepared.clear()  # of events that were refused
+        if len(prepared) > _MAX_PREPARED:
+            prepared.clear()  # left by events that were refused
         for event in events:
             prepared[event.id] = self._columns_of(event)
 
@@ -297,7 +302,7 @@ class Writer:
         )
 
     def _add(self, rows: list[Stored], change: _Change) -> list[TagRow]:
-        """Insert the rows; their tags, sorted, are the caller's to place."""
+        """Insert the rows; gives their tags, sorted."""
         events: list[tuple[Value, ...]] = []
         tags: list[TagRow] = []
         for row in rows:
@@ -327,11 +332,11 @@ class Writer:
 
     def _insert(self, table: str, columns: int, rows: Sequence[tuple[Value, ...]]) -> None:
         db = self._db
-        for start, size in chunks(len(rows), _RUNS):
+        for start, size in chunks(len(rows), _INSERT_ROWS):
             values = list(chain.from_iterable(rows[start : start + size]))
             db.execute(insert(table, columns, size), values)
 
-    def _remove(self, seqs: Collection[int], change: _Change) -> None:
+    def _delete(self, seqs: Collection[int], change: _Change) -> None:
         if not seqs:
             return
         db = self._db
@@ -343,10 +348,10 @@ class Writer:
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
         db.executemany(QUERIES["delete_tag"], tags)
         db.execute(QUERIES["delete_events"], {"seqs": named})
-        change.gone.update(seqs)
+        change.deleted.update(seqs)
 
     def _put_sizes(self, sizes: Mapping[_SizeKey, _Growth]) -> None:
-        """In the order of the table, so that neighbours are written together."""
+        """In the order of the table, so that neighbours are on the same pages."""
         grown: list[tuple[Value, ...]] = [
             (*key, *growth) for key, growth in sorted(sizes.items()) if any(growth)
         ]
@@ -355,24 +360,24 @@ class Writer:
         if emptied:
             self._db.executemany(QUERIES["drop_empty_size"], emptied)
 
-    def _vanish(self, gone: Vanish, change: _Change) -> None:
+    def _delete_of_key(self, gone: Vanish, change: _Change) -> None:
         found = self._db.execute(
             QUERIES["rows_of_key"],
             {**_key_of(gone.pubkey), "p": self._hashes.tag("p", gone.pubkey), "until": gone.until},
         )
-        self._remove_many([seq for (seq,) in found.fetchall()], change)
+        self._delete_many([seq for (seq,) in found.fetchall()], change)
 
-    def _banish(self, pubkey: str, upto: int, change: _Change) -> None:
+    def _ban(self, pubkey: str, upto: int, change: _Change) -> None:
         rows = self._db.execute(
-            QUERIES["rows_to_banish"], {**_key_of(pubkey), "upto": upto}
+            QUERIES["rows_to_ban"], {**_key_of(pubkey), "upto": upto}
         ).fetchall()
-        self._remove_many([seq for seq, _ in rows], change)
-        self._bury([ban_tombstone(event_id.hex()) for _, event_id in rows])
+        self._delete_many([seq for seq, _ in rows], change)
+        self._add_tombstones([ban_tombstone(event_id.hex()) for _, event_id in rows])
 
-    def _remove_many(self, seqs: Sequence[int], change: _Change) -> None:
-        """In parts: a key may have written most of the store."""
-        for start in range(0, len(seqs), _REMOVED_AT_ONCE):
-            self._remove(seqs[start : start + _REMOVED_AT_ONCE], change)
+    def _delete_many(self, seqs: Sequence[int], change: _Change) -> None:
+        """In chunks: a key may have written most of the store."""
+        for start in range(0, len(seqs), _DELETE_CHUNK):
+            self._delete(seqs[start : start + _DELETE_CHUNK], change)
 
     def _put_group(self, group_id: str, group: Group | None) -> None:
         db = self._db
@@ -389,16 +394,16 @@ class Writer:
         )
 
     def touch(self) -> None:
-        """A write that changes nothing: can it be done?"""
+        """Write something harmless. Raises sqlite3.Error when the file cannot be written."""
         self._db.execute(QUERIES["put_meta"], ("checked", self.head))
 
     def finish(self) -> None:
-        """Bring the file up to date and close it."""
+        """Flush, checkpoint and close."""
         db = self._db
-        with contextlib.suppress(sqlite3.Error):  # a full disk: all of it can be made again
-            if len(self._tail):
+        with contextlib.suppress(sqlite3.Error):  # disk full: the next start makes up for it
+            if len(self._tag_buffer):
                 db.execute("BEGIN IMMEDIATE")
-                self._write_tail()
+                self._flush_tag_buffer()
                 db.execute(QUERIES["put_meta"], ("tags_upto", self.head))
                 db.execute("COMMIT")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -1,4 +1,4 @@
-"""Conditions of WHERE clauses: fixed pieces of text, and the values that are bound to them."""
+"""Conditions of WHERE clauses: fixed text with the values to bind."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 Value = int | str | bytes | None
 
 
-class Recent(NamedTuple):
-    """A value known when the query is asked: the newest rows that have one of these tags."""
+class BufferedRows(NamedTuple):
+    """Bound when the query runs: rows of the tag buffer that have one of these tags."""
 
     hashes: tuple[int, ...]
 
 
-class Moment(Enum):
-    """A value known when the query is asked."""
+class QueryTime(Enum):
+    """Bound when the query runs."""
 
     NOW = auto()
     """Unix seconds."""
 
 
-Bound = Value | Recent | Moment
+Bound = Value | BufferedRows | QueryTime
 
-BOUND_AT_MOST: Final = 16
-"""Longer lists of values go in as one JSON text."""
+MAX_PARAMETERS: Final = 16
+"""Longer lists of values are bound as one JSON text."""
 
 
 class Condition(NamedTuple):
-    """Part of a WHERE clause with its values in the order of the question marks."""
+    """SQL text and its values, in the order of the question marks."""
 
-    # Named tuples here: a query makes a dozen of these, and a frozen dataclass takes 0.5 us each.
+    # A named tuple: a query makes a dozen of these, and a frozen dataclass takes 0.5 us.
 
     sql: str
     values: tuple[Bound, ...] = ()
@@ -67,17 +67,17 @@ def _joined(parts: Sequence[Condition], word: str, empty: Condition) -> Conditio
     )
 
 
-def unexpired(now: int | Moment) -> Condition:
+def unexpired(now: int | QueryTime) -> Condition:
     return Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,))
 
 
 def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
-    """`column` equals one of `values`; the text is the same for 5 to 8 values, for 9 to 16."""
+    """`column` equals one of `values`. Few distinct texts: one for 5 to 8 values, and so on."""
     if not values:
         return FALSE
     if len(values) == 1:
         return Condition(f"{column} = ?", (values[0],))
-    if len(values) > BOUND_AT_MOST:
+    if len(values) > MAX_PARAMETERS:
         return _in_list(column, values)
     size = 1 << (len(values) - 1).bit_length()
     padded = (*values, *[values[-1]] * (size - len(values)))
@@ -85,7 +85,7 @@ def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes])
 
 
 def _in_list(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
-    """As one bound value, however many they are: a message holds more than SQLite lets bind."""
+    """As one bound value: a filter may have more values than SQLite allows parameters."""
     if isinstance(values[0], bytes):
         column = f"lower(hex({column}))"
         values = [value.hex() for value in values if isinstance(value, bytes)]
@@ -103,12 +103,12 @@ def has_hash(hashes: Sequence[int]) -> Condition:
         f"(EXISTS (SELECT 1 FROM tags AS x WHERE {found.sql} AND x.created_at = e.created_at"
         " AND x.id_key = e.id_key AND x.seq = e.seq)"
         " OR e.seq IN (SELECT value FROM json_each(?)))",
-        (*found.values, Recent(tuple(hashes))),
+        (*found.values, BufferedRows(tuple(hashes))),
     )
 
 
 def begins(prefix: str) -> Condition:
-    """`d` begins with `prefix`, as a range: the same in every collation of bytes."""
+    """`d` starts with `prefix`, as a range, which an index can use."""
     if not prefix:
         return TRUE
     last = ord(prefix[-1])
@@ -119,9 +119,9 @@ def begins(prefix: str) -> Condition:
 
 
 def begins_with_one(prefixes: Sequence[str]) -> Condition:
-    if len(prefixes) <= BOUND_AT_MOST:
+    if len(prefixes) <= MAX_PARAMETERS:
         return any_of([begins(prefix) for prefix in prefixes])
-    # As hex: SQLite ends texts out of JSON at a NUL, and would match more than was asked.
+    # As hex: SQLite cuts texts from JSON at a NUL, and would match too much.
     listed = orjson.dumps([prefix.encode().hex().upper() for prefix in prefixes]).decode()
     return Condition(
         "EXISTS (SELECT 1 FROM json_each(?) AS p"

@@ -1,9 +1,4 @@
-"""SQL of the stores: named queries out of `.sql` files; filters as WHERE text and walks of indices.
-
-Invariants: only this file and its neighbours `walks`, `conditions`, `sql_sweep` and
-`sql_visibility` build SQL,
-from fixed pieces; every value is bound.
-"""
+"""Filters and visibilities as SQL: which index is scanned, and what else must hold of a row."""
 
 from __future__ import annotations
 
@@ -15,9 +10,9 @@ from relay.storage.sqlite.fts import expression
 from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.sql.conditions import (
     TRUE,
+    BufferedRows,
     Condition,
-    Moment,
-    Recent,
+    QueryTime,
     all_of,
     any_of,
     begins_with_one,
@@ -26,12 +21,11 @@ from relay.storage.sqlite.sql.conditions import (
     one_of,
     unexpired,
 )
-from relay.storage.sqlite.sql.visibility import ReadConditions
-from relay.storage.sqlite.sql.walks import (
+from relay.storage.sqlite.sql.scans import (
     AS_STORED,
     BY_TIME,
     FROM_TAGS,
-    Walk,
+    IndexScan,
     by_authors,
     by_d_prefixes,
     by_hash,
@@ -42,6 +36,7 @@ from relay.storage.sqlite.sql.walks import (
     merged,
     score,
 )
+from relay.storage.sqlite.sql.visibility import ReadConditions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -53,9 +48,9 @@ if TYPE_CHECKING:
     from relay.storage import Place
     from relay.storage.sqlite.sql.conditions import Bound, Value
 
-_MERGED_AT_MOST: Final = 16
-"""Up to so many keys of a filter are walked side by side in order; more are sorted."""
-_KIND_WALKS: Final = 8
+_MAX_MERGED: Final = 16
+"""Up to so many keys of a filter: one ordered scan each, merged; for more one scan and a sort."""
+_KIND_SCANS: Final = 8
 
 
 class Query(NamedTuple):
@@ -64,17 +59,17 @@ class Query(NamedTuple):
 
 
 class Compiler:
-    """Filters and visibilities to SQL over the tables of one store."""
+    """For the tables of one store; `e` is always the events table."""
 
     def __init__(
         self,
         hashes: Hashes,
         index_tags: frozenset[str],
-        recent: Callable[[Sequence[int]], Sequence[int]] = lambda _: (),
+        buffered: Callable[[Sequence[int]], Sequence[int]] = lambda _: (),
     ) -> None:
-        """`recent`: seqs of rows with one of these tag hashes that the tag table may lack."""
+        """`buffered`: seqs of rows with one of these tag hashes that the tag table may lack."""
         self._hashes = hashes
-        self._recent = recent
+        self._buffered = buffered
         self._reading = ReadConditions(hashes, index_tags)
 
     def page(
@@ -89,7 +84,7 @@ class Compiler:
         size: int,
     ) -> Query:
         """The next `size` rows in order. `columns` are of `e`, the events table."""
-        walks, rest = self._walks(filter_)
+        scans, rest = self._scans(filter_)
         rest = all_of(
             [
                 rest,
@@ -98,24 +93,24 @@ class Compiler:
                 self.visible(visibility, filter_),
             ]
         )
-        if len(walks) == 1 and walks[0].ordered:
-            sql, values = walks[0].in_order(filter_, rest, after, columns, size)
+        if len(scans) == 1 and scans[0].ordered:
+            sql, values = scans[0].in_order(filter_, rest, after, columns, size)
         else:
-            sql, values = merged(walks, filter_, rest, after, columns, size)
-        return Query(sql, self.known(values, now))
+            sql, values = merged(scans, filter_, rest, after, columns, size)
+        return Query(sql, self.bind(values, now))
 
-    def found(self, filter_: Filter) -> Condition:
-        """seq of the rows that the filter finds, expired ones too, as a query."""
-        walks, rest = self._walks(filter_, in_order=False)
-        if not walks:  # of no author
+    def matching_seqs(self, filter_: Filter) -> Condition:
+        """A query: seq of the rows that match the filter, expired ones too."""
+        scans, rest = self._scans(filter_, in_order=False)
+        if not scans:  # no authors at all
             return Condition("SELECT e.seq AS seq FROM events AS e WHERE 0")
-        wheres = [all_of([walk.start, *walk.times(filter_, None), rest]) for walk in walks]
+        wheres = [all_of([scan.start, *scan.times(filter_, None), rest]) for scan in scans]
         parts = [
-            f"SELECT e.seq AS seq {walk.source} WHERE {where.sql}"
-            for walk, where in zip(walks, wheres, strict=True)
+            f"SELECT e.seq AS seq {scan.source} WHERE {where.sql}"
+            for scan, where in zip(scans, wheres, strict=True)
         ]
-        # A row may be met by several of its tags, and in the tail.
-        is_once = len(walks) == 1 and walks[0].ordered
+        # A row may be found by several of its tags, and in the tag buffer.
+        is_once = len(scans) == 1 and scans[0].ordered
         sql = parts[0] if is_once else f"SELECT DISTINCT seq FROM ({' UNION ALL '.join(parts)})"
         return Condition(sql, tuple([value for where in wheres for value in where.values]))
 
@@ -123,76 +118,76 @@ class Compiler:
         """`match.matches(e)` as SQL."""
         return self._reading.matching(match)
 
-    def known(self, values: tuple[Bound, ...], now: int) -> tuple[Value, ...]:
-        """With those that are only known when the query is asked."""
+    def bind(self, values: tuple[Bound, ...], now: int) -> tuple[Value, ...]:
+        """With the values that depend on the moment of the query."""
         return tuple(
             [
-                listed(self._recent(value.hashes))
-                if isinstance(value, Recent)
+                listed(self._buffered(value.hashes))
+                if isinstance(value, BufferedRows)
                 else now
-                if isinstance(value, Moment)
+                if isinstance(value, QueryTime)
                 else value
                 for value in values
             ]
         )
 
     def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
-        """One number: rows that any of the filters finds."""
-        counted = self._counted_by_index(filters[0], visibility, now) if len(filters) == 1 else None
+        """One number: rows that match any of the filters."""
+        counted = self._count_in_index(filters[0], visibility, now) if len(filters) == 1 else None
         if counted is not None:
             return counted
         sql, values = self._found(filters, visibility, now)
-        return Query(f"SELECT count(*) FROM ({sql})", self.known(values, now))
+        return Query(f"SELECT count(*) FROM ({sql})", self.bind(values, now))
 
-    def _counted_by_index(self, filter_: Filter, visibility: Visibility, now: int) -> Query | None:
-        """A count that asks the table only for rows that not everybody may read, if there is one.
+    def _count_in_index(self, filter_: Filter, visibility: Visibility, now: int) -> Query | None:
+        """A count that is index-only for rows that anyone may read; None: not possible.
 
-        The index has all that the others depend on; to fetch a row takes fifty times as long as to
-        pass it there. Authors are then told apart by the first half of their keys alone.
+        Fetching a row takes fifty times as long as skipping it in the index. Authors are then
+        distinguished by the first 8 bytes of their keys alone.
         """
         condition, plain = self._reading.readable(visibility, filter_)
         named = filter_.ids is not None or filter_.tags or filter_.search is not None
         if plain is None or named or (filter_.authors is None and filter_.kinds is None):
             return None
-        (walk,), rest = self._walks(filter_, in_order=False)
-        if walk == BY_TIME:
+        (scan,), rest = self._scans(filter_, in_order=False)
+        if scan == BY_TIME:
             return None
         of = [unexpired(now)]
-        of += walk.times(filter_, None)
+        of += scan.times(filter_, None)
         if filter_.authors is not None:
             of.append(one_of("e.author_key", [id_key(key) for key in sorted(filter_.authors)]))
         if filter_.kinds is not None:
             of.append(one_of("e.kind", sorted(filter_.kinds)))
         in_index = all_of([*of, plain])
-        in_table = all_of([*of, plain.negated(), walk.start, rest, condition])
+        in_table = all_of([*of, plain.negated(), scan.start, rest, condition])
         return Query(
-            f"SELECT (SELECT count(*) {walk.source} WHERE {in_index.sql})"
-            f" + (SELECT count(*) {walk.source} WHERE {in_table.sql})",
-            self.known((*in_index.values, *in_table.values), now),
+            f"SELECT (SELECT count(*) {scan.source} WHERE {in_index.sql})"
+            f" + (SELECT count(*) {scan.source} WHERE {in_table.sql})",
+            self.bind((*in_index.values, *in_table.values), now),
         )
 
     def authors(self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int) -> Query:
-        """Public keys of the rows that `count` counts, each once, at most so many."""
+        """Distinct public keys of the rows that `count` counts."""
         sql, values = self._found([filter_], visibility, now)
         return Query(
             f"SELECT DISTINCT e.pubkey FROM ({sql}) AS k"
             " CROSS JOIN events AS e ON e.seq = k.seq LIMIT ?",
-            self.known((*values, at_most), now),
+            self.bind((*values, at_most), now),
         )
 
     def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int) -> Condition:
-        """seq of the rows that any of the filters finds, each once."""
+        """A query: distinct seq of the rows that match any of the filters."""
         readable = [self.visible(visibility, filter_) for filter_ in filters]
-        # Who may read is most of the text of a query: said once where it is the same for all.
+        # The condition of visibility is most of the text: once, where it is the same for all.
         common = readable[0] if len(set(readable)) == 1 < len(filters) else None
         parts = []
         values: list[Bound] = []
         for filter_, may_read in zip(filters, readable, strict=True):
             search = None if filter_.search is None else search_from(filter_.search)
             if search is None:
-                walks, rest = self._walks(filter_, in_order=False)
+                scans, rest = self._scans(filter_, in_order=False)
             else:
-                walks, rest = [by_words(search)], self._conditions(filter_)
+                scans, rest = [by_words(search)], self._conditions(filter_)
             rest = all_of(
                 [
                     rest,
@@ -200,10 +195,10 @@ class Compiler:
                     may_read if common is None else TRUE,
                 ]
             )
-            for walk in walks:
-                where = all_of([walk.start, *walk.times(filter_, None), rest])
-                once = "" if walk.ordered else "DISTINCT "
-                parts.append(f"SELECT {once}e.seq AS seq {walk.source} WHERE {where.sql}")
+            for scan in scans:
+                where = all_of([scan.start, *scan.times(filter_, None), rest])
+                once = "" if scan.ordered else "DISTINCT "
+                parts.append(f"SELECT {once}e.seq AS seq {scan.source} WHERE {where.sql}")
                 values.extend(where.values)
         found = " UNION ".join(parts)
         if common is None:
@@ -224,10 +219,10 @@ class Compiler:
         upto: int,
         now: int,
     ) -> Query:
-        """seq of the best `limit` rows, best first. The index of texts is attached as `search`.
+        """seq of the best `limit` rows, best first. The text index is attached as `search`.
 
-        All that the index finds is ordered by what it knows; then row after row is asked for until
-        there are enough. Values that the whole collection of texts would change play no part.
+        All matches are ordered within the index; then rows are looked up one by one until there are
+        enough. No statistics over all texts are used: they would reveal hidden rows.
         """
         scored, values = score(search)
         rest = all_of(
@@ -247,13 +242,13 @@ class Compiler:
         return Query(
             f"SELECT e.seq FROM ({best}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
             f" WHERE {rest.sql} LIMIT ?",
-            self.known((*values, expression(search), upto, *rest.values, limit), now),
+            self.bind((*values, expression(search), upto, *rest.values, limit), now),
         )
 
     def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
     ) -> Query:
-        """raw of these rows and their places among `seqs`, in that order."""
+        """raw of these rows and their positions in `seqs`, in that order."""
         rest = all_of(
             [
                 unexpired(now),
@@ -263,7 +258,7 @@ class Compiler:
         return Query(
             "SELECT e.raw, j.key FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value"
             f" WHERE {rest.sql} ORDER BY j.key",
-            self.known((listed(seqs), *rest.values), now),
+            self.bind((listed(seqs), *rest.values), now),
         )
 
     def items(
@@ -294,9 +289,9 @@ class Compiler:
     def _all_items(
         self, filter_: Filter, visibility: Visibility, *, upto: int, now: int, at_most: int
     ) -> Query:
-        walks, rest = self._walks(filter_, in_order=False)
-        if walks == [BY_TIME] and filter_.since is None and filter_.until is None:
-            walks = [AS_STORED]
+        scans, rest = self._scans(filter_, in_order=False)
+        if scans == [BY_TIME] and filter_.since is None and filter_.until is None:
+            scans = [AS_STORED]
         rest = all_of(
             [
                 rest,
@@ -307,50 +302,52 @@ class Compiler:
         )
         parts = []
         values: list[Bound] = []
-        for walk in walks:
-            where = all_of([walk.start, *walk.times(filter_, None), rest])
-            parts.append(f"SELECT e.created_at, e.id {walk.source} WHERE {where.sql}")
+        for scan in scans:
+            where = all_of([scan.start, *scan.times(filter_, None), rest])
+            parts.append(f"SELECT e.created_at, e.id {scan.source} WHERE {where.sql}")
             values.extend(where.values)
-        # A row that is met twice, by two of its tags, is one.
-        once = "" if len(walks) == 1 and walks[0].ordered else "DISTINCT "
+        # A row may be found by several of its tags.
+        once = "" if len(scans) == 1 and scans[0].ordered else "DISTINCT "
         sql = f"SELECT {once}* FROM ({' UNION ALL '.join(parts)}) LIMIT ?"
-        return Query(sql, self.known((*values, at_most), now))
+        return Query(sql, self.bind((*values, at_most), now))
 
-    # -- which index drives -----------------------------------------------------------------
+    # -- which index is scanned -----------------------------------------------------------------
 
-    def _walks(self, filter_: Filter, *, in_order: bool = True) -> tuple[list[Walk], Condition]:
-        """How to find candidates, and what else must hold of them. Chosen by rule.
+    def _scans(
+        self, filter_: Filter, *, in_order: bool = True
+    ) -> tuple[list[IndexScan], Condition]:
+        """The scans that find candidates, and what else must hold of them. Chosen by fixed rules.
 
-        `in_order`: few keys are walked side by side; else one walk finds the rows of all.
+        `in_order`: one ordered scan for each of a few keys; otherwise one scan for all of them.
         """
-        at_most = _MERGED_AT_MOST if in_order else 1
+        at_most = _MAX_MERGED if in_order else 1
         left = dict(filter_.tags)
         authors, kinds = filter_.authors, filter_.kinds
         rest: list[Condition] = []
-        walks: list[Walk]
+        scans: list[IndexScan]
         tag = None if filter_.ids is not None else self._driving_tag(filter_)
         if filter_.ids is not None:
-            walks = [by_ids(sorted(filter_.ids))]
+            scans = [by_ids(sorted(filter_.ids))]
         elif tag is not None:
-            walks = self._by_tag(filter_, tag, at_most)
+            scans = self._by_tag(filter_, tag, at_most)
             del left[tag]
         elif authors is not None:
-            walks = by_authors(sorted(authors), at_most)
+            scans = by_authors(sorted(authors), at_most)
             authors = None
-        elif kinds is not None and len(kinds) <= _KIND_WALKS:
-            walks = by_kinds(sorted(kinds), at_most)
+        elif kinds is not None and len(kinds) <= _KIND_SCANS:
+            scans = by_kinds(sorted(kinds), at_most)
             kinds = None
         else:
-            walks = [BY_TIME]
+            scans = [BY_TIME]
         if kinds is not None:
             rest.append(one_of("e.kind", sorted(kinds)))
         if authors is not None:
             rest.append(one_of("e.pubkey", [bytes.fromhex(key) for key in sorted(authors)]))
         rest.extend([self._tag_holds(filter_, *tag) for tag in left.items()])
-        return walks, all_of(rest)
+        return scans, all_of(rest)
 
     def _conditions(self, filter_: Filter) -> Condition:
-        """All that the filter says of a row but its times: for a walk that it does not drive."""
+        """The whole filter but its times, for candidates that another index found."""
         parts = [self._tag_holds(filter_, *tag) for tag in filter_.tags]
         if filter_.kinds is not None:
             parts.append(one_of("e.kind", sorted(filter_.kinds)))
@@ -376,21 +373,21 @@ class Compiler:
             return min(names, key=lambda name: len(filter_.tag_values(name) or ()))
         return None
 
-    def _by_tag(self, filter_: Filter, name: str, at_most: int) -> list[Walk]:
+    def _by_tag(self, filter_: Filter, name: str, at_most: int) -> list[IndexScan]:
         hashes = [self._hashes.tag(name, value) for value in sorted(filter_.tag_values(name) or ())]
         if len(hashes) > at_most:
-            walks = [Walk(FROM_TAGS, one_of("t.hash", hashes), "t", ordered=False)]
+            scans = [IndexScan(FROM_TAGS, one_of("t.hash", hashes), "t", ordered=False)]
         else:
-            walks = [by_hash(hash_) for hash_ in hashes]
-        recent = self._recent(hashes)
-        if recent:
-            walks.append(by_seqs(recent))
+            scans = [by_hash(hash_) for hash_ in hashes]
+        buffered = self._buffered(hashes)
+        if buffered:
+            scans.append(by_seqs(buffered))
         if name == "d" and filter_.d_prefixes:
-            walks.append(by_d_prefixes(filter_.d_prefixes))
-        return walks
+            scans.append(by_d_prefixes(filter_.d_prefixes))
+        return scans
 
     def _tagged(self, name: str, values: Sequence[str]) -> Condition:
-        """The row `e` has a tag of this name with one of these values."""
+        """`e` has a tag of this name with one of these values."""
         return has_hash([self._hashes.tag(name, value) for value in values])
 
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:

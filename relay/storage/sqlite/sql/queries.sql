@@ -19,19 +19,19 @@ FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value ORDER BY j.key;
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
 
--- :rows_of_group  hash of h, hash of d, group -> seq of what goes when a group ends (N29-124)
+-- :rows_of_group  hash of h, hash of d, group -> seq of rows to delete when a group ends (N29-124)
 SELECT e.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE t.hash IN (:h, :d) AND e.grp = :grp AND e.kind NOT IN (9007, 9008)
 UNION  -- a deletion without `h` that acted in the group
 SELECT seq FROM events INDEXED BY events_kind WHERE kind = 5 AND grp = :grp;
 
--- :rows_of_key  id_key and pubkey, hash of p, until -> seq of what goes when a key vanishes (N62-01)
+-- :rows_of_key  id_key and pubkey, hash of p, until -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
 UNION  -- wraps that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind = 1059;
 
--- :rows_to_banish  id_key and pubkey, seq -> seq, id of what a banned key wrote up to it (N86-11)
+-- :rows_to_ban  id_key and pubkey, seq -> seq, id of rows of a banned key up to seq (N86-11)
 SELECT seq, id FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND seq <= :upto
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
@@ -44,7 +44,7 @@ WHERE author_key = :key AND pubkey = :pubkey AND kind BETWEEN 9000 AND 9020 AND 
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE t.hash = :p AND t.kind = 9000;
 
--- :records_of_groups  [group] -> columns of a row, in order of seq: what their state follows from
+-- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e INDEXED BY events_kind
 WHERE (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
@@ -73,13 +73,13 @@ LIMIT 1;
 SELECT id FROM events INDEXED BY events_expiry
 WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?;
 
--- :rows_behind  seq -> seq, created_at, id_key, kind, raw of later rows
+-- :rows_after  seq -> seq, created_at, id_key, kind, raw of later rows
 SELECT seq, created_at, id_key, kind, raw FROM events WHERE seq > ?;
 
 -- :all_rows  -> seq, created_at, id_key, kind, raw
 SELECT seq, created_at, id_key, kind, raw FROM events;
 
--- :add_tag  hash, created_at, id_key, seq, kind; may be there already
+-- :add_tag  hash, created_at, id_key, seq, kind; ignored when it exists
 INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?);
 
 -- :count_tables  -> how many tables and indices the file has
@@ -105,7 +105,7 @@ GROUP BY pubkey ORDER BY 3 DESC, pubkey LIMIT ?;
 SELECT nullif(grp, ''), sum(events), sum(bytes) FROM sizes
 GROUP BY grp ORDER BY 3 DESC, grp LIMIT ?;
 
--- :bury  target, by, until, why, request; of two the later holds
+-- :add_tombstone  target, by, until, why, request; the one with the later `until` wins
 INSERT INTO tombstones (target, by, until, why, request) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (target, by) DO UPDATE
 SET until = excluded.until, why = excluded.why, request = excluded.request

@@ -1,16 +1,16 @@
--- The current schema; `PRAGMA user_version` counts its versions, migrations/ lead here from older ones.
+-- The current schema. `PRAGMA user_version` is its version; migrations/ bring older files here.
 --
--- Keys of indices are 64-bit numbers: the first 8 bytes of ids and public keys (as signed numbers in
--- the order of the bytes), and keyed hashes of slots and tags. They find; the full values decide.
+-- Keys of indices are 64-bit integers: the first 8 bytes of ids and public keys (signed, in the order
+-- of the bytes), and keyed hashes of slots and tags. They only find rows; the full values are compared.
 
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value
 ) WITHOUT ROWID;
--- In the transaction that makes the tables: a store without its key could not be opened again.
+-- In the transaction that creates the tables: without its key a store could not be opened again.
 INSERT INTO meta (name, value) VALUES ('hash_key', lower(hex(randomblob(32))));
 
--- All tags of rows up to this seq are in `tags`; those of later rows may be in memory only.
+-- `tags` is complete for rows up to this seq; tags of later rows may be in memory only.
 INSERT INTO meta (name, value) VALUES ('tags_upto', 0);
 
 CREATE TABLE events (
@@ -32,14 +32,14 @@ CREATE TABLE events (
 
 CREATE INDEX events_id     ON events (id_key);
 CREATE INDEX events_time   ON events (created_at DESC, id_key);
--- What follows id_key lets rows be counted, and those of other kinds passed, without the table.
+-- The columns after id_key make counts index-only, and let scans skip other kinds in the index.
 CREATE INDEX events_kind   ON events (kind, created_at DESC, id_key, grp, expires_at);
 CREATE INDEX events_author ON events (author_key, created_at DESC, id_key, kind, grp, expires_at);
 CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;
 CREATE INDEX events_d      ON events (d) WHERE d > '';
 CREATE INDEX events_expiry ON events (expires_at) WHERE expires_at IS NOT NULL;
 
--- One row per indexed tag value; in the order of answers, and holding all that narrows a tag query.
+-- One row per indexed tag value, in the order of results; `kind` narrows a query in the index.
 CREATE TABLE tags (
     hash       INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
@@ -49,18 +49,18 @@ CREATE TABLE tags (
     PRIMARY KEY (hash, created_at DESC, id_key, seq)
 ) WITHOUT ROWID;
 
--- What was deleted: outlives the event, holds against what comes later.
+-- What was deleted: stays after the event, and refuses it when it is sent again.
 CREATE TABLE tombstones (
     target  TEXT NOT NULL,                -- e:<id>, a:<kind>:<pubkey>:<d>, p:<pubkey>
-    by      TEXT NOT NULL,                -- who asked; empty: whoever the author is
-    until   INTEGER,                      -- last created_at that it takes; null for an id
+    by      TEXT NOT NULL,                -- who deleted it; empty: for any author
+    until   INTEGER,                      -- last created_at that is deleted; null for an id
     why     TEXT NOT NULL,
     request BLOB,                         -- the kind 62 of a key that vanished; never served
     PRIMARY KEY (target, by)
 ) WITHOUT ROWID;
 
--- How much is stored, kept in the transaction that changes it: quotas and statistics ask here and
--- never count rows.
+-- Totals, updated in the transaction that changes them: quotas and statistics read these and never
+-- count rows.
 CREATE TABLE sizes (
     pubkey BLOB    NOT NULL,
     kind   INTEGER NOT NULL,
@@ -71,10 +71,10 @@ CREATE TABLE sizes (
 ) WITHOUT ROWID;
 CREATE INDEX sizes_group ON sizes (grp, kind) WHERE grp > '';
 
--- What a read rule must know of groups: kept in the transaction that changes them.
+-- What read rules need of groups, updated in the transaction that changes them.
 CREATE TABLE groups (
     id      TEXT PRIMARY KEY,
-    guarded INTEGER NOT NULL,             -- only insiders read its rows
+    guarded INTEGER NOT NULL,             -- only its members read its rows
     hidden  INTEGER NOT NULL,
     ended   INTEGER NOT NULL
 ) WITHOUT ROWID;
@@ -87,7 +87,7 @@ CREATE TABLE members (
 ) WITHOUT ROWID;
 CREATE INDEX members_group ON members (grp);
 
--- What NIP-86 calls have set: stands above the policy files.
+-- Lists set by NIP-86 calls; they take precedence over the policy files.
 CREATE TABLE management (
     register TEXT NOT NULL,               -- which list
     item     TEXT NOT NULL,

@@ -1,7 +1,7 @@
--- :make_meta  what this index is of
+-- :make_meta  which store this index is of, and how far it is
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
--- :make_ranks  one row per text that can be found: its place among equals, what a word of it is worth
+-- :make_ranks  one row per indexed text: order among equal scores, and the score of a word in it
 CREATE TABLE ranks (
     seq        INTEGER PRIMARY KEY,       -- of the event
     created_at INTEGER NOT NULL,
@@ -11,10 +11,10 @@ CREATE TABLE ranks (
     frequent   INTEGER NOT NULL
 );
 
--- :make_texts  the texts again: to take one out of the index, it must be named
+-- :make_texts  the texts again: a contentless table needs them to delete a row
 CREATE TABLE texts (seq INTEGER PRIMARY KEY, text TEXT NOT NULL);
 
--- :make_words  contentless, and without the sizes of texts: nothing is ranked by statistics
+-- :make_words  contentless and without column sizes, as nothing is ranked by statistics
 CREATE VIRTUAL TABLE words USING fts5(
     text, repeated, frequent, content='', columnsize=0,
     tokenize='porter unicode61 remove_diacritics 2'
@@ -47,7 +47,7 @@ INSERT INTO texts (seq, text) VALUES (?, ?);
 -- :texts_of  [seq] -> seq, text
 SELECT t.seq, t.text FROM json_each(?) AS j CROSS JOIN texts AS t ON t.seq = j.value;
 
--- :drop_words  seq, text, repeated, frequent: exactly as they were added
+-- :drop_words  seq, text, repeated, frequent: the values that were added
 INSERT INTO words (words, rowid, text, repeated, frequent) VALUES ('delete', ?, ?, ?, ?);
 
 -- :drop_rank  seq
@@ -59,13 +59,13 @@ DELETE FROM texts WHERE seq = ?;
 -- :next_ranks  seq, limit -> seq of later rows
 SELECT seq FROM ranks WHERE seq > ? ORDER BY seq LIMIT ?;
 
--- :gone  [seq], now -> seq of those that are no events any more, or expired ones
+-- :gone  [seq], now -> seq of those whose events are deleted or expired
 SELECT j.value FROM json_each(?) AS j WHERE NOT EXISTS (
     SELECT 1 FROM store.events AS e
     WHERE e.seq = j.value AND (e.expires_at IS NULL OR e.expires_at > ?)
 );
 
--- :merge  pages: write so much of the index anew, without what was deleted; negative: all of it
+-- :merge  pages: rewrite so much of the index without deleted words; negative: begin with all of it
 INSERT INTO words (words, rank) VALUES ('merge', ?);
 
 -- :empty_words

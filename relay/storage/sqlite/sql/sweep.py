@@ -1,6 +1,6 @@
-"""What a sweep asks of the tables: rows that a rule lets go, and the oldest of a row's kin.
+"""Sweeps as SQL: rows that are due by a rule, and the oldest row that another depends on.
 
-Says what `relay.lifecycle.retention` says of rows; the contract holds the two together.
+Equivalent to `relay.lifecycle.retention`; tests/property/test_overdue.py compares the two.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.conditions import Bound
     from relay.storage.sqlite.sql.filters import Compiler
 
-_KINDS_AT_MOST: Final = 64
-"""Up to so many kinds drive a query; of more every row is looked at."""
+_MAX_KINDS: Final = 64
+"""Rules of more kinds than these scan all rows."""
 _HK: Final = (
     "(SELECT coalesce(json_extract(j.value, '$[1]'), '')"
     " FROM json_each(CAST(e.raw AS TEXT), '$.tags') AS j"
@@ -33,17 +33,17 @@ _HK: Final = (
 
 
 class SweepQueries:
-    """Compiled for one store."""
+    """For the tables of one store."""
 
     def __init__(self, compiler: Compiler, index_tags: frozenset[str]) -> None:
         self._compiler = compiler
         self._index_tags = index_tags
 
-    def earliest(self, dependencies: RetentionDependency) -> Query:
-        """One number or null: the time of the oldest row."""
+    def oldest(self, dependencies: RetentionDependency) -> Query:
+        """One integer or null: the time of the oldest row."""
         match = dependencies.match
         tags = [(name, values) for name, values in match.tags if self._is_indexed(name)]
-        walk = self._compiler.found(
+        scan = self._compiler.matching_seqs(
             Filter(
                 authors=match.authors,
                 kinds=_few(match.kinds),
@@ -53,9 +53,9 @@ class SweepQueries:
         column = "e.version" if dependencies.up_to is UpTo.TS else "e.created_at"
         of = self._compiler.matching(match)
         return self._query(
-            f"SELECT min({column}) FROM ({walk.sql}) AS k"
+            f"SELECT min({column}) FROM ({scan.sql}) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {of.sql}",
-            (*walk.values, *of.values),
+            (*scan.values, *of.values),
         )
 
     def due_rows(
@@ -68,12 +68,12 @@ class SweepQueries:
         after: tuple[int, str] | None,
         limit: int,
     ) -> Query:
-        """seq of rows, in the order of sweeping."""
-        about = self._about(rule, exempt)
+        """seq of rows, ordered by version and id."""
+        about = self._rule_condition(rule, exempt)
         if isinstance(rule.limit, MaxAge):
             found = self._too_old(rule, rule.limit, about, now, last_scan)
         else:
-            found = self._beyond(rule.match, rule.limit, about, last_scan)
+            found = self._over_amount(rule.match, rule.limit, about, last_scan)
         behind = TRUE
         if after is not None:
             behind = Condition("(e.version, e.id) > (?, ?)", (after[0], bytes.fromhex(after[1])))
@@ -83,15 +83,15 @@ class SweepQueries:
             (*found.values, *behind.values, limit),
         )
 
-    def changed(self, rule: SweepRule, exempt: Sequence[Match], last_scan: LastScan) -> Query:
-        """A number when anything came since that the rule is about."""
-        about = self._about(rule, exempt)
+    def has_new_rows(self, rule: SweepRule, exempt: Sequence[Match], last_scan: LastScan) -> Query:
+        """A row when rows that the rule covers were added since the last scan."""
+        about = self._rule_condition(rule, exempt)
         return self._query(
             f"SELECT 1 FROM events AS e WHERE e.seq > ? AND {about.sql} LIMIT 1",
             (last_scan.last_seq, *about.values),
         )
 
-    def _about(self, rule: SweepRule, exempt: Sequence[Match]) -> Condition:
+    def _rule_condition(self, rule: SweepRule, exempt: Sequence[Match]) -> Condition:
         return all_of(
             [
                 self._compiler.matching(rule.match),
@@ -104,7 +104,7 @@ class SweepQueries:
     ) -> Condition:
         limit = age.before(now)
         since = None if last_scan is None else age.before(last_scan.at)
-        walk = self._compiler.found(
+        scan = self._compiler.matching_seqs(
             Filter(
                 authors=rule.match.authors,
                 kinds=_few(rule.match.kinds),
@@ -113,26 +113,26 @@ class SweepQueries:
             )
         )
         sql = (
-            f"SELECT e.seq AS seq FROM ({walk.sql}) AS k"
+            f"SELECT e.seq AS seq FROM ({scan.sql}) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {about.sql}"
         )
         if last_scan is None:
-            return Condition(sql, (*walk.values, *about.values))
+            return Condition(sql, (*scan.values, *about.values))
         return Condition(
             f"{sql} UNION SELECT e.seq FROM events AS e"
             f" WHERE e.seq > ? AND e.created_at < ? AND {about.sql}",
-            (*walk.values, *about.values, last_scan.last_seq, limit, *about.values),
+            (*scan.values, *about.values, last_scan.last_seq, limit, *about.values),
         )
 
-    def _beyond(
+    def _over_amount(
         self, match: Match, amount: MaxAmount, about: Condition, last_scan: LastScan | None
     ) -> Condition:
-        walk, scope = self._amounts_of(match, amount, last_scan), _scope(match, amount.per)
+        scan, scope = self._amounts_of(match, amount, last_scan), _scope(match, amount.per)
         rows = Condition(
             "SELECT e.seq AS seq, e.version AS version, e.id AS id, length(e.raw) AS size,"
-            f" {scope.sql} FROM ({walk.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
+            f" {scope.sql} FROM ({scan.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
             f" WHERE {about.sql}",
-            (*scope.values, *walk.values, *about.values),
+            (*scope.values, *scan.values, *about.values),
         )
         held = Condition("a IS NOT NULL AND b IS NOT NULL")
         if last_scan is not None:
@@ -151,10 +151,10 @@ class SweepQueries:
         )
 
     def _amounts_of(self, match: Match, amount: MaxAmount, last_scan: LastScan | None) -> Condition:
-        """seq of the rows that are counted; of authors who wrote since, where that is enough."""
+        """seq of the rows to count; only of authors with new rows, where that is enough."""
         kinds = _few(match.kinds)
         if last_scan is None or amount.per not in (Scope.AUTHOR, Scope.HK):
-            return self._compiler.found(Filter(authors=match.authors, kinds=kinds))
+            return self._compiler.matching_seqs(Filter(authors=match.authors, kinds=kinds))
         of_kinds = self._compiler.matching(Match(match.kinds))
         return Condition(
             "SELECT e.seq AS seq FROM events AS e INDEXED BY events_author WHERE e.author_key IN"
@@ -163,20 +163,20 @@ class SweepQueries:
         )
 
     def _query(self, sql: str, values: tuple[Bound, ...]) -> Query:
-        return Query(sql, self._compiler.known(values, now=0))  # what a Match asks has no time
+        return Query(sql, self._compiler.bind(values, now=0))  # a Match does not depend on the time
 
     def _is_indexed(self, name: str) -> bool:
         return name in self._index_tags or (len(name) == 1 and name.isascii() and name.isalpha())
 
 
 def _few(kinds: KindSet | None) -> frozenset[int] | None:
-    if kinds is None or sum(high - low + 1 for low, high in kinds.ranges) > _KINDS_AT_MOST:
+    if kinds is None or sum(high - low + 1 for low, high in kinds.ranges) > _MAX_KINDS:
         return None
     return frozenset(kind for low, high in kinds.ranges for kind in range(low, high + 1))
 
 
 def _scope(about: Match, per: Scope | None) -> Condition:
-    """Two columns `a` and `b`: rows that have both in common are counted together."""
+    """Two columns `a` and `b` by which rows are partitioned."""
     match per:
         case None:
             return Condition("'' AS a, '' AS b")

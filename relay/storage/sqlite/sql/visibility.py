@@ -1,6 +1,6 @@
-"""Visibility as WHERE text: says exactly what `Visibility.may_read` says.
+"""Visibility as a WHERE condition, equivalent to `Visibility.may_read`.
 
-tests/property holds the two together.
+tests/property/test_reading.py compares the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from relay.storage.sqlite.hashes import RULE_TAGS, Hashes
 from relay.storage.sqlite.sql.conditions import (
     TRUE,
     Condition,
-    Moment,
+    QueryTime,
     all_of,
     any_of,
     begins,
@@ -38,20 +38,20 @@ class Readable(NamedTuple):
     """Which rows a viewer may read by one filter."""
 
     condition: Condition
-    """Says it of every row: `may_read(e, filter_)` as SQL."""
+    """`may_read(e, filter_)` as SQL, for every row."""
     plain: Condition | None
-    """Says it, by `kind` and `grp` alone, of rows that anybody may read; None: no such word."""
+    """True, by `kind` and `grp` alone, of rows that anyone may read; None: there is none."""
 
 
 _ALL_READABLE: Final = Readable(TRUE, TRUE)
 
 
 class ReadConditions:
-    """Who may read what, compiled for the tables of one store. `e` is the events table.
+    """Read rules as conditions on `e`, the events table, for one store.
 
     A store has the functions `tag_hash(raw, name, d_prefix)`, the hash of an event's first value of
     a tag, or of the tag `d` that is the prefix and this value, `tag_value(raw, name)`, the value,
-    and `recent_rows(hash)`, a list of the rows with such a tag that the tag table may lack.
+    and `buffered_rows(hash)`, a list of the rows with such a tag that the tag table may lack.
     """
 
     def __init__(self, hashes: Hashes, index_tags: frozenset[str]) -> None:
@@ -64,7 +64,7 @@ class ReadConditions:
     def readable(self, visibility: Visibility, filter_: Filter) -> Readable:
         if visibility.everything:
             return _ALL_READABLE
-        # A filter matters by its kinds (fewer rules to ask) and by what it names (`only_by`).
+        # Of a filter only its kinds matter (fewer rules apply) and the keys it has (`only_by`).
         names = tuple(
             [key for key in ("authors", "ids") if getattr(filter_, key) is not None]
             + [f"#{name}" for name, _ in filter_.tags]
@@ -75,7 +75,7 @@ class ReadConditions:
             self._conditions.move_to_end(key)
             return kept[1]
         readable = self._readable(visibility, filter_.kinds, frozenset(names))
-        self._conditions[key] = (visibility, readable)  # the visibility stays alive: its id holds
+        self._conditions[key] = (visibility, readable)  # keeps it alive, so that its id is unique
         if len(self._conditions) > _CACHED_CONDITIONS:
             self._conditions.popitem(last=False)
         return readable
@@ -106,14 +106,14 @@ class ReadConditions:
         if not of_kinds:
             plain = Condition("e.grp IS NULL") if of_groups else TRUE
         elif kinds is None:
-            # Most rows are of no group and of a kind that no rule names: two comparisons tell.
+            # Most rows are of no group and of a kind that no rule names: few comparisons decide.
             plain = all_of([Condition("e.grp IS NULL"), _outside(guarded)])
         if plain is not None:
             full = TRUE if plain == TRUE else any_of([plain, full])
         return Readable(all_of([*others, full]), None if others else plain)
 
     def _rule(self, rule: ReadRule, visibility: Visibility, names: frozenset[str]) -> Condition:
-        """Rows that the rule is not about, or that it allows."""
+        """The rule does not apply to `e`, or allows it."""
         outs = [self.matching(rule.match).negated(), *[self.matching(m) for m in rule.excepts]]
         if rule.only_by is not None and not rule.only_by & names:
             return any_of(outs)
@@ -122,29 +122,29 @@ class ReadConditions:
         lets = self._allowed(rule, visibility)
         if rule.effective_target is not None:
             lets.append(
-                self._pointing(rule.effective_target, visibility)
-            )  # last: it is another query
+                self._target_condition(rule.effective_target, visibility)
+            )  # last, as it is a subquery
         return any_of([*outs, *lets])
 
-    def _pointing(self, target: Target, visibility: Visibility) -> Condition:
-        """The row `e` shares its tag with a row of the target that may be read."""
+    def _target_condition(self, target: Target, visibility: Visibility) -> Condition:
+        """`e` shares its tag with a target row that may be read."""
         names = frozenset({f"#{target.lookup_tag}"})
         rows = all_of(
             [
                 one_of("e.kind", sorted(target.kinds)),
-                unexpired(Moment.NOW),
+                unexpired(QueryTime.NOW),
                 self._readable(visibility.without_targets(), target.kinds, names).condition,
             ]
         )
         at_d = Condition("")
         if target.d_prefix is not None:  # rows may have several tags `d`
             at_d = Condition(" AND e.d = ? || tag_value(o.raw, ?)", (target.d_prefix, target.tag))
-        # The inner `e` is the row of the target; where it is looked up from, `e` is the outer one.
+        # Within the subquery `e` is the target row; in its FROM it still is the outer row.
         return Condition(
             "EXISTS (SELECT 1 FROM (SELECT e.raw AS raw) AS o CROSS JOIN"
             " (SELECT y.seq AS seq FROM tags AS y WHERE y.hash = tag_hash(e.raw, ?, ?)"
             " UNION ALL"
-            " SELECT j.value FROM json_each(recent_rows(tag_hash(e.raw, ?, ?))) AS j) AS k"
+            " SELECT j.value FROM json_each(buffered_rows(tag_hash(e.raw, ?, ?))) AS j) AS k"
             f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {rows.sql}{at_d.sql})",
             (target.tag, target.d_prefix, target.tag, target.d_prefix, *rows.values, *at_d.values),
         )
@@ -176,7 +176,7 @@ class ReadConditions:
         if Who.RECIPIENT in readers:
             out.append(self._has("p", keys))
         out.extend(self._with_tag(name, keys) for name in rule.tag_readers)
-        if rule.readers & visibility.global_words:  # `agent` alone, and of no household's rows
+        if rule.readers & visibility.global_words:  # `agent` without a household: not their rows
             out.append(_by(chain(*(home.keys for home in visibility.actors.households))).negated())
         for home in visibility.actors.households:
             mine = visibility.viewer.keys
@@ -241,7 +241,7 @@ class ReadConditions:
         return name in self._indexed or (len(name) == 1 and name.isascii() and name.isalpha())
 
     def _has(self, name: str, values: Sequence[str]) -> Condition:
-        """The row `e` has a tag of this name with one of these values."""
+        """`e` has a tag of this name with one of these values."""
         return has_hash([self._hashes.tag(name, value) for value in values])
 
 
@@ -262,14 +262,14 @@ def _inside(kinds: KindSet) -> Condition:
 
 
 def _span(low: int, high: int) -> Condition:
-    # Numbers of policy files, in the text: they are integers, and the planner can use them.
+    # Literals, since they come from policy files as integers and the planner can use them.
     if low == high:
         return Condition(f"e.kind = {low:d}")
     return Condition(f"e.kind BETWEEN {low:d} AND {high:d}")
 
 
 def _outside(guarded: Iterable[KindSet]) -> Condition:
-    """The kind is in none of the sets; as nested halves, so that few comparisons decide."""
+    """The kind is in none of the sets, by binary search."""
     spans = [span for kinds in guarded for span in kinds.ranges]
     return Condition(_halved(KindSet.of(*spans).ranges))
 

@@ -17,7 +17,7 @@ def insert(table: str, columns: int, rows: int) -> str:
     key = (table, rows)
     if key not in _INSERTS:
         one = f"({','.join('?' * columns)})"
-        # Tags of rows that were indexed again after a crash may be there already.
+        # After a crash, tags that were indexed before it are inserted again.
         verb = "INSERT OR IGNORE" if table == "tags" else "INSERT"
         also = _ADDED_UP if table == "sizes" else ""
         _INSERTS[key] = f"{verb} INTO {table} VALUES {','.join([one] * rows)}{also}"
@@ -47,7 +47,7 @@ def usage_of(account: Account) -> Query:
         parts.append(any_of(spans))
     where = all_of(parts)
     sql = f"SELECT ifnull(sum(events), 0), ifnull(sum(bytes), 0) FROM sizes WHERE {where.sql}"
-    return Query(sql, where.values)  # type: ignore[arg-type]  # no Recent among them
+    return Query(sql, where.values)  # type: ignore[arg-type]  # no BufferedRows among them
 
 
 def chunks(count: int, sizes: Sequence[int]) -> Iterable[tuple[int, int]]:

@@ -1,4 +1,4 @@
--- What NIP-86 calls have set.
+-- Lists set by NIP-86 calls.
 CREATE TABLE management (
     register TEXT NOT NULL,
     item     TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- How much is stored: quotas and statistics ask here and never count rows.
+-- Totals: quotas and statistics read these and never count rows.
 CREATE TABLE sizes (
     pubkey BLOB    NOT NULL,
     kind   INTEGER NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE sizes (
 CREATE INDEX sizes_group ON sizes (grp, kind) WHERE grp > '';
 INSERT INTO sizes
 SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(length(raw)) FROM events GROUP BY 1, 2, 3;
--- How old a sweep takes tool history and clears for: their tag `ts`, as it is noted with new rows.
+-- Sweeps order tool history and clears by their tag `ts`, as new rows have it.
 UPDATE events SET version = (
     SELECT CAST(ts AS INTEGER) FROM (
         SELECT json_extract(t.value, '$[1]') AS ts

@@ -1,7 +1,4 @@
-"""Ways through the indices of a store, each as the text of a query: where it begins, what it meets.
-
-As in `sql`, text is made of fixed pieces and every value is bound.
-"""
+"""Scans of one index each, as parts of a query, and how several of them are merged."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ if TYPE_CHECKING:
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 
 
-class Walk(NamedTuple):
-    """One way through an index: FROM text, where it begins, the alias that holds the times."""
+class IndexScan(NamedTuple):
+    """A FROM clause and the condition on its index."""
 
     source: str
     start: Condition
@@ -69,20 +66,20 @@ class Walk(NamedTuple):
 
 
 FROM_TAGS: Final = "FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq"
-BY_TIME: Final = Walk("FROM events AS e INDEXED BY events_time", TRUE, "e", ordered=True)
-AS_STORED: Final = Walk("FROM events AS e NOT INDEXED", TRUE, "e", ordered=True)
-"""Page by page of the file, for who wants all rows and sorts them afterwards."""
+BY_TIME: Final = IndexScan("FROM events AS e INDEXED BY events_time", TRUE, "e", ordered=True)
+AS_STORED: Final = IndexScan("FROM events AS e NOT INDEXED", TRUE, "e", ordered=True)
+"""In the order of seq, for all rows that are sorted afterwards."""
 
 
-def by_words(search: Search) -> Walk:
+def by_words(search: Search) -> IndexScan:
     if not search.required:
-        return Walk("FROM events AS e", FALSE, "e", ordered=False)
+        return IndexScan("FROM events AS e", FALSE, "e", ordered=False)
     source = "FROM search.words AS w CROSS JOIN events AS e ON e.seq = w.rowid"
-    return Walk(source, Condition("words MATCH ?", (expression(search),)), "e", ordered=True)
+    return IndexScan(source, Condition("words MATCH ?", (expression(search),)), "e", ordered=True)
 
 
 def score(search: Search) -> tuple[str, tuple[str, ...]]:
-    """What `FtsMatcher.score` gives, of `r`, the row of ranks."""
+    """`FtsMatcher.score` of `r`, the row of `ranks`: an expression and its values."""
     parts: list[str] = []
     values: list[str] = []
     has_more = "r.seq IN (SELECT rowid FROM search.words WHERE words MATCH ?)"
@@ -99,18 +96,18 @@ def score(search: Search) -> tuple[str, tuple[str, ...]]:
     return " + ".join(parts), tuple(values)
 
 
-def by_kinds(kinds: Sequence[int], at_most: int) -> list[Walk]:
+def by_kinds(kinds: Sequence[int], at_most: int) -> list[IndexScan]:
     source = "FROM events AS e INDEXED BY events_kind"
     if len(kinds) > at_most:
-        return [Walk(source, one_of("e.kind", kinds), "e", ordered=False)]
-    return [Walk(source, one_of("e.kind", [kind]), "e", ordered=True) for kind in kinds]
+        return [IndexScan(source, one_of("e.kind", kinds), "e", ordered=False)]
+    return [IndexScan(source, one_of("e.kind", [kind]), "e", ordered=True) for kind in kinds]
 
 
-def by_authors(authors: Sequence[str], at_most: int) -> list[Walk]:
+def by_authors(authors: Sequence[str], at_most: int) -> list[IndexScan]:
     source = "FROM events AS e INDEXED BY events_author"
     groups = [authors] if len(authors) > at_most else [[author] for author in authors]
     return [
-        Walk(
+        IndexScan(
             source,
             all_of(
                 [
@@ -125,27 +122,27 @@ def by_authors(authors: Sequence[str], at_most: int) -> list[Walk]:
     ]
 
 
-def by_ids(ids: Sequence[str]) -> Walk:
+def by_ids(ids: Sequence[str]) -> IndexScan:
     start = all_of(
         [
             one_of("e.id_key", [id_key(event_id) for event_id in ids]),
             one_of("e.id", [bytes.fromhex(event_id) for event_id in ids]),
         ]
     )
-    return Walk("FROM events AS e INDEXED BY events_id", start, "e", ordered=len(ids) == 1)
+    return IndexScan("FROM events AS e INDEXED BY events_id", start, "e", ordered=len(ids) == 1)
 
 
-def by_hash(hash_: int) -> Walk:
-    return Walk(FROM_TAGS, Condition("t.hash = ?", (hash_,)), "t", ordered=True)
+def by_hash(hash_: int) -> IndexScan:
+    return IndexScan(FROM_TAGS, Condition("t.hash = ?", (hash_,)), "t", ordered=True)
 
 
-def by_seqs(seqs: Sequence[int]) -> Walk:
+def by_seqs(seqs: Sequence[int]) -> IndexScan:
     start = Condition("e.seq IN (SELECT value FROM json_each(?))", (listed(seqs),))
-    return Walk("FROM events AS e NOT INDEXED", start, "e", ordered=False)
+    return IndexScan("FROM events AS e NOT INDEXED", start, "e", ordered=False)
 
 
-def by_d_prefixes(prefixes: Sequence[str]) -> Walk:
-    return Walk(
+def by_d_prefixes(prefixes: Sequence[str]) -> IndexScan:
+    return IndexScan(
         "FROM events AS e INDEXED BY events_d",
         all_of([Condition("e.d > ''"), begins_with_one(prefixes)]),
         "e",
@@ -154,21 +151,21 @@ def by_d_prefixes(prefixes: Sequence[str]) -> Walk:
 
 
 def merged(
-    walks: Sequence[Walk],
+    scans: Sequence[IndexScan],
     filter_: Filter,
     rest: Condition,
     after: Place | None,
     columns: str,
     size: int,
 ) -> Condition:
-    """The first `size` of several walks together: each gives its own first, one sort picks."""
+    """The first `size` rows of several scans: each gives its first `size`, then they are sorted."""
     parts = []
     values: list[Bound] = []
-    for walk in walks:
-        keys = f"{walk.times_of}.created_at, {walk.times_of}.id_key, {walk.times_of}.seq"
-        query = walk.in_order(filter_, rest, after, keys, size)
-        # Unordered walks may meet one row by several tags.
-        text = query.sql.replace("SELECT", "SELECT DISTINCT", 1) if not walk.ordered else query.sql
+    for scan in scans:
+        keys = f"{scan.times_of}.created_at, {scan.times_of}.id_key, {scan.times_of}.seq"
+        query = scan.in_order(filter_, rest, after, keys, size)
+        # An unordered scan may find a row by several of its tags.
+        text = query.sql.replace("SELECT", "SELECT DISTINCT", 1) if not scan.ordered else query.sql
         parts.append(f"SELECT * FROM ({text})")
         values.extend(query.values)
     inner = " UNION ".join(parts) + " ORDER BY 1 DESC, 2, 3 LIMIT ?"
