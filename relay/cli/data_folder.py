@@ -133,7 +133,7 @@ class LocalFolder:
         return await self._services.store.sizes(by, limit)
 
     async def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
-        async for lines in self._services.sweeper().asked(purpose):
+        async for lines in self._services.sweeper().run_now(purpose):
             yield lines
 
     async def refusals(self, after: int) -> Sequence[Refusal]:

@@ -106,7 +106,7 @@ class PolicyReload:
         """With `[bans] stored = "delete"`: delete the rows of keys that the files ban."""
         banned = self._policy.actors.banned - already_deleted
         if banned and self._policy.banned_rows is BannedAuthorRows.DELETE:
-            self._services.ingest.order(
+            self._services.ingest.manage(
                 ManagementChange((), lambda _: None, deleted_authors=banned)
             )
 

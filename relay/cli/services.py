@@ -33,8 +33,8 @@ from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.ingest import Ingest
-from relay.write.key_rotation import taken_over
-from relay.write.sweeper import Sweep
+from relay.write.key_rotation import signed_with_new_key
+from relay.write.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -80,9 +80,9 @@ class Services:
     def relay_pubkey(self) -> str:
         return self.relay_key.pubkey
 
-    def sweeper(self) -> Sweep:
+    def sweeper(self) -> Sweeper:
         """A new one, not started. Several may run at the same time."""
-        return Sweep(self.store, self.state, self.ingest, clock=self.clock, metrics=self.metrics)
+        return Sweeper(self.store, self.state, self.ingest, clock=self.clock, metrics=self.metrics)
 
 
 def unix_now() -> int:
@@ -110,7 +110,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(1, "negentropy")
     try:
         groups = await rebuilt_groups(store, relay_key.pubkey)
-        groups = await taken_over(store, groups, relay_key, policy.keep, unix_now())
+        groups = await signed_with_new_key(store, groups, relay_key, policy.keep, unix_now())
         state = RelayState(policy, groups, await store.management())
         linked_rows = LinkedRows(store, state, unix_now)
         fanout = Fanout(state, matcher, linked_rows)

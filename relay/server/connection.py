@@ -20,7 +20,7 @@ from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.verdict import Origin, WriteOutcome, ok_reply
-from relay.write.ingest import BAD_SIGNATURE
+from relay.write.judge import BAD_SIGNATURE
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address

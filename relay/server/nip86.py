@@ -166,7 +166,7 @@ class Calls:
             if not done.done():
                 done.set_result(refused)
 
-        self._ingest.order(ManagementChange(changes, answered))
+        self._ingest.manage(ManagementChange(changes, answered))
         refused = await done
         if refused is not None:
             raise refused.refused()

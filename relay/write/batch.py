@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.state import RelayState
     from relay.verdict import Result
-    from relay.write.commands import Work
+    from relay.write.commands import LaneItem
     from relay.write.judge import Judgement
 
 _CLOCK_SKEW_S: Final = 900
@@ -65,7 +65,7 @@ class Batch:
 
     def __init__(
         self,
-        items: Sequence[Work],
+        items: Sequence[LaneItem],
         state: RelayState,
         relay_key: SecretKey,
         *,
@@ -249,24 +249,24 @@ class Batch:
 
     def _expire(self, expiry: ExpireRows) -> None:
         """Remove what has expired (N40-04), and from groups what followed from it."""
-        expiry.gone.clear()
+        expiry.removed.clear()
         for event_id in expiry.ids:
             row = self._found.rows.get(event_id)
             if row is None or row.expires_at is None or row.expires_at > self._now:
                 continue
-            expiry.gone.append(row)
+            expiry.removed.append(row)
             if expiry.purpose is Purpose.SWEEP:
                 self._remove_swept(row, "expired")
-        if expiry.purpose is Purpose.TRIAL:
+        if expiry.purpose is Purpose.DRY_RUN:
             return
         self._unpin(all_pinning(self._world.groups))
         self._set_groups(
-            groups_without_rows(self._world.groups, [row.event for row in expiry.gone])
+            groups_without_rows(self._world.groups, [row.event for row in expiry.removed])
         )
 
     def _sweep(self, sweeping: SweepRows) -> None:
         """Remove rows that are still stored and not held; none when the rules have changed."""
-        sweeping.gone.clear()
+        sweeping.removed.clear()
         sweeping.held.clear()
         world, found = self._world, self._found
         rules = world.policy.sweeps
@@ -280,12 +280,12 @@ class Batch:
             if reason is not None:
                 sweeping.held[reason] = sweeping.held.get(reason, 0) + 1
                 continue
-            sweeping.gone.append(stored)
+            sweeping.removed.append(stored)
             if sweeping.purpose is Purpose.SWEEP:
                 self._remove_swept(stored, "sweep")
         if sweeping.purpose is Purpose.SWEEP:
             self._set_groups(
-                groups_without_rows(world.groups, [row.event for row in sweeping.gone])
+                groups_without_rows(world.groups, [row.event for row in sweeping.removed])
             )
 
     def _remove_swept(self, row: Stored, why: str) -> None:

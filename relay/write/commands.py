@@ -1,4 +1,4 @@
-"""What goes down the lane, in one order: events, management, and rows that leave the store."""
+"""What the lane takes, in one order: events, NIP-86 changes, and rows to expire or sweep."""
 
 from __future__ import annotations
 
@@ -21,88 +21,86 @@ if TYPE_CHECKING:
 
 
 class Author(Protocol):
-    """Where an event came from, and whom its OK goes to."""
+    """The sender of an event, who gets its OK."""
 
     @property
     def authenticated(self) -> frozenset[str]: ...
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
-        """Where the client is, as far as it can be known."""
+        """Of the client; None: unknown."""
 
     @property
     def connection(self) -> int | None:
-        """A number of its own for each connection; None: it came over none."""
+        """Unique number of the connection; None: the event came over none."""
 
     def answered(self, event: Event, result: Result) -> None:
-        """Called once per event, after the commit; must not block or raise."""
+        """Called once per event, after the commit or a refusal. Must not block or raise."""
 
 
 @dataclass(slots=True)
 class WriteEvent:
-    """An event on its road."""
+    """A submitted event."""
 
     event: Event
     author: Author
     origin: Origin
     result: Result = WriteOutcome.STORED
     objection: Reject | None = None
-    """What the first plug-in says that does not want it."""
+    """Of the first plug-in that refuses the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What would become of an event that came now."""
+    """The outcome that an event would have now."""
 
     result: Result
     facts: Facts | None
-    """What rules look at beside it; None: its form is wrong before that."""
+    """What policy rules look at; None: malformed, so no rule is asked."""
 
 
 @dataclass(slots=True)
 class ManagementChange:
-    """What a NIP-86 call changes, on its road: it has its place between the events."""
+    """What a NIP-86 call changes; ordered with the events of the lane."""
 
     changes: tuple[ListChange, ...]
     answered: Callable[[Reject | None], None]
-    """Called once, after the commit and before what came with it is delivered to anybody; must not
-    block or raise."""
+    """Called once, after the commit, before its events are delivered. Must not block or raise."""
     deleted_authors: frozenset[str] = frozenset()
-    """Keys that a file bans and whose rows go: `[bans] stored = "delete"`."""
+    """Keys banned by a file, whose rows are deleted: `[bans] stored = "delete"`."""
     result: Reject | None = None
 
 
 @dataclass(slots=True)
 class ExpireRows:
-    """Rows that have expired, on their road out of the store."""
+    """Rows to remove because they expired (NIP-40)."""
 
     ids: tuple[str, ...]
     purpose: Purpose
     done: Future[bool]
-    """Whether they are gone: set after the commit, or when there is none."""
-    gone: list[Stored] = field(default_factory=list)
+    """True after the commit, False if it failed or the lane was full."""
+    removed: list[Stored] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class SweepRows:
-    """Rows that retention rules let go, on their road out of the store."""
+    """Rows to remove because of retention rules."""
 
     rows: Sequence[Stored]
     rules: SweepRules
-    """As they were when the rows were found."""
+    """Those in force when the rows were found."""
     purpose: Purpose
     done: Future[bool]
-    """Whether it was decided: set after the commit, or when there is none."""
-    gone: list[Stored] = field(default_factory=list)
+    """True after the commit, False if it failed or the lane was full."""
+    removed: list[Stored] = field(default_factory=list)
     held: dict[str, int] = field(default_factory=dict)
-    """What for, and how many rows."""
+    """Reason → number of rows that are kept for now."""
 
 
 class Purpose(Enum):
     SWEEP = auto()
-    TRIAL = auto()
-    """Only to see what would go."""
+    DRY_RUN = auto()
+    """Nothing is removed."""
 
 
-Work = WriteEvent | ManagementChange | ExpireRows | SweepRows
-"""What the lane takes, in one order."""
+LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows

@@ -1,11 +1,10 @@
-"""The road of an EVENT: screen, verify, decide in the lane, commit, answer, deliver.
+"""Ingest: takes an EVENT from item to its OK and its delivery to subscribers.
 
-What NIP-86 calls change goes through the same lane: no event is taken after the ban before it. So
-does what has expired.
+screen → verify the signature → ask plug-ins → judge and commit in the lane → OK → deliver.
+NIP-86 changes and rows to expire or sweep go through the same lane.
 
-The only conductor: all that it calls are rooms that return values and call nobody back. Rules about
-membership are judged inside the lane, against the world as the event before left it, so that nobody
-slips a message in behind their own removal. State changes only after the commit.
+Invariants: orchestration only; what it calls returns values. Events are judged in the lane, each
+after the one before, so no message of a removed member gets in. State changes after the commit.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from relay.write.candidate import Sender, candidate_of
 from relay.write.commands import (
     DryRun,
     ExpireRows,
+    LaneItem,
     ManagementChange,
     SweepRows,
-    Work,
     WriteEvent,
 )
-from relay.write.judge import screen, screen_and_judge
+from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge
 from relay.write.lane import Lane
 from relay.write.lookups import lookups_for
 from relay.write.world import World, facts_of
@@ -54,35 +53,38 @@ _log = logging.getLogger(__name__)
 
 _MAX_BATCH: Final = 512
 _MAX_VERIFIED: Final = 128
-"""Events of one batch of signature checks: 16 to 64 a thread."""
+"""Events per batch of signature checks: 16 to 64 per thread."""
 _MAX_WAITING: Final = 32_768
-_BOTH_THREADS: Final = 32
-_MAX_ASKED: Final = 256
-"""Events that plug-ins are asked about at once."""
-_LAST_ANSWERS_S: Final = 1.0
-"""So long plug-ins may take for what is on its road when the relay stops: its connections, which
-waited for these answers, are closed by then."""
+_MIN_SPLIT: Final = 32
+"""From so many events on, a batch is verified on two threads."""
+_MAX_PLUGIN_BATCH: Final = 256
+"""Events per request to the plug-ins."""
+_PLUGIN_SHUTDOWN_S: Final = 1.0
+"""So long plug-ins may still answer when the relay stops: all connections are closed by then."""
 
 QUEUE_FULL: Final = Reject(Prefix.RATE_LIMITED, "too many events are waiting, slow down", "queue")
-BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "sig: is not a signature of id by pubkey", "sig")
-UNASKED: Final = Reject(Prefix.ERROR, "a plug-in of this relay failed, try again later", "plug-ins")
-OUR_FAULT: Final = Reject(Prefix.ERROR, "the event could not be stored, try again later", "store")
+PLUGIN_FAILED: Final = Reject(
+    Prefix.ERROR, "a plug-in of this relay failed, try again later", "plug-ins"
+)
+STORE_FAILED: Final = Reject(
+    Prefix.ERROR, "the event could not be stored, try again later", "store"
+)
 
 
 class Plugins(Protocol):
-    """Programs of the admin's own that may object to an event."""
+    """Programs of the admin that may refuse events."""
 
     def asks_about(self, event: Event, origin: Origin) -> bool: ...
 
     async def objections(self, events: Sequence[tuple[Event, Arrival]]) -> Sequence[Reject | None]:
-        """One for each event, in time: `error:` where an answer is owed."""
+        """One for each event, within the deadline: `error:` for a plug-in that failed."""
 
     async def stop(self) -> None:
-        """Whoever waits for an answer, and who asks from now on, gets `error:`."""
+        """All pending and later requests get `error:`."""
 
 
 class Ingest:
-    """`async with` it: its lanes run inside; leaving it commits what waits."""
+    """A context manager: its lanes run inside; leaving it commits what is queued."""
 
     def __init__(
         self,
@@ -110,8 +112,8 @@ class Ingest:
         self._guesses = InviteGuesses()
         self._buckets = TokenBuckets()
         self._verifying = Lane(self._verify, max_batch=_MAX_VERIFIED, max_waiting=_MAX_WAITING)
-        self._asking = Lane(self._ask, max_batch=_MAX_ASKED, max_waiting=_MAX_WAITING)
-        self._lane: Lane[Work] = Lane(
+        self._asking = Lane(self._ask, max_batch=_MAX_PLUGIN_BATCH, max_waiting=_MAX_WAITING)
+        self._lane: Lane[LaneItem] = Lane(
             self._commit, max_batch=_MAX_BATCH, max_waiting=2 * _MAX_WAITING
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,39 +127,39 @@ class Ingest:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        verifying, asking, deciding = self._tasks
+        verifying, asking, committing = self._tasks
         self._verifying.close()
         await verifying
         self._asking.close()
-        await asyncio.wait([asking], timeout=_LAST_ANSWERS_S)
+        await asyncio.wait([asking], timeout=_PLUGIN_SHUTDOWN_S)
         if self._plugins is not None and not asking.done():
             await self._plugins.stop()
         await asking
         self._lane.close()
-        await deciding
+        await committing
 
     def submit(self, event: Event, author: Author, origin: Origin) -> None:
-        """Start an event on its road; `author.answered` is called at its end, or at once."""
-        objected = self._screened(event, origin)
-        if objected is None and not self._verifying.put(WriteEvent(event, author, origin)):
-            objected = QUEUE_FULL
-        if objected is not None:
-            self._metrics.answered([objected])
-            self._note(objected, event, author)
-            author.answered(event, objected)
+        """Queue an event; `author.answered` is called when it is committed or refused."""
+        refusal = self._screened(event, origin)
+        if refusal is None and not self._verifying.put(WriteEvent(event, author, origin)):
+            refusal = QUEUE_FULL
+        if refusal is not None:
+            self._metrics.answered([refusal])
+            self._record_refusal(refusal, event, author)
+            author.answered(event, refusal)
 
     def _screened(self, event: Event, origin: Origin) -> Reject | None:
         state = self._state
         relay = self._relay_key.pubkey
         return screen(event, origin, self._clock(), state.policy, state.management, relay)
 
-    def _note(self, reject: Reject, event: Event, author: Author) -> None:
+    def _record_refusal(self, reject: Reject, event: Event, author: Author) -> None:
         self._metrics.refusals.note(reject, event, self._clock(), author.connection, author.address)
 
     async def dry_run(self, event: Event, author: Author) -> DryRun:
-        """What would become of an event that came now; nothing is stored or counted.
+        """The outcome that an event would have now; nothing is stored or counted.
 
-        Its signature is not looked at, rates are taken as unused, plug-ins are not asked. Raises
+        Its signature is not verified, rates count as unused, plug-ins are not asked. Raises
         StoreFault.
         """
         state, relay = self._state, self._relay_key.pubkey
@@ -186,27 +188,27 @@ class Ingest:
         await self._store.append(wanted, decide)
         return seen[0]
 
-    def order(self, order: ManagementChange) -> None:
-        """Start what a NIP-86 call changes on its road; it is answered at its end, or at once."""
-        if not self._lane.put(order):
-            order.answered(QUEUE_FULL)
+    def manage(self, command: ManagementChange) -> None:
+        """Queue a change; `command.answered` is called when it is committed or refused."""
+        if not self._lane.put(command):
+            command.answered(QUEUE_FULL)
 
     def expire(self, expiry: ExpireRows) -> None:
-        """Let rows that have expired go; `expiry.done` says whether they did."""
+        """Queue the removal of expired rows; sets `expiry.done`."""
         if not self._lane.put(expiry):
-            _settle(expiry, gone=False)
+            _set_done(expiry, is_done=False)
 
     def sweep(self, sweeping: SweepRows) -> None:
-        """Let rows go that nothing holds; `sweeping.done` says whether that was decided."""
+        """Queue the removal of rows that nothing holds; sets `sweeping.done`."""
         if not self._lane.put(sweeping):
-            _settle(sweeping, gone=False)
+            _set_done(sweeping, is_done=False)
 
     # -- signatures -----------------------------------------------------------------------------
 
     async def _verify(self, batch: Sequence[WriteEvent]) -> None:
         loop = asyncio.get_running_loop()
-        events = [submission.event for submission in batch]
-        if len(events) < _BOTH_THREADS:
+        events = [item.event for item in batch]
+        if len(events) < _MIN_SPLIT:
             good = await loop.run_in_executor(self._verifiers, self._signed, events)
         else:
             middle = len(events) // 2
@@ -215,26 +217,26 @@ class Ingest:
                 loop.run_in_executor(self._verifiers, self._signed, events[middle:]),
             )
             good = [*halves[0], *halves[1]]
-        for submission, signed in zip(batch, good, strict=True):
+        for item, signed in zip(batch, good, strict=True):
             if not signed:
-                self._refuse(submission, BAD_SIGNATURE)
-            elif not self._next(submission).put(submission):
-                self._refuse(submission, QUEUE_FULL)
+                self._refuse(item, BAD_SIGNATURE)
+            elif not self._next(item).put(item):
+                self._refuse(item, QUEUE_FULL)
 
-    def _next(self, submission: WriteEvent) -> Lane[WriteEvent] | Lane[Work]:
-        """Where a signed event goes."""
+    def _next(self, item: WriteEvent) -> Lane[WriteEvent] | Lane[LaneItem]:
+        """The lane for an event with a valid signature."""
         plugins = self._plugins
-        if plugins is None or not plugins.asks_about(submission.event, submission.origin):
+        if plugins is None or not plugins.asks_about(item.event, item.origin):
             return self._lane
         return self._asking
 
-    def _refuse(self, submission: WriteEvent, refusal: Reject) -> None:
+    def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
         self._metrics.answered([refusal])
-        self._note(refusal, submission.event, submission.author)
-        submission.author.answered(submission.event, refusal)
+        self._record_refusal(refusal, item.event, item.author)
+        item.author.answered(item.event, refusal)
 
     def _signed(self, events: Sequence[Event]) -> list[bool]:
-        """Which of them are signed; on a worker thread, where there is time to look ahead too."""
+        """Whether each signature is valid. On a worker thread; the store prepares there too."""
         good = are_signed(events)
         self._store.prepare([event for event, is_good in zip(events, good, strict=True) if is_good])
         return good
@@ -242,7 +244,7 @@ class Ingest:
     # -- plug-ins -------------------------------------------------------------------------------
 
     async def _ask(self, batch: Sequence[WriteEvent]) -> None:
-        """What plug-ins say goes into the lane with the event, where the rules speak first."""
+        """A plug-in's refusal goes into the lane with the event: policy rules come before it."""
         assert self._plugins is not None
         now = self._clock()
         asked = [
@@ -251,73 +253,73 @@ class Ingest:
         ]
         try:
             objections = await self._plugins.objections(asked)
-        except Exception:  # the last frame of the lane: it must live on  # noqa: BLE001
-            _log.exception("plug-ins could not be asked about %d events", len(batch))
-            objections = [UNASKED] * len(batch)
-        for submission, objection in zip(batch, objections, strict=True):
-            submission.objection = objection
-            if not self._lane.put(submission):
-                self._refuse(submission, QUEUE_FULL)
+        except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
+            _log.exception("plug-ins failed for %d events", len(batch))
+            objections = [PLUGIN_FAILED] * len(batch)
+        for item, objection in zip(batch, objections, strict=True):
+            item.objection = objection
+            if not self._lane.put(item):
+                self._refuse(item, QUEUE_FULL)
 
     # -- the lane -------------------------------------------------------------------------------
 
-    async def _commit(self, batch: Sequence[Work]) -> None:
+    async def _commit(self, batch: Sequence[LaneItem]) -> None:
         try:
             committed = await self._stored(batch)
         except StoreFault as fault:
             _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
-            self._answer(batch, OUR_FAULT)
-        except Exception:  # the last frame of the lane: it must live on  # noqa: BLE001
+            self._answer(batch, STORE_FAILED)
+        except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             if len(batch) == 1:
-                _log.exception("%s could not be decided", _named(batch[0]))
-                self._answer(batch, OUR_FAULT)
+                _log.exception("%s: internal error", _name_of(batch[0]))
+                self._answer(batch, STORE_FAILED)
                 return
-            # One event that nobody foresaw must not take its neighbours with it.
+            # Only the event that raises must fail: try each alone.
             for item in batch:
                 await self._commit([item])
         else:
-            # From here on it is on disk: whatever happens, nothing of it is taken back.
+            # The batch is on disk: no fault from here on may fail it.
             _log_changes(self._state.groups, committed.plan.groups)
             self._state.adopt(committed.groups)
             self._state.manage(committed.management)
             self._answer(batch, None)
             if committed.rows:
-                await self._announce(committed.rows)
+                await self._deliver(committed.rows)
 
-    def _answer(self, batch: Sequence[Work], fault: Reject | None) -> None:
-        """Each its own result, or all of them our fault."""
-        self._metrics.answered([fault or each.result for each in _submissions(batch)])
+    def _answer(self, batch: Sequence[LaneItem], fault: Reject | None) -> None:
+        """Report each item's own result, or the fault for all."""
+        self._metrics.answered([fault or each.result for each in _events_in(batch)])
         for item in batch:
             match item:
                 case WriteEvent():
                     result = fault or item.result
                     if isinstance(result, Reject):
-                        self._note(result, item.event, item.author)
+                        self._record_refusal(result, item.event, item.author)
                     item.author.answered(item.event, result)
                 case ManagementChange():
                     item.answered(fault or item.result)
                 case ExpireRows() | SweepRows():
-                    _settle(item, gone=fault is None)
+                    _set_done(item, is_done=fault is None)
                 case _:
                     assert_never(item)
 
-    async def _announce(self, rows: Sequence[Stored]) -> None:
+    async def _deliver(self, rows: Sequence[Stored]) -> None:
         try:
             links = await self._links_of(rows)
             self._metrics.delivered(self._fanout.deliver(rows, links))
-        except Exception:  # the lane must live on  # noqa: BLE001
+        except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
 
     async def _links_of(self, rows: Sequence[Stored]) -> Links:
-        """What the rows point to; nothing, and so for nobody, when it cannot be looked up."""
+        """The rows that these link to; when the store fails none, and no link permits a read."""
         try:
             return await self._fanout.links_of(rows)
         except StoreFault as fault:
-            _log.error("what stored events point to was not found: %s", fault)
+            _log.error("linked rows could not be read: %s", fault)
             return NO_LINKS
 
-    async def _stored(self, items: Sequence[Work]) -> Batch:
-        """Judge and commit."""
+    async def _stored(self, items: Sequence[LaneItem]) -> Batch:
+        """Judge and commit. Raises StoreFault."""
         batch = Batch(
             items,
             self._state,
@@ -332,46 +334,46 @@ class Ingest:
         return batch
 
 
-def _submissions(batch: Sequence[Work]) -> list[WriteEvent]:
+def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:
     return [item for item in batch if isinstance(item, WriteEvent)]
 
 
-def _settle(item: ExpireRows | SweepRows, *, gone: bool) -> None:
-    if not item.done.done():  # whoever waited may have been stopped
-        item.done.set_result(gone)
+def _set_done(item: ExpireRows | SweepRows, *, is_done: bool) -> None:
+    if not item.done.done():  # the waiting task may have been cancelled
+        item.done.set_result(is_done)
 
 
-def _named(item: Work) -> str:
-    """What it is, for the log."""
+def _name_of(item: LaneItem) -> str:
+    """For the log."""
     match item:
         case WriteEvent():
             return f"an event of kind {item.event.kind}"
         case ManagementChange():
             return "a NIP-86 call"
         case ExpireRows():
-            return "what has expired"
+            return "removal of expired rows"
         case SweepRows():
-            return "what is swept"
+            return "sweep"
         case _:
             assert_never(item)
 
 
 def _log_changes(before: Groups, changed: Mapping[str, Group | None]) -> None:
-    """What an operator wants to find when a group is suddenly another (N29-48, N29-101, Z-05)."""
+    """Log changed flags and metadata of groups (N29-48, N29-101, Z-05)."""
     for group_id, group in changed.items():
         was = before.get(group_id)
         if was is None or group is None:
             continue
         if was.only_members_read and not group.only_members_read:
-            _log.warning("group %r was opened: everyone may read all that was said there", group_id)
+            _log.warning("group %r is public now: everyone may read all its events", group_id)
         if (was.flags, was.metadata) != (group.flags, group.metadata):
             _log.info(
-                "group %r is now %s and says %s, before: %s and %s",
+                "group %r: flags %s, metadata %s; before: flags %s, metadata %s",
                 group_id,
-                *(_listed(group.flags), _listed({tag[0] for tag in group.metadata})),
-                *(_listed(was.flags), _listed({tag[0] for tag in was.metadata})),
+                *(_joined(group.flags), _joined({tag[0] for tag in group.metadata})),
+                *(_joined(was.flags), _joined({tag[0] for tag in was.metadata})),
             )
 
 
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(sorted(words)) or "nothing"
+def _joined(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words)) or "none"

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from relay.write.candidate import Candidate
     from relay.write.world import World
 
+BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "invalid signature", "sig")
 _RELAY_ONLY: Final = Reject(
     Prefix.RESTRICTED, "kinds 39000 to 39005 are signed by the relay alone", "group state"
 )
@@ -91,9 +92,9 @@ def screen(
     event: Event, origin: Origin, now: int, policy: Policy, management: Management, relay: str
 ) -> Reject | None:
     """What is checked before the signature: limits, form, kinds that are not taken."""
-    objected = policy.screen(event, now, origin)
-    if objected is not None:
-        return objected
+    refusal = policy.screen(event, now, origin)
+    if refusal is not None:
+        return refusal
     if event.kind in kinds.GROUP_STATE and event.pubkey != relay:
         return _RELAY_ONLY
     return check_kind_allowed(event.kind, management)
@@ -101,7 +102,7 @@ def screen(
 
 def screen_and_judge(candidate: Candidate, world: World) -> Judgement:
     """The whole way of an event with a valid signature; for what does not come through the lane."""
-    objected = screen(
+    refusal = screen(
         candidate.event,
         candidate.sender.origin,
         world.now,
@@ -109,7 +110,7 @@ def screen_and_judge(candidate: Candidate, world: World) -> Judgement:
         world.management,
         world.relay,
     )
-    return judge(candidate, world) if objected is None else Judgement(objected)
+    return judge(candidate, world) if refusal is None else Judgement(refusal)
 
 
 def judge(candidate: Candidate, world: World) -> Judgement:
@@ -137,15 +138,15 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
             return Judgement(WriteOutcome.REGENERATED)
     if event.pubkey == world.relay and is_known_id:
         return Judgement(WriteOutcome.DUPLICATE)
-    objected = check_event_not_banned(event, world.management)
-    if objected is None and origin is not Origin.TRUSTED_IMPORT:
-        objected = check_author_not_banned(event, world.actors)
-    if objected is not None:
-        return Judgement(objected)
+    refusal = check_event_not_banned(event, world.management)
+    if refusal is None and origin is not Origin.TRUSTED_IMPORT:
+        refusal = check_author_not_banned(event, world.actors)
+    if refusal is not None:
+        return Judgement(refusal)
     facts = facts_of(candidate, world)
-    objected = policy.judge(event, facts)
-    if objected is not None:
-        return Judgement(objected)
+    refusal = policy.judge(event, facts)
+    if refusal is not None:
+        return Judgement(refusal)
     if event.kind in kinds.GROUP_STATE:
         return Judgement(_RELAY_ONLY)
     if is_known_id and _may_know_of_duplicate(candidate, world, facts):
@@ -175,9 +176,9 @@ def _judge_in_groups(candidate: Candidate, world: World, facts: Facts) -> Judgem
                 return Judgement(ruled)
             ruling = ruled
         else:
-            objected = check_write(event, group_id, context)
-            if objected is not None:
-                return Judgement(objected)
+            refusal = check_write(event, group_id, context)
+            if refusal is not None:
+                return Judgement(refusal)
     outcome = _unstored(candidate, world)
     if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
         return Judgement(outcome)

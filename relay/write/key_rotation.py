@@ -1,7 +1,7 @@
-"""A relay that was given another key says anew, with that key, what its groups are (N29-73).
+"""Signs the state of all groups again when the relay has a new key (N29-73).
 
-What stands in the log of 39000 to 39005 some key of this relay has signed: others are refused.
-Those by an earlier key are believed once more here, then signed again and deleted, in one
+Stored 39000–39005 are by this key or an earlier one of this relay: others are refused. At start
+those by an earlier key are replayed once more, signed with this key, and deleted, in one
 transaction.
 """
 
@@ -34,15 +34,18 @@ _log = logging.getLogger(__name__)
 _PAGE: Final = 2000
 
 
-async def taken_over(
+async def signed_with_new_key(
     store: Store, groups: Groups, relay_key: SecretKey, keep: KeepRules, now: int
 ) -> Groups:
-    """The groups as they are once this key has said so. `groups`: as it finds them in the log."""
-    said = await _state_rows(store, groups, now)
-    inherited = [event for event in said if event.pubkey != relay_key.pubkey]
+    """Sign and store what is by another key; gives the groups after that.
+
+    `groups`: replayed from the log with this key. Raises StoreFault.
+    """
+    stored = await _state_rows(store, groups, now)
+    inherited = [event for event in stored if event.pubkey != relay_key.pubkey]
     if not inherited:
         return groups
-    own = {(event.kind, event.d) for event in said if event.pubkey == relay_key.pubkey}
+    own = {(event.kind, event.d) for event in stored if event.pubkey == relay_key.pubkey}
     for event in inherited:
         if (event.kind, event.d) not in own:
             groups = replayed(groups, (event,), event.pubkey)
@@ -74,12 +77,12 @@ async def taken_over(
 
     slots = {
         Slot(pubkey, event.kind, event.d)
-        for event in said
+        for event in stored
         for pubkey in (event.pubkey, relay_key.pubkey)
     }
     await store.append(Lookups(frozenset(), frozenset(slots), frozenset()), decide)
     _log.warning(
-        "this relay has another key than before: %d groups are signed with it now",
+        "the relay has a new key: %d groups were signed again",
         len(plan.groups),
     )
     return groups

@@ -1,4 +1,4 @@
-"""Lane: many put, one commit runs at a time and takes all that queued while the last one ran."""
+"""Lane: a queue with one consumer that takes everything queued in one batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 class Lane(Generic[T]):
     """A serial, batching worker.
 
-    Promises: items are committed in the order in which they were put; at most one commit runs; a
-    batch never waits for a timer, it is what queued while the one before ran, at most `max_batch`.
-    Bounded: at most `max_waiting` items wait, `put` says no to more. `commit` answers its items
-    itself and does not raise.
+    Invariants: items are committed in the order in which they were put; one commit runs at a time;
+    a batch waits for no timer: it is what was queued while the previous one ran, at most
+    `max_batch` items. At most `max_waiting` items are queued; `put` refuses more. `commit` reports
+    results itself and does not raise.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Lane(Generic[T]):
         self._closing = False
 
     def put(self, item: T) -> bool:
-        """False when the lane is full or closing; then nothing happens with the item."""
+        """False when the lane is full or closing: the item is not queued."""
         if self._closing or len(self._items) >= self._max_waiting:
             return False
         self._items.append(item)
@@ -47,7 +47,7 @@ class Lane(Generic[T]):
         return len(self._items)
 
     async def run(self) -> None:
-        """Commit until `close`; what was put before that is still committed."""
+        """Commit batches until `close`; items put before it are still committed."""
         items = self._items
         while True:
             if not items:
@@ -61,11 +61,11 @@ class Lane(Generic[T]):
             await self._commit([items.popleft() for _ in range(size)])
 
     async def drained(self) -> None:
-        """Until everything that was put is committed."""
+        """Wait until the queue is empty."""
         await self._idle.wait()
 
     def close(self) -> None:
-        """Take no more; `run` ends when what waits is committed."""
+        """Refuse further items; `run` returns when the queue is empty."""
         self._closing = True
         self._idle.clear()
         self._wake.set()

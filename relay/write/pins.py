@@ -1,7 +1,7 @@
-"""What is pinned is there: events and the pins that name them (N29-170…172).
+"""Pins of groups (39005) and the events that they name (N29-170…172).
 
-Invariants: whatever takes an event away, its pins go in the same transaction. What expires goes
-with the next event that is written into its group, or when it is swept, whichever is first.
+Invariants: when an event is removed, its pins are removed in the same transaction. Pins of an
+expired event are removed with the next event written into the group, or when it is swept.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 def pin_of_slot(slot: Slot) -> Pin:
-    """How a pin names what holds the slot."""
+    """The `a` pin of a slot."""
     return "a", f"{slot.kind}:{slot.pubkey}:{slot.d}"
 
 
 def slot_of_pin(pin: Pin) -> Slot | None:
-    """What an `a` pin names. An address has one spelling only: pins are found by their text."""
+    """The slot that an `a` pin names; None for other spellings of an address: pins are looked up
+    by their text."""
     name, value = pin
     slot = address_of(value) if name == "a" else None
     return slot if slot is not None and pin_of_slot(slot) == pin else None
@@ -47,19 +48,19 @@ def outdated_pins(candidate: Candidate, groups: Groups) -> frozenset[str]:
 
 
 def all_pinning(groups: Groups) -> frozenset[str]:
-    """Ids of groups that have pins."""
+    """Ids of the groups that have pins."""
     return frozenset[str]().union(*groups.pinned.values())
 
 
 def pins_left(group: Group, found: Found, now: int) -> tuple[tuple[str, ...], ...]:
-    """The group's pins but those whose event is gone; all that they name must have been wanted."""
+    """The group's pins without those whose event is not stored; `found` must hold all they name."""
     return tuple(tag for tag in group.pins if _is_there((tag[0], tag[1]), group.id, found, now))
 
 
 def pinnable(event: Event, group_id: str, found: Found, now: int, origin: Origin) -> frozenset[Pin]:
-    """Of what a 9010 names: stored events of its group that have not expired (N29-171).
+    """What a 9010 names that can be pinned: stored, unexpired events of its group (N29-171).
 
-    Of an import also addresses that nothing holds: their newest version may come later in the file.
+    In an import also addresses without a stored version: it may come later in the file.
     """
     if event.kind != kinds.UPDATE_PINS:
         return frozenset()

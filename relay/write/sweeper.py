@@ -1,10 +1,9 @@
-"""Sweep: takes from the store what has expired and what retention rules let go.
+"""Sweeper: removes rows that expired (NIP-40) or that retention rules release.
 
-In small transactions between the writes, each through the lane like an event, with a rest after it.
-What has expired needs no tombstone: sent again, it is refused as expired (NIP-40).
-What a rule lets go is found beside the writes and decided inside them:
-`relay.lifecycle.retention`. Nothing
-is noted about how far a sweep came; what is still there is found again.
+Small transactions between the writes, each through the lane, with a pause after it. Expired rows
+need no tombstone: sent again, they are refused as expired. Rows that rules release are searched
+outside of the lane and checked again inside (`relay.lifecycle.retention`). No progress is stored: a
+later sweep finds what is left.
 """
 
 from __future__ import annotations
@@ -33,68 +32,68 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FIRST_S: Final = 5.0
-_EVERY_S: Final = 60.0
-_WHOLE_S: Final = 3600
-"""So often all is looked at; in between, what a minute brought. A pin that was lifted or a summary
-that was written makes itself felt within this time."""
-_AT_ONCE: Final = 256
-"""Rows of one transaction."""
-_LOOKED_AT: Final = 200_000
-"""Rows that are looked for at once: their numbers only."""
-_REST: Final = 8.0
-"""The rest after a transaction, in times of what it took: writers come first."""
-_REST_AT_MOST_S: Final = 1.0
-_EXPIRED: Final = ("expiration", "NIP-40", "its time is over")
-"""Rule, place and cause of what no rule of the policy files lets go."""
+_FIRST_SWEEP_S: Final = 5.0
+_INTERVAL_S: Final = 60.0
+_FULL_SCAN_S: Final = 3600
+"""Interval of scans of all rows; others look at what changed since. A removed pin or a new summary
+takes effect within this time."""
+_BATCH_ROWS: Final = 256
+"""Rows per transaction."""
+_SCAN_ROWS: Final = 200_000
+"""Rows found per query: their seq only."""
+_PAUSE_FACTOR: Final = 8.0
+"""Pause after a transaction, in multiples of its duration: writers come first."""
+_MAX_PAUSE_S: Final = 1.0
+_EXPIRED: Final = ("expiration", "NIP-40", "expired")
+"""Rule, place and cause of rows that no rule of the policy files released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one transaction did."""
+    """The result of one transaction."""
 
     rule: SweepRule
-    gone: Sequence[Stored]
+    removed: Sequence[Stored]
     held: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SweepLine:
-    """What a sweep did by one rule to one kind, or what keeps rows that the rule lets go."""
+    """Rows of one kind that one rule removed, or rows that it released and something holds."""
 
     rule: str
     place: str
     """`file:line`."""
     cause: str
     kind: int | None
-    """None: these rows are held."""
+    """None: rows that are held."""
     held: str | None
     events: int
     bytes: int
-    """0 of what is held."""
+    """0 for rows that are held."""
 
 
 def lines_of(swept: Swept) -> list[SweepLine]:
-    """One transaction as lines to add up."""
+    """One transaction as lines, to be added up."""
     rule = swept.rule
     of = (rule.name, rule.place, str(rule.limit))
     return [
-        *_lines(of, swept.gone),
+        *_lines(of, swept.removed),
         *(SweepLine(*of, None, reason, number, 0) for reason, number in swept.held.items()),
     ]
 
 
-def _lines(of: tuple[str, str, str], gone: Sequence[Stored]) -> list[SweepLine]:
+def _lines(of: tuple[str, str, str], removed: Sequence[Stored]) -> list[SweepLine]:
     """`of`: rule, place and cause."""
     sizes: dict[int, Size] = {}
-    for row in gone:
+    for row in removed:
         kind = row.event.kind
         sizes[kind] = sizes.get(kind, Size()).plus(Size(1, len(row.event.raw)))
     return [SweepLine(*of, kind, None, *size) for kind, size in sorted(sizes.items())]
 
 
-class Sweep:
-    """`async with` it: it sweeps inside, soon and then every minute."""
+class Sweeper:
+    """A context manager: sweeps inside, after 5 s and then every minute."""
 
     def __init__(
         self,
@@ -104,8 +103,8 @@ class Sweep:
         *,
         clock: Callable[[], int],
         metrics: Metrics,
-        first_s: float = _FIRST_S,
-        every_s: float = _EVERY_S,
+        first_s: float = _FIRST_SWEEP_S,
+        every_s: float = _INTERVAL_S,
     ) -> None:
         self._store = store
         self._state = state
@@ -119,7 +118,7 @@ class Sweep:
         self._seen: LastScan | None = None
         self._whole_at = 0
 
-    async def __aenter__(self) -> Sweep:
+    async def __aenter__(self) -> Sweeper:
         self._task = asyncio.create_task(self._run(), name="sweep")
         return self
 
@@ -134,31 +133,31 @@ class Sweep:
             try:
                 await self.once()
             except StoreFault as fault:
-                _log.error("the store could not be swept: %s", fault)
-            except Exception:  # the last frame of this task: it must live on  # noqa: BLE001
-                _log.exception("the store could not be swept")
+                _log.error("sweep failed: %s", fault)
+            except Exception:  # outermost frame: the task must go on  # noqa: BLE001
+                _log.exception("sweep: internal error")
             await asyncio.sleep(self._every_s)
 
     async def once(self) -> int:
-        """Delete what has expired and what has become due; how many rows. Raises StoreFault."""
+        """Remove expired rows and rows that rules release; how many. Raises StoreFault."""
         return await self._expired() + await self._due()
 
     async def _expired(self) -> int:
         return sum([len(rows) async for rows in self._expiring(Purpose.SWEEP)])
 
     async def _expiring(self, purpose: Purpose) -> AsyncIterator[Sequence[Stored]]:
-        """What has expired, transaction after transaction."""
+        """Expired rows, one transaction each."""
         swept = Counter[int]()
-        at_once = _AT_ONCE if purpose is Purpose.SWEEP else _LOOKED_AT
+        at_once = _BATCH_ROWS if purpose is Purpose.SWEEP else _SCAN_ROWS
         while ids := await self._store.expired(self._clock(), at_once):
             expiry = ExpireRows(tuple(ids), purpose, asyncio.get_running_loop().create_future())
             self._ingest.expire(expiry)
             if not await expiry.done:
-                break  # the lane is full or the store down: the next round goes on
-            yield expiry.gone
-            if purpose is Purpose.TRIAL:
-                break  # they are all still there
-            swept.update(row.event.kind for row in expiry.gone)
+                break  # the lane is full or the store failed: the next sweep continues
+            yield expiry.removed
+            if purpose is Purpose.DRY_RUN:
+                break  # all are still stored
+            swept.update(row.event.kind for row in expiry.removed)
         self._report(swept, "expired events")
 
     def _report(self, swept: Counter[int], what: str) -> None:
@@ -170,39 +169,39 @@ class Sweep:
     async def _due(self) -> int:
         now, head = self._clock(), await self._store.head()
         rules = self._state.policy.sweeps
-        if rules != self._rules or now - self._whole_at >= _WHOLE_S:
+        if rules != self._rules or now - self._whole_at >= _FULL_SCAN_S:
             self._seen, self._whole_at = None, now
         self._rules = rules
         kinds = Counter[int]()
         try:
-            looked = monotonic()
+            checked = monotonic()
             async for swept in self.by_rules(Purpose.SWEEP, self._seen):
-                if monotonic() - looked > self._every_s:
-                    await self._expired()  # a long sweep must not keep them waiting
-                    looked = monotonic()
-                kinds.update(row.event.kind for row in swept.gone)
+                if monotonic() - checked > self._every_s:
+                    await self._expired()  # a long sweep must not delay them
+                    checked = monotonic()
+                kinds.update(row.event.kind for row in swept.removed)
         except BaseException:
-            self._rules = None  # cut off: all is looked at again
+            self._rules = None  # interrupted: scan everything again
             raise
         finally:
             self._report(kinds, "events")
         self._seen = LastScan(head, now)
         return kinds.total()
 
-    async def asked(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
-        """All that is there to sweep, for somebody who looks on. Raises StoreFault."""
-        told: set[int] = set()  # by seq: in a trial one row can fall to several rules
+    async def run_now(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
+        """Sweep everything, outside of the interval. Raises StoreFault."""
+        reported: set[int] = set()  # seq: in a dry run several rules can release one row
         async for rows in self._expiring(purpose):
-            told.update(row.seq for row in rows)
+            reported.update(row.seq for row in rows)
             yield _lines(_EXPIRED, rows)
         swept_by_rules = Counter[int]()
         try:
             async for swept in self.by_rules(purpose):
-                gone = [row for row in swept.gone if row.seq not in told]
-                if purpose is Purpose.TRIAL:
-                    told.update(row.seq for row in gone)
-                swept_by_rules.update(row.event.kind for row in gone)
-                yield lines_of(replace(swept, gone=gone))
+                removed = [row for row in swept.removed if row.seq not in reported]
+                if purpose is Purpose.DRY_RUN:
+                    reported.update(row.seq for row in removed)
+                swept_by_rules.update(row.event.kind for row in removed)
+                yield lines_of(replace(swept, removed=removed))
         finally:
             if purpose is Purpose.SWEEP:
                 self._report(swept_by_rules, "events")
@@ -210,10 +209,10 @@ class Sweep:
     async def by_rules(
         self, purpose: Purpose, seen: LastScan | None = None
     ) -> AsyncIterator[Swept]:
-        """Transaction after transaction, rule after rule. Raises StoreFault.
+        """One transaction after the other, by rule. Raises StoreFault.
 
-        `seen`: all up to there was looked at before. Ends early when other rules come into force,
-        or when the lane is full: what is left is found by the next round.
+        `seen`: rows up to there were scanned before. Ends early when the rules change or the lane
+        is full: the next sweep finds what is left.
         """
         rules = self._state.policy.sweeps
         for rule in rules.in_sweep_order():
@@ -225,11 +224,11 @@ class Sweep:
                     now=self._clock(),
                     last_scan=seen,
                     after=after,
-                    limit=_LOOKED_AT,
+                    limit=_SCAN_ROWS,
                 )
-                for start in range(0, len(due), _AT_ONCE):
+                for start in range(0, len(due), _BATCH_ROWS):
                     began = monotonic()
-                    rows = await self._store.stored(due[start : start + _AT_ONCE])
+                    rows = await self._store.stored(due[start : start + _BATCH_ROWS])
                     if not rows:
                         continue
                     after = rows[-1].version, rows[-1].event.id
@@ -238,10 +237,10 @@ class Sweep:
                     )
                     self._ingest.sweep(sweeping)
                     if not await sweeping.done:
-                        raise StoreFault("it takes no changes just now")
+                        raise StoreFault("no changes are accepted at the moment")
                     if self._state.policy.sweeps != rules:
                         return
-                    yield Swept(rule, sweeping.gone, sweeping.held)
-                    await asyncio.sleep(min(_REST * (monotonic() - began), _REST_AT_MOST_S))
-                if len(due) < _LOOKED_AT:
+                    yield Swept(rule, sweeping.removed, sweeping.held)
+                    await asyncio.sleep(min(_PAUSE_FACTOR * (monotonic() - began), _MAX_PAUSE_S))
+                if len(due) < _SCAN_ROWS:
                     break

@@ -128,7 +128,7 @@ async def law(store: Store, writes: list[Draft], rules: list[str], cuts: list[in
             assert max(per_key.values(), default=0) <= 2
         home.sweep._rules = None  # look at all again
         assert await home.sweep.once() == 0, "a second sweep found something"
-        trial = [row async for one in home.sweep.by_rules(Purpose.TRIAL) for row in one.gone]
+        trial = [row async for one in home.sweep.by_rules(Purpose.DRY_RUN) for row in one.removed]
         assert trial == []
 
 

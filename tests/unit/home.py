@@ -21,8 +21,8 @@ from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Origin, ok_reply
 from relay.write.commands import ManagementChange
 from relay.write.ingest import Ingest
-from relay.write.key_rotation import taken_over
-from relay.write.sweeper import Sweep
+from relay.write.key_rotation import signed_with_new_key
+from relay.write.sweeper import Sweeper
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
 from tests.harness.reference_store import ReferenceStore
@@ -119,7 +119,9 @@ class Home:
 
     async def __aenter__(self) -> Home:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
-        groups = await taken_over(self.store, groups, self.relay, self.policy.keep, self.now)
+        groups = await signed_with_new_key(
+            self.store, groups, self.relay, self.policy.keep, self.now
+        )
         self.state = RelayState(self.policy, groups, await self.store.management())
         self.live = Loudspeaker(self.state, LinkedRows(self.store, self.state, lambda: self.now))
         self.ingest = Ingest(
@@ -134,7 +136,7 @@ class Home:
             plugins=self.plugins,
         )
         await self.ingest.__aenter__()
-        self.sweep = Sweep(
+        self.sweep = Sweeper(
             self.store, self.state, self.ingest, clock=lambda: self.now, metrics=self.metrics
         )
         return self
@@ -196,7 +198,7 @@ class Home:
                 text = "" if refused is None else f"{refused.prefix}: {refused.text}"
                 answer.set_result((refused is None, text))
 
-            self.ingest.order(ManagementChange(changes_of(str(method), params), answered))
+            self.ingest.manage(ManagementChange(changes_of(str(method), params), answered))
             answers.append(answer)
         return answers
 

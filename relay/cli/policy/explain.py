@@ -26,7 +26,7 @@ from relay.cli.policy.folder import (
     store_folder,
 )
 from relay.cli.policy.worlds import candidate_in, supposed_world
-from relay.errors import Invalid, Prefix, Refused, UserError
+from relay.errors import Invalid, Refused, UserError
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -35,7 +35,7 @@ from relay.nostr.keys import is_signed, npub
 from relay.server.control import DryRunReply
 from relay.verdict import Origin, Reject, Who, ok_reply
 from relay.write.candidate import Sender
-from relay.write.judge import screen_and_judge
+from relay.write.judge import BAD_SIGNATURE, screen_and_judge
 from relay.write.world import facts_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ _WORDS: Final = tuple(
 )
 _NOBODY: Final = "nobody"
 _DRAFT_SIGNATURE: Final = "0" * 128
-_BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "sig: is not a signature of id by pubkey", "sig")
 _ONE_KEY: Final = "1" * 64
 """Whoever a word of --read stands for when nobody in particular is meant."""
 
@@ -252,7 +251,7 @@ def _decided(asked: _Asked, verdict: _Verdict) -> _Decided:
     step = verdict.explanation.decided
     unsigned = not asked.is_draft and not is_signed(asked.event)
     if unsigned and (step is None or step.stage is not Stage.SCREEN):
-        return _Decided(*ok_reply(_BAD_SIGNATURE), "sig", None, "the signature")
+        return _Decided(*ok_reply(BAD_SIGNATURE), "sig", None, "the signature")
     reply = verdict.reply
     # The form is wrong before anybody asks who the author is.
     is_early = reply.facts is None

@@ -29,7 +29,7 @@ def sweep_command(folder: Path, *, dry_run: bool, as_json: bool) -> None:
     A running relay does the same every minute. Protected rows stay: pinned, without a summary, or
     rows that must outlive older ones (in a dry run those are still there).
     """
-    lines = asyncio.run(_swept(folder, Purpose.TRIAL if dry_run else Purpose.SWEEP))
+    lines = asyncio.run(_swept(folder, Purpose.DRY_RUN if dry_run else Purpose.SWEEP))
     gone = [line for line in lines if line.held is None]
     events, size = sum(line.events for line in gone), sum(line.bytes for line in gone)
     if as_json:

@@ -156,7 +156,7 @@ async def test_what_waits_goes_in_the_same_round_after_it(house: Callable[..., H
         kinds = [
             row.event.kind
             async for swept in home.sweep.by_rules(Purpose.SWEEP)
-            for row in swept.gone
+            for row in swept.removed
         ]
         assert kinds[-1] == 30096
         assert sorted(kinds) == [30094, 30095, 30096]
@@ -165,8 +165,8 @@ async def test_what_waits_goes_in_the_same_round_after_it(house: Callable[..., H
 async def test_a_trial_takes_nothing(house: Callable[..., Home]) -> None:
     async with house(NOTES) as home:
         note = await home.do(alice, 1, at=OLD)
-        swept = [one async for one in home.sweep.by_rules(Purpose.TRIAL)]
-        assert [row.event.id for one in swept for row in one.gone] == [note.id]
+        swept = [one async for one in home.sweep.by_rules(Purpose.DRY_RUN)]
+        assert [row.event.id for one in swept for row in one.removed] == [note.id]
         assert await home.sweep.once() == 1
 
 
@@ -174,7 +174,7 @@ async def told(home: Home, purpose: Purpose) -> list[tuple[str, int | None, int]
     """Rule, kind and number of rows of each line of a sweep that somebody asked for."""
     return [
         (line.rule, line.kind, line.events)
-        async for lines in home.sweep.asked(purpose)
+        async for lines in home.sweep.run_now(purpose)
         for line in lines
     ]
 
@@ -184,7 +184,7 @@ async def test_what_two_rules_let_go_is_told_once(house: Callable[..., Home]) ->
     async with house(f"{NOTES}\n{few}") as home:
         for _ in range(3):
             await home.do(alice, 1, at=OLD)
-        assert sum(events for _, _, events in await told(home, Purpose.TRIAL)) == 3
+        assert sum(events for _, _, events in await told(home, Purpose.DRY_RUN)) == 3
         assert sum(events for _, _, events in await told(home, Purpose.SWEEP)) == 3
 
 
@@ -194,9 +194,9 @@ async def test_what_has_expired_is_told_and_goes_with_a_sweep(house: Callable[..
         await home.do(alice, 7, ["expiration", str(home.now + 5)])
         await home.do(alice, 1, ["expiration", str(home.now + 5)], at=OLD)
         home.now += 5
-        assert await told(home, Purpose.TRIAL) == [("expiration", 1, 1), ("expiration", 7, 1)]
+        assert await told(home, Purpose.DRY_RUN) == [("expiration", 1, 1), ("expiration", 7, 1)]
         assert await told(home, Purpose.SWEEP) == [("expiration", 1, 1), ("expiration", 7, 1)]
-        assert await told(home, Purpose.TRIAL) == []
+        assert await told(home, Purpose.DRY_RUN) == []
 
 
 @pytest.mark.proves("G-15")
@@ -206,7 +206,7 @@ async def test_a_sweep_that_was_asked_for_is_logged_and_counted_like_any_other(
     async with house(NOTES) as home:
         await home.do(alice, 1, at=OLD)
         with caplog.at_level("INFO", "relay.write.sweeper"):
-            await told(home, Purpose.TRIAL)
+            await told(home, Purpose.DRY_RUN)
             assert caplog.messages == []
             await told(home, Purpose.SWEEP)
             assert caplog.messages == ["swept 1 events of kind 1"]
@@ -219,7 +219,7 @@ async def test_what_a_group_pins_stays_until_it_is_unpinned(house: Callable[...,
         note = await home.do(admin, 9, content="pinned", h="tea")
         await home.do(admin, 9010, ["e", note.id], h="tea")
         home.now += 3 * DAY_S
-        (swept,) = [one async for one in home.sweep.by_rules(Purpose.TRIAL)]
+        (swept,) = [one async for one in home.sweep.by_rules(Purpose.DRY_RUN)]
         assert swept.held == {PINNED: 1}
         assert await home.sweep.once() == 0
         await home.do(admin, 9010, h="tea")

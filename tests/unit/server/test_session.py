@@ -23,7 +23,7 @@ from relay.server.session import (
     Session,
     VerifyLogin,
 )
-from relay.write.ingest import BAD_SIGNATURE
+from relay.write.judge import BAD_SIGNATURE
 from tests.cast import alice, bob, carol, person, stranger
 
 if TYPE_CHECKING:

@@ -149,8 +149,8 @@ async def test_a_group_that_is_opened_or_described_anew_is_logged(
     assert not caplog.records
     await home.do(admin, 9002, ["name", "Tea"], ["public"], h="tea")
     assert [(row.levelname, row.getMessage()) for row in caplog.records] == [
-        ("WARNING", "group 'tea' was opened: everyone may read all that was said there"),
-        ("INFO", "group 'tea' is now nothing and says name, before: private and about"),
+        ("WARNING", "group 'tea' is public now: everyone may read all its events"),
+        ("INFO", "group 'tea': flags none, metadata name; before: flags private, metadata about"),
     ]
 
 

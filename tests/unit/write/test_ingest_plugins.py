@@ -165,7 +165,7 @@ async def test_events_are_asked_about_in_bounded_batches_and_keep_their_order(ho
 async def test_a_plug_in_that_does_not_answer_holds_the_end_up_for_moments_only(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.write.ingest._LAST_ANSWERS_S", 0.05)
+    monkeypatch.setattr("relay.write.ingest._PLUGIN_SHUTDOWN_S", 0.05)
     sifter(home).may_answer.clear()
     letters = [Letter() for _ in range(100)]
     for letter in letters:

@@ -357,7 +357,7 @@ async def test_what_a_banned_key_wrote_goes_where_files_delete() -> None:
         kept = await here.do(alice, 1)
         answers: list[object] = []
         banned = frozenset({mallory.pubkey, cast.carol.pubkey})
-        here.ingest.order(ManagementChange((), answers.append, deleted_authors=banned))
+        here.ingest.manage(ManagementChange((), answers.append, deleted_authors=banned))
         assert await here.take(note) == [(False, "blocked: deleted")]
         assert answers == [None]
         assert [event.id for event in await here.log()] == [kept.id]

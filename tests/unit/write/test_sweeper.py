@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.observe import Metrics
-from relay.write.sweeper import Sweep
+from relay.write.sweeper import Sweeper
 from tests.cast import admin, alice, owner, robot
 from tests.harness.patience import ANSWER_S
 from tests.unit.home import DUPLICATE, NOON, STORED, Home, policy_of, store_of
@@ -132,7 +132,7 @@ async def test_it_sweeps_by_itself_soon_and_again(home: Home) -> None:
     home.now = NOON + 10
     async with (
         asyncio.timeout(ANSWER_S),
-        Sweep(
+        Sweeper(
             home.store,
             home.state,
             home.ingest,
