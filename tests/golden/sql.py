@@ -314,12 +314,12 @@ _MAX_VALUE: Final = 24
 def main() -> None:
     before = GOLDEN.read_text("utf-8") if GOLDEN.exists() else ""
     now = composed()
+    GOLDEN.write_text(now, "utf-8")
     sys.stdout.writelines(
         difflib.unified_diff(
             before.splitlines(keepends=True), now.splitlines(keepends=True), "before", "now"
         )
     )
-    GOLDEN.write_text(now, "utf-8")
 
 
 if __name__ == "__main__":
