@@ -1,4 +1,4 @@
-"""Laws of sweeping: wherever it is cut off no rule is broken, and done twice it is done once."""
+"""Sweeps: an interrupted sweep breaks no rule, and a second one changes nothing."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Draft:
     kind: int
     hk: str
     days: int
-    """Old by its `ts`."""
+    """`ts` is old."""
     moved: int
-    """Younger than that by created_at, in days."""
+    """created_at is so many days after `ts`."""
 
     def event(self) -> Event:
         ts = NOON - self.days * DAY_S
@@ -87,7 +87,7 @@ def time_of(event: Event) -> int:
 
 
 def faults(before: Sequence[Event], left: Sequence[Event], rules: Sequence[str]) -> list[str]:
-    """What the sweep must not have done to what was there before."""
+    """Rows that the sweep must not have removed, with the reason."""
     ids = {event.id for event in left}
     out = []
     for clear in before:
@@ -146,7 +146,7 @@ _LAW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scope
 @pytest.mark.usefixtures("_small_steps")
 @given(writes=drafts, rules=chosen, cuts=st.lists(st.integers(0, 6), max_size=4))
 @_LAW
-def test_wherever_a_sweep_is_cut_off_no_rule_is_broken(
+def test_an_interrupted_sweep_breaks_no_rule(
     writes: list[Draft], rules: list[str], cuts: list[int]
 ) -> None:
     asyncio.run(law(ReferenceStore(), writes, rules, cuts))
@@ -155,7 +155,7 @@ def test_wherever_a_sweep_is_cut_off_no_rule_is_broken(
 @pytest.mark.usefixtures("_small_steps")
 @given(writes=drafts, rules=chosen)
 @settings(_LAW, max_examples=40)
-def test_what_is_left_is_the_same_wherever_it_was_cut_off_and_in_every_store(
+def test_an_interrupted_sweep_ends_the_same_in_every_store(
     writes: list[Draft], rules: list[str]
 ) -> None:
     async def left(store: Store, cuts: list[int]) -> set[str]:

@@ -1,5 +1,4 @@
-"""Law: what SQL finds overdue is what `relay.lifecycle.retention` says of all rows, whatever the
-rule."""
+"""Due rows: SQL finds those of `relay.lifecycle.retention.due_rows`, whatever the rule."""
 
 from __future__ import annotations
 
@@ -14,9 +13,9 @@ from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
 NOW = 3 + 86_400
-"""A day behind the times of the world's middle."""
+"""One day after the middle of the times in `tests.property.world`."""
 
-# Rules of admins know neither what is quiet nor what has ended.
+# Retention rules cannot match `quiet` and `ended`.
 matches = world.matches.map(lambda m: Match(m.kinds, m.d, m.d_prefixes, m.h, m.authors, m.tags))
 most = st.none() | st.integers(1, 3)
 amounts = st.builds(
@@ -34,7 +33,7 @@ rules = st.builds(
     never=st.lists(matches, max_size=1).map(tuple),
 )
 @settings(deadline=None, max_examples=100)
-def test_both_stores_find_the_same_rows_overdue(
+def test_both_stores_find_the_same_due_rows(
     drafts: list[world.Draft],
     more: list[world.Draft],
     rules: list[SweepRule],

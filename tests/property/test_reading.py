@@ -1,5 +1,5 @@
-"""Laws of reading: `may_read` = its SQL; the gate closes only what gives nothing; a membership or
-a login only ever opens."""
+"""Reading: `may_read` equals its SQL; the gate closes only queries without readable rows; a
+membership or an AUTH hides nothing."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 def noted(drafts: st.SearchStrategy[world.Draft]) -> st.SearchStrategy[list[Any]]:
-    """Rows to be, with the group and the `quiet` that the relay notes, whatever they say."""
+    """Drafts with any `group` and `quiet`, whatever their tags."""
     return st.lists(st.tuples(drafts, world.groups_or_none, st.booleans()), min_size=1, max_size=10)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCase:
-    """Rows as the relay noted them, who is who, and who is in which group."""
+    """Stored rows, actors and groups."""
 
     drafts: Sequence[tuple[world.Draft, str | None, bool]]
     groups: Groups
@@ -61,7 +61,7 @@ pointing_cases = st.builds(
     world.peoples,
     world.pointing_rule_sets,
 )
-"""Rows that share tags, and rules that follow them."""
+"""Rows that share tags, and rules with targets."""
 
 
 @lru_cache
@@ -87,7 +87,7 @@ def packaged_filters(draw: st.DrawFn) -> Filter:
 
 
 async def played(store: Store, case: ReadCase) -> list[Stored]:
-    """Write the case into a store; gives its rows."""
+    """Write the case into a store; returns its rows."""
     rows: list[Stored] = []
 
     def decide(found: Found) -> WritePlan:
@@ -153,7 +153,7 @@ def test_may_read_equals_its_sql(case: ReadCase, asking: list[tuple[Viewer, Filt
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(pointing_cases, st.lists(st.tuples(world.viewers, world.filters()), max_size=3))
-def test_may_read_equals_its_sql_of_rows_that_point_to_others(
+def test_may_read_equals_its_sql_for_rows_with_targets(
     case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
     world.run(may_read_equals_its_sql(case, asking))
@@ -166,7 +166,7 @@ def test_may_read_equals_its_sql_of_rows_that_point_to_others(
     packaged_cases(),
     st.lists(st.tuples(world.viewers, packaged_filters()), min_size=1, max_size=4),
 )
-def test_may_read_equals_its_sql_by_the_packaged_rules(
+def test_may_read_equals_its_sql_with_the_packaged_rules(
     case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
     world.run(may_read_equals_its_sql(case, asking))
@@ -181,7 +181,7 @@ def test_may_read_equals_its_sql_by_the_packaged_rules(
     st.sampled_from(world.GROUPS),
     world.pubkeys,
 )
-def test_what_a_viewer_sees_never_grows_when_a_member_is_removed(
+def test_removing_a_member_makes_no_more_rows_readable(
     case: ReadCase, viewer: Viewer, filter_: Filter, group_id: str, member: str
 ) -> None:
     group = case.groups.get(group_id)
@@ -205,7 +205,7 @@ def test_what_a_viewer_sees_never_grows_when_a_member_is_removed(
 
 @settings(max_examples=150)
 @given(read_cases | packaged_cases(), world.viewers, world.filters())
-def test_a_wider_login_never_sees_less(case: ReadCase, viewer: Viewer, filter_: Filter) -> None:
+def test_more_keys_never_read_less(case: ReadCase, viewer: Viewer, filter_: Filter) -> None:
     if viewer.keys & case.actors.banned:
         return  # who shows that they are banned sees nothing
     rows = _rows_of(case)
@@ -224,7 +224,7 @@ def test_a_wider_login_never_sees_less(case: ReadCase, viewer: Viewer, filter_: 
     world.filters(),
     st.frozensets(world.pubkeys, min_size=1, max_size=2),
 )
-def test_bans_take_away_what_the_banned_wrote_and_nothing_else(
+def test_a_ban_hides_the_rows_of_the_key_and_no_others(
     case: ReadCase, viewer: Viewer, filter_: Filter, banned: frozenset[str]
 ) -> None:
     rows = _rows_of(case)
@@ -241,7 +241,7 @@ def test_bans_take_away_what_the_banned_wrote_and_nothing_else(
 
 @st.composite
 def narrow_filters(draw: st.DrawFn) -> Filter:
-    """Such as ask for one thing, which the gate may know to be out of reach."""
+    """With one condition, so that the gate may close them."""
     kinds, ds = world.kinds_in(packaged_rules()), world.ds_in(packaged_rules())
     narrow = {
         "kinds": st.lists(st.sampled_from(kinds), min_size=1, max_size=2),
@@ -260,7 +260,7 @@ def narrow_filters(draw: st.DrawFn) -> Filter:
 
 @settings(max_examples=300)
 @given(packaged_cases(), world.viewers, st.lists(narrow_filters(), min_size=1, max_size=2))
-def test_the_gate_closes_only_what_gives_nothing(
+def test_the_gate_closes_only_queries_without_readable_rows(
     case: ReadCase, viewer: Viewer, filters: list[Filter]
 ) -> None:
     rows = [structs.replace(row, group=group_of(row.event)) for row in _rows_of(case)]
@@ -271,7 +271,7 @@ def test_the_gate_closes_only_what_gives_nothing(
 
 
 def _involving(groups: Groups, rows: Sequence[Stored]) -> Groups:
-    """These groups, with everybody noted whom the rows put in, took out or heard asking."""
+    """These groups, with `ever_involved` set from the 9000, 9001 and 9021 in the rows."""
     for group in list(groups.by_id.values()):
         ever_involved = set(group.members)
         for row in rows:

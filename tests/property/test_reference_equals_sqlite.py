@@ -1,4 +1,4 @@
-"""Law: whatever is written, deleted, ended or asked, SqliteStore answers as ReferenceStore does."""
+"""SqliteStore answers as ReferenceStore, whatever is written, deleted or queried."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What somebody asks of a store; `ids` are looked up among the events written so far."""
+    """A query; `ids` are positions among the events written so far."""
 
     filters: Sequence[Filter]
     viewer: Viewer
@@ -66,7 +66,7 @@ class Question:
     limit: int
     size: int
     back: int
-    """How many of the newest rows came too late to be seen."""
+    """How many of the newest rows the query does not see."""
     now: int
 
 
@@ -87,7 +87,7 @@ crowds = st.lists(world.drafts, min_size=12, max_size=24)
 
 
 class Twins(RuleBasedStateMachine):
-    """Two stores that live through the same."""
+    """Two stores with the same history."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Twins(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def both(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        """What both answer."""
+        """The answer, which must be the same of both."""
         expected = self.do(ask(self.reference))
         answered = self.do(ask(self.sqlite))
         assert answered == expected
@@ -139,7 +139,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(drafts=batches)
     def fail(self, drafts: list[world.Draft]) -> None:
-        """The invariants say that nothing has changed."""
+        """The invariants check that nothing has changed."""
         batch = Batch(*(draft.event(self.events) for draft in drafts))
 
         def decide(found: Found) -> WritePlan:
@@ -153,7 +153,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(chosen=st.sets(st.integers(0, 12), max_size=3), until=world.times, asked=asked)
     def sweep(self, chosen: set[int], until: int, asked: list[Question]) -> None:
-        """Rows go and tombstones come, as an admin or a sweep has it."""
+        """Remove rows and add tombstones, as an admin or a sweep does."""
         rows = self.do(self.reference.since(0, 1000))
         gone = [row for number, row in enumerate(reversed(rows)) if number in chosen]
 
@@ -186,7 +186,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(group_id=st.sampled_from(world.GROUPS), drafts=batches, asked=asked)
     def end_group(self, group_id: str, drafts: list[world.Draft], asked: list[Question]) -> None:
-        """What was written into it in the very same batch goes with it."""
+        """Rows written into it in the same batch are deleted too."""
         events = list(self.events)
         for draft in drafts[:2]:
             events.append(draft.event(events))
@@ -213,7 +213,7 @@ class Twins(RuleBasedStateMachine):
     def vanish(
         self, who: SecretKey, until: int, drafts: list[world.Draft], cut: int, asked: list[Question]
     ) -> None:
-        """Rows of the very same batch go too, whether they come before the request or behind."""
+        """Rows of the same batch are deleted too, before or after the request."""
         events = list(self.events)
         for draft in drafts:
             events.append(draft.event(events))
@@ -344,7 +344,7 @@ class Twins(RuleBasedStateMachine):
                 groups_with_content=list(wanted.groups_with_content),
             )
             rows = {key: row for key, row in found.rows.items() if key in ids}
-            # Of several by one key the latest holds; a store need not keep the others.
+            # Of several by one key only the latest counts; a store need not keep the others.
             stones: dict[tuple[str, str], int] = {}
             for target, held in found.tombstones.items():
                 for stone in held:

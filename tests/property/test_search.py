@@ -1,5 +1,5 @@
-"""Laws of search: SqliteStore finds and orders as ReferenceStore; what is hidden changes nothing of
-what others are told (N50-09)."""
+"""Search: SqliteStore finds and orders as ReferenceStore; hidden rows have no effect on the order
+and count of others (N50-09)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def both_answer_alike(
         st.tuples(filters, st.sampled_from([100, 1, 3]), st.integers(0, 3)), min_size=1, max_size=5
     ),
 )
-def test_a_store_finds_and_orders_as_the_reference(
+def test_sqlite_finds_and_orders_as_the_reference(
     events: list[Event], gone: set[int], asked: list[tuple[Filter, int, int]]
 ) -> None:
     world.run(both_answer_alike(events, gone, asked))
@@ -147,7 +147,7 @@ async def hidden_rows_change_nothing(
     outside = seen_by(ANONYMOUS)
     async with world.sqlite_store() as without, world.sqlite_store() as beside:
         await fill(without, public, set())
-        # Among and before the others, so that both their numbers and their words could tell.
+        # Among and before the others, so that their number or their words could have an effect.
         mixed = [event for pair in zip(hidden, public, strict=False) for event in pair]
         rest = public[len(hidden) :] + hidden[len(public) :]
         await fill(beside, mixed + rest, set())
@@ -164,9 +164,9 @@ async def hidden_rows_change_nothing(
     st.lists(texts, min_size=1, max_size=16),
     st.lists(st.tuples(filters, st.sampled_from([100, 1, 2])), min_size=3, max_size=8),
 )
-def test_what_is_hidden_changes_neither_order_nor_count(
+def test_hidden_rows_change_neither_order_nor_count(
     public: list[Event], secrets: list[str], asked: list[tuple[Filter, int]]
 ) -> None:
-    """A rank by how rare a word is, or by how long texts are on the whole, would fail here."""
+    """A rank by the rarity of words or by average lengths over all rows would fail here."""
     hidden = [unsigned(cast.alice, 9, [["h", "den"]], text, at) for at, text in enumerate(secrets)]
     world.run(hidden_rows_change_nothing(public, hidden, asked))

@@ -1,4 +1,4 @@
-"""Law: whatever was, a key that vanishes is gone, and takes along nothing of what others are."""
+"""Vanish: all rows of the key are deleted, no other membership changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Step:
     group: str | None
     tag: list[str]
     later: int
-    """Seconds from now to its created_at."""
+    """created_at minus now, in seconds."""
     names: int
     """Which event, counted from the newest, an `e` names."""
 
@@ -81,7 +81,7 @@ histories = st.lists(
 
 
 class Life:
-    """A home, what was sent there, and who has vanished until when."""
+    """A relay, the events sent to it, and who vanished until when."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -134,7 +134,7 @@ class Life:
             assert [tag[1] for row in pins for tag in row.tags[1:]] == [
                 tag[1] for tag in group.pins
             ]
-            # A deletion without `h` belongs to the group of what it removed.
+            # A kind 5 without `h` belongs to the group of the rows that it removed.
             ids = {
                 row.id
                 for row in log
@@ -143,7 +143,7 @@ class Life:
             assert {tag[1] for tag in group.pins} <= ids
 
     async def vanishes(self, who: SecretKey) -> None:
-        """Alone in a batch: what others are in the groups stays as it is."""
+        """Alone in a batch: nobody else's membership changes."""
         before = self.home.groups
         latest = max(self.home.now, self.until(who.pubkey) + 1)
         await self.take(self.home.request(who, at=latest))
@@ -157,7 +157,7 @@ class Life:
             }
             assert (left.flags, left.metadata) == (group.flags, group.metadata)
             assert left.removed.keys() | {who.pubkey} >= group.removed.keys()
-            # Whom the key had removed the relay removes again; then they ask again.
+            # Members that the key had removed are removed by the relay; their requests are gone.
             again = {who.pubkey, *group.removed}
             assert left.requests.keys() - again == group.requests.keys() - again
         old = [event for event in self.sent if self.gone[who.pubkey].covers(event)]
@@ -167,7 +167,7 @@ class Life:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["reference", "sqlite"])
-def test_who_vanishes_is_gone_and_takes_no_one_along(store: str) -> None:
+def test_a_vanish_deletes_the_keys_rows_and_changes_no_other_membership(store: str) -> None:
     """N62-01, N62-05…07, N29-55, N29-58: after every batch."""
 
     @settings(max_examples=150 if store == "reference" else 60)

@@ -1,4 +1,4 @@
-"""Law: the order in which versions arrive never changes which one survives."""
+"""Versions: the order of arrival does not change which one is kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ deletions = st.lists(
 async def arrived(
     events: list[Event], cuts: set[int], keep: Keep, *, high_tie: bool = True
 ) -> list[bytes]:
-    """What is left of these versions when they arrive in this order, in batches cut there."""
+    """Ids kept of these versions, in this order and in batches cut there."""
     store = ReferenceStore()
     starts = sorted({0, *(cut for cut in cuts if cut < len(events))})
     for start, end in zip(starts, [*starts[1:], len(events)], strict=True):
@@ -72,7 +72,7 @@ async def _write(store: Store, events: list[Event], keep: Keep, *, high_tie: boo
 @pytest.mark.proves("N01-41", "N01-43", "N01-45", "G-06", "S-24")
 @settings(max_examples=200)
 @given(versions, deletions, st.data())
-def test_the_latest_survives_in_every_order(
+def test_the_latest_is_kept_in_every_order(
     versions: list[Event], deletions: list[Event], data: st.DataObject
 ) -> None:
     shuffled = data.draw(st.permutations([*versions, *deletions]))
@@ -86,7 +86,7 @@ def test_the_latest_survives_in_every_order(
 @pytest.mark.proves("A-07", "A-09", "G-06")
 @settings(max_examples=200)
 @given(versions, st.booleans(), st.data())
-def test_the_latest_by_ts_survives_in_every_order(
+def test_the_latest_by_ts_is_kept_in_every_order(
     versions: list[Event],
     high_tie: bool,  # noqa: FBT001
     data: st.DataObject,
@@ -103,14 +103,14 @@ def test_the_latest_by_ts_survives_in_every_order(
 @pytest.mark.proves("A-07")
 @settings(max_examples=100)
 @given(versions, st.sets(st.integers(1, 6)))
-def test_the_first_survives_whatever_follows(versions: list[Event], cuts: set[int]) -> None:
+def test_the_first_is_kept(versions: list[Event], cuts: set[int]) -> None:
     assert asyncio.run(arrived(versions, cuts, Keep.FIRST)) == [versions[0].raw]
 
 
 @pytest.mark.proves("G-06")
 @settings(max_examples=100)
 @given(versions, st.sets(st.integers(1, 6)), st.sets(st.integers(1, 6)))
-def test_how_events_fall_into_batches_changes_nothing(
+def test_splitting_into_batches_changes_nothing(
     versions: list[Event], one: set[int], other: set[int]
 ) -> None:
     for keep in Keep:

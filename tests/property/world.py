@@ -1,4 +1,4 @@
-"""A world so small that its rows, rules, groups and readers meet all the time."""
+"""Strategies for rows, rules, groups and viewers from few values, so that they often interact."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ plain_tags = st.one_of(
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An event to be: what it names of earlier ones is known when it is written."""
+    """An event to write; its references to earlier events are resolved then."""
 
     who: cast.SecretKey
     kind: int
@@ -107,25 +107,25 @@ pointing_drafts = drafts_of(
     [1, 9, 78, 30078],
     st.tuples(st.sampled_from(["t", "t", "p"]), st.sampled_from(WORDS)) | plain_tags,
 )
-"""Events that share tags with each other more often."""
+"""Events that often share tags."""
 
 
 def kinds_in(rules: Sequence[ReadRule]) -> list[int]:
-    """Kinds at the edges of what the rules are about, and one that is none of their business."""
+    """Kinds at the edges of the ranges in the rules, and one that no rule has."""
     matches = [match for rule in rules for match in (rule.match, *rule.excepts)]
     spans = [span for match in matches if match.kinds for span in match.kinds.ranges]
     return sorted({1, *(kind for span in spans for kind in span if kind < 20000 or kind >= 30000)})
 
 
 def ds_in(rules: Sequence[ReadRule]) -> list[str]:
-    """Values of `d` that the rules name, and such as begin with what they name."""
+    """Values of `d` in the rules, and values that begin with them."""
     matches = [match for rule in rules for match in (rule.match, *rule.excepts)]
     named = {d for match in matches for d in (*(match.d or ()), *(match.d_prefixes or ()))}
     return sorted({"", *named, *(f"{d}x" for d in named)})
 
 
 def drafts_about(rules: Sequence[ReadRule]) -> st.SearchStrategy[Draft]:
-    """Events that these rules tell apart."""
+    """Events that different rules apply to."""
     matches = [match for rule in rules for match in (rule.match, *rule.excepts)]
     tags = {
         (name, value)
@@ -160,7 +160,7 @@ CONDITIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def filters(draw: st.DrawFn, kinds: list[int] | None = None) -> Filter:
-    # Many conditions find nothing: mostly few.
+    # Mostly few conditions: many match nothing.
     size = draw(st.sampled_from([0, 0, 1, 1, 1, 2, 2, 3]))
     names = draw(st.permutations(sorted(CONDITIONS)))[:size]
     asked = {name: draw(CONDITIONS[name]) for name in names}
@@ -299,7 +299,7 @@ async def sqlite_store() -> AsyncIterator[Store]:
 
 
 async def put_groups(store: Store, groups: Groups) -> None:
-    """Keep all of `groups`, ended ones too, in the store."""
+    """Store all of `groups`, deleted ones too."""
     await change(
         store, lambda plan: plan.groups.update({**dict.fromkeys(groups.ended), **groups.by_id})
     )
@@ -315,5 +315,5 @@ async def ids_seen(
 
 
 def run(law: Coroutine[Any, Any, None]) -> None:
-    """One example of a law, on a loop of its own."""
+    """Run one example in an event loop of its own."""
     asyncio.run(law)

@@ -1,4 +1,4 @@
-"""relay/verdict.py: how yes and no are said."""
+"""relay/verdict.py: outcomes, refusals, the text of OK."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MACHINE_WORDS = {
     "auth-required",
     "unsupported",
 }
-"""Of NIP-01 and NIP-42 (N01-92): use no other."""
+"""The prefixes of NIP-01 and NIP-42 (N01-92)."""
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,14 @@ MACHINE_WORDS = {
         (WriteOutcome.EXPIRED, False, "invalid: event expired"),
     ],
 )
-def test_an_author_reads_how_a_write_ended(
-    outcome: WriteOutcome, text: str, *, accepted: bool
-) -> None:
-    """Word for word; clients compare these texts."""
+def test_each_outcome_has_its_ok(outcome: WriteOutcome, text: str, *, accepted: bool) -> None:
+    """Clients may compare these texts."""
     assert ok_reply(outcome) == (accepted, text)
 
 
 @pytest.mark.parametrize("outcome", list(WriteOutcome))
-def test_every_ending_has_words_that_clients_know(outcome: WriteOutcome) -> None:
-    """N01-91: the text may be empty only with true; else it is `<word>: <text>`."""
+def test_every_ok_text_has_a_known_prefix(outcome: WriteOutcome) -> None:
+    """N01-91: only with true the text may be empty; else it is `<prefix>: <text>`."""
     accepted, text = ok_reply(outcome)
     word, colon, rest = text.partition(": ")
     if text:
@@ -58,30 +56,30 @@ def test_every_ending_has_words_that_clients_know(outcome: WriteOutcome) -> None
 
 
 @pytest.mark.parametrize("prefix", list(Prefix))
-def test_an_objection_is_told_with_its_word_and_without_its_rule(prefix: Prefix) -> None:
-    """The texts come from the rule; its name is for logs and metrics."""
+def test_a_reject_is_sent_with_its_prefix_and_without_its_rule(prefix: Prefix) -> None:
+    """The name of the rule is for logs and metrics."""
     reject = Reject(prefix, "not here", "a rule of the admin's")
     assert ok_reply(reject) == (False, f"{prefix.value}: not here")
     assert prefix.value in MACHINE_WORDS
 
 
-def test_a_closed_says_the_same_as_an_ok() -> None:
-    """N01-93: `<word>: …` on both."""
+def test_closed_has_the_same_text_as_ok() -> None:
+    """N01-93: `<prefix>: …` in both."""
     reject = Reject(Prefix.AUTH_REQUIRED, "log in to write here", "logins")
     refused = reject.refused()
     assert (refused.prefix, refused.text) == (reject.prefix, reject.text)
     assert str(refused) == ok_reply(reject)[1]
 
 
-def test_a_verdict_cannot_be_changed_on_its_way() -> None:
+def test_a_verdict_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         Reject(Prefix.BLOCKED, "no", "a rule").text = "yes"  # type: ignore[misc]
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         NOBODY.has_group = True  # type: ignore[misc]
     assert being(Who.OWNER).who > NOBODY.who
 
 
-def test_who_words_are_what_policy_files_say() -> None:
+def test_who_words_are_those_of_policy_files() -> None:
     assert {who.value for who in Who} == {
         "anyone",
         "nobody",

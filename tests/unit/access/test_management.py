@@ -43,7 +43,7 @@ def after(*calls: tuple[str, list[object]], start: Management = NOBODY) -> Manag
     return start
 
 
-# parameters --------------------------------------------------------------------------------------
+# -- parameters -----------------------------------------------------------------------------------
 
 RIGHT: list[tuple[str, list[object]]] = [
     ("banpubkey", [KEY]),
@@ -114,13 +114,13 @@ WRONG: list[tuple[str, list[object], str]] = [
 
 @pytest.mark.proves("N86-04")
 @pytest.mark.parametrize(("method", "params"), RIGHT)
-def test_right_parameters_change_something(method: str, params: list[object]) -> None:
+def test_valid_parameters_make_a_change(method: str, params: list[object]) -> None:
     assert changes_of(method, params)
 
 
 @pytest.mark.proves("N86-04")
 @pytest.mark.parametrize(("method", "params", "field"), WRONG)
-def test_wrong_parameters_are_named(method: str, params: list[object], field: str) -> None:
+def test_invalid_parameters_are_named(method: str, params: list[object], field: str) -> None:
     with pytest.raises(Invalid, match=f"^invalid: {field}: "):
         changes_of(method, params)
 
@@ -133,7 +133,7 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(METHODS) | st.text(), st.lists(json_values, max_size=4))
-def test_no_parameters_break_it(method: str, params: list[object]) -> None:
+def test_any_json_as_parameters_is_handled(method: str, params: list[object]) -> None:
     try:
         changes = changes_of(method, params)
     except (Invalid, Unsupported):
@@ -158,14 +158,14 @@ def test_no_parameters_break_it(method: str, params: list[object]) -> None:
         "BANPUBKEY",
     ],
 )
-def test_what_is_not_offered_is_refused_and_not_listed(method: str) -> None:
+def test_unsupported_methods_are_refused_and_not_listed(method: str) -> None:
     assert method not in METHODS
     with pytest.raises(Unsupported):
         changes_of(method, [])
 
 
 @pytest.mark.proves("N86-10")
-def test_each_method_that_is_listed_is_taken() -> None:
+def test_each_supported_method_is_accepted() -> None:
     assert listed("supportedmethods", NOBODY) == list(METHODS)
     assert "supportedmethods" not in METHODS
     for method in METHODS:
@@ -176,7 +176,7 @@ def test_each_method_that_is_listed_is_taken() -> None:
     assert len(set(METHODS)) == len(METHODS)
 
 
-# lists -------------------------------------------------------------------------------------------
+# -- lists ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("N86-12", "N86-13", "N86-15", "N86-16", "N86-24")
@@ -190,7 +190,7 @@ def test_each_method_that_is_listed_is_taken() -> None:
         ("blockip", "unblockip", "listblockedips", "203.0.113.9", "ip"),
     ],
 )
-def test_what_comes_on_a_list_is_shown_until_it_goes(
+def test_an_item_is_listed_from_its_adding_to_its_removal(
     put: str, take: str, shown: str, item: str, name: str
 ) -> None:
     once = after((put, [item, "why"]))
@@ -218,7 +218,7 @@ def test_all_kinds_are_allowed_until_one_is_not() -> None:
 
 @pytest.mark.proves("N86-26")
 @pytest.mark.parametrize("kind", [5, 62, 9000, 9007, 9021, 9022, 39000, 39005])
-def test_what_people_and_groups_cannot_do_without_is_always_taken(kind: int) -> None:
+def test_deletion_and_group_kinds_cannot_be_disallowed(kind: int) -> None:
     with pytest.raises(Invalid, match="kind: "):
         changes_of("disallowkind", [kind])
     assert changes_of("allowkind", [kind])
@@ -236,7 +236,7 @@ def test_what_people_and_groups_cannot_do_without_is_always_taken(kind: int) -> 
         ("2001:db8::/32", "2001:db8::/32"),
     ],
 )
-def test_an_address_is_kept_in_one_spelling(said: str, kept: str) -> None:
+def test_addresses_are_stored_in_canonical_form(said: str, kept: str) -> None:
     now = after(("blockip", [said]))
     assert listed("listblockedips", now) == [{"ip": kept}]
     assert listed("listblockedips", after(("unblockip", [said]), start=now)) == []
@@ -249,24 +249,24 @@ def test_an_address_is_kept_in_one_spelling(said: str, kept: str) -> None:
     "said",
     ["127.0.0.1", "127.0.0.0/8", "0.0.0.0/0", "126.0.0.0/7", "::1", "::/0", "::ffff:127.0.0.1"],
 )
-def test_nobody_locks_this_machine_out(said: str) -> None:
+def test_loopback_addresses_cannot_be_blocked(said: str) -> None:
     with pytest.raises(Invalid, match="ip: "):
         changes_of("blockip", [said])
 
 
 @pytest.mark.proves("N86-25")
-def test_a_text_stands_above_the_file_until_it_is_emptied() -> None:
+def test_a_text_overrides_the_file_until_it_is_emptied() -> None:
     now = after(("changerelayname", ["Tea"]))
     assert now.text("name", "Rookery") == "Tea"
     assert now.text("description", "of the file") == "of the file"
     assert after(("changerelayname", [""]), start=now).text("name", "Rookery") == "Rookery"
 
 
-# what it comes to --------------------------------------------------------------------------------
+# -- effect ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("N86-11", "N29-19")
-def test_a_banned_key_writes_nothing_and_an_unbanned_one_does() -> None:
+def test_a_banned_key_cannot_write_until_it_is_unbanned() -> None:
     note = unsigned(alice)
     now = after(("banpubkey", [KEY]))
     objected = check_author_not_banned(note, now.applied_to(ACTORS))
@@ -281,16 +281,16 @@ def test_a_banned_key_writes_nothing_and_an_unbanned_one_does() -> None:
 
 @pytest.mark.proves("N86-11")
 @pytest.mark.parametrize("key", [owner.pubkey, RELAY])
-def test_the_operator_cannot_be_banned(key: str) -> None:
+def test_owners_and_the_relay_cannot_be_banned(key: str) -> None:
     (change,) = changes_of("banpubkey", [key])
     assert isinstance(check_change(change, NOBODY, ACTORS), Reject)
-    # Nor does a ban count that was said before they were named.
+    # Nor is a key that becomes an owner after its ban.
     assert key not in NOBODY.after(change).applied_to(ACTORS).banned
     assert key in NOBODY.after(change).applied_to(Actors()).banned
 
 
 @pytest.mark.proves("N86-14")
-def test_who_is_banned_is_not_allowed_in_by_the_way() -> None:
+def test_a_banned_key_cannot_be_allowed() -> None:
     now = after(("banpubkey", [KEY]))
     (change,) = changes_of("allowpubkey", [KEY])
     assert isinstance(check_change(change, now, now.applied_to(ACTORS)), Reject)
@@ -299,7 +299,7 @@ def test_who_is_banned_is_not_allowed_in_by_the_way() -> None:
 
 
 @pytest.mark.proves("N86-22", "N86-23")
-def test_an_event_is_refused_from_its_ban_to_its_pardon() -> None:
+def test_a_banned_event_is_refused_until_it_is_allowed() -> None:
     note = unsigned(alice)
     now = after(("banevent", [note.id]))
     objected = check_event_not_banned(note, now)
@@ -309,7 +309,7 @@ def test_an_event_is_refused_from_its_ban_to_its_pardon() -> None:
     assert check_event_not_banned(note, after(("allowevent", [note.id]), start=now)) is None
 
 
-def test_a_full_list_takes_no_more_but_lets_go() -> None:
+def test_a_full_list_accepts_only_removals() -> None:
     full = Management({ListName.BANNED_KEYS: {f"{n:064x}": "" for n in range(MAX_ENTRIES)}})
     (change,) = changes_of("banpubkey", [KEY])
     objected = check_change(change, full, ACTORS)
@@ -329,7 +329,7 @@ networks = st.one_of(
 
 @pytest.mark.proves("N86-27")
 @given(st.lists(networks, max_size=4), st.ip_addresses(), st.integers(0, 3))
-def test_an_address_is_blocked_when_some_range_has_it(
+def test_an_address_in_a_blocked_range_is_blocked(
     ranges: list[IPv4Network | IPv6Network], address: IPv4Address | IPv6Address, near: int
 ) -> None:
     if near < len(ranges):  # mostly one that lies inside
@@ -348,8 +348,8 @@ changes = st.builds(
 
 
 @given(st.lists(changes))
-def test_what_is_kept_adds_up_to_the_same(calls: list[ListChange]) -> None:
-    """A store keeps the last note of each item, in no order."""
+def test_stored_entries_give_the_same_value(calls: list[ListChange]) -> None:
+    """A store has the last note of each item, in any order."""
     now = NOBODY
     kept: dict[Any, ListChange] = {}
     for change in calls:

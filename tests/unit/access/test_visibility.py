@@ -1,4 +1,4 @@
-"""relay/access/visibility.py with the packaged rules: who reads what. NIPS.md N29-90…105, N59,
+"""relay/access/visibility.py with the packaged rules: who reads what. N29-90…105, N59,
 N46-03.
 
 The den is private, the attic hidden, tea is for everybody, and the yard was deleted.
@@ -49,8 +49,8 @@ GROUPS = (
     .without_group("yard")
 )
 
-# alice: in the den. admin: leads it. carol: was removed from it. dave: asked to join it.
-# bob: in the attic. robot: an agent. stranger: logged in, and nobody. passer: not logged in.
+# alice: member of den. admin: its admin. carol: removed from it. dave: asked to join it.
+# bob: member of attic. robot: an agent. stranger: an unknown key. passer: anonymous.
 KEYS: Final[dict[str, SecretKey]] = {
     "alice": alice,
     "admin": admin,
@@ -154,7 +154,7 @@ H_DEN, H_ATTIC, H_TEA, H_YARD = (["h", name] for name in ("den", "attic", "tea",
         (row(21059, P_CAROL, P_ALICE, by=stranger), frozenset({"carol", "alice"})),
         (row(1059, P_CAROL, H_DEN), frozenset()),
         (row(4, P_CAROL), frozenset({"alice", "carol"})),
-        # memory: MEMORY.md 0.4
+        # memory
         (row(30078, ["d", "snowclaw:config:x"], by=owner), OWNERS | {"robot"}),
         (row(30078, ["d", "snowclaw:config:x"], H_DEN, by=owner), OWNERS | {"robot"}),
         (row(30078, ["d", "snowclaw:memory:npub:x"], by=robot), OWNERS | {"robot"}),
@@ -174,10 +174,10 @@ def test_a_row_is_read_by(rules: tuple[ReadRule, ...], what: Row, readers: froze
     assert readers_of(rules, what) == readers
 
 
-def test_whoever_is_added_reads_and_whoever_is_removed_does_not(
+def test_reading_follows_membership_and_flags(
     rules: tuple[ReadRule, ...],
 ) -> None:
-    """N29-94, N29-95, N29-101: membership and flags of this moment, nothing else."""
+    """N29-94, N29-95, N29-101: membership and flags of now."""
     chat = row(9, H_DEN)
     den = DEN.with_users({dave.pubkey: ()}).without_users({alice.pubkey}, removed_at=2)
     assert readers_of(rules, chat, GROUPS.with_group(den)) == OWNERS | {"admin", "dave"}
@@ -186,17 +186,17 @@ def test_whoever_is_added_reads_and_whoever_is_removed_does_not(
     assert readers_of(rules, row(9, H_TEA), shut) == IN_DEN
 
 
-def test_several_keys_read_what_each_of_them_may(rules: tuple[ReadRule, ...]) -> None:
-    """N42-07: all count together, also two that only together make up a reader."""
+def test_a_viewer_with_several_keys_reads_what_each_may(rules: tuple[ReadRule, ...]) -> None:
+    """N42-07: also two of which each alone may not."""
     both = Viewer(frozenset({alice.pubkey, bob.pubkey}))
     seen = visibility_for(both, rules, ACTORS, GROUPS)
     assert all(seen.may_read(row(9, h, by=carol), None) for h in (H_DEN, H_ATTIC))
 
 
-def test_some_rows_are_given_only_to_a_filter_that_names_one_of_its_keys(
+def test_only_by_requires_one_of_its_filter_keys(
     rules: tuple[ReadRule, ...],
 ) -> None:
-    """N46-03, D-32 `only_by`: no firehose of calls to signers, not even for the owner."""
+    """N46-03, D-32: not even an owner reads all messages to remote signers."""
     call = row(24133, P_CAROL, by=stranger)
     assert readers_of(rules, call, kinds=[24133]) == frozenset()
     assert readers_of(rules, call, tag_p=[carol.pubkey]) == ANYONE
@@ -217,8 +217,8 @@ def test_a_trusted_connection_reads_aman_memory_and_no_more(rules: tuple[ReadRul
     assert not indexer.may_read(row(30078, ["d", "x"]), None)
 
 
-def test_a_household_keeps_its_memory_to_itself(rules: tuple[ReadRule, ...]) -> None:
-    """DESIGN §5: `owner` and `agent` of a row by one of its keys are those of that household."""
+def test_rows_of_a_household_are_read_by_its_own_keys(rules: tuple[ReadRule, ...]) -> None:
+    """OWNER and AGENT of a row by one of its keys are those of the household."""
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
     actors = replace(ACTORS, households=(home,))
     readers = {
@@ -231,8 +231,8 @@ def test_a_household_keeps_its_memory_to_itself(rules: tuple[ReadRule, ...]) -> 
     assert readers == OWNERS | {"carol", "dave"}
 
 
-def test_agents_of_the_relay_are_no_agents_of_a_household() -> None:
-    """DESIGN §5: of a household's rows `agent` are its own, though plain owners read all."""
+def test_agents_of_the_relay_do_not_read_rows_of_a_household() -> None:
+    """Owners of the relay read them."""
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
     actors = replace(ACTORS, households=(home,))
     rules = (ReadRule("r", Match(), frozenset({Who.OWNER, Who.AGENT})),)
@@ -248,7 +248,7 @@ def test_agents_of_the_relay_are_no_agents_of_a_household() -> None:
     assert readers(alice) == OWNERS | {"robot"}
 
 
-def test_the_owner_of_a_household_leads_no_group_by_that() -> None:
+def test_the_owner_of_a_household_is_no_admin_of_groups() -> None:
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
     actors = replace(ACTORS, households=(home,))
     group = GROUPS.by_id["tea"]
@@ -258,13 +258,13 @@ def test_the_owner_of_a_household_leads_no_group_by_that() -> None:
     assert Who.KNOWN in who_is_author(carol.pubkey, actors, GROUPS, None)
 
 
-def test_the_relay_itself_sees_everything() -> None:
+def test_the_relay_itself_reads_everything() -> None:
     seen = everything_visible(ACTORS, GROUPS)
     assert all(seen.may_read(row(kind, H_ATTIC, P_CAROL), None) for kind in (4, 9, 1059, 24133))
     assert seen.gate([asked(kinds=[1059])]) is None
 
 
-# the gate ----------------------------------------------------------------------------------------
+# -- the gate -------------------------------------------------------------------------------------
 
 AUTH, NO = Prefix.AUTH_REQUIRED, Prefix.RESTRICTED
 
@@ -272,7 +272,7 @@ AUTH, NO = Prefix.AUTH_REQUIRED, Prefix.RESTRICTED
 @pytest.mark.parametrize(
     ("name", "conditions", "word"),
     [
-        # N29-92: only private groups that this reader cannot read
+        # N29-92: only private groups that this viewer may not read
         ("passer", {"tag_h": ["den"]}, AUTH),
         ("stranger", {"tag_h": ["den"], "limit": 0}, NO),
         ("stranger", {"tag_h": ["den", "attic"], "kinds": [9]}, NO),
@@ -285,7 +285,7 @@ AUTH, NO = Prefix.AUTH_REQUIRED, Prefix.RESTRICTED
         ("robot", {"tag_h": ["den"]}, None),
         ("owner", {"tag_h": ["den", "attic"]}, None),
         ("relay", {"tag_h": ["attic"]}, None),
-        # N29-105: by id or by nothing at all it is not refused, and gives nothing
+        # N29-105: by id or without conditions it is accepted, and matches nothing
         ("passer", {"ids": ["e" * 64]}, None),
         ("passer", {}, None),
         ("passer", {"tag_d": ["attic"], "kinds": [39000]}, None),
@@ -303,23 +303,23 @@ AUTH, NO = Prefix.AUTH_REQUIRED, Prefix.RESTRICTED
         ("alice", {"kinds": [30078], "tag_d": ["snowclaw:config:"]}, NO),
         ("robot", {"kinds": [30078], "tag_d": ["snowclaw:config:"]}, None),
         ("alice", {"kinds": [30078]}, None),
-        # as its entry: who can read no entry can read nothing that is said of one
+        # as their entries: whoever may read no entry may read no record about one
         ("passer", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"]}, AUTH),
         ("stranger", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"], "authors": [ROBOT]}, NO),
         ("alice", {"kinds": [30078], "tag_d": ["anamnesis:vouch:x"], "authors": [ROBOT]}, None),
-        # what nothing can match, and what is too much to look at closely
+        # impossible filters, and too many combinations
         ("passer", {"kinds": [1059], "ids": []}, None),
         ("passer", {"kinds": [1059, *range(30000, 30300)]}, None),
     ],
 )
-def test_a_query_that_can_give_nothing_is_closed(
+def test_a_query_that_can_match_nothing_readable_is_closed(
     rules: tuple[ReadRule, ...], name: str, conditions: dict[str, object], word: Prefix | None
 ) -> None:
     reject = seen_by(rules, name).gate([asked(**conditions)])
     assert (None if reject is None else reject.prefix) == word
 
 
-def test_a_query_stays_open_while_a_target_could_be_read() -> None:
+def test_a_query_is_accepted_while_a_target_could_be_readable() -> None:
     like = ReadRule(
         "like", Match(KindSet.of(7)), frozenset({Who.TARGET}), target=Target(frozenset({1}), "e")
     )
@@ -330,7 +330,7 @@ def test_a_query_stays_open_while_a_target_could_be_read() -> None:
     refused = seen_by((like, shut), "alice").gate([reactions])
     assert refused is not None
     assert refused.prefix is NO
-    # One that leads on is no way in.
+    # A target of a target does not count.
     around = ReadRule(
         "around", Match(KindSet.of(1)), frozenset({Who.TARGET}), target=Target(frozenset({7}), "e")
     )
@@ -339,10 +339,10 @@ def test_a_query_stays_open_while_a_target_could_be_read() -> None:
 
 @pytest.mark.parametrize("name", ["passer", "stranger", "alice"])
 @pytest.mark.parametrize("kinds", [None, [9], [9021], [5, 9000]])
-def test_a_hidden_group_answers_as_one_that_was_never_made(
+def test_the_gate_answers_a_hidden_group_as_one_that_does_not_exist(
     rules: tuple[ReadRule, ...], name: str, kinds: list[int] | None
 ) -> None:
-    """N29-93, Z-02: word and text alike, deleted ones too."""
+    """N29-93, Z-02: the same prefix and text, also for deleted ones."""
     more = {} if kinds is None else {"kinds": kinds}
     gate = seen_by(rules, name).gate
     hidden, never, deleted = (
@@ -352,8 +352,8 @@ def test_a_hidden_group_answers_as_one_that_was_never_made(
     assert hidden == never == deleted
 
 
-def test_one_filter_with_an_answer_keeps_the_query_open(rules: tuple[ReadRule, ...]) -> None:
-    """Contract §7: a wider REQ gets what it may read, without a word about the rest."""
+def test_one_readable_filter_is_enough_for_the_query(rules: tuple[ReadRule, ...]) -> None:
+    """A wider REQ gets what it may read; the rest is not mentioned."""
     gate = seen_by(rules, "passer").gate
     closed, open_ = asked(kinds=[30093]), asked(kinds=[1])
     assert gate([closed, open_]) is None
@@ -377,7 +377,7 @@ def test_memory_needs_authentication_whatever_group_is_named(
     assert (chat.prefix, chat.text) == (AUTH, "this group is for its members")
 
 
-# who writes --------------------------------------------------------------------------------------
+# -- who-words of authors -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -399,14 +399,16 @@ def test_memory_needs_authentication_whatever_group_is_named(
         ),
     ],
 )
-def test_an_author_is(who: SecretKey, group: Group | None, words: set[Who]) -> None:
-    """Contract §5, MEMORY.md 0.1: an agent's role counts in its group, for writing."""
+def test_the_who_words_of_an_author_are(
+    who: SecretKey, group: Group | None, words: set[Who]
+) -> None:
+    """The role of agents counts in its group, for writing."""
     assert who_is_author(who.pubkey, ACTORS, GROUPS, group) - {Who.ANYONE, Who.AUTHOR} == words
     assert is_known(who.pubkey, ACTORS, GROUPS) is (Who.KNOWN in words)
 
 
-def test_some_kinds_are_guarded_whatever_their_group(rules: tuple[ReadRule, ...]) -> None:
-    """N29-104: what a deletion may not tell about."""
+def test_some_kinds_are_restricted_in_every_group(rules: tuple[ReadRule, ...]) -> None:
+    """N29-104: deletions of these are not public."""
     assert not any(kind_is_restricted(rules, kind, None) for kind in (1, 9, 30023, 24133))
     assert all(kind_is_restricted(rules, kind, "x") for kind in (4, 1059, 30078, 30093, 1988, 9021))
     assert KindSet.of(3, (1, 2), 9).ranges == ((1, 3), (9, 9))

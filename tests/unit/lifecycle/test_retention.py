@@ -1,4 +1,4 @@
-"""What retention rules let go, what holds it, and what stays of it. A-18, A-19, M-23."""
+"""relay/lifecycle/retention.py: due rows, holds, tombstones. A-18, A-19, M-23."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def house(store: Store) -> Callable[..., Home]:
-    """Makes the relay, with an admin's own rules."""
+    """Makes a relay with these policy rules."""
     return lambda *rules: Home(store, policy_of("open", *rules))
 
 
@@ -55,7 +55,7 @@ async def aman(home: Home, kind: int, hk: str, ts: int, content: str) -> Event:
 LOOSE = '[memory]\nschema = "off"\n'
 
 
-async def test_what_is_older_than_its_days_goes(house: Callable[..., Home]) -> None:
+async def test_rows_older_than_their_days_are_removed(house: Callable[..., Home]) -> None:
     async with house(NOTES) as home:
         await home.do(alice, 1, content="old", at=NOON - 11 * DAY_S)
         await home.do(alice, 1, content="young", at=NOON - 9 * DAY_S)
@@ -77,7 +77,7 @@ async def test_a_second_sweep_finds_nothing(house: Callable[..., Home]) -> None:
 
 
 @pytest.mark.proves("G-15")
-async def test_what_nobody_lets_go_stays_for_ever(house: Callable[..., Home]) -> None:
+async def test_rows_that_no_rule_matches_are_kept(house: Callable[..., Home]) -> None:
     async with house(LOOSE) as home:
         await home.do(alice, 1, at=OLD)
         for kind in (30094, 30095, 30096):
@@ -85,7 +85,7 @@ async def test_what_nobody_lets_go_stays_for_ever(house: Callable[..., Home]) ->
         assert await home.sweep.once() == 0
 
 
-async def test_never_holds_what_another_rule_lets_go(house: Callable[..., Home]) -> None:
+async def test_never_holds_rows_that_another_rule_matches(house: Callable[..., Home]) -> None:
     kept = '[[retention]]\nname = "t"\nmatch = { kinds = [1], tags = { t = "law" } }\nnever = true'
     async with house(NOTES, kept) as home:
         await home.do(alice, 1, ["t", "law"], content="kept", at=OLD)
@@ -95,8 +95,8 @@ async def test_never_holds_what_another_rule_lets_go(house: Callable[..., Home])
 
 
 @pytest.mark.proves("A-18")
-async def test_no_clear_goes_before_what_it_clears(house: Callable[..., Home]) -> None:
-    """Its summary was written again under an old `ts`: it is younger than its days."""
+async def test_a_clear_is_not_removed_before_what_it_clears(house: Callable[..., Home]) -> None:
+    """A summary written again under an old `ts`: its created_at is recent."""
     clears = '[[retention]]\nname = "c"\nmatch = { kinds = [30096] }\ndays = 1'
     async with house(LOOSE, clears) as home:
         await aman(home, 30096, "a", OLD, "clear a")
@@ -110,7 +110,7 @@ async def test_no_clear_goes_before_what_it_clears(house: Callable[..., Home]) -
 
 
 @pytest.mark.proves("A-18")
-async def test_what_the_same_batch_brings_holds_a_clear_back(house: Callable[..., Home]) -> None:
+async def test_a_row_added_in_the_same_batch_holds_a_clear(house: Callable[..., Home]) -> None:
     clears = '[[retention]]\nname = "c"\nmatch = { kinds = [30096] }\ndays = 1'
     async with house(LOOSE, clears) as home:
         clear = await aman(home, 30096, "a", OLD + 5, "clear")
@@ -128,7 +128,7 @@ async def test_what_the_same_batch_brings_holds_a_clear_back(house: Callable[...
 
 
 @pytest.mark.proves("A-18")
-async def test_the_numbers_of_the_app_are_a_file_to_include(house: Callable[..., Home]) -> None:
+async def test_the_rules_of_the_app_are_an_included_file(house: Callable[..., Home]) -> None:
     async with house(APP, LOOSE) as home:
         for days, kind, hk in [
             (31, 30094, "old"),
@@ -149,7 +149,9 @@ async def test_the_numbers_of_the_app_are_a_file_to_include(house: Callable[...,
         assert "10" in left
 
 
-async def test_what_waits_goes_in_the_same_round_after_it(house: Callable[..., Home]) -> None:
+async def test_a_dependent_row_is_removed_later_in_the_same_round(
+    house: Callable[..., Home],
+) -> None:
     async with house(APP, LOOSE) as home:
         for kind in (30096, 30094, 30095):
             await aman(home, kind, "a", OLD, "{}")
@@ -162,7 +164,7 @@ async def test_what_waits_goes_in_the_same_round_after_it(house: Callable[..., H
         assert sorted(kinds) == [30094, 30095, 30096]
 
 
-async def test_a_trial_takes_nothing(house: Callable[..., Home]) -> None:
+async def test_a_trial_removes_nothing(house: Callable[..., Home]) -> None:
     async with house(NOTES) as home:
         note = await home.do(alice, 1, at=OLD)
         swept = [one async for one in home.sweep.by_rules(Purpose.DRY_RUN)]
@@ -171,7 +173,7 @@ async def test_a_trial_takes_nothing(house: Callable[..., Home]) -> None:
 
 
 async def told(home: Home, purpose: Purpose) -> list[tuple[str, int | None, int]]:
-    """Rule, kind and number of rows of each line of a sweep that somebody asked for."""
+    """Rule, kind and number of rows of each line of a requested sweep."""
     return [
         (line.rule, line.kind, line.events)
         async for lines in home.sweep.run_now(purpose)
@@ -179,7 +181,7 @@ async def told(home: Home, purpose: Purpose) -> list[tuple[str, int | None, int]
     ]
 
 
-async def test_what_two_rules_let_go_is_told_once(house: Callable[..., Home]) -> None:
+async def test_a_row_due_by_two_rules_is_reported_once(house: Callable[..., Home]) -> None:
     few = NOTES.replace("notes", "few").replace("days = 10", 'count = { per = "author", max = 1 }')
     async with house(f"{NOTES}\n{few}") as home:
         for _ in range(3):
@@ -189,7 +191,7 @@ async def test_what_two_rules_let_go_is_told_once(house: Callable[..., Home]) ->
 
 
 @pytest.mark.proves("N40-04")
-async def test_what_has_expired_is_told_and_goes_with_a_sweep(house: Callable[..., Home]) -> None:
+async def test_a_sweep_reports_and_removes_expired_rows(house: Callable[..., Home]) -> None:
     async with house(NOTES) as home:
         await home.do(alice, 7, ["expiration", str(home.now + 5)])
         await home.do(alice, 1, ["expiration", str(home.now + 5)], at=OLD)
@@ -200,7 +202,7 @@ async def test_what_has_expired_is_told_and_goes_with_a_sweep(house: Callable[..
 
 
 @pytest.mark.proves("G-15")
-async def test_a_sweep_that_was_asked_for_is_logged_and_counted_like_any_other(
+async def test_a_requested_sweep_is_logged_and_counted(
     house: Callable[..., Home], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with house(NOTES) as home:
@@ -212,7 +214,7 @@ async def test_a_sweep_that_was_asked_for_is_logged_and_counted_like_any_other(
             assert caplog.messages == ["swept 1 events of kind 1"]
 
 
-async def test_what_a_group_pins_stays_until_it_is_unpinned(house: Callable[..., Home]) -> None:
+async def test_a_row_pinned_in_a_group_is_held(house: Callable[..., Home]) -> None:
     chats = '[[retention]]\nname = "chats"\nmatch = { kinds = [9] }\ndays = 1'
     async with house(chats) as home:
         await home.do(admin, 9007, h="tea")
@@ -266,7 +268,7 @@ def pin(event: Event, by: SecretKey = robot, *, pinned: bool = True, at: int = O
 
 
 @pytest.mark.proves("M-23")
-async def test_an_observation_goes_when_its_session_is_summarised_and_it_is_not_pinned(
+async def test_an_observation_is_held_by_a_pin_or_a_missing_summary(
     house: Callable[..., Home],
 ) -> None:
     async with house(LOOSE) as home:
@@ -295,7 +297,7 @@ async def test_an_observation_goes_when_its_session_is_summarised_and_it_is_not_
         ("something_else", None),
     ],
 )
-async def test_each_type_of_observation_has_its_days(
+async def test_each_type_of_observation_has_its_own_days(
     house: Callable[..., Home], kind_of: str, days: int | None
 ) -> None:
     async with house(LOOSE) as home:
@@ -322,7 +324,7 @@ async def test_the_sweep_of_observations_can_be_switched_off(house: Callable[...
         assert await home.sweep.once() == 0
 
 
-async def test_older_versions_of_what_went_do_not_come_back(house: Callable[..., Home]) -> None:
+async def test_older_versions_of_a_swept_row_are_refused(house: Callable[..., Home]) -> None:
     essays = '[[retention]]\nname = "e"\nmatch = { kinds = [30023] }\ndays = 10'
     async with house(essays) as home:
         before = await home.do(alice, 30023, ["d", "x"], at=OLD)
@@ -332,7 +334,7 @@ async def test_older_versions_of_what_went_do_not_come_back(house: Callable[...,
         await home.do(alice, 30023, ["d", "x"], at=NOON)
 
 
-async def test_what_was_kept_whole_may_come_again_and_goes_again(
+async def test_a_swept_row_of_keep_all_may_be_sent_again_and_is_swept_again(
     house: Callable[..., Home],
 ) -> None:
     async with house(NOTES) as home:
@@ -342,7 +344,7 @@ async def test_what_was_kept_whole_may_come_again_and_goes_again(
         assert await home.sweep.once() == 1
 
 
-async def test_other_rules_count_from_the_reload_on(house: Callable[..., Home]) -> None:
+async def test_reloaded_rules_apply_at_once(house: Callable[..., Home]) -> None:
     async with house() as home:
         await home.do(alice, 1, at=OLD)
         assert await home.sweep.once() == 0
@@ -350,7 +352,7 @@ async def test_other_rules_count_from_the_reload_on(house: Callable[..., Home]) 
         assert await home.sweep.once() == 1
 
 
-async def test_a_sweep_found_under_other_rules_takes_nothing(house: Callable[..., Home]) -> None:
+async def test_a_sweep_of_other_rules_removes_nothing(house: Callable[..., Home]) -> None:
     async with house(NOTES) as home:
         await home.do(alice, 1, at=OLD)
         due_rows = home.store.due_rows
@@ -365,7 +367,7 @@ async def test_a_sweep_found_under_other_rules_takes_nothing(house: Callable[...
         assert len(await home.log()) == 1
 
 
-async def test_what_the_state_of_groups_follows_from_never_goes(
+async def test_group_records_and_state_are_never_swept(
     house: Callable[..., Home],
 ) -> None:
     everything = '[[retention]]\nname = "all"\nmatch = { kinds = ["0-65535"] }\ndays = 1'

@@ -2,7 +2,7 @@
 
 N01-40…49, N09, N40, N59-08, G-06…12.
 
-Each sentence holds whether its events come in one batch or one by one.
+Each test runs with its events in one batch and one by one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SUPERSEDED, TAKEN = WriteOutcome.SUPERSEDED, WriteOutcome.TAKEN
 
 @dataclass
 class BatchedStore:
-    """A store, and what comes in: all in one batch, or one by one."""
+    """A store that gets events in one batch, or each in its own."""
 
     together: bool
     store: ReferenceStore = field(default_factory=ReferenceStore)
@@ -80,12 +80,12 @@ def address(event: Event) -> str:
     return f"{event.kind}:{event.pubkey}:{event.d}"
 
 
-# versions ----------------------------------------------------------------------------------------
+# -- versions -------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("N01-45", "N01-48")
-async def test_whatever_comes_first_the_newest_stays(batched: BatchedStore) -> None:
-    """N01-45, N01-48, G-06: ties go to the lowest id, whatever the order of arrival."""
+async def test_the_newest_version_is_kept_in_any_order(batched: BatchedStore) -> None:
+    """N01-45, N01-48, G-06: of equal times the lowest id."""
     versions = [article(5), article(7, "a"), article(7, "b"), article(6)]
     best = min(versions[1:3], key=lambda event: event.id)
     for order in permutations(versions):
@@ -98,7 +98,7 @@ async def test_whatever_comes_first_the_newest_stays(batched: BatchedStore) -> N
 
 
 @pytest.mark.proves("A-07", "A-08", "A-09", "G-06")
-async def test_of_a_preference_the_greater_ts_stays_and_of_a_tie_the_highest_id(
+async def test_latest_ts_keeps_the_greatest_ts_then_the_highest_id(
     batched: BatchedStore,
 ) -> None:
     """LATEST-ts, A-08, A-09: created_at does not count."""
@@ -114,8 +114,8 @@ async def test_of_a_preference_the_greater_ts_stays_and_of_a_tie_the_highest_id(
 
 
 @pytest.mark.proves("A-06", "A-07", "G-07")
-async def test_of_tool_history_the_first_stays_for_good(batched: BatchedStore) -> None:
-    """FIRST, G-07: of another author with the same `d` it is another slot."""
+async def test_first_keeps_the_first_version(batched: BatchedStore) -> None:
+    """FIRST, G-07: the same `d` of another author is another slot."""
     first, later, other = (
         unsigned(who, kinds.TOOL_HISTORY, [["d", "x"]], at=at)
         for who, at in [(alice, 5), (alice, 9), (bob, 5)]
@@ -141,15 +141,15 @@ async def test_no_d_an_empty_d_and_a_d_without_value_are_one_address(batched: Ba
 
 
 @pytest.mark.proves("N01-40")
-async def test_what_is_regular_is_kept_whatever_its_d(batched: BatchedStore) -> None:
+async def test_regular_events_are_all_kept_whatever_their_d(batched: BatchedStore) -> None:
     """N01-40, N01-44, N78-02."""
     notes = [unsigned(alice, kind, [["d", "x"]], str(n)) for kind in (1, 9, 50000) for n in (1, 2)]
     assert set(await batched.takes(*notes)) == {STORED}
     assert len(await batched.holds()) == 6
 
 
-async def test_what_is_ephemeral_is_passed_on_and_never_kept(batched: BatchedStore) -> None:
-    """N01-42: no duplicate either, since nothing remembers it."""
+async def test_ephemeral_events_are_passed_on_and_not_stored(batched: BatchedStore) -> None:
+    """N01-42: sent again it is no duplicate."""
     call = unsigned(alice, 20001, [["d", "x"]])
     assert await batched.takes(call, call) == [WriteOutcome.PASSED_ON] * 2
     assert await batched.holds() == set()
@@ -167,14 +167,14 @@ async def test_the_same_event_again_is_a_duplicate(batched: BatchedStore) -> Non
     ]
 
 
-# deletions ---------------------------------------------------------------------------------------
+# -- deletions ------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("N09-02", "N09-07")
-async def test_a_deletion_takes_what_is_its_authors_whatever_the_dates(
+async def test_a_deletion_removes_its_authors_events_whatever_their_dates(
     batched: BatchedStore,
 ) -> None:
-    """N09-02, N09-03, N09-07, N09-08: others' events are untouched; the request stays."""
+    """N09-02, N09-03, N09-07, N09-08: others' events stay, so does the kind 5."""
     mine, future, theirs = unsigned(alice), unsigned(alice, at=9000), unsigned(bob)
     request = deletion(mine, future, theirs, at=5)
     assert await batched.takes(mine, future, theirs, request) == [STORED] * 4
@@ -184,7 +184,7 @@ async def test_a_deletion_takes_what_is_its_authors_whatever_the_dates(
 
 @pytest.mark.proves("N09-10", "G-12")
 async def test_a_deletion_may_come_before_what_it_deletes(batched: BatchedStore) -> None:
-    """N09-10, G-12; nobody can forbid others to publish by naming their ids."""
+    """N09-10, G-12; events of others are not prevented by it."""
     mine, theirs = unsigned(alice), unsigned(bob)
     assert await batched.takes(deletion(mine, theirs), mine, theirs) == [STORED, DELETED, STORED]
 
@@ -192,7 +192,7 @@ async def test_a_deletion_may_come_before_what_it_deletes(batched: BatchedStore)
 @pytest.mark.proves("N09-04", "N09-11", "G-11", "G-12")
 @pytest.mark.parametrize("kind", [30023, 10002, 78, 30093])
 async def test_an_address_is_deleted_up_to_a_time(batched: BatchedStore, kind: int) -> None:
-    """N09-04, N09-06, N09-11, G-12: the second itself included; a later version is taken."""
+    """N09-04, N09-06, N09-11, G-12: that second included; later versions are accepted."""
     tags = [["d", ""], ["ts", "5"]]
     same, late = (unsigned(alice, kind, tags, at=at) for at in (1000, 1001))
     early = unsigned(alice, kind, tags, "again", at=999)
@@ -202,7 +202,7 @@ async def test_an_address_is_deleted_up_to_a_time(batched: BatchedStore, kind: i
 
 
 @pytest.mark.proves("G-12")
-async def test_a_newer_version_survives_the_deletion_of_its_address(batched: BatchedStore) -> None:
+async def test_a_newer_version_is_not_deleted_with_its_address(batched: BatchedStore) -> None:
     """N09-04, G-11."""
     version = article(1001)
     assert await batched.takes(version, deletion(address(version), at=1000)) == [STORED, STORED]
@@ -210,7 +210,7 @@ async def test_a_newer_version_survives_the_deletion_of_its_address(batched: Bat
 
 
 @pytest.mark.proves("G-11")
-async def test_after_a_deletion_no_older_version_comes_back(batched: BatchedStore) -> None:
+async def test_older_versions_of_a_deleted_event_are_refused(batched: BatchedStore) -> None:
     """N09-12, G-11."""
     old, new = article(5), article(6)
     await batched.takes(old, new, deletion(new, address(new)))
@@ -219,8 +219,10 @@ async def test_after_a_deletion_no_older_version_comes_back(batched: BatchedStor
 
 
 @pytest.mark.proves("N09-05")
-async def test_an_address_is_meant_exactly_and_by_its_owner(batched: BatchedStore) -> None:
-    """N09-05: kind, key and all of `d` behind the second colon."""
+async def test_a_deleted_address_must_match_exactly_and_be_the_authors(
+    batched: BatchedStore,
+) -> None:
+    """N09-05: kind, pubkey, and `d` is all after the second colon."""
     others = [
         article(5, d="snow:a:b"),
         article(5, d="snow"),
@@ -237,7 +239,7 @@ async def test_an_address_is_meant_exactly_and_by_its_owner(batched: BatchedStor
 
 
 @pytest.mark.proves("N09-15", "N09-16")
-async def test_what_cannot_be_read_is_skipped_and_the_rest_done(batched: BatchedStore) -> None:
+async def test_malformed_targets_are_skipped(batched: BatchedStore) -> None:
     """N09-15, N09-16."""
     mine = unsigned(alice)
     nonsense = ["", "::", "x:y:z", f"30023:{alice.pubkey}", f"-1:{alice.pubkey}:", "9" * 5000]
@@ -250,7 +252,7 @@ async def test_what_cannot_be_read_is_skipped_and_the_rest_done(batched: Batched
 
 
 @pytest.mark.proves("N09-09")
-async def test_deletions_and_records_of_groups_cannot_be_deleted(batched: BatchedStore) -> None:
+async def test_deletions_and_group_records_cannot_be_deleted(batched: BatchedStore) -> None:
     """N09-09, N29-58."""
     kept = [
         deletion(unsigned(alice, content="gone")),
@@ -263,17 +265,17 @@ async def test_deletions_and_records_of_groups_cannot_be_deleted(batched: Batche
 
 
 @pytest.mark.parametrize("kind", [kinds.DELETION, kinds.VANISH, kinds.LEAVE_REQUEST])
-async def test_what_cannot_be_deleted_cannot_be_forbidden_either(
+async def test_a_deletion_does_not_prevent_undeletable_events(
     batched: BatchedStore, kind: int
 ) -> None:
-    """N09-09, N29-58, N62-09: no effect, also when the request comes first."""
+    """N09-09, N29-58, N62-09: it has no effect when it comes first either."""
     later = unsigned(alice, kind, [["h", "tea"]])
     assert await batched.takes(deletion(later), later) == [STORED, STORED]
 
 
 @pytest.mark.proves("N09-14")
-async def test_a_deletion_in_a_group_takes_what_is_there_or_nowhere(batched: BatchedStore) -> None:
-    """N09-14; without `h` it takes the author's own everywhere."""
+async def test_a_deletion_with_h_removes_rows_of_that_group_or_none(batched: BatchedStore) -> None:
+    """N09-14; without `h` of any group."""
     there, nowhere, elsewhere = (
         unsigned(alice, 9, [["h", h]] if h else [], h) for h in ("tea", "", "coffee")
     )
@@ -284,8 +286,8 @@ async def test_a_deletion_in_a_group_takes_what_is_there_or_nowhere(batched: Bat
 
 
 @pytest.mark.proves("N59-08")
-async def test_a_wrap_is_deleted_by_whom_it_is_for(batched: BatchedStore) -> None:
-    """N59-08: its signer is random; sent again it is refused, and nobody else can do it."""
+async def test_a_gift_wrap_is_deleted_by_its_recipient(batched: BatchedStore) -> None:
+    """N59-08: its signer is random. Sent again it is refused; nobody else can delete it."""
     wrap = unsigned(admin, kinds.GIFT_WRAP, [["p", alice.pubkey]])
     assert await batched.takes(wrap, deletion(wrap, by=bob), deletion(wrap)) == [STORED] * 3
     assert await batched.left_of(wrap) == []
@@ -293,8 +295,8 @@ async def test_a_wrap_is_deleted_by_whom_it_is_for(batched: BatchedStore) -> Non
 
 
 @pytest.mark.parametrize(("at", "outcome"), [(10, True), (11, False)])
-def test_a_key_that_vanished_stays_away_up_to_that_time(at: int, outcome: bool) -> None:  # noqa: FBT001
-    """N62-06: and so do the wraps for it."""
+def test_events_of_a_vanished_key_up_to_then_are_refused(at: int, outcome: bool) -> None:  # noqa: FBT001
+    """N62-06: gift wraps for it too."""
     stone = Tombstone(key_target(alice.pubkey), alice.pubkey, 10, "vanish")
     found = Found(0, tombstones={stone.target: [stone]})
     for event in (
@@ -305,12 +307,12 @@ def test_a_key_that_vanished_stays_away_up_to_that_time(at: int, outcome: bool) 
     assert not is_deleted(unsigned(bob, 1, [["p", alice.pubkey]], at=at), None, found)
 
 
-# expiry ------------------------------------------------------------------------------------------
+# -- expiry ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("N40-03")
 @pytest.mark.parametrize("kind", [1, 20001, 30023])
-async def test_what_has_expired_is_not_taken(batched: BatchedStore, kind: int) -> None:
+async def test_expired_events_are_refused(batched: BatchedStore, kind: int) -> None:
     """N40-03, N40-04, N40-05: expired means expiration <= now."""
     event = unsigned(alice, kind, [["expiration", "100"]])
     assert await batched.takes(event, now=100) == [WriteOutcome.EXPIRED]
@@ -318,10 +320,10 @@ async def test_what_has_expired_is_not_taken(batched: BatchedStore, kind: int) -
 
 
 @pytest.mark.proves("N40-03", "N40-09")
-async def test_what_has_expired_is_refused_also_while_its_row_is_still_there(
+async def test_an_expired_event_is_refused_while_it_is_still_stored(
     batched: BatchedStore,
 ) -> None:
-    """N40-09: nobody is told that a relay has what it gives to nobody."""
+    """N40-09: it is no duplicate."""
     event = unsigned(alice, 1, [["expiration", "100"]])
     assert await batched.takes(event, now=99) == [STORED]
     assert await batched.takes(event, now=100) == [WriteOutcome.EXPIRED]
@@ -329,17 +331,17 @@ async def test_what_has_expired_is_refused_also_while_its_row_is_still_there(
 
 @pytest.mark.proves("N40-06")
 @pytest.mark.parametrize("value", ["", "soon", "-5", "1.5", "1e9", "²", "1" * 19, " 5"])
-def test_an_expiration_that_is_no_time_is_refused(value: str) -> None:
+def test_a_malformed_expiration_is_refused(value: str) -> None:
     """N40-06; the first tag counts."""
     with pytest.raises(Invalid, match="bad expiration"):
         expiry_of(unsigned(alice, 1, [["expiration", value], ["expiration", "5"]]))
 
 
-# what the rules say ------------------------------------------------------------------------------
+# -- keep rules -----------------------------------------------------------------------------------
 
 
-def test_of_several_rules_about_a_row_the_last_one_counts() -> None:
-    """`[[retention]]` with `keep`; without one NIP-01's own slots."""
+def test_of_several_keep_rules_the_last_decides() -> None:
+    """`[[retention]]` with `keep`; by NIP-01 without one."""
     of_the_den = Match(kinds=KindSet.of((1, 30023)), h=frozenset({"den"}))
     rules = KeepRules(
         [
@@ -357,7 +359,7 @@ def test_of_several_rules_about_a_row_the_last_one_counts() -> None:
 
 
 @pytest.mark.proves("A-08")
-def test_slot_and_version_are_what_the_rule_makes_of_the_event() -> None:
+def test_slot_and_version_depend_on_keep() -> None:
     event = unsigned(alice, 30093, [["d", "x"], ["ts", "77"]], at=5)
     assert slot_of(event, Keep.ALL) is None
     assert slot_of(event, Keep.FIRST) == Slot(alice.pubkey, 30093, "x")
@@ -370,7 +372,7 @@ def test_slot_and_version_are_what_the_rule_makes_of_the_event() -> None:
 
 
 @pytest.mark.proves("A-09")
-def test_at_a_tie_of_ts_the_low_id_stays_where_the_admin_says_so() -> None:
+def test_the_policy_may_keep_the_lowest_id_of_equal_ts() -> None:
     """A-09: `[memory.aman] tie = "low"`."""
     one, other = sorted(
         (unsigned(alice, 30093, [["d", "x"], ["ts", "9"]], text) for text in "ab"),

@@ -319,7 +319,7 @@ async def test_a_count_is_what_a_query_would_give(
 
 @pytest.mark.proves("N42-11", "N42-12")
 @pytest.mark.parametrize("filters", [ALL_OF_THE_DEN, (asked(kinds=[1059]),)])
-async def test_a_query_that_can_give_nothing_is_closed(
+async def test_a_query_that_can_match_nothing_readable_is_closed(
     relay: QuerySide, filters: tuple[Filter, ...]
 ) -> None:
     """N42-11, N42-12, N45-02: REQ and COUNT alike; nothing stays open."""
