@@ -1,0 +1,33 @@
+"""Production code cites only NIPs, statements of tests/conformance and files of this repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.statements import all_statements
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path
+    for folder in ("relay", "policies", "deploy")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".sql", ".toml", ".service", ".yaml") or path.name == "Dockerfile"
+)
+OUTSIDE = re.compile(r"DESIGN|[Cc]ontract §|CONTRACT\b|MEMORY\.md|MEMORY [A-Z]-\d|NIPS\.md|STYLE\b")
+FILE = re.compile(r"\b(?:docs|tests|policies|relay|deploy)/[\w./-]*\w\.(?:md|py|sql|txt)\b")
+STATEMENT = re.compile(r"\b(?:N\d\d|NK|[ADGMSXZ])-\d+")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name_of)
+def test_what_a_source_cites_can_be_found(source: Path) -> None:
+    text = source.read_text("utf-8")
+    assert OUTSIDE.findall(text) == []
+    assert [path for path in FILE.findall(text) if not (ROOT / path).exists()] == []
+    assert [id_ for id_ in STATEMENT.findall(text) if id_ not in all_statements()] == []
