@@ -73,7 +73,7 @@ def faults(text: str) -> list[str]:
 # -- what is read ---------------------------------------------------------------------------------
 
 
-def test_every_key_of_the_design_is_known_with_its_default() -> None:
+def test_every_setting_has_its_default() -> None:
     config = Config()
     assert {name: set(readers) for name, readers in SETTINGS.items()} == {
         name: set(keys) for name, keys in SETTINGS_AND_DEFAULTS.items()
@@ -171,13 +171,13 @@ def test_a_file_of_an_earlier_version_that_names_defaults_is_still_read(
     assert replace(config, ignored=()) == Config()
 
 
-def test_certificates_are_named_from_where_the_file_is() -> None:
+def test_certificate_paths_are_relative_to_the_file() -> None:
     config = config_from('[server]\ntls_cert = "tls/c.pem"\ntls_key = "/etc/k.pem"\n', FILE)
     assert config.server.tls_cert == Path("/srv/rookery/tls/c.pem")
     assert config.server.tls_key == Path("/etc/k.pem")
 
 
-def test_a_lower_max_limit_takes_the_default_limit_along() -> None:
+def test_a_lower_max_limit_lowers_default_limit() -> None:
     limits = config_from("[limits]\nmax_limit = 500\n", FILE).limits
     assert (limits.max_limit, limits.default_limit) == (500, 500)
 
@@ -190,13 +190,13 @@ def test_lists_may_be_empty() -> None:
     assert config.storage.terms == FilterTerms(frozenset(), frozenset())
 
 
-def test_a_mark_before_the_text_is_no_part_of_it(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "rookery.toml"
     file.write_bytes(b'\xef\xbb\xbf[relay]\r\nname = "Tea"\r\n')
     assert load_config(file).relay.name == "Tea"
 
 
-def test_no_tag_that_a_read_rule_asks_for_can_be_filtered_by() -> None:
+def test_tags_of_read_rules_cannot_be_index_tags() -> None:
     assert NEVER_FILTERED == RULE_TAGS
 
 
@@ -331,7 +331,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "said"), BAD)
-def test_a_fault_names_its_line_and_what_would_be_right(text: str, said: str) -> None:
+def test_a_fault_has_its_line_and_a_hint(text: str, said: str) -> None:
     assert faults(text) == [said]
 
 
@@ -340,7 +340,7 @@ def test_a_kind_out_of_range_is_a_fault() -> None:
     assert said.startswith("2: prefix_d_kinds: 70000 is not a kind")
 
 
-def test_all_faults_come_at_once_in_order_of_lines() -> None:
+def test_all_faults_are_reported_in_order_of_lines() -> None:
     assert faults("[log]\nlevel = 1\n[relay]\nname = 2\nnmae = 3\n[actors]\n") == [
         "2: level cannot be 1; known: debug, error, info, warning",
         "4: name must be a string",

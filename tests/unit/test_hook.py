@@ -101,7 +101,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_keeper_is_told_all_and_what_it_answers_is_printed(
+def test_a_keeper_gets_the_input_and_its_reply_is_printed(
     home: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     began = int(time.time())
@@ -115,7 +115,7 @@ def test_a_keeper_is_told_all_and_what_it_answers_is_printed(
     assert not (home / SOCKET).with_name(LOCK).exists()
 
 
-def test_while_another_hook_starts_a_keeper_it_is_waited_for(
+def test_a_hook_waits_for_a_keeper_that_another_starts(
     home: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.hook.ANSWER_S", ANSWER_S)
@@ -126,7 +126,7 @@ def test_while_another_hook_starts_a_keeper_it_is_waited_for(
     assert len(set(asked)) == 1
 
 
-def test_a_keeper_that_does_not_come_is_not_waited_for_long(
+def test_waiting_for_a_keeper_times_out(
     home: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.hook.ANSWER_S", 0.05)
@@ -141,9 +141,7 @@ def test_a_keeper_that_does_not_come_is_not_waited_for_long(
     assert capsysbinary.readouterr().out == b""
 
 
-def test_one_that_says_nothing_is_not_waited_for_long_either(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_a_reply_times_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.hook.ANSWER_S", 0.05)
     with locked(home), socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / SOCKET))
@@ -152,7 +150,7 @@ def test_one_that_says_nothing_is_not_waited_for_long_either(
 
 
 @pytest.mark.slow
-def test_of_many_that_find_no_keeper_one_starts_it_and_hands_on_the_lock(home: Path) -> None:
+def test_one_of_many_hooks_starts_the_keeper_with_the_lock(home: Path) -> None:
     (home / "hold").touch()
     (home / "keeper").write_text(KEEPER)
     (home / "keeper").chmod(0o700)
@@ -173,7 +171,7 @@ def test_of_many_that_find_no_keeper_one_starts_it_and_hands_on_the_lock(home: P
 
 
 @pytest.mark.parametrize("nowhere", ["/dev/null", "/dev/null/home", "home"])
-def test_where_no_keeper_can_be_the_hook_is_left_to_itself(
+def test_without_a_keeper_the_hook_does_the_work(
     home: Path, monkeypatch: pytest.MonkeyPatch, nowhere: str
 ) -> None:
     monkeypatch.setenv("HOME", nowhere)
@@ -182,14 +180,12 @@ def test_where_no_keeper_can_be_the_hook_is_left_to_itself(
     assert sys.stdin.buffer.read() == SAID
 
 
-def test_an_agent_that_has_closed_stdin_has_said_nothing(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_stdin_is_no_input(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert ask_keeper(["Stop"])
 
 
 @pytest.mark.parametrize("command", ["install", "uninstall", "keep", "--help", "-h"])
-def test_what_is_no_hook_reads_nothing(home: Path, command: str) -> None:
+def test_subcommands_do_not_read_stdin(home: Path, command: str) -> None:
     assert not ask_keeper([command])
     assert sys.stdin.buffer.read() == SAID

@@ -81,7 +81,7 @@ def test_lines_below_the_level_are_not_written() -> None:
     assert "not this" not in out.getvalue()
 
 
-def test_set_up_twice_writes_each_line_once() -> None:
+def test_a_second_set_up_replaces_the_first() -> None:
     first, second = io.StringIO(), io.StringIO()
     set_up_logging(TEXT, first)
     set_up_logging(TEXT, second)
@@ -97,7 +97,7 @@ def test_without_a_stream_lines_go_to_stderr(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("form", [TEXT, JSON])
-def test_nobody_outside_can_write_a_line_of_the_log(form: LogConfig) -> None:
+def test_a_client_cannot_forge_a_log_line(form: LogConfig) -> None:
     out = io.StringIO()
     set_up_logging(form, out)
     log.info("user agent %s", "x\n2026-01-01 error relay: \x1b[31mfire")
@@ -106,7 +106,7 @@ def test_nobody_outside_can_write_a_line_of_the_log(form: LogConfig) -> None:
 
 
 @pytest.mark.parametrize("form", [TEXT, JSON])
-def test_a_secret_key_that_comes_near_the_log_is_masked(form: LogConfig) -> None:
+def test_a_secret_key_is_masked_in_the_log(form: LogConfig) -> None:
     out = io.StringIO()
     set_up_logging(form, out)
     log.info("could not use %s", alice.nsec, extra={"key": alice.nsec.upper()})
@@ -115,7 +115,7 @@ def test_a_secret_key_that_comes_near_the_log_is_masked(form: LogConfig) -> None
 
 
 @pytest.mark.parametrize("form", [TEXT, JSON])
-def test_a_traceback_belongs_to_its_line(form: LogConfig) -> None:
+def test_a_traceback_follows_its_line(form: LogConfig) -> None:
     out = io.StringIO()
     set_up_logging(form, out)
     try:
@@ -126,7 +126,7 @@ def test_a_traceback_belongs_to_its_line(form: LogConfig) -> None:
     assert "ValueError: what went wrong" in out.getvalue()
 
 
-def test_what_json_cannot_say_is_said_all_the_same() -> None:
+def test_values_that_json_cannot_encode_are_logged_as_text() -> None:
     # Formatted and not logged: what captures logs for a report could not pass this one on.
     facts = {"msg": "cannot read %s", "args": ("caf\udce9",), "size": 2**70, "path": object}
     line = orjson.loads(JsonLines().format(logging.makeLogRecord(facts)))
@@ -146,7 +146,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_events_are_counted_by_how_they_ended() -> None:
+def test_events_are_counted_by_outcome() -> None:
     metrics = Metrics()
     spam = Reject(Prefix.BLOCKED, "spam", "no spam")
     metrics.answered([WriteOutcome.STORED, WriteOutcome.STORED, WriteOutcome.DUPLICATE, spam])
@@ -195,7 +195,7 @@ def test_traffic_is_counted_in_batches() -> None:
     assert page["rookery_subscriptions",] == 9
 
 
-def test_connections_are_shown_as_open_and_as_taken_so_far() -> None:
+def test_open_and_accepted_connections_are_counted() -> None:
     metrics = Metrics()
     for number in (1, 2, 1, 2, 1, 0):
         metrics.connections(number)
@@ -217,14 +217,14 @@ def test_a_failed_reload_shows_until_one_succeeds() -> None:
     assert page["rookery_policy_reloads_total", "ok"] == 1
 
 
-def test_a_watched_number_is_read_when_the_page_is_made() -> None:
+def test_a_gauge_is_read_on_a_scrape() -> None:
     metrics, waiting = Metrics(), [1, 2]
     metrics.watch("lane_waiting", "Events that wait for a commit.", lambda: len(waiting))
     waiting.append(3)
     assert samples(metrics)["rookery_lane_waiting",] == 3
 
 
-def test_two_relays_in_one_process_count_apart() -> None:
+def test_two_relays_in_one_process_have_separate_metrics() -> None:
     one, other = Metrics(), Metrics()
     one.frames_in(1)
     assert samples(other)["rookery_frames_in_total",] == 0
@@ -250,7 +250,7 @@ def test_a_problem_is_shown_until_it_is_cleared() -> None:
 # -- the last refusals ----------------------------------------------------------------------------
 
 
-def test_the_last_refusals_are_remembered_and_nothing_of_what_was_said() -> None:
+def test_the_last_refusals_are_kept_without_content() -> None:
     refusals = Refusals(max_kept=2)
     event = alice.sign(1, [["t", "secret tag"]], "secret words", 1_700_000_000)
     for number in range(3):
@@ -266,7 +266,7 @@ def test_the_last_refusals_are_remembered_and_nothing_of_what_was_said() -> None
     assert "secret" not in repr(last)
 
 
-def test_a_refusal_of_an_import_came_over_no_connection() -> None:
+def test_a_refused_import_has_no_connection() -> None:
     refusals = Refusals()
     event = alice.sign(1, [], "", 1_700_000_000)
     refusals.note(Reject(Prefix.BLOCKED, "no", "x"), event, 1, None, None)

@@ -57,7 +57,7 @@ def state(policy: PolicySet) -> RelayState:
 # the state ---------------------------------------------------------------------------------------
 
 
-def test_who_reads_is_asked_of_the_groups_of_this_moment(state: RelayState) -> None:
+def test_visibility_uses_the_current_groups(state: RelayState) -> None:
     """N29-94, N29-95."""
     assert state.visibility(ALICE).may_read(CHAT, None)
     assert not state.visibility(BOB).may_read(CHAT, None)
@@ -67,7 +67,7 @@ def test_who_reads_is_asked_of_the_groups_of_this_moment(state: RelayState) -> N
     assert state.visibility(BOB).may_read(CHAT, None)
 
 
-def test_a_view_that_somebody_holds_stays_as_it_was(state: RelayState) -> None:
+def test_a_visibility_in_use_does_not_change(state: RelayState) -> None:
     """Swapped whole, never changed in place: a reader that holds one value holds a consistent one.
 
     That the realm gives another one is how a running answer notices that something changed.
@@ -81,7 +81,7 @@ def test_a_view_that_somebody_holds_stays_as_it_was(state: RelayState) -> None:
     assert state.visibility(ALICE) is not held
 
 
-def test_new_policies_count_at_once(
+def test_new_policies_take_effect_at_once(
     state: RelayState, policy: PolicySet, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """G-01; contract §7: also for what was public under the old ones."""
@@ -114,7 +114,7 @@ def test_new_policies_count_at_once(
         (Stored(1, unsigned(alice, 24133, [["p", bob.pubkey]])), False),
     ],
 )
-def test_a_row_that_no_rule_is_about_is_everybodys(
+def test_a_row_without_a_read_rule_is_public(
     state: RelayState, row: Stored, *, is_public: bool
 ) -> None:
     """DESIGN §4; what is public needs no look at the reader, and only that."""
@@ -123,7 +123,7 @@ def test_a_row_that_no_rule_is_about_is_everybodys(
         assert state.visibility(Viewer()).may_read(row, None)
 
 
-def test_a_crowd_of_readers_each_gets_their_own_view(state: RelayState) -> None:
+def test_every_viewer_has_its_own_visibility(state: RelayState) -> None:
     """More of them than are remembered."""
     crowd = [Viewer(frozenset({f"{number:064x}"})) for number in range(4100)]
     for viewer in crowd:
@@ -162,7 +162,7 @@ HISTORY = (
 
 
 @pytest.mark.parametrize("store", [ReferenceStore, ShortPages])
-async def test_the_log_tells_what_the_groups_are(store: type[ReferenceStore]) -> None:
+async def test_groups_are_rebuilt_from_the_log(store: type[ReferenceStore]) -> None:
     """N29-55: by the order of acceptance, to its end, page by page; none is asked twice."""
     house = store()
     await write(house, *HISTORY)
@@ -176,11 +176,11 @@ async def test_the_log_tells_what_the_groups_are(store: type[ReferenceStore]) ->
     assert groups.groups_of(alice.pubkey) == frozenset()
 
 
-async def test_an_empty_log_tells_of_no_groups() -> None:
+async def test_an_empty_log_has_no_groups() -> None:
     assert await rebuilt_groups(ReferenceStore(), RELAY) == Groups()
 
 
-async def test_a_group_of_which_the_log_tells_little_is_shut() -> None:
+async def test_a_group_without_metadata_is_closed() -> None:
     """A log with a hole in it opens nothing."""
     house = ReferenceStore()
     await write(house, record(admin, 9000, ["p", alice.pubkey]))
@@ -200,7 +200,7 @@ async def test_a_long_log_is_read_to_its_end() -> None:
     assert den.members.keys() == {admin.pubkey, alice.pubkey, bob.pubkey, carol.pubkey}
 
 
-def test_what_a_group_is_now_is_what_its_rows_are_guarded_by(state: RelayState) -> None:
+def test_the_current_group_guards_its_rows(state: RelayState) -> None:
     """N29-101: when a group turns private, all its rows do at once; the reverse opens them."""
     state.adopt(state.groups.with_group(replace(DEN, flags=frozenset())))
     assert state.visibility(BOB).may_read(CHAT, None)
@@ -261,9 +261,7 @@ def log_of(history: list[Any]) -> list[Event]:
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(steps, min_size=20, max_size=80), st.sets(st.integers(1, 80)), policies)
-def test_after_a_restart_the_groups_are_what_they_were(
-    history: list[Any], cuts: set[int], more: str
-) -> None:
+def test_groups_are_the_same_after_a_restart(history: list[Any], cuts: set[int], more: str) -> None:
     """N29-55, contract §9: equal to a replay of the log, and to what the store keeps of them."""
 
     async def law(policy: PolicySet, verifiers: ThreadPoolExecutor) -> None:

@@ -89,7 +89,7 @@ def note(text: str, **changes: Any) -> Event:
 
 
 @pytest.mark.proves("N01-82")
-def test_everyone_who_asked_gets_it_the_author_too(relay: Subscribed) -> None:
+def test_every_matching_subscription_gets_the_event_the_authors_too(relay: Subscribed) -> None:
     """N01-82: in the order of the commit."""
     author, other, elsewhere = Client(), Client(), Client()
     for client in (author, other):
@@ -101,7 +101,7 @@ def test_everyone_who_asked_gets_it_the_author_too(relay: Subscribed) -> None:
 
 
 @pytest.mark.proves("N01-90")
-def test_a_frame_is_for_the_subscription_that_asked(relay: Subscribed) -> None:
+def test_a_frame_names_its_subscription(relay: Subscribed) -> None:
     """N01-90, N01-53: equal ids on two connections are unrelated."""
     alices, bobs = Client(), Client()
     relay.follows(alices, sub='a "b" \\')
@@ -114,7 +114,7 @@ def test_a_frame_is_for_the_subscription_that_asked(relay: Subscribed) -> None:
     assert bobs.frames() == [["EVENT", "other", frame]]
 
 
-def test_an_event_that_several_filters_want_comes_once(relay: Subscribed) -> None:
+def test_an_event_that_several_filters_match_is_sent_once(relay: Subscribed) -> None:
     """N01-63: of one REQ; two REQs get it each."""
     client = Client()
     relay.follows(client, asked(kinds=[1]), asked(authors=[admin.pubkey]), asked(tag_t=["a", "b"]))
@@ -124,7 +124,7 @@ def test_an_event_that_several_filters_want_comes_once(relay: Subscribed) -> Non
     assert [frame[1] for frame in client.frames()].count("s") == 2
 
 
-def test_age_and_limit_say_nothing_about_what_comes_live(relay: Subscribed) -> None:
+def test_limit_does_not_apply_to_live_events(relay: Subscribed) -> None:
     """N01-78, N01-79, N01-83."""
     client = Client()
     relay.follows(client, asked(limit=0))
@@ -133,7 +133,7 @@ def test_age_and_limit_say_nothing_about_what_comes_live(relay: Subscribed) -> N
 
 
 @pytest.mark.proves("N01-56", "N01-90")
-def test_whoever_closed_hears_no_more(relay: Subscribed) -> None:
+def test_a_closed_subscription_gets_nothing(relay: Subscribed) -> None:
     """N01-56."""
     client = Client()
     open_, waiting = relay.follows(client), relay.opens(client, sub="w")
@@ -160,7 +160,7 @@ def test_a_removed_member_stops_receiving_at_once(relay: Subscribed) -> None:
     assert strangers.contents() == []
 
 
-def test_an_added_member_receives_without_asking_again(relay: Subscribed) -> None:
+def test_an_added_member_receives_on_open_subscriptions(relay: Subscribed) -> None:
     """N29-95, G-20."""
     client = Client(bob)
     relay.follows(client, asked(kinds=[9], tag_h=["den"]))
@@ -180,7 +180,7 @@ def test_another_key_of_the_connection_may_still_be_a_member(relay: Subscribed) 
 
 
 @pytest.mark.proves("N42-13", "N42-16")
-def test_the_keys_of_this_moment_count(relay: Subscribed) -> None:
+def test_rights_are_those_at_delivery(relay: Subscribed) -> None:
     """N42-13: live checks use the connection's current keys."""
     client = Client()
     relay.follows(client)
@@ -190,7 +190,7 @@ def test_the_keys_of_this_moment_count(relay: Subscribed) -> None:
     assert client.contents() == ["after it"]
 
 
-def test_a_group_that_turns_private_falls_silent_for_the_others(relay: Subscribed) -> None:
+def test_a_group_that_becomes_private_is_not_sent_to_others(relay: Subscribed) -> None:
     """N29-101."""
     client = Client(bob)
     relay.replace_den(replace(DEN, flags=frozenset()))
@@ -201,7 +201,7 @@ def test_a_group_that_turns_private_falls_silent_for_the_others(relay: Subscribe
     assert client.contents() == ["open"]
 
 
-def test_a_deletion_that_tells_too_much_stays_inside(relay: Subscribed) -> None:
+def test_a_deletion_in_a_private_group_is_not_sent_to_others(relay: Subscribed) -> None:
     """N29-104."""
     alices, bobs = Client(alice), Client(bob)
     for client in (alices, bobs):
@@ -211,7 +211,7 @@ def test_a_deletion_that_tells_too_much_stays_inside(relay: Subscribed) -> None:
 
 
 @pytest.mark.proves("N46-03")
-def test_a_call_for_a_signer_goes_where_it_is_asked_for_by_name(relay: Subscribed) -> None:
+def test_a_nip46_event_is_sent_to_filters_that_name_its_recipient(relay: Subscribed) -> None:
     """N46-03, N01-42: ephemeral, of no place in the log; the filter that matched decides."""
     signer, firehose, both = Client(), Client(), Client()
     by_name = asked(kinds=[24133], tag_p=[carol.pubkey])
@@ -229,7 +229,7 @@ def test_a_call_for_a_signer_goes_where_it_is_asked_for_by_name(relay: Subscribe
 # between stored and live -------------------------------------------------------------------------
 
 
-def test_what_the_stored_answer_has_never_comes_live(relay: Subscribed) -> None:
+def test_rows_up_to_the_cursor_are_not_sent_live(relay: Subscribed) -> None:
     """N01-80: rows up to the cursor belong to the stored answer, later ones to the live one."""
     client = Client()
     subscription = relay.opens(client, cursor=2)
@@ -239,7 +239,7 @@ def test_what_the_stored_answer_has_never_comes_live(relay: Subscribed) -> None:
 
 
 @pytest.mark.proves("N01-75", "N01-80")
-def test_live_rows_wait_for_the_stored_ones_and_come_once(relay: Subscribed) -> None:
+def test_live_rows_wait_for_the_stored_rows_and_are_sent_once(relay: Subscribed) -> None:
     client = Client()
     subscription = relay.opens(client, asked(kinds=[1]), asked(authors=[admin.pubkey]))
     relay.commits(note("one"), unsigned(admin, 20001, [], "two, ephemeral"))
@@ -252,7 +252,7 @@ def test_live_rows_wait_for_the_stored_ones_and_come_once(relay: Subscribed) -> 
     assert client.contents() == ["four"]
 
 
-def test_who_was_removed_meanwhile_gets_nothing_of_what_waited(relay: Subscribed) -> None:
+def test_a_reader_removed_during_the_scan_gets_nothing_of_the_backlog(relay: Subscribed) -> None:
     """N29-94: nothing is queued past the removal."""
     client = Client(alice)
     subscription = relay.opens(client)
@@ -263,7 +263,7 @@ def test_who_was_removed_meanwhile_gets_nothing_of_what_waited(relay: Subscribed
 
 
 @pytest.mark.proves("N01-99")
-def test_only_so_much_may_wait_and_a_gap_is_noted(relay: Subscribed) -> None:
+def test_a_full_backlog_is_noted(relay: Subscribed) -> None:
     """The subscription must be CLOSED, not go on with a gap."""
     client = Client()
     subscription = relay.opens(client, asked(kinds=[1]), max_backlog=2)
@@ -274,7 +274,7 @@ def test_only_so_much_may_wait_and_a_gap_is_noted(relay: Subscribed) -> None:
     assert client.contents() == []
 
 
-def test_what_a_client_may_not_read_takes_no_place_among_what_waits(relay: Subscribed) -> None:
+def test_unreadable_rows_do_not_fill_the_backlog(relay: Subscribed) -> None:
     """What others say in private is nothing that it could notice by being closed."""
     client = Client(stranger)
     subscription = relay.opens(client, max_backlog=1)
@@ -284,7 +284,7 @@ def test_what_a_client_may_not_read_takes_no_place_among_what_waits(relay: Subsc
     assert client.contents() == ["for all"]
 
 
-def test_a_slow_reader_who_is_sent_away_costs_the_others_nothing(relay: Subscribed) -> None:
+def test_closing_a_slow_reader_does_not_affect_others(relay: Subscribed) -> None:
     """Its subscriptions end in the midst of a delivery."""
     clients = [Client(), Client(max_bytes=100), Client()]
     for client in clients:

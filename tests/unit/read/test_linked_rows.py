@@ -104,7 +104,7 @@ def kinds_of(client: Client) -> list[int]:
 
 
 @pytest.mark.proves("X-22", "G-16")
-async def test_what_points_to_a_row_is_sent_to_who_may_read_that_row(home: Home) -> None:
+async def test_a_linking_row_is_sent_to_the_readers_of_the_linked_row(home: Home) -> None:
     await sent(home, entry(home))
     members, others = follows(home, Client(alice)), follows(home, Client(bob))
     strangers, owners = follows(home, Client()), follows(home, Client(owner))
@@ -117,7 +117,7 @@ async def test_what_points_to_a_row_is_sent_to_who_may_read_that_row(home: Home)
 
 
 @pytest.mark.proves("X-22")
-async def test_what_is_said_of_an_entry_of_no_group_goes_to_all_who_belong_here(home: Home) -> None:
+async def test_a_link_to_an_entry_of_no_group_opens_to_its_readers(home: Home) -> None:
     member, agent, nobody = [follows(home, Client(*who)) for who in ([bob], [carol], [])]
     assert await sent(home, entry(home, None), vouch(home)) == [STORED] * 2
     assert kinds_of(member) == [78, 30078]
@@ -126,7 +126,7 @@ async def test_what_is_said_of_an_entry_of_no_group_goes_to_all_who_belong_here(
     assert kinds_of(agent) == []
 
 
-async def test_both_may_come_in_one_batch_in_any_order(home: Home) -> None:
+async def test_linking_and_linked_row_may_be_in_one_batch(home: Home) -> None:
     member, other = follows(home, Client(alice)), follows(home, Client(bob))
     assert await sent(home, vouch(home), entry(home)) == [STORED] * 2
     assert kinds_of(member) == [30078, 78]
@@ -134,7 +134,7 @@ async def test_both_may_come_in_one_batch_in_any_order(home: Home) -> None:
 
 
 @pytest.mark.proves("X-22")
-async def test_a_target_that_comes_later_opens_what_is_stored_and_sends_nothing(home: Home) -> None:
+async def test_a_linked_row_stored_later_opens_stored_reads_only(home: Home) -> None:
     member = follows(home, Client(alice))
     said, about = vouch(home), entry(home)
     assert await sent(home, said) == [STORED]
@@ -150,7 +150,7 @@ async def test_a_target_that_comes_later_opens_what_is_stored_and_sends_nothing(
     assert kinds_of(member) == []
 
 
-async def test_who_left_the_group_of_the_target_stops_receiving_at_once(home: Home) -> None:
+async def test_a_reader_who_leaves_the_group_of_the_linked_row_stops_receiving(home: Home) -> None:
     """G-20."""
     await sent(home, entry(home))
     member = follows(home, Client(alice), asked(kinds=[30078]))
@@ -166,7 +166,7 @@ async def test_who_left_the_group_of_the_target_stops_receiving_at_once(home: Ho
     assert kinds_of(member) == [30078]
 
 
-async def test_the_store_is_asked_only_for_who_needs_it(
+async def test_links_are_looked_up_only_for_viewers_who_need_them(
     controlled: tuple[Home, ControlledStore],
 ) -> None:
     home, store = controlled
@@ -186,7 +186,7 @@ async def test_the_store_is_asked_only_for_who_needs_it(
 
 
 @pytest.mark.proves("G-16")
-async def test_what_cannot_be_looked_up_goes_to_nobody_who_needs_it(
+async def test_a_failed_lookup_opens_nothing(
     controlled: tuple[Home, ControlledStore],
 ) -> None:
     home, store = controlled
@@ -206,7 +206,7 @@ async def test_what_cannot_be_looked_up_goes_to_nobody_who_needs_it(
 
 
 @pytest.mark.parametrize("is_left", [True, False])
-async def test_what_waited_is_sent_if_its_target_is_still_there(
+async def test_a_backlog_row_is_sent_if_its_linked_row_still_exists(
     home: Home,
     is_left: bool,  # noqa: FBT001
 ) -> None:
@@ -223,7 +223,7 @@ async def test_what_waited_is_sent_if_its_target_is_still_there(
     assert kinds_of(member) == ([30078, 9] if is_left else [9])
 
 
-async def test_what_comes_while_targets_are_looked_up_again_waits_too(
+async def test_rows_during_a_second_lookup_wait_too(
     controlled: tuple[Home, ControlledStore],
 ) -> None:
     home, store = controlled
@@ -244,7 +244,7 @@ async def test_what_comes_while_targets_are_looked_up_again_waits_too(
     assert kinds_of(member) == [30078, 30078]
 
 
-async def test_a_query_that_is_answered_late_follows_what_waited_when_it_is_sent() -> None:
+async def test_a_late_query_looks_up_the_links_of_its_backlog() -> None:
     store = ControlledStore()
     async with Home(store, POLICY) as home:
         await den_is_made(home)
@@ -271,7 +271,9 @@ async def test_a_query_that_is_answered_late_follows_what_waited_when_it_is_sent
 # more targets than are held -----------------------------------------------------------------------
 
 
-async def test_of_many_targets_any_one_will_do(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_readable_of_many_linked_rows_is_enough(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each reader is asked for then; nobody is let in or kept out by how many there are."""
     monkeypatch.setattr(linked_rows, "_MAX_HELD", 3)
     await sent(home, entry(home))
@@ -292,7 +294,7 @@ async def test_of_many_targets_any_one_will_do(home: Home, monkeypatch: pytest.M
 
 
 @pytest.mark.proves("X-22")
-async def test_whoever_carries_the_hash_on_a_row_of_their_own_is_sent_nothing(home: Home) -> None:
+async def test_a_row_of_ones_own_with_the_same_hash_opens_nothing(home: Home) -> None:
     await sent(home, entry(home))
     d = ["d", f"anamnesis:memory:{HASH}"]
     await home.do(bob, 78, ["d", "mine"], ["x", HASH], d)
@@ -304,7 +306,7 @@ async def test_whoever_carries_the_hash_on_a_row_of_their_own_is_sent_nothing(ho
     assert kinds_of(other) == []
 
 
-async def test_what_was_found_for_other_rights_counts_no_more(
+async def test_links_found_with_other_rights_are_ignored(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linked_rows, "_MAX_HELD", 1)

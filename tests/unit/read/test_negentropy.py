@@ -93,7 +93,9 @@ def all_of(*events: Event) -> str:
     return f"61000002{len(events):02x}" + "".join(event.id for event in events)
 
 
-async def test_a_set_is_taken_once_and_asked_as_often_as_wanted(relay: NegentropySide) -> None:
+async def test_a_snapshot_is_taken_once_and_answers_any_number_of_messages(
+    relay: NegentropySide,
+) -> None:
     one, two = notes(2)
     await relay.write(one)
     client = relay.client()
@@ -107,7 +109,7 @@ async def test_a_set_is_taken_once_and_asked_as_often_as_wanted(relay: Negentrop
 
 
 @pytest.mark.proves("N77-04", "N77-10")
-async def test_a_set_that_is_too_large_is_blocked_and_the_maximum_told(
+async def test_a_set_that_is_too_large_is_blocked_with_the_maximum(
     relay: NegentropySide,
 ) -> None:
     relay.limits.neg_records = 3
@@ -120,7 +122,7 @@ async def test_a_set_that_is_too_large_is_blocked_and_the_maximum_told(
 
 
 @pytest.mark.proves("N77-10")
-async def test_a_connection_has_so_many_sets_open(relay: NegentropySide) -> None:
+async def test_neg_sessions_is_enforced(relay: NegentropySide) -> None:
     client = relay.client()
     for sub in ("a", "b", "b"):
         client.says("NEG-OPEN", sub, {}, "61")
@@ -137,7 +139,7 @@ async def test_a_connection_has_so_many_sets_open(relay: NegentropySide) -> None
 
 
 @pytest.mark.proves("N77-10")
-async def test_all_connections_together_hold_so_many_records(relay: NegentropySide) -> None:
+async def test_records_of_all_connections_are_bounded(relay: NegentropySide) -> None:
     relay.limits.neg_records = 4
     await relay.write(*notes(4))
     clients = [relay.client() for _ in range(5)]
@@ -156,7 +158,7 @@ async def test_all_connections_together_hold_so_many_records(relay: NegentropySi
     assert await clients[2].hears() == ["NEG-MSG", "other", "61"]
 
 
-async def test_the_next_message_waits_for_the_answer(relay: NegentropySide) -> None:
+async def test_a_message_before_the_reply_is_refused(relay: NegentropySide) -> None:
     relay.store.may_give_items.clear()
     client = relay.client()
     client.says("NEG-OPEN", "n", {}, "61")
@@ -172,7 +174,7 @@ async def test_the_next_message_waits_for_the_answer(relay: NegentropySide) -> N
 
 
 @pytest.mark.proves("N77-03")
-async def test_nothing_follows_a_close(relay: NegentropySide) -> None:
+async def test_nothing_is_sent_after_neg_close(relay: NegentropySide) -> None:
     relay.store.may_give_items.clear()
     client = relay.client()
     client.says("NEG-OPEN", "n", {}, "61")
@@ -186,7 +188,7 @@ async def test_nothing_follows_a_close(relay: NegentropySide) -> None:
 
 
 @pytest.mark.proves("N77-08", "N77-04")
-async def test_who_is_silent_too_long_is_told_so(relay: NegentropySide) -> None:
+async def test_an_idle_session_is_closed(relay: NegentropySide) -> None:
     relay.negentropy = relay.negentropy_that_waits(0.01)
     client = relay.client()
     client.says("NEG-OPEN", "n", {}, "61")
@@ -197,7 +199,7 @@ async def test_who_is_silent_too_long_is_told_so(relay: NegentropySide) -> None:
 
 
 @pytest.mark.proves("N77-09", "N29-94")
-async def test_who_loses_a_right_is_told_so_at_the_next_message(relay: NegentropySide) -> None:
+async def test_a_lost_right_ends_the_session_at_the_next_message(relay: NegentropySide) -> None:
     secret = unsigned(admin, 9, [["h", "den"]])
     await relay.write(secret)
     client = relay.client(alice)
@@ -210,7 +212,7 @@ async def test_who_loses_a_right_is_told_so_at_the_next_message(relay: Negentrop
 
 
 @pytest.mark.proves("N29-94")
-async def test_a_set_is_read_anew_when_rights_are_lost_while_it_is_read(
+async def test_a_snapshot_is_read_again_when_rights_are_lost_during_the_read(
     relay: NegentropySide,
 ) -> None:
     note = notes(1)[0]
@@ -224,7 +226,7 @@ async def test_a_set_is_read_anew_when_rights_are_lost_while_it_is_read(
     assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
 
 
-async def test_a_store_that_fails_is_our_fault(relay: NegentropySide) -> None:
+async def test_a_store_fault_ends_the_session_with_error(relay: NegentropySide) -> None:
     await relay.store.close()
     client = relay.client()
     client.says("NEG-OPEN", "n", {}, "61")

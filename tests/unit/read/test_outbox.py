@@ -113,12 +113,12 @@ def outbox_to(
         (2**32 + 5, "817f0000000100000005"),
     ],
 )
-def test_the_header_says_how_long_the_payload_is(size: int, head: str) -> None:
+def test_the_frame_header_has_the_payload_length(size: int, head: str) -> None:
     assert frame_head(size).hex() == head
 
 
 @given(st.lists(st.sampled_from([2, 3, 125, 126, 200, 8191, 8192, 65535, 65536]), max_size=5))
-def test_a_client_reads_what_was_put_in_whatever_way(sizes: list[int]) -> None:
+def test_put_put_frame_and_put_each_send_the_same_frames(sizes: list[int]) -> None:
     loop, sink = Loop(), Sink()
     outbox = outbox_to(sink, loop)
     bodies = [bytes([number]) * (size - 2) for number, size in enumerate(sizes)]
@@ -135,7 +135,7 @@ def test_a_client_reads_what_was_put_in_whatever_way(sizes: list[int]) -> None:
 # one write a turn --------------------------------------------------------------------------------
 
 
-def test_what_gathers_in_a_turn_is_written_together_and_in_order(sink: Sink, loop: Loop) -> None:
+def test_frames_of_one_iteration_are_written_together_and_in_order(sink: Sink, loop: Loop) -> None:
     """In the order in which they were put; a message costs its system call, not its bytes."""
     outbox = outbox_to(sink, loop)
     outbox.put(b"one")
@@ -149,7 +149,7 @@ def test_what_gathers_in_a_turn_is_written_together_and_in_order(sink: Sink, loo
     assert loop.wrote == [4]
 
 
-def test_all_outboxes_share_one_call_of_the_loop(sink: Sink, loop: Loop) -> None:
+def test_all_outboxes_share_one_callback(sink: Sink, loop: Loop) -> None:
     other = Sink()
     first, second = outbox_to(sink, loop), outbox_to(other, loop)
     for outbox in (first, second, first):
@@ -161,7 +161,7 @@ def test_all_outboxes_share_one_call_of_the_loop(sink: Sink, loop: Loop) -> None
     assert [len(sink.payloads), len(other.payloads)] == [2, 1]
 
 
-def test_the_next_turn_writes_again(sink: Sink, loop: Loop) -> None:
+def test_the_next_iteration_writes_again(sink: Sink, loop: Loop) -> None:
     outbox = outbox_to(sink, loop)
     outbox.put(b"one")
     loop.turns()
@@ -172,7 +172,7 @@ def test_the_next_turn_writes_again(sink: Sink, loop: Loop) -> None:
     assert len(sink.writes) == 2
 
 
-def test_who_flushes_early_writes_nothing_twice(sink: Sink, loop: Loop) -> None:
+def test_an_early_flush_writes_nothing_twice(sink: Sink, loop: Loop) -> None:
     outbox = outbox_to(sink, loop)
     outbox.put(b"one")
     outbox.flush()
@@ -184,7 +184,7 @@ def test_who_flushes_early_writes_nothing_twice(sink: Sink, loop: Loop) -> None:
 # bounds ------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_reads_is_never_too_slow(sink: Sink, loop: Loop) -> None:
+def test_a_reading_client_never_overflows(sink: Sink, loop: Loop) -> None:
     outbox = outbox_to(sink, loop, max_bytes=100)
     for _ in range(50):
         outbox.put(b"x" * 90)
@@ -192,7 +192,7 @@ def test_a_client_that_reads_is_never_too_slow(sink: Sink, loop: Loop) -> None:
     assert len(sink.payloads) == 50
 
 
-def test_the_bound_is_in_bytes_and_reaching_it_is_not_over_it(loop: Loop) -> None:
+def test_max_bytes_is_inclusive(loop: Loop) -> None:
     told: list[str] = []
     outbox = outbox_to(Sink(), loop, max_bytes=99, overflow=lambda: told.append("slow"))
     for _ in range(33):
@@ -203,7 +203,7 @@ def test_the_bound_is_in_bytes_and_reaching_it_is_not_over_it(loop: Loop) -> Non
     assert told == ["slow"]
 
 
-def test_what_the_transport_still_holds_counts_too(loop: Loop) -> None:
+def test_bytes_in_the_transport_count(loop: Loop) -> None:
     """Queued here and in the transport together."""
     told: list[str] = []
     outbox = outbox_to(Sink(reads=False), loop, max_bytes=92, overflow=lambda: told.append("slow"))
@@ -216,7 +216,7 @@ def test_what_the_transport_still_holds_counts_too(loop: Loop) -> None:
     assert told == ["slow"]
 
 
-def test_a_slow_client_is_told_once(loop: Loop) -> None:
+def test_overflow_is_called_once(loop: Loop) -> None:
     """What is over `max_bytes` calls `overflow` once and nothing more is taken."""
     told: list[str] = []
 
@@ -236,7 +236,7 @@ def test_a_slow_client_is_told_once(loop: Loop) -> None:
     assert set(sink.payloads[1:]) <= {b"x" * 60}
 
 
-def test_nothing_is_taken_after_the_overflow(loop: Loop) -> None:
+def test_nothing_is_queued_after_the_overflow(loop: Loop) -> None:
     """What is over `max_bytes` calls `overflow` once and nothing more is taken."""
     told: list[str] = []
     outbox = outbox_to(Sink(), loop, max_bytes=100, overflow=lambda: told.append("slow"))
@@ -250,7 +250,7 @@ def test_nothing_is_taken_after_the_overflow(loop: Loop) -> None:
 # the end -----------------------------------------------------------------------------------------
 
 
-def test_closing_writes_what_has_gathered_and_takes_no_more(sink: Sink, loop: Loop) -> None:
+def test_close_writes_what_is_queued_and_ignores_the_rest(sink: Sink, loop: Loop) -> None:
     outbox = outbox_to(sink, loop)
     outbox.put(b"goodbye")
     outbox.close()
@@ -265,7 +265,7 @@ def test_closing_writes_what_has_gathered_and_takes_no_more(sink: Sink, loop: Lo
     assert outbox.closed
 
 
-def test_to_a_client_that_is_gone_nothing_is_written(sink: Sink, loop: Loop) -> None:
+def test_nothing_is_written_to_a_closing_transport(sink: Sink, loop: Loop) -> None:
     outbox = outbox_to(sink, loop)
     outbox.put(b"one")
     sink.is_gone = True
@@ -278,7 +278,7 @@ def test_to_a_client_that_is_gone_nothing_is_written(sink: Sink, loop: Loop) -> 
     assert outbox.buffered_bytes == 0
 
 
-def test_one_client_less_in_a_turn_costs_the_others_nothing(sink: Sink, loop: Loop) -> None:
+def test_closing_one_outbox_does_not_affect_others(sink: Sink, loop: Loop) -> None:
     slow = outbox_to(Sink(reads=False), loop, max_bytes=10, overflow=lambda: slow.close())
     slow.put(b"x" * 8)
     fast = outbox_to(sink, loop)

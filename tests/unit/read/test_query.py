@@ -97,7 +97,7 @@ def newest_first(*events: Event) -> list[str]:
 @pytest.mark.proves("N01-75", "N01-76")
 @pytest.mark.parametrize("is_reading", [True, False])
 @pytest.mark.parametrize("number", [0, 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 1])
-async def test_stored_rows_come_newest_first_then_eose_then_live_ones(
+async def test_stored_rows_newest_first_then_eose_then_live_rows(
     relay: QuerySide, number: int, *, is_reading: bool
 ) -> None:
     """N01-75, N01-76: however many pages, ties across their borders, quick answer or slow."""
@@ -111,7 +111,7 @@ async def test_stored_rows_come_newest_first_then_eose_then_live_ones(
 
 
 @pytest.mark.proves("N01-77", "N11-18")
-async def test_a_limit_is_of_a_filter_and_has_a_ceiling(relay: QuerySide) -> None:
+async def test_limits_are_per_filter_and_capped(relay: QuerySide) -> None:
     """N01-77, N01-79, N11-18, N11-19."""
     await relay.write(*(note(n, at=n) for n in range(10)))
     relay.limits.max_limit, relay.limits.default_limit = 7, 5
@@ -182,7 +182,7 @@ def test_several_filters_are_merged_each_with_its_own_limit(
     st.lists(st.lists(st.integers(0, 6), max_size=3), max_size=8),
     st.sampled_from([(asked(),), (asked(kinds=[1]), asked(authors=[bob.pubkey]), asked(until=4))]),
 )
-def test_nothing_is_missed_and_nothing_comes_twice_while_writes_go_on(
+def test_no_row_is_missed_or_sent_twice_during_writes(
     policy: PolicySet, before: list[int], meanwhile: list[list[int]], filters: tuple[Filter, ...]
 ) -> None:
     """N01-80: whatever is written between two pages comes once, after EOSE.
@@ -219,7 +219,7 @@ def test_nothing_is_missed_and_nothing_comes_twice_while_writes_go_on(
 
 
 @pytest.mark.proves("N01-99")
-async def test_more_than_can_wait_closes_instead_of_leaving_a_gap(relay: QuerySide) -> None:
+async def test_a_backlog_overflow_closes_the_subscription(relay: QuerySide) -> None:
     """Told so, no EOSE, nothing live after it; the client may ask again."""
     client = Client()
     client.is_reading = False
@@ -248,7 +248,7 @@ IN_TWO_FILTERS = (asked(kinds=[9], authors=[admin.pubkey]), asked(kinds=[9], aut
     ("filters", "of_bob"),
     [(ALL_OF_THE_DEN, 0), (IN_TWO_FILTERS, 1), (IN_TWO_FILTERS, 2 * PAGE)],
 )
-async def test_who_is_removed_between_two_pages_gets_no_more(
+async def test_a_reader_removed_between_pages_gets_no_more(
     relay: QuerySide, filters: tuple[Filter, ...], of_bob: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N29-94: running stored queries stop too."""
@@ -263,7 +263,7 @@ async def test_who_is_removed_between_two_pages_gets_no_more(
     assert client.stream()[-1] == "<EOSE>"
 
 
-async def test_who_is_removed_while_a_page_is_read_does_not_get_it(relay: QuerySide) -> None:
+async def test_a_reader_removed_during_a_page_does_not_get_it(relay: QuerySide) -> None:
     """N29-94: membership is evaluated at the moment of each send; nothing is queued past it."""
     await relay.write(*(chat(n) for n in range(2 * PAGE)))
 
@@ -275,7 +275,7 @@ async def test_who_is_removed_while_a_page_is_read_does_not_get_it(relay: QueryS
     assert await relay.answered(Client(alice), *ALL_OF_THE_DEN) == ["<EOSE>"]
 
 
-async def test_rights_that_are_lost_with_every_page_end_the_answer(relay: QuerySide) -> None:
+async def test_rights_lost_during_every_page_end_the_query(relay: QuerySide) -> None:
     """Told so, instead of reading the same page for ever."""
     rooms = [replace(DEN, id=f"room {number}") for number in range(99)]
     for room in rooms:
@@ -291,7 +291,7 @@ async def test_rights_that_are_lost_with_every_page_end_the_answer(relay: QueryS
     assert client.closed == ["s"]
 
 
-async def test_who_is_removed_while_rows_are_counted_is_not_told_their_number(
+async def test_a_reader_removed_during_a_count_gets_the_new_count(
     relay: QuerySide,
 ) -> None:
     """N29-94, N45-04: of what this reader may read when it is said."""
@@ -305,7 +305,7 @@ async def test_who_is_removed_while_rows_are_counted_is_not_told_their_number(
 
 @pytest.mark.proves("N45-04")
 @pytest.mark.parametrize("who", [(), (alice,), (bob,), (owner,), (alice, bob)])
-async def test_a_count_is_what_a_query_would_give(
+async def test_a_count_equals_the_rows_of_a_query(
     relay: QuerySide, who: tuple[SecretKey, ...]
 ) -> None:
     """N45-01, N45-04: to this reader, each event once, `limit` aside."""
@@ -342,7 +342,7 @@ async def test_a_query_that_can_match_nothing_readable_is_closed(
 # the end of a query ------------------------------------------------------------------------------
 
 
-async def test_a_client_that_does_not_read_is_not_read_for(relay: QuerySide) -> None:
+async def test_a_scan_pauses_while_the_client_does_not_read(relay: QuerySide) -> None:
     """In pages under back-pressure."""
     await relay.write(*(note(n) for n in range(9 * PAGE)))
     client = Client()
@@ -356,7 +356,7 @@ async def test_a_client_that_does_not_read_is_not_read_for(relay: QuerySide) -> 
 @pytest.mark.proves("N01-56")
 @pytest.mark.parametrize("is_gone", [True, False])
 @pytest.mark.parametrize("rows", [PAGE, 9 * PAGE])
-async def test_closing_stops_the_answer(relay: QuerySide, rows: int, *, is_gone: bool) -> None:
+async def test_close_stops_the_scan(relay: QuerySide, rows: int, *, is_gone: bool) -> None:
     """N01-56: no EOSE either, and nothing live; so does the end of the connection."""
     await relay.write(*(note(n) for n in range(rows)))
     client = Client()
@@ -374,7 +374,7 @@ async def test_closing_stops_the_answer(relay: QuerySide, rows: int, *, is_gone:
 
 
 @pytest.mark.proves("N01-54")
-async def test_of_a_query_that_was_replaced_nothing_follows(relay: QuerySide) -> None:
+async def test_nothing_is_sent_for_a_replaced_query(relay: QuerySide) -> None:
     """N01-54: stored results of the old one must not mix in after the new one's first message."""
     await relay.write(*(note(n) for n in range(9 * PAGE)), note("seven", kind=7))
     client = Client()
@@ -387,7 +387,7 @@ async def test_of_a_query_that_was_replaced_nothing_follows(relay: QuerySide) ->
     assert client.stream()[PAGE:] == ["seven", "<EOSE>", "live seven"]
 
 
-async def test_queries_that_were_replaced_cost_nothing(relay: QuerySide) -> None:
+async def test_replaced_queries_are_not_scanned(relay: QuerySide) -> None:
     """At most as many wait as a client may subscribe."""
     await relay.write(*(note(n) for n in range(2 * PAGE)))
     scans = await scanning(relay, client := Client(), asked(kinds=[1]))
@@ -402,7 +402,7 @@ async def test_queries_that_were_replaced_cost_nothing(relay: QuerySide) -> None
     assert relay.store.pages <= 6
 
 
-async def test_only_so_many_counts_wait_and_queries_go_first(relay: QuerySide) -> None:
+async def test_queued_counts_are_bounded_and_queries_go_first(relay: QuerySide) -> None:
     """N45-02: told so, by the id of the count."""
     client = Client()
     client.is_reading = False
@@ -419,7 +419,7 @@ async def test_only_so_many_counts_wait_and_queries_go_first(relay: QuerySide) -
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
-async def test_a_store_that_fails_is_told_and_the_query_closed(
+async def test_a_store_fault_closes_the_query(
     relay: QuerySide, caplog: pytest.LogCaptureFixture, *, is_reading: bool
 ) -> None:
     """N01-93: after it nothing more for that id."""
@@ -438,7 +438,7 @@ async def test_a_store_that_fails_is_told_and_the_query_closed(
 
 
 @pytest.mark.proves("N45-10", "N45-14", "N45-15")
-async def test_a_count_by_one_tag_has_registers_of_who_wrote_what_it_counts(
+async def test_a_count_by_one_tag_has_hyperloglog_registers_of_its_authors(
     relay: QuerySide,
 ) -> None:
     about = [["e", "e" * 64], ["t", "tea"]]
@@ -464,7 +464,7 @@ async def test_a_count_by_one_tag_has_registers_of_who_wrote_what_it_counts(
 
 
 @pytest.mark.proves("N45-11")
-async def test_the_first_value_as_it_was_received_chooses_the_byte(relay: QuerySide) -> None:
+async def test_the_first_received_value_gives_the_register_offset(relay: QuerySide) -> None:
     values = ["f" * 64, "0" * 64]
     await relay.write(note("+", kind=7, tags=[["e", "f" * 64]]))
     counts = [await relay.counted(Client(), asked(tag_e=order)) for order in (values, values[::-1])]
@@ -476,7 +476,7 @@ async def test_the_first_value_as_it_was_received_chooses_the_byte(relay: QueryS
 
 
 @pytest.mark.proves("N45-16", "N45-06")
-async def test_registers_tell_nothing_of_what_may_not_be_read(relay: QuerySide) -> None:
+async def test_registers_count_readable_rows_only(relay: QuerySide) -> None:
     secret = note("psst", who=admin, kind=9, tags=[["h", "den"], ["t", "tea"]])
     await relay.write(secret, note("tea", tags=[["t", "tea"]]))
     outside = await relay.counted(Client(), asked(tag_t=["tea"]))

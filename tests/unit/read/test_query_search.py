@@ -79,7 +79,7 @@ async def relay(policy: PolicySet) -> AsyncIterator[SearchSide]:
 
 
 @pytest.mark.proves("N50-03")
-async def test_the_best_comes_first_and_the_limit_is_of_the_best(relay: SearchSide) -> None:
+async def test_search_results_are_ranked_before_the_limit(relay: SearchSide) -> None:
     await relay.write(
         note("tea with a lot of other words around it", 9), note("tea tea", 1), note("tea", 5)
     )
@@ -90,7 +90,7 @@ async def test_the_best_comes_first_and_the_limit_is_of_the_best(relay: SearchSi
 
 
 @pytest.mark.proves("N50-06")
-async def test_each_search_ranks_on_its_own_and_nothing_comes_twice(relay: SearchSide) -> None:
+async def test_each_search_is_ranked_separately_without_duplicates(relay: SearchSide) -> None:
     await relay.write(
         note("green tea", 1), note("tea tea", 2), note("green green leaves", 3), note("coffee", 4)
     )
@@ -110,7 +110,7 @@ async def test_other_filters_of_the_req_follow_newest_first(relay: SearchSide) -
 
 
 @pytest.mark.proves("N50-07")
-async def test_a_search_that_asks_nothing_is_as_if_absent(relay: SearchSide) -> None:
+async def test_an_empty_search_is_no_condition(relay: SearchSide) -> None:
     await relay.write(note("a", 1), note("b", 2))
     assert await relay.answered(Client(), asked(search="")) == ["b", "a", "<EOSE>"]
     assert await relay.answered(Client(), asked(search="language:en")) == ["b", "a", "<EOSE>"]
@@ -118,7 +118,7 @@ async def test_a_search_that_asks_nothing_is_as_if_absent(relay: SearchSide) -> 
 
 
 @pytest.mark.proves("N50-09", "N29-90")
-async def test_what_is_hidden_takes_no_places(relay: SearchSide) -> None:
+async def test_hidden_rows_do_not_use_the_limit(relay: SearchSide) -> None:
     await relay.write(chat("tea tea tea tea", 9), note("tea for all", 1), note("more tea", 2))
     assert await relay.answered(Client(bob), asked(search="tea", limit=2)) == [
         "more tea",
@@ -130,7 +130,7 @@ async def test_what_is_hidden_takes_no_places(relay: SearchSide) -> None:
 
 
 @pytest.mark.proves("N29-94", "N50-09")
-async def test_who_is_removed_while_it_is_found_does_not_get_it(relay: SearchSide) -> None:
+async def test_a_reader_removed_during_a_search_does_not_get_it(relay: SearchSide) -> None:
     await relay.write(chat("tea of the den"), note("tea of all"))
     search = relay.store.search
 
@@ -150,7 +150,7 @@ async def test_a_search_waits_for_the_rows_that_were_stored_before_it(relay: Sea
     assert relay.waited_for == [2, 2]
 
 
-async def test_an_index_that_is_behind_is_told(relay: SearchSide) -> None:
+async def test_an_index_that_is_not_up_to_date_closes_the_search(relay: SearchSide) -> None:
     """Better than an EOSE that says: this is all."""
     await relay.write(note("tea"))
     relay.keeps_up = False
@@ -198,7 +198,7 @@ async def test_a_long_answer_comes_in_pages(relay: SearchSide) -> None:
 
 
 @pytest.mark.proves("N50-08")
-async def test_a_live_event_matches_by_its_words(relay: SearchSide) -> None:
+async def test_a_live_event_is_matched_by_its_text(relay: SearchSide) -> None:
     client = Client()
     QueryQueue(relay.queries, client).subscribe(
         "s", (asked(search='kettle -broken "green tea"', kinds=[1]),)
@@ -240,7 +240,9 @@ async def test_live_search_shows_nothing_that_may_not_be_read(relay: SearchSide)
 
 
 @pytest.mark.proves("N50-08")
-async def test_nothing_is_missed_or_doubled_between_stored_and_live(relay: SearchSide) -> None:
+async def test_no_search_result_is_missed_or_doubled_between_stored_and_live(
+    relay: SearchSide,
+) -> None:
     await relay.write(note("tea before"))
     relay.between = [note("tea meanwhile"), note("coffee meanwhile")]
     client = Client()

@@ -43,7 +43,7 @@ def relay(policy: PolicySet) -> IndexSide:
     return IndexSide(policy)
 
 
-async def test_it_indexes_what_is_there_and_what_comes(relay: IndexSide) -> None:
+async def test_stored_and_new_rows_are_indexed(relay: IndexSide) -> None:
     await relay.write_texts(*[f"tea {n}" for n in range(600)])
     async with relay.follower:
         assert await relay.follower.reached(600)
@@ -53,7 +53,7 @@ async def test_it_indexes_what_is_there_and_what_comes(relay: IndexSide) -> None
         assert await relay.found("tea") == 601
 
 
-async def test_waiting_has_an_end(relay: IndexSide) -> None:
+async def test_waiting_for_the_index_times_out(relay: IndexSide) -> None:
     await relay.write_texts("tea")
     follower = relay.another(timeout_s=0.01)
     relay.store.may_index.clear()
@@ -63,7 +63,9 @@ async def test_waiting_has_an_end(relay: IndexSide) -> None:
     assert not await follower.reached(2)
 
 
-async def test_after_a_fault_it_goes_on(relay: IndexSide, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_indexing_continues_after_a_fault(
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("relay.read.search_indexer._RETRY_S", 0.0)
     relay.store.index_failures = 2
     await relay.write_texts("tea")
@@ -72,7 +74,7 @@ async def test_after_a_fault_it_goes_on(relay: IndexSide, monkeypatch: pytest.Mo
     assert relay.store.index_calls == 3
 
 
-async def test_what_the_policy_leaves_out_is_hidden_and_comes_back(
+async def test_a_policy_change_rebuilds_the_index(
     relay: IndexSide, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.read.search_indexer._IDLE_S", 0.01)
@@ -91,7 +93,7 @@ async def test_what_the_policy_leaves_out_is_hidden_and_comes_back(
         assert await relay.found("tea") == 2
 
 
-async def test_it_rests_while_others_write_unless_somebody_searches(
+async def test_indexing_pauses_during_writes_unless_a_search_waits(
     relay: IndexSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rest lasts for ever here: only a search ends it."""
@@ -110,7 +112,7 @@ async def test_it_rests_while_others_write_unless_somebody_searches(
         assert relay.store.index_calls == 3
 
 
-def test_rules_tell_policies_apart() -> None:
+def test_index_rules_differ_between_policies() -> None:
     def rules(*kinds: int | tuple[int, int]) -> str:
         return rules_for(KindSet.of(*kinds), MEMORY_SYSTEMS)
 
@@ -118,7 +120,7 @@ def test_rules_tell_policies_apart() -> None:
     assert rules(1, 2) == rules((1, 2))
 
 
-def test_only_kinds_that_may_be_found_have_a_text() -> None:
+def test_only_searchable_kinds_have_a_text() -> None:
     text_of = text_by(KindSet.of((9, 12)), MEMORY_SYSTEMS)
     assert text_of(unsigned(alice, 11, content="tea")) is not None
     assert text_of(unsigned(alice, 1, content="tea")) is None

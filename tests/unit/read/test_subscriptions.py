@@ -103,7 +103,9 @@ def filters_about(draw: st.DrawFn, some: list[Event]) -> Filter:
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(EVENTS, st.data())
-def test_the_index_finds_exactly_those_who_asked(some: list[Event], data: st.DataObject) -> None:
+def test_the_index_finds_exactly_the_matching_subscriptions(
+    some: list[Event], data: st.DataObject
+) -> None:
     """candidates, confirmed, are all subscriptions of which a filter matches; sure ones match."""
     readers = data.draw(st.lists(st.lists(filters_about(some), max_size=3), max_size=6))
     index: Subscriptions[Reader] = Subscriptions()
@@ -119,9 +121,7 @@ def test_the_index_finds_exactly_those_who_asked(some: list[Event], data: st.Dat
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(EVENTS, st.data())
-def test_who_leaves_takes_nothing_of_the_others_along(
-    some: list[Event], data: st.DataObject
-) -> None:
+def test_removing_a_subscription_keeps_the_others(some: list[Event], data: st.DataObject) -> None:
     readers = data.draw(st.lists(st.lists(filters_about(some), max_size=3), max_size=6))
     index: Subscriptions[Reader] = Subscriptions()
     everybody = [reader_of(index, *filters) for filters in readers]
@@ -135,7 +135,7 @@ def test_who_leaves_takes_nothing_of_the_others_along(
     assert not any(vars(index).values())
 
 
-def test_who_left_is_forgotten() -> None:
+def test_a_removed_subscription_leaves_nothing() -> None:
     index: Subscriptions[Reader] = Subscriptions()
     reader = reader_of(index, asked(kinds=[1]), asked(authors=[alice.pubkey], tag_t=["x"]))
     remembered = weakref.ref(reader)
@@ -145,14 +145,14 @@ def test_who_left_is_forgotten() -> None:
     assert remembered() is None
 
 
-def test_removing_a_stranger_changes_nothing() -> None:
+def test_removing_an_unknown_subscription_changes_nothing() -> None:
     index: Subscriptions[Reader] = Subscriptions()
     reader = reader_of(index, asked(kinds=[1]))
     index.remove(Reader((asked(kinds=[1]),)))
     assert found(index, note()) == {id(reader)}
 
 
-def test_two_who_ask_the_same_are_two() -> None:
+def test_equal_subscriptions_are_separate() -> None:
     """`S` is compared by identity."""
     index: Subscriptions[Reader] = Subscriptions()
     one, other = reader_of(index, asked(kinds=[1])), reader_of(index, asked(kinds=[1]))
@@ -178,7 +178,7 @@ def test_two_who_ask_the_same_are_two() -> None:
         (asked(tag_h=["tea"], tag_e=["e" * 64]), False),
     ],
 )
-def test_an_entry_whose_trait_is_all_that_it_asks_is_sure(filter_: Filter, *, sure: bool) -> None:
+def test_an_entry_whose_key_is_the_whole_filter_is_exact(filter_: Filter, *, sure: bool) -> None:
     event = note(tags=[["h", "tea"], ["e", "e" * 64], ["d", "snow:"]])
     index: Subscriptions[Reader] = Subscriptions()
     reader_of(index, filter_)
@@ -186,7 +186,7 @@ def test_an_entry_whose_trait_is_all_that_it_asks_is_sure(filter_: Filter, *, su
     assert entry.is_exact is sure
 
 
-def test_a_d_that_begins_is_looked_for_elsewhere_than_under_d() -> None:
+def test_a_d_prefix_is_not_indexed_under_d() -> None:
     """G-09: a prefix is no trait of an event; live matching knows it as stored matching does."""
     index: Subscriptions[Reader] = Subscriptions()
     reader = reader_of(index, asked(kinds=[30078], tag_d=["snowclaw:memory:"]))
@@ -199,7 +199,7 @@ def test_a_d_that_begins_is_looked_for_elsewhere_than_under_d() -> None:
 @pytest.mark.parametrize(
     "nothing", [{"ids": []}, {"kinds": []}, {"tag_t": []}, {"authors": [], "kinds": [1]}]
 )
-def test_a_filter_that_nothing_can_match_costs_no_event_a_look(nothing: dict[str, Any]) -> None:
+def test_an_impossible_filter_is_not_indexed(nothing: dict[str, Any]) -> None:
     """N01-67."""
     index: Subscriptions[Reader] = Subscriptions()
     reader = reader_of(index, asked(**nothing))
@@ -209,7 +209,7 @@ def test_a_filter_that_nothing_can_match_costs_no_event_a_look(nothing: dict[str
     assert len(index) == 0
 
 
-def test_an_event_of_many_tags_comes_once_for_each_filter_that_it_meets() -> None:
+def test_an_event_with_many_tags_yields_each_entry_once() -> None:
     """One subscription may come several times: fan-out sends it once all the same."""
     index: Subscriptions[Reader] = Subscriptions()
     reader = reader_of(index, asked(tag_t=["a", "b"]), asked(kinds=[1]), asked(tag_t=["z"]))
@@ -220,7 +220,7 @@ def test_an_event_of_many_tags_comes_once_for_each_filter_that_it_meets() -> Non
     assert len(entries) == 3
 
 
-def test_few_are_asked_about_an_event_that_few_want() -> None:
+def test_few_candidates_for_a_selective_event() -> None:
     """Each filter hangs under the narrowest trait that it names."""
     index: Subscriptions[Reader] = Subscriptions()
     for number in range(500):

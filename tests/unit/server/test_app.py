@@ -221,7 +221,7 @@ NOTE = alice.sign(1, [], "tea is ready", NOW)
 
 
 @pytest.mark.proves("N11-01", "N11-02", "N11-25")
-async def test_one_address_answers_four_kinds_of_request() -> None:
+async def test_one_address_serves_websocket_nip11_page_and_preflight() -> None:
     """N11-25: a relay, its document, a page, and what browsers ask before."""
     async with serving('[relay]\nname = "Tea & <b>cakes</b>"\n') as relay:
         visit = await relay.visit()
@@ -242,7 +242,7 @@ async def test_one_address_answers_four_kinds_of_request() -> None:
 
 
 @pytest.mark.proves("N11-07", "N11-24")
-async def test_the_document_names_the_key_that_signs_and_no_group() -> None:
+async def test_nip11_names_the_relay_key_and_no_group() -> None:
     """N11-07, N11-24: `self` is the author of all that the relay says of its groups."""
     async with serving() as relay:
         visit = await relay.visit()
@@ -269,7 +269,7 @@ async def test_the_path_of_the_url_is_the_endpoint() -> None:
         assert (await relay.get("/healthz")).status == 200
 
 
-async def test_health_and_readiness_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_and_readiness_are_separate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process; the store; and a policy file that failed to load."""
     monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", -1.0)  # ask the store each time
     async with serving() as relay:
@@ -304,7 +304,7 @@ async def test_health_and_readiness_are_told_apart(monkeypatch: pytest.MonkeyPat
         ("metrics_from = []", {}, 403),
     ],
 )
-async def test_numbers_are_shown_to_whom_the_admin_says(
+async def test_metrics_are_shown_to_metrics_from_only(
     config: str, forwarded: dict[str, str], status: int
 ) -> None:
     """A proxy on the same machine does not open them."""
@@ -314,7 +314,7 @@ async def test_numbers_are_shown_to_whom_the_admin_says(
         assert ("rookery_connections" in await shown.text()) is (status == 200)
 
 
-async def test_numbers_count_what_is_open() -> None:
+async def test_metrics_count_open_connections_and_subscriptions() -> None:
     async with serving() as relay:
         visit = await relay.visit()
         await visit.asks({})
@@ -331,7 +331,7 @@ async def test_numbers_count_what_is_open() -> None:
 # who comes in ------------------------------------------------------------------------------------
 
 
-async def test_only_so_many_come_in_and_who_leaves_makes_room() -> None:
+async def test_max_connections_is_enforced_and_freed_on_close() -> None:
     """`[limits] max_connections`."""
     async with serving("[limits]\nmax_connections = 2\n") as relay:
         one, _two = await relay.visit(), await relay.visit()
@@ -346,7 +346,7 @@ async def test_only_so_many_come_in_and_who_leaves_makes_room() -> None:
 
 
 @pytest.mark.proves("N01-58")
-async def test_only_so_many_come_in_from_one_address() -> None:
+async def test_connections_per_address_is_enforced() -> None:
     """N01-58: counted by where a trusted proxy says that they come from."""
     proxied = 'connections_per_address = 1\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
     async with serving(f"[limits]\n{proxied}") as relay:
@@ -360,7 +360,7 @@ async def test_only_so_many_come_in_from_one_address() -> None:
         await relay.visit(X_Forwarded_For="10.0.0.1")
 
 
-async def test_no_bound_is_no_bound() -> None:
+async def test_a_limit_of_0_is_no_limit() -> None:
     """0: none."""
     limits = "max_connections = 0\nconnections_per_address = 0\n"
     async with serving(f"[limits]\n{limits}") as relay:
@@ -383,7 +383,9 @@ async def test_no_bound_is_no_bound() -> None:
         ('url = "wss://relay.example"', "ws://127.0.0.1:{port}", False),
     ],
 )
-async def test_a_login_calls_the_relay_by_its_name(config: str, url: str, *, is_ours: bool) -> None:
+async def test_a_login_must_name_the_url_of_the_relay(
+    config: str, url: str, *, is_ours: bool
+) -> None:
     """N42-06: the configured URL, else where it listens; never the Host header."""
     async with serving(f"[relay]\n{config}\n") as relay:
         visit = await relay.visit(Host="relay.example")
@@ -414,7 +416,7 @@ async def test_a_trusted_reader_is_known_by_its_address() -> None:
 
 
 @pytest.mark.proves("N42-16")
-async def test_whom_the_policies_trust_no_more_reads_no_more(tmp_path: Path) -> None:
+async def test_a_reload_revokes_trusted_readers(tmp_path: Path) -> None:
     """N42-16, G-01: on a connection that is open already."""
     trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
     async with serving(policy=trusted) as relay:
@@ -429,7 +431,7 @@ async def test_whom_the_policies_trust_no_more_reads_no_more(tmp_path: Path) -> 
 
 
 @pytest.mark.proves("N01-99")
-async def test_whoever_is_connected_is_told_when_the_relay_stops() -> None:
+async def test_a_stop_closes_subscriptions_and_connections_with_a_reason() -> None:
     """N01-99: CLOSED to every subscription, then a close frame; nobody new comes in."""
     async with serving() as relay:
         visit = await relay.visit()
@@ -444,7 +446,7 @@ async def test_whoever_is_connected_is_told_when_the_relay_stops() -> None:
             await relay.visit()
 
 
-async def test_a_port_that_is_taken_is_no_riddle() -> None:
+async def test_a_port_in_use_is_reported_with_advice() -> None:
     """Errors say what to do next."""
     async with serving() as relay:
         second = Server(relay.server._services, "127.0.0.1", relay.server.port)
@@ -452,7 +454,7 @@ async def test_a_port_that_is_taken_is_no_riddle() -> None:
             await second.__aenter__()
 
 
-async def test_files_of_tls_that_are_not_there_are_named() -> None:
+async def test_missing_tls_files_are_named() -> None:
     tls = '[server]\ntls_cert = "no.crt"\ntls_key = "no.key"\n'
     with pytest.raises(UserError, match=r"tls_cert .*no.crt with tls_key .*no.key cannot be used"):
         async with serving(tls):

@@ -64,7 +64,7 @@ async def logged_in(relay: Relay, who: SecretKey) -> Visit:
 
 
 @pytest.mark.proves("N01-50", "N01-53")
-async def test_what_one_says_the_other_hears(relay: Relay) -> None:
+async def test_an_event_reaches_the_subscriptions_of_others(relay: Relay) -> None:
     """N01-50, N01-75, N01-82; N01-53: the id of a subscription is its connection's own."""
     alices, bobs = await relay.visit(), await relay.visit()
     stored, live = note("stored", at=NOW - 1), note("live")
@@ -90,7 +90,7 @@ async def test_counting_opens_nothing_and_closing_is_silent(relay: Relay) -> Non
 
 
 @pytest.mark.proves("N01-93")
-async def test_a_query_that_the_relay_closed_takes_no_place(relay: Relay) -> None:
+async def test_a_query_closed_by_the_relay_does_not_count_as_open(relay: Relay) -> None:
     """N01-93: two may be open here."""
     visit = await relay.visit()
     for sub in "abc":
@@ -105,7 +105,7 @@ async def test_a_query_that_the_relay_closed_takes_no_place(relay: Relay) -> Non
 
 
 @pytest.mark.proves("N42-04")
-async def test_a_login_counts_for_the_very_next_message(relay: Relay) -> None:
+async def test_a_login_is_in_effect_for_the_next_message(relay: Relay) -> None:
     """N42-04: nobody has to wait for its OK."""
     said = chat("for us")
     await (await logged_in(relay, admin)).publishes(said)
@@ -118,7 +118,7 @@ async def test_a_login_counts_for_the_very_next_message(relay: Relay) -> None:
 
 
 @pytest.mark.proves("N42-05")
-async def test_a_login_that_somebody_else_signed_is_none(relay: Relay) -> None:
+async def test_a_login_with_an_invalid_signature_is_refused(relay: Relay) -> None:
     """N42-05, N42-09."""
     visit = await relay.visit()
     tags = [["relay", f"ws://{relay.at}"], ["challenge", visit.challenge]]
@@ -140,7 +140,7 @@ async def test_a_login_is_not_shared_with_another_connection(relay: Relay) -> No
 
 
 @pytest.mark.proves("N42-16")
-async def test_whoever_is_removed_hears_of_it_and_nothing_more(relay: Relay) -> None:
+async def test_a_removed_member_receives_the_removal_and_nothing_after(relay: Relay) -> None:
     """N29-94, N29-96: on an open connection, at once."""
     alices, admins = await logged_in(relay, alice), await logged_in(relay, admin)
     assert await alices.asks({"authors": [admin.pubkey]}) == [["EOSE", "s"]]
@@ -156,7 +156,7 @@ async def test_whoever_is_removed_hears_of_it_and_nothing_more(relay: Relay) -> 
 
 
 @pytest.mark.proves("N01-51")
-async def test_what_is_no_message_is_told_and_the_connection_stays(relay: Relay) -> None:
+async def test_an_invalid_message_gets_a_notice_and_the_connection_stays_open(relay: Relay) -> None:
     """N01-51, N01-12: binary frames and bytes that are no text too."""
     visit = await relay.visit()
     await visit.socket.send_bytes(b'["REQ","s",{}]')
@@ -169,7 +169,7 @@ async def test_what_is_no_message_is_told_and_the_connection_stays(relay: Relay)
     assert await visit.asks({}) == [["EOSE", "s"]]
 
 
-async def test_who_only_makes_noise_is_sent_away(relay: Relay) -> None:
+async def test_a_connection_of_invalid_messages_is_closed(relay: Relay) -> None:
     """Contract §6: 20 in a row close it (1008); each was told."""
     visit = await relay.visit()
     for _ in range(25):
@@ -181,7 +181,7 @@ async def test_who_only_makes_noise_is_sent_away(relay: Relay) -> None:
 
 
 @pytest.mark.proves("N01-98")
-async def test_more_events_than_are_decided_wait_in_the_socket(
+async def test_the_socket_is_not_read_while_too_many_events_are_unanswered(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """STYLE rule 14: and each is answered once, N01-98."""
@@ -201,7 +201,7 @@ async def test_more_events_than_are_decided_wait_in_the_socket(
 
 
 @pytest.mark.slow
-async def test_a_slow_reader_gets_all_of_a_long_answer_in_its_own_time() -> None:
+async def test_a_slow_reader_receives_a_long_answer_completely() -> None:
     """Contract §7: in pages under back-pressure; others are served meanwhile."""
     async with serving() as relay:
         rows = [unsigned(alice, content=str(n).rjust(4000), at=n) for n in range(3000)]
@@ -229,7 +229,7 @@ async def overwhelmed(relay: Relay) -> Visit:
     return slow
 
 
-async def test_who_does_not_read_what_is_live_is_sent_away() -> None:
+async def test_a_client_that_does_not_read_live_events_is_closed() -> None:
     """DESIGN §2 step 9: no event is missing before the end, and others miss nothing at all."""
     async with serving() as relay:
         slow = await overwhelmed(relay)
@@ -241,7 +241,7 @@ async def test_who_does_not_read_what_is_live_is_sent_away() -> None:
         await relay.is_left()
 
 
-async def test_one_commit_too_large_for_one_reader_costs_the_others_nothing() -> None:
+async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> None:
     """DESIGN §2 step 9: the outbox overflows in the midst of a delivery."""
     async with serving("[limits]\noutbox_bytes = 5000\n") as relay:
         greedy, modest = await relay.visit(), await relay.visit()
@@ -258,7 +258,7 @@ async def test_one_commit_too_large_for_one_reader_costs_the_others_nothing() ->
 
 
 @pytest.mark.proves("N01-99")
-async def test_who_is_sent_away_may_read_why() -> None:
+async def test_a_closed_client_can_read_the_reason() -> None:
     """DESIGN §2 step 9: closed with a reason; whoever reads on in time gets to it."""
     async with serving() as relay:
         slow = await overwhelmed(relay)
@@ -268,7 +268,7 @@ async def test_who_is_sent_away_may_read_why() -> None:
 # the end -----------------------------------------------------------------------------------------
 
 
-async def test_a_client_whose_cable_is_pulled_leaves_nothing_but_its_event(relay: Relay) -> None:
+async def test_a_lost_connection_leaves_nothing_but_its_event(relay: Relay) -> None:
     said = note("good-bye")
     relay.disk.may_commit.clear()
     async with ClientSession() as cable:
@@ -285,7 +285,7 @@ async def test_a_client_whose_cable_is_pulled_leaves_nothing_but_its_event(relay
     assert shown(said) in await other.asks({})
 
 
-async def test_an_event_in_flight_is_answered_before_the_goodbye(relay: Relay) -> None:
+async def test_an_event_in_flight_gets_its_ok_before_the_close(relay: Relay) -> None:
     """Contract §2 SIGTERM: answers what is in flight, commits."""
     visit, other, event = await relay.visit(), await relay.visit(), note("in flight")
     await visit.asks({"kinds": [7]})
@@ -302,7 +302,7 @@ async def test_an_event_in_flight_is_answered_before_the_goodbye(relay: Relay) -
         assert end == ["closed", 1001]
 
 
-async def test_with_compression_the_same_is_said() -> None:
+async def test_compression_does_not_change_the_messages() -> None:
     """DESIGN §10 compression: what a client packs is read; what is sent is sent as it is."""
     async with serving("[server]\ncompression = true\n") as relay:
         url = f"ws://{relay.at}/"

@@ -163,7 +163,7 @@ async def test_a_command_reads_all_pages_in_order(folder: FakeFolder, path: Path
         assert await remote.head() == 80
 
 
-async def test_the_relay_is_asked_the_very_filter(folder: FakeFolder, path: Path) -> None:
+async def test_the_filter_is_transferred_unchanged(folder: FakeFolder, path: Path) -> None:
     filter_ = filter_from(
         {
             "kinds": [30078],
@@ -193,7 +193,7 @@ async def test_each_event_has_its_answer_in_order(folder: FakeFolder, path: Path
     assert folder.submitted == [(NOTES, Origin.TRUSTED_IMPORT)]
 
 
-async def test_more_events_than_one_request_holds_go_in_several(
+async def test_more_events_than_max_rows_use_several_requests(
     folder: FakeFolder, path: Path
 ) -> None:
     events = [NOTES[0]] * (MAX_ROWS + 1)
@@ -202,7 +202,7 @@ async def test_more_events_than_one_request_holds_go_in_several(
     assert [len(given) for given, _ in folder.submitted] == [MAX_ROWS, 1]
 
 
-async def test_what_is_public_is_asked_for_as_such(folder: FakeFolder, path: Path) -> None:
+async def test_public_rows_have_a_request_of_their_own(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         for rows in Rows:
             pages = [raw async for page in remote.events(Filter(), rows) for raw in page]
@@ -210,9 +210,7 @@ async def test_what_is_public_is_asked_for_as_such(folder: FakeFolder, path: Pat
     assert folder.asked_for == list(Rows)
 
 
-async def test_a_relay_is_asked_what_would_become_of_an_event(
-    folder: FakeFolder, path: Path
-) -> None:
+async def test_a_dry_run_is_answered_by_the_relay(folder: FakeFolder, path: Path) -> None:
     logins = frozenset({alice.pubkey, bob.pubkey})
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         seen = await remote.dry_run(NOTES[0], logins)
@@ -220,7 +218,7 @@ async def test_a_relay_is_asked_what_would_become_of_an_event(
     assert seen == DryRunReply(False, "restricted: no", "a rule", FACTS)  # noqa: FBT003
 
 
-async def test_what_is_asked_about_must_be_an_event(folder: FakeFolder, path: Path) -> None:
+async def test_a_dry_run_needs_a_valid_event(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder):
         for size, row, fault in ((2, b"{}", "id: missing"), (2, b"{]", "not JSON")):
             async with talking(path) as (reader, writer):
@@ -233,9 +231,7 @@ async def test_what_is_asked_about_must_be_an_event(folder: FakeFolder, path: Pa
     assert folder.dry_runs == []
 
 
-async def test_who_is_banned_and_what_was_refused_comes_through(
-    folder: FakeFolder, path: Path
-) -> None:
+async def test_managed_keys_and_refusals_are_transferred(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         assert await remote.managed_keys() == [(ALLOWED, alice.pubkey), (BANNED, bob.pubkey)]
         assert await remote.refusals(0) == REFUSED
@@ -243,7 +239,7 @@ async def test_who_is_banned_and_what_was_refused_comes_through(
         assert await remote.refusals(3) == []
 
 
-async def test_no_events_are_no_request(folder: FakeFolder, path: Path) -> None:
+async def test_no_events_make_no_request(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         assert await remote.submit([], Origin.IMPORT) == []
     assert folder.submitted == []
@@ -257,7 +253,7 @@ async def test_a_row_of_several_megabytes_passes(folder: FakeFolder, path: Path)
         assert await remote.submit([large, large], Origin.IMPORT) == [(True, "")] * 2
 
 
-async def test_several_commands_are_served_at_a_time(folder: FakeFolder, path: Path) -> None:
+async def test_several_commands_are_served_at_the_same_time(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         folder.may_commit.clear()
         async with asyncio.TaskGroup() as group:
@@ -268,9 +264,7 @@ async def test_several_commands_are_served_at_a_time(folder: FakeFolder, path: P
         assert waiting.result() == [(True, "")]
 
 
-async def test_a_connection_takes_one_request_after_the_other(
-    folder: FakeFolder, path: Path
-) -> None:
+async def test_a_connection_serves_requests_in_order(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder), talking(path) as (reader, writer):
         writer.write(b'{"do":"head"}\n{"do":"head"}\n')
         assert await line(reader) == {"is": "head", "head": 80}
@@ -280,14 +274,14 @@ async def test_a_connection_takes_one_request_after_the_other(
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
-async def test_without_a_relay_the_command_is_told_so(path: Path) -> None:
+async def test_without_a_relay_a_command_fails_with_a_reason(path: Path) -> None:
     with pytest.raises(UserError, match="no relay listens on"):
         async with RemoteFolder(path):
             pass
 
 
 @pytest.mark.parametrize("fault", [StoreFault("disk full"), Refused(Prefix.RESTRICTED, "not you")])
-async def test_what_the_folder_raises_is_raised_at_the_command(
+async def test_errors_of_the_folder_are_raised_in_the_command(
     folder: FakeFolder, path: Path, fault: Exception
 ) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
@@ -297,7 +291,7 @@ async def test_what_the_folder_raises_is_raised_at_the_command(
                 await request
 
 
-async def test_a_fault_after_some_pages_does_not_look_like_the_end(
+async def test_a_fault_after_some_pages_is_not_read_as_the_end(
     folder: FakeFolder, path: Path
 ) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
@@ -306,7 +300,7 @@ async def test_a_fault_after_some_pages_does_not_look_like_the_end(
             await all_of(remote, Filter())
 
 
-async def test_a_fault_that_nobody_foresaw_is_in_the_log_and_the_relay_goes_on(
+async def test_an_unexpected_exception_is_logged_and_the_server_continues(
     folder: FakeFolder, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
@@ -318,9 +312,7 @@ async def test_a_fault_that_nobody_foresaw_is_in_the_log_and_the_relay_goes_on(
     assert "never seen" in caplog.text
 
 
-async def test_a_row_that_is_no_event_does_not_stop_the_others(
-    folder: FakeFolder, path: Path
-) -> None:
+async def test_an_invalid_row_does_not_stop_the_others(folder: FakeFolder, path: Path) -> None:
     rows = [b"{bad", NOTES[0].raw, NOTES[1].raw.replace(b"note", b"nota"), NOTES[2].raw]
     request = orjson.dumps({"do": "submit", "origin": "IMPORT", "sizes": [len(r) for r in rows]})
     async with ControlServer(path, folder), talking(path) as (reader, writer):
@@ -351,7 +343,7 @@ async def test_a_row_that_is_no_event_does_not_stop_the_others(
         b'{"do":"' + b"x" * 2**21 + b'"}',
     ],
 )
-async def test_nonsense_is_answered_invalid_and_ends_the_connection(
+async def test_a_malformed_request_is_refused_and_ends_the_connection(
     folder: FakeFolder, path: Path, request_: bytes
 ) -> None:
     async with ControlServer(path, folder), talking(path) as (reader, writer):
@@ -362,7 +354,7 @@ async def test_nonsense_is_answered_invalid_and_ends_the_connection(
     assert folder.submitted == []
 
 
-async def test_a_command_that_leaves_in_the_middle_of_a_request_does_no_harm(
+async def test_a_command_may_disconnect_in_the_middle_of_a_request(
     folder: FakeFolder, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
@@ -373,7 +365,7 @@ async def test_a_command_that_leaves_in_the_middle_of_a_request_does_no_harm(
     assert caplog.text == ""
 
 
-async def test_a_relay_that_goes_away_is_not_the_end_of_an_answer(path: Path) -> None:
+async def test_a_truncated_reply_is_a_fault(path: Path) -> None:
     async def half(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'{"is":"page","sizes":[400]}\nhalf a row')
         writer.close()
@@ -385,9 +377,7 @@ async def test_a_relay_that_goes_away_is_not_the_end_of_an_answer(path: Path) ->
 
 
 @pytest.mark.parametrize("answer", [b"hello", b'{"is":"new"}', b'{"is":"page","sizes":[]}'])
-async def test_a_relay_of_another_version_is_told_from_a_good_one(
-    path: Path, answer: bytes
-) -> None:
+async def test_a_reply_of_another_version_is_a_fault(path: Path, answer: bytes) -> None:
     async def other(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer + b"\n")
         writer.close()
@@ -398,7 +388,9 @@ async def test_a_relay_of_another_version_is_told_from_a_good_one(
             await RemoteFolder(path).head()
 
 
-async def test_over_so_many_commands_the_next_is_sent_away(folder: FakeFolder, path: Path) -> None:
+async def test_more_connections_than_the_maximum_are_refused(
+    folder: FakeFolder, path: Path
+) -> None:
     async with ControlServer(path, folder), contextlib.AsyncExitStack() as stack:
         for _ in range(16):
             reader, writer = await stack.enter_async_context(talking(path))
@@ -412,7 +404,7 @@ async def test_over_so_many_commands_the_next_is_sent_away(folder: FakeFolder, p
 # -- back-pressure --------------------------------------------------------------------------------
 
 
-async def test_pages_are_read_from_the_store_as_the_command_takes_them(
+async def test_pages_are_read_from_the_store_under_back_pressure(
     folder: FakeFolder, path: Path
 ) -> None:
     large = alice.sign(1, [], "x" * 1_000_000, 1).raw
@@ -429,7 +421,7 @@ async def test_pages_are_read_from_the_store_as_the_command_takes_them(
         assert pages == folder.given == 50
 
 
-async def test_a_command_that_leaves_ends_its_scan(folder: FakeFolder, path: Path) -> None:
+async def test_a_command_that_disconnects_ends_its_scan(folder: FakeFolder, path: Path) -> None:
     folder.pages = [[alice.sign(1, [], "x" * 1_000_000, 1).raw]] * 50
     async with ControlServer(path, folder):
         async with talking(path) as (reader, writer):
@@ -443,7 +435,7 @@ async def test_a_command_that_leaves_ends_its_scan(folder: FakeFolder, path: Pat
 # -- the socket -----------------------------------------------------------------------------------
 
 
-async def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_relay(
+async def test_the_socket_has_mode_0600_and_is_removed_at_stop(
     folder: FakeFolder, path: Path
 ) -> None:
     mask = os.umask(0)
@@ -456,7 +448,7 @@ async def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_relay(
     assert kind_of(path) is None
 
 
-async def test_another_user_is_sent_away(
+async def test_another_user_is_refused(
     folder: FakeFolder, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = os.geteuid()
@@ -474,7 +466,9 @@ async def test_the_socket_of_a_dead_relay_is_replaced(folder: FakeFolder, path: 
         assert await remote.head() == 80
 
 
-async def test_the_socket_of_a_living_relay_is_not(folder: FakeFolder, path: Path) -> None:
+async def test_the_socket_of_a_running_relay_is_not_replaced(
+    folder: FakeFolder, path: Path
+) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         with pytest.raises(FolderBusy) as busy:
             await ControlServer(path, FakeFolder()).__aenter__()
@@ -482,14 +476,16 @@ async def test_the_socket_of_a_living_relay_is_not(folder: FakeFolder, path: Pat
         assert await remote.head() == 80
 
 
-async def test_a_folder_of_the_admin_is_not_removed(folder: FakeFolder, path: Path) -> None:
+async def test_what_is_not_a_socket_is_not_removed(folder: FakeFolder, path: Path) -> None:
     os.mkdir(path)
     with pytest.raises(UserError, match="is not a socket"):
         await ControlServer(path, folder).__aenter__()
     assert (kind_of(path) or "").startswith("d")
 
 
-async def test_a_folder_may_be_deep(folder: FakeFolder, tmp_path: Path) -> None:
+async def test_a_path_may_be_longer_than_a_socket_address(
+    folder: FakeFolder, tmp_path: Path
+) -> None:
     deep = tmp_path.joinpath(*["a folder in a folder"] * 10)
     deep.mkdir(parents=True)
     path = deep / "control.sock"
@@ -501,7 +497,7 @@ async def test_a_folder_may_be_deep(folder: FakeFolder, tmp_path: Path) -> None:
 # -- stopping -------------------------------------------------------------------------------------
 
 
-async def test_a_batch_that_is_being_committed_is_answered_before_the_relay_stops(
+async def test_a_batch_being_committed_gets_its_reply_before_the_stop(
     folder: FakeFolder, path: Path
 ) -> None:
     folder.may_commit.clear()
@@ -512,9 +508,7 @@ async def test_a_batch_that_is_being_committed_is_answered_before_the_relay_stop
     assert waiting.result() == [(True, "")]
 
 
-async def test_a_command_without_a_request_does_not_hold_the_relay_up(
-    folder: FakeFolder, path: Path
-) -> None:
+async def test_an_idle_connection_does_not_delay_the_stop(folder: FakeFolder, path: Path) -> None:
     async with asyncio.timeout(ANSWER_S), contextlib.AsyncExitStack() as stack:
         async with ControlServer(path, folder):
             reader, writer = await stack.enter_async_context(talking(path))
@@ -523,7 +517,7 @@ async def test_a_command_without_a_request_does_not_hold_the_relay_up(
         assert await reader.read() == b""
 
 
-async def test_an_invalid_raised_inside_keeps_its_word(folder: FakeFolder, path: Path) -> None:
+async def test_a_refusal_keeps_its_prefix(folder: FakeFolder, path: Path) -> None:
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         folder.fault = Invalid("seq: too old")
         with pytest.raises(Refused) as refused:

@@ -54,14 +54,14 @@ def address_of(peer: str | None, *forwarded: str) -> str | None:
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "10.1.2.3", "203.0.113.9", "::1", "2001:db8::1"])
-def test_without_a_proxy_it_comes_from_its_peer(peer: str) -> None:
+def test_without_a_proxy_the_peer_is_the_client(peer: str) -> None:
     assert address_of(peer) == peer
 
 
 @pytest.mark.proves("A-20")
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "x-forwarded-for"])
 @pytest.mark.parametrize("peer", ["203.0.113.9", "192.168.0.1", None])
-def test_what_a_stranger_says_of_where_it_comes_from_makes_it_nobody(
+def test_a_forwarding_header_of_an_untrusted_peer_makes_the_address_unknown(
     peer: str | None, header: str
 ) -> None:
     """Counts as from nowhere, so that no list can trust it."""
@@ -92,14 +92,14 @@ def test_what_a_stranger_says_of_where_it_comes_from_makes_it_nobody(
         (["10.0.0.7, 127.0.0.1"], NOWHERE),
     ],
 )
-def test_of_what_trusted_proxies_say_the_last_hop_that_is_none_of_them_counts(
+def test_the_last_hop_that_is_no_trusted_proxy_is_the_client(
     forwarded: list[str], address: str | None
 ) -> None:
     """The last proxy appends, in the line or by one of its own; forged hops come before."""
     assert address_of("127.0.0.1", *forwarded) == address
 
 
-def test_a_proxy_that_says_it_in_another_header_says_nothing() -> None:
+def test_other_forwarding_headers_of_a_proxy_make_the_address_unknown() -> None:
     request = request_from("127.0.0.1", ("Forwarded", "for=203.0.113.9"))
     assert client_address(request, PROXIES) is NOWHERE
 
@@ -130,7 +130,7 @@ def test_an_address_is_the_same_in_both_spellings() -> None:
         ("", False),
     ],
 )
-def test_who_asks_for_the_document_names_its_type(accept: str, *, wanted: bool) -> None:
+def test_nip11_is_selected_by_the_accept_header(accept: str, *, wanted: bool) -> None:
     """N11-01."""
     assert wants_information(CIMultiDict({"Accept": accept})) is wanted
     assert not wants_information(CIMultiDict())
@@ -148,7 +148,7 @@ def document_of(
 
 
 @pytest.mark.proves("N11-05", "N11-06", "N11-07", "N11-10")
-def test_the_document_says_who_and_what_the_relay_is(tmp_path: Path) -> None:
+def test_nip11_names_the_relay_and_its_software(tmp_path: Path) -> None:
     """N11-04…10; N11-24: nothing of groups."""
     relay = RelayConfig("Tea", "For tea", "mailto:a@b.c", "https://i", "https://b", "https://t")
     actors = f'[actors]\nowners = ["{owner.npub}", "{robot.npub}"]'
@@ -169,7 +169,7 @@ def test_the_document_says_who_and_what_the_relay_is(tmp_path: Path) -> None:
 
 @pytest.mark.proves("N11-09")
 @pytest.mark.parametrize("search", [True, False])
-def test_only_what_this_relay_does_is_announced(tmp_path: Path, *, search: bool) -> None:
+def test_supported_nips_lists_only_what_is_implemented(tmp_path: Path, *, search: bool) -> None:
     """N11-09: nothing that clients do among themselves, nothing that is off or not built."""
     of_clients = {4, 5, 6, 7, 8, 10, 18, 19, 21, 22, 25, 32, 44, 46, 51, 65, 78}
     not_built = {43, 67}
@@ -182,7 +182,7 @@ def test_only_what_this_relay_does_is_announced(tmp_path: Path, *, search: bool)
 
 
 @pytest.mark.proves("G-25")
-def test_the_document_names_the_kinds_of_memory_and_what_filters_may_name(tmp_path: Path) -> None:
+def test_nip11_names_memory_kinds_and_filter_terms(tmp_path: Path) -> None:
     terms = StorageConfig(index_tags=frozenset({"hk", "x"}), prefix_d_kinds=frozenset({78}))
     document = document_of(tmp_path, Config(storage=terms))
     assert document["memory"] == {
@@ -204,7 +204,7 @@ def test_the_document_names_the_kinds_of_memory_and_what_filters_may_name(tmp_pa
 
 
 @pytest.mark.proves("G-25", "A-21")
-def test_long_messages_and_long_answers_are_for_memory_by_default(tmp_path: Path) -> None:
+def test_default_limits_suit_memory_clients(tmp_path: Path) -> None:
     limitation = document_of(tmp_path, Config())["limitation"]
     assert limitation["max_message_length"] == 524_288
     assert limitation["default_limit"] >= 50_000
@@ -212,7 +212,7 @@ def test_long_messages_and_long_answers_are_for_memory_by_default(tmp_path: Path
 
 
 @pytest.mark.proves("N11-03")
-def test_what_the_admin_left_empty_is_left_out(tmp_path: Path) -> None:
+def test_empty_settings_are_left_out_of_nip11(tmp_path: Path) -> None:
     """N11-03."""
     document = document_of(tmp_path, Config())
     assert {"contact", "icon", "banner", "terms_of_service", "pubkey"}.isdisjoint(document)
@@ -220,7 +220,7 @@ def test_what_the_admin_left_empty_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.proves("N11-21")
 @pytest.mark.parametrize(("policy", "restricted"), [("", True), (OPEN, False)])
-def test_the_document_says_whether_anyone_may_write(
+def test_restricted_writes_follows_the_policy(
     tmp_path: Path, policy: str, *, restricted: bool
 ) -> None:
     """N11-21."""
@@ -248,7 +248,7 @@ async def limits_of(relay: Relay) -> dict[str, Any]:
 
 @pytest.mark.proves("N11-12", "N11-13")
 @pytest.mark.parametrize("most", [300, 1000])
-async def test_a_message_of_max_message_length_is_taken_and_no_longer_one(most: int) -> None:
+async def test_max_message_length_is_enforced(most: int) -> None:
     """N11-13."""
     async with serving(f"[limits]\nmax_message_length = {most}\n") as relay:
         assert (await limits_of(relay))["max_message_length"] == most
@@ -262,7 +262,7 @@ async def test_a_message_of_max_message_length_is_taken_and_no_longer_one(most: 
 
 @pytest.mark.proves("N11-12", "N11-14", "N11-15")
 @pytest.mark.parametrize("most", [1, 3])
-async def test_so_many_subscriptions_and_filters_are_taken(most: int) -> None:
+async def test_announced_limits_of_subscriptions_and_filters_are_enforced(most: int) -> None:
     """N11-14, N11-15."""
     async with serving(f"[limits]\nmax_subscriptions = {most}\nmax_filters = {most}\n") as relay:
         limits = await limits_of(relay)
@@ -280,7 +280,7 @@ async def test_so_many_subscriptions_and_filters_are_taken(most: int) -> None:
 
 @pytest.mark.proves("N01-84", "N11-12", "N11-18", "N11-19")
 @pytest.mark.parametrize(("most", "default"), [(3, 2), (2, 2)])
-async def test_so_many_rows_are_given(most: int, default: int) -> None:
+async def test_announced_limits_of_rows_are_enforced(most: int, default: int) -> None:
     """N11-18, N11-19."""
     limits = f"max_limit = {most}\ndefault_limit = {default}\n"
     async with serving(f"[limits]\n{limits}") as relay:
@@ -303,7 +303,7 @@ async def test_so_many_rows_are_given(most: int, default: int) -> None:
         ("created_at_lower", "created_at_lower_limit", 60, {"at": NOW - 60}, {"at": NOW - 61}),
     ],
 )
-async def test_an_event_within_what_is_announced_is_taken_and_no_other(
+async def test_announced_limits_of_events_are_enforced(
     setting: str, name: str, value: int, taken: dict[str, Any], refused: dict[str, Any]
 ) -> None:
     """N11-16, N11-17, N11-22."""
@@ -320,7 +320,7 @@ async def test_an_event_within_what_is_announced_is_taken_and_no_other(
 
 
 @pytest.mark.proves("N11-12", "N11-20")
-async def test_so_much_work_is_asked_for() -> None:
+async def test_announced_min_pow_difficulty_is_enforced() -> None:
     """N11-20, N13-04."""
     async with serving(policy=f"{OPEN}[limits]\nmin_pow_difficulty = 8\n") as relay:
         assert (await limits_of(relay))["min_pow_difficulty"] == 8
@@ -332,7 +332,7 @@ async def test_so_much_work_is_asked_for() -> None:
         assert (await visit.publishes(idle))[1].startswith("pow: ")
 
 
-async def test_any_age_is_announced_as_0_and_taken() -> None:
+async def test_a_lower_limit_of_0_accepts_any_age() -> None:
     """created_at_lower 0: any age."""
     async with serving() as relay:
         assert (await limits_of(relay))["created_at_lower_limit"] == 0
@@ -341,7 +341,7 @@ async def test_any_age_is_announced_as_0_and_taken() -> None:
 
 
 @pytest.mark.proves("G-01")
-async def test_the_document_follows_a_reload(tmp_path: Path) -> None:
+async def test_nip11_follows_a_reload(tmp_path: Path) -> None:
     """G-01: at once, and without a restart."""
     async with serving() as relay:
         relay.state.enforce(loaded(tmp_path, a="[limits]\nmax_event_tags = 7\n"))

@@ -131,14 +131,14 @@ def found(frames: list[list[Any]]) -> list[str]:
 
 @pytest.mark.proves("N86-01", "N86-02", "N86-10", "N98-01", "N98-02", "N98-05", "N98-06")
 @pytest.mark.parametrize("who", [owner, RELAY], ids=["an owner", "the relay itself"])
-async def test_the_operator_calls(who: SecretKey) -> None:
+async def test_owners_may_call(who: SecretKey) -> None:
     async with serving() as relay:
         assert set(await called(relay, "supportedmethods", who=who)) == set(METHODS)
 
 
 @pytest.mark.proves("N86-02", "N86-03")
 @pytest.mark.parametrize("who", [alice, robot, admin], ids=["a member", "an agent", "an admin"])
-async def test_nobody_else_calls(who: SecretKey) -> None:
+async def test_others_may_not_call(who: SecretKey) -> None:
     async with serving_the_den() as relay:
         body = body_of("banpubkey", bob.pubkey)
         status, said = await post(relay, body, signed(relay, body, who))
@@ -151,7 +151,7 @@ async def test_nobody_else_calls(who: SecretKey) -> None:
 @pytest.mark.parametrize(
     "u", ["http://{}", "http://{}/", "https://{}/", "ws://{}", "wss://{}/", "WS://{}"]
 )
-async def test_the_address_may_be_written_as_clients_write_it(u: str) -> None:
+async def test_u_may_be_any_spelling_of_the_url(u: str) -> None:
     async with serving() as relay:
         body = body_of("supportedmethods")
         authorization = signed(relay, body, u=u.format(relay.at))
@@ -185,7 +185,7 @@ async def test_behind_a_proxy_the_public_address_counts() -> None:
     ],
     ids=str,
 )
-async def test_what_speaks_for_another_request_is_no_authorization(wrong: dict[str, Any]) -> None:
+async def test_an_authorization_for_another_request_is_refused(wrong: dict[str, Any]) -> None:
     async with serving() as relay:
         body = body_of("banpubkey", alice.pubkey)
         status, said = await post(relay, body, signed(relay, body, **wrong))
@@ -198,7 +198,7 @@ async def test_what_speaks_for_another_request_is_no_authorization(wrong: dict[s
 @pytest.mark.parametrize(
     "authorization", [None, "", "Basic b3duZXI=", "Nostr ", "Nostr !!", "Nostr e30="]
 )
-async def test_without_authorization_nothing_is_said(authorization: str | None) -> None:
+async def test_a_call_without_authorization_is_refused(authorization: str | None) -> None:
     async with serving() as relay:
         status, said = await post(relay, body_of("listbannedpubkeys"), authorization)
         assert status == 401
@@ -206,7 +206,7 @@ async def test_without_authorization_nothing_is_said(authorization: str | None) 
 
 
 @pytest.mark.proves("N98-02")
-async def test_a_signature_of_somebody_else_is_none() -> None:
+async def test_an_invalid_signature_is_refused() -> None:
     async with serving() as relay:
         body = body_of("supportedmethods")
         tags = [
@@ -232,7 +232,7 @@ async def test_an_authorization_is_good_for_one_call() -> None:
 
 
 @pytest.mark.proves("N98-08")
-async def test_so_many_calls_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_used_authorizations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.server.nip86._MAX_CALLS", 2)
     async with serving() as relay:
         body = body_of("supportedmethods")
@@ -244,7 +244,7 @@ async def test_so_many_calls_are_remembered_and_no_more(monkeypatch: pytest.Monk
 
 
 @pytest.mark.proves("N98-09")
-async def test_an_authorization_is_not_handed_on_as_an_event() -> None:
+async def test_an_authorization_event_is_not_stored_or_sent() -> None:
     async with serving() as relay:
         visit = await relay.visit()
         accepted, text = await visit.publishes(owner.sign(27235, [["u", "x"]], "", NOW))
@@ -275,7 +275,7 @@ async def test_wrong_parameters_change_nothing() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"tea", b"[]", b'{"params":[]}', b'{"method":1}', b'{"method":"x","params":{}}']
 )
-async def test_a_body_that_is_no_call_is_refused(body: bytes) -> None:
+async def test_a_malformed_body_is_refused(body: bytes) -> None:
     async with serving() as relay:
         status, said = await post(relay, body, signed(relay, body))
         assert status == 400
@@ -312,7 +312,7 @@ async def test_each_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.proves("N11-02", "N86-01")
-async def test_a_page_in_a_browser_may_call() -> None:
+async def test_browsers_may_call() -> None:
     """A browser asks before, and takes `*` for every header but this one."""
     async with serving() as relay:
         wants = {"Access-Control-Request-Headers": "authorization,content-type"}
@@ -323,13 +323,13 @@ async def test_a_page_in_a_browser_may_call() -> None:
 
 
 @pytest.mark.proves("N11-09", "N86-01")
-async def test_the_document_says_so() -> None:
+async def test_nip11_announces_nip86() -> None:
     async with serving() as relay:
         document = await relay.get(Accept="application/nostr+json")
         assert 86 in (await document.json(content_type=None))["supported_nips"]
 
 
-async def test_a_full_disk_is_told_and_nothing_is_changed() -> None:
+async def test_a_full_disk_refuses_the_call_and_changes_nothing() -> None:
     async with serving() as relay:
 
         async def full(*_: object) -> int:
@@ -361,7 +361,7 @@ async def test_a_banned_key_writes_nothing_also_as_a_member() -> None:
 
 
 @pytest.mark.proves("N86-11")
-async def test_a_banned_admin_leads_no_more_and_the_group_stays() -> None:
+async def test_a_banned_admin_loses_the_role_and_the_group_stays() -> None:
     async with serving_the_den() as relay:
         await called(relay, "banpubkey", admin.pubkey)
         visit = await relay.visit()
@@ -371,7 +371,7 @@ async def test_a_banned_admin_leads_no_more_and_the_group_stays() -> None:
 
 
 @pytest.mark.proves("N62-11")
-async def test_a_ban_does_not_keep_anybody_from_vanishing() -> None:
+async def test_a_banned_key_can_vanish() -> None:
     async with serving() as relay:
         visit = await relay.visit()
         assert await visit.publishes(note()) == (True, "")
@@ -392,7 +392,7 @@ async def test_a_banned_key_cannot_log_in_and_the_others_stay() -> None:
 
 
 @pytest.mark.proves("N86-11", "N42-16")
-async def test_a_ban_ends_what_is_open_at_once() -> None:
+async def test_a_ban_closes_open_subscriptions_at_once() -> None:
     async with serving_the_den() as relay:
         reads = await logged_in(relay, bob, alice)
         assert await reads.asks({"kinds": [1]}) == [["EOSE", "s"]]
@@ -408,7 +408,7 @@ async def test_a_ban_ends_what_is_open_at_once() -> None:
 
 
 @pytest.mark.proves("N86-12", "N42-16")
-async def test_who_is_unbanned_reads_and_writes_on() -> None:
+async def test_an_unbanned_key_reads_and_writes_again() -> None:
     async with serving_the_den() as relay:
         visit = await logged_in(relay, alice)
         await called(relay, "banpubkey", alice.pubkey)
@@ -436,7 +436,7 @@ async def test_what_a_banned_key_wrote_is_hidden_until_it_is_unbanned() -> None:
 
 
 @pytest.mark.proves("N86-11")
-async def test_or_it_is_deleted_for_good() -> None:
+async def test_what_a_banned_key_wrote_is_deleted_when_the_policy_says_so() -> None:
     async with serving(policy=OPEN + '[bans]\nstored = "delete"\n') as relay:
         visit = await relay.visit()
         assert await visit.publishes(note()) == (True, "")
@@ -479,7 +479,7 @@ async def test_an_allowed_key_is_known_and_a_member_of_no_group() -> None:
 
 
 @pytest.mark.proves("N86-22", "N86-23", "N86-24")
-async def test_a_banned_event_goes_and_stays_away_until_it_is_allowed() -> None:
+async def test_a_banned_event_is_deleted_and_refused_until_it_is_allowed() -> None:
     async with serving() as relay:
         visit = await relay.visit()
         assert await visit.publishes(note()) == (True, "")
@@ -496,14 +496,14 @@ async def test_a_banned_event_goes_and_stays_away_until_it_is_allowed() -> None:
 
 
 @pytest.mark.proves("N86-23")
-async def test_an_event_can_be_banned_before_it_comes() -> None:
+async def test_an_event_can_be_banned_before_it_arrives() -> None:
     async with serving() as relay:
         await called(relay, "banevent", note().id)
         assert (await (await relay.visit()).publishes(note()))[1].startswith("blocked: ")
 
 
 @pytest.mark.proves("N86-23")
-async def test_what_a_group_follows_from_cannot_be_banned() -> None:
+async def test_group_records_cannot_be_banned() -> None:
     async with serving() as relay:
         visit = await logged_in(relay, owner)
         made = owner.sign(9007, [["h", "tea"]], "", NOW)
@@ -548,7 +548,7 @@ async def test_reported_events_wait_for_a_decision() -> None:
 
 
 @pytest.mark.proves("N86-26")
-async def test_a_kind_is_taken_until_it_is_disallowed() -> None:
+async def test_a_disallowed_kind_is_refused() -> None:
     async with serving() as relay:
         visit = await relay.visit()
         await called(relay, "disallowkind", 1)
@@ -570,7 +570,7 @@ async def test_a_kind_is_taken_until_it_is_disallowed() -> None:
 
 
 @pytest.mark.proves("N86-25")
-async def test_texts_are_shown_at_once() -> None:
+async def test_changed_texts_are_in_nip11_at_once() -> None:
     async with serving('[relay]\nname = "Tea"\n') as relay:
 
         async def document() -> dict[str, Any]:
@@ -598,7 +598,7 @@ PROXY = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
 
 
 @pytest.mark.proves("N86-27")
-async def test_a_blocked_address_is_sent_away_and_not_let_in_again() -> None:
+async def test_a_blocked_address_is_disconnected_and_refused() -> None:
     async with serving(PROXY) as relay:
         crawler = await relay.visit(X_Forwarded_For="203.0.113.9")
         neighbour = await relay.visit(X_Forwarded_For="203.0.114.9")
@@ -616,7 +616,7 @@ async def test_a_blocked_address_is_sent_away_and_not_let_in_again() -> None:
 
 
 @pytest.mark.proves("N86-27")
-async def test_nobody_blocks_the_address_that_they_call_from() -> None:
+async def test_a_caller_cannot_block_its_own_address() -> None:
     async with serving(PROXY) as relay:
         body = body_of("blockip", "203.0.113.0/24")
         status, said = await post(relay, body, signed(relay, body), X_Forwarded_For="203.0.113.9")
@@ -640,7 +640,7 @@ async def test_nobody_blocks_the_address_that_they_call_from() -> None:
         (None, None, True),
     ],
 )
-def test_where_somebody_is_counts_and_not_what_they_say(
+def test_a_forwarding_header_does_not_hide_a_blocked_peer(
     peer: str | None, forwarded: str | None, *, may: bool
 ) -> None:
     said = [] if forwarded is None else [("X-Forwarded-For", forwarded)]
@@ -651,7 +651,7 @@ def test_where_somebody_is_counts_and_not_what_they_say(
 
 
 @pytest.mark.proves("N86-27")
-def test_who_blocks_the_proxy_blocks_nobody_behind_it() -> None:
+def test_blocking_a_trusted_proxy_does_not_block_its_clients() -> None:
     proxies = [ip_network("10.0.0.0/8")]
     request = request_from("10.0.0.1", ("X-Forwarded-For", "198.51.100.1"))
     assert may_connect(request, proxies, blocklist_of(["10.0.0.0/8"]))

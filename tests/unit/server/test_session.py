@@ -98,18 +98,18 @@ def client() -> Client:
 
 
 @pytest.mark.proves("N42-02")
-def test_everybody_is_greeted_with_a_challenge(client: Client) -> None:
+def test_a_challenge_is_sent_on_connect(client: Client) -> None:
     """N42-02."""
     assert orjson.loads(client.session.greeting()) == ["AUTH", CHALLENGE]
 
 
-def test_an_event_goes_on_whoever_sends_it(client: Client) -> None:
+def test_any_author_may_publish(client: Client) -> None:
     """The policies decide."""
     (effect,) = client.publishes(NOTE)
     assert effect == Publish(NOTE)
 
 
-def test_a_query_is_asked_and_stays_open(client: Client) -> None:
+def test_a_req_opens_a_subscription(client: Client) -> None:
     (effect,) = client.asks("tea", kinds=[9])
     assert isinstance(effect, Subscribe)
     assert effect.sub == "tea"
@@ -127,7 +127,7 @@ def test_a_count_opens_nothing(client: Client) -> None:
 
 
 @pytest.mark.proves("N01-56")
-def test_closing_ends_what_is_open_and_is_silent_about_the_rest(client: Client) -> None:
+def test_close_ends_an_open_subscription_and_ignores_others(client: Client) -> None:
     """N01-56."""
     client.asks("tea")
     assert client.says("CLOSE", "tea") == (Close("tea"),)
@@ -137,7 +137,7 @@ def test_closing_ends_what_is_open_and_is_silent_about_the_rest(client: Client) 
 
 
 @pytest.mark.proves("N01-54")
-def test_the_same_id_again_replaces_at_once(client: Client) -> None:
+def test_a_req_with_an_open_id_replaces_it(client: Client) -> None:
     """N01-54: the old one ends before the new one is asked."""
     client.asks("tea", kinds=[9])
     dropped, asked = client.asks("tea", kinds=[1])
@@ -160,14 +160,14 @@ def test_one_subscription_too_many_is_refused_and_the_others_stay(client: Client
 
 
 @pytest.mark.proves("N11-14")
-def test_a_replacement_needs_no_room(client: Client) -> None:
+def test_a_replacement_does_not_count_twice(client: Client) -> None:
     """N11-14: replacing an id does not count as new."""
     for sub in "abc":
         client.asks(sub)
     assert [type(effect) for effect in client.asks("b")] == [Close, Subscribe]
 
 
-def test_closing_makes_room_whoever_closes(client: Client) -> None:
+def test_a_closed_subscription_no_longer_counts(client: Client) -> None:
     for sub in "abc":
         client.asks(sub)
     client.says("CLOSE", "a")
@@ -177,7 +177,7 @@ def test_closing_makes_room_whoever_closes(client: Client) -> None:
     assert told(client.asks("f"))[0][0] == "CLOSED"
 
 
-def test_the_filters_of_all_that_is_open_take_only_so_much_room(client: Client) -> None:
+def test_the_bytes_of_open_filters_are_limited(client: Client) -> None:
     """STYLE rule 14: an index of them is held as long as they are open."""
     large = ["x" * (MAX_OPEN_BYTES // 2)]
     client.asks("a", **{"#t": large})
@@ -200,7 +200,7 @@ def test_a_replacement_that_is_refused_ends_the_old_one_too(client: Client) -> N
 
 
 @pytest.mark.proves("N01-93")
-def test_a_bad_query_ends_what_was_open_under_its_id(client: Client) -> None:
+def test_a_malformed_req_closes_the_subscription_of_its_id(client: Client) -> None:
     """N01-93: after CLOSED nothing more for that id, so it must end here too."""
     client.asks("tea")
     dropped, refusal = client.asks("tea", kinds="9")
@@ -209,7 +209,7 @@ def test_a_bad_query_ends_what_was_open_under_its_id(client: Client) -> None:
     assert client.session.open == set()
 
 
-def test_a_bad_query_under_a_fresh_id_is_closed(client: Client) -> None:
+def test_a_malformed_req_is_closed(client: Client) -> None:
     """N01-69, N01-52."""
     client.asks("coffee")
     refusals = told([*client.asks("tea", nonsense=1), *client.says("REQ", "x" * 65, {})])
@@ -218,14 +218,14 @@ def test_a_bad_query_under_a_fresh_id_is_closed(client: Client) -> None:
 
 
 @pytest.mark.proves("N45-05")
-def test_a_bad_count_leaves_the_subscription_of_that_name_alone(client: Client) -> None:
+def test_a_malformed_count_does_not_close_the_subscription_of_its_id(client: Client) -> None:
     """N45-05: a query id does not collide with a subscription id of the same text."""
     client.asks("tea")
     client.says("COUNT", "tea", {"kinds": "9"})
     assert client.session.open == {"tea"}
 
 
-def test_a_bad_event_is_answered_by_its_id(client: Client) -> None:
+def test_an_invalid_event_gets_ok_false_with_its_id(client: Client) -> None:
     """N01-05."""
     fields = orjson.loads(NOTE.raw) | {"content": "tea is cold"}
     assert told(client.says("EVENT", fields)) == [
@@ -237,7 +237,7 @@ def test_a_bad_event_is_answered_by_its_id(client: Client) -> None:
 
 
 @pytest.mark.proves("N46-02")
-def test_a_connection_calls_signers_only_so_often(client: Client) -> None:
+def test_nip46_events_are_rate_limited_per_connection(client: Client) -> None:
     """N46-02: so many at once, then some a second; all else goes on."""
     call = Publish(stranger.sign(24133, [["p", alice.pubkey]], "connect", NOW))
 
@@ -257,7 +257,7 @@ def test_a_connection_calls_signers_only_so_often(client: Client) -> None:
 # patience ----------------------------------------------------------------------------------------
 
 
-def test_a_bad_frame_is_told_and_the_connection_stays(client: Client) -> None:
+def test_a_bad_frame_gets_a_notice_and_the_connection_stays_open(client: Client) -> None:
     """N01-51."""
     for text in (b"[", b"{}", b"[]", b'["HELLO"]', b'["REQ"]', b'["EVENT", 1]', b"\xff"):
         (notice,) = client.sends(text)
@@ -284,7 +284,7 @@ def test_twenty_bad_frames_in_a_row_end_the_connection(client: Client) -> None:
         BadQuery("tea", Refused(Prefix.UNSUPPORTED, "search is not supported here")),
     ],
 )
-def test_any_message_of_nostr_restores_patience(
+def test_a_valid_message_resets_the_count_of_bad_frames(
     client: Client, message: messages.ClientMessage
 ) -> None:
     """In a row: whoever speaks Nostr in between, even badly, is no stream of noise."""
@@ -298,7 +298,7 @@ def test_any_message_of_nostr_restores_patience(
 # logins ------------------------------------------------------------------------------------------
 
 
-def test_a_login_counts_when_its_signature_holds(client: Client) -> None:
+def test_a_login_with_a_valid_signature_is_accepted(client: Client) -> None:
     """N42-04; whether it does is not for a pure room."""
     (effect,) = client.logs_in(alice)
     assert isinstance(effect, VerifyLogin)
@@ -308,7 +308,7 @@ def test_a_login_counts_when_its_signature_holds(client: Client) -> None:
 
 
 @pytest.mark.proves("N42-05", "N42-09")
-def test_a_login_whose_signature_does_not_hold_is_refused(client: Client) -> None:
+def test_a_login_with_a_wrong_signature_is_refused(client: Client) -> None:
     """N42-09: earlier keys stay valid."""
     client.is_logged_in_as(alice)
     event = login(bob)
@@ -330,7 +330,7 @@ def test_a_login_whose_signature_does_not_hold_is_refused(client: Client) -> Non
         ({"relay": "wss://relay.example:444/tea"}, "relay"),
     ],
 )
-def test_a_login_for_elsewhere_or_another_time_is_refused(
+def test_a_login_for_another_relay_or_time_is_refused(
     client: Client, changes: dict[str, Any], field: str
 ) -> None:
     """N42-05, N42-06."""
@@ -343,14 +343,14 @@ def test_a_login_for_elsewhere_or_another_time_is_refused(
 
 @pytest.mark.proves("N42-05")
 @pytest.mark.parametrize("ahead", [-600, 0, 600])
-def test_a_login_is_good_for_ten_minutes_either_side(client: Client, ahead: int) -> None:
+def test_a_login_may_be_ten_minutes_off(client: Client, ahead: int) -> None:
     """Contract §7; `now` is that of the message, not of the greeting."""
     client.is_logged_in_as(alice, at=NOW + 90_000 + ahead, now=NOW + 90_000)
     assert told(client.logs_in(bob, at=NOW + ahead, now=NOW + 90_000))[0][2] is False
 
 
 @pytest.mark.proves("N42-07")
-def test_several_keys_count_together(client: Client) -> None:
+def test_several_keys_may_log_in(client: Client) -> None:
     """N42-07."""
     for who in (alice, bob, carol):
         client.is_logged_in_as(who)
@@ -358,14 +358,14 @@ def test_several_keys_count_together(client: Client) -> None:
 
 
 @pytest.mark.proves("N42-14")
-def test_a_login_sent_again_is_good_again(client: Client) -> None:
+def test_a_login_may_be_repeated(client: Client) -> None:
     """N42-14: idempotent on the same connection."""
     client.is_logged_in_as(alice)
     client.is_logged_in_as(alice)
     assert client.session.viewer.keys == {alice.pubkey}
 
 
-def test_a_connection_takes_only_so_many_keys(client: Client) -> None:
+def test_the_keys_of_a_connection_are_limited(client: Client) -> None:
     """Everything is bounded; whoever is in already may log in again."""
     crowd = [person(f"guest {number}") for number in range(MAX_KEYS)]
     for who in crowd:
@@ -376,14 +376,14 @@ def test_a_connection_takes_only_so_many_keys(client: Client) -> None:
 
 
 @pytest.mark.proves("N42-13")
-def test_a_login_widens_no_query_by_itself(client: Client) -> None:
+def test_a_login_does_not_repeat_open_queries(client: Client) -> None:
     """N42-13: the client asks again; nothing is dropped or asked for it."""
     client.asks("tea")
     client.is_logged_in_as(alice)
     assert client.session.open == {"tea"}
 
 
-def test_trust_in_the_address_and_logins_are_apart() -> None:
+def test_trusted_address_and_logins_are_independent() -> None:
     """A-20, N42-16: neither gives or takes the other."""
     client = Client(trusted=True)
     client.is_logged_in_as(alice)

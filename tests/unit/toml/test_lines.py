@@ -42,7 +42,7 @@ match2.kinds = 1979-05-27T07:32:00Z
 '''
 
 
-def test_every_key_is_found_where_it_stands() -> None:
+def test_every_key_has_its_line() -> None:
     tomllib.loads(TEXT)
     lines = lines_of(TEXT)
     assert {
@@ -95,7 +95,7 @@ def test_every_key_is_found_where_it_stands() -> None:
     }
 
 
-def test_line_ends_of_windows_count_once() -> None:
+def test_crlf_counts_once() -> None:
     assert lines_of("a = 1\r\nb = 2\r\n") == {("a",): 1, ("b",): 2}
 
 
