@@ -34,7 +34,7 @@ class Reopenable(Protocol):
 
 
 class ReopenableReference:
-    """The reference has no disk: it goes on."""
+    """In memory: reopening gives the same store."""
 
     def __init__(self) -> None:
         self._store = ReferenceStore()

@@ -1,4 +1,4 @@
-"""Rows and questions for the contract: every condition finds some rows and misses some."""
+"""Events and filters for the contract: every condition matches some events and not others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ORDERED: Final[dict[str, dict[str, Any]]] = {
     "kind and time": {"kinds": [1], "since": 2, "until": 4},
     "nothing asked": {},
 }
-"""Ways to ask that find many rows, by another index each."""
+"""Filters that match many events, each by another index."""
 
 FILTERS: Final[dict[str, dict[str, Any]]] = {
     **ORDERED,
@@ -86,7 +86,7 @@ FILTERS: Final[dict[str, dict[str, Any]]] = {
 
 
 def a_crowd() -> list[Event]:
-    """Many rows with many ties, in which every condition finds some and misses some."""
+    """Many events with many ties; every condition matches some and not others."""
     events = []
     for number in range(120):
         who = (cast.alice, cast.bob, cast.carol, cast.dave)[number % 4]

@@ -1,4 +1,4 @@
-"""The file of the index of texts: it can go at any time, and what was deleted leaves it."""
+"""The file of the text index: it may be lost at any time, and deleted texts are removed from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def modes(folder: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged", "empty", "of an older version"])
-async def test_a_file_that_is_no_use_is_made_anew_from_the_log(tmp_path: Path, harm: str) -> None:
+async def test_an_unusable_file_is_rebuilt_from_the_log(tmp_path: Path, harm: str) -> None:
     store = await opened(tmp_path)
     await says(store, "tea", "coffee")
     await store.close()
@@ -56,7 +56,7 @@ async def test_a_file_that_is_no_use_is_made_anew_from_the_log(tmp_path: Path, h
     await store.close()
 
 
-async def test_the_file_of_another_store_is_made_anew(tmp_path: Path) -> None:
+async def test_the_file_of_another_store_is_rebuilt(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         store = await opened(tmp_path / name)
@@ -70,7 +70,7 @@ async def test_the_file_of_another_store_is_made_anew(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_an_index_ahead_of_a_store_that_was_put_back_is_made_anew(tmp_path: Path) -> None:
+async def test_an_index_ahead_of_a_restored_store_is_rebuilt(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     await says(store, "tea")
     await store.close()
@@ -95,7 +95,7 @@ async def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> No
 
 @pytest.mark.proves("N09-13", "N62-04")
 async def test_words_of_deleted_texts_leave_the_file(tmp_path: Path) -> None:
-    """Not only are they never found: nothing of them is on the disk when the index was tidied."""
+    """Nothing of them is in the file once the index was tidied."""
     store = await opened(tmp_path)
     secret = unsigned(cast.alice, content="wombats everywhere", at=1)
     await says(store, *[f"tea number {number}" for number in range(50)])
@@ -115,7 +115,7 @@ def holds(folder: Path, words: bytes) -> bool:
     return any(words in file.read_bytes() for file in folder.glob("search.db*"))
 
 
-async def test_what_a_crash_left_in_the_index_goes_within_a_round(tmp_path: Path) -> None:
+async def test_rows_that_a_crash_left_in_the_index_are_removed(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     await says(store, "tea", "coffee")
     with closing(sqlite3.connect(tmp_path / "rookery.db")) as db, db:
@@ -128,7 +128,7 @@ async def test_what_a_crash_left_in_the_index_goes_within_a_round(tmp_path: Path
     await store.close()
 
 
-async def test_what_expired_leaves_the_index(tmp_path: Path) -> None:
+async def test_expired_rows_are_removed_from_the_index(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     await says(store, "tea", tags=[["expiration", "100"]])
     await store.tidy_index(100)
@@ -151,10 +151,10 @@ async def test_writers_do_not_wait_for_the_index(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_search_that_takes_too_long_is_given_up(
+async def test_a_search_that_takes_too_long_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """May raise TooWide; and the next one is answered."""
+    """Raises TooWide when it takes too long; the next search succeeds."""
     store = await opened(tmp_path)
     rows = [unsigned(cast.alice, content=f"tea {number}", at=number) for number in range(3000)]
     await write(store, *rows)
@@ -170,7 +170,7 @@ async def test_a_search_that_takes_too_long_is_given_up(
     await store.close()
 
 
-async def test_a_row_that_is_deleted_while_it_is_indexed_is_forgotten(tmp_path: Path) -> None:
+async def test_a_row_that_is_deleted_while_it_is_indexed_is_removed(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     rows = [unsigned(cast.alice, content=f"tea {number}", at=number) for number in range(9)]
     await write(store, *rows)
@@ -190,7 +190,7 @@ async def test_a_row_that_is_deleted_while_it_is_indexed_is_forgotten(tmp_path: 
     await store.close()
 
 
-async def test_a_row_keeps_its_words_whatever_goes_before_it(tmp_path: Path) -> None:
+async def test_deleting_earlier_rows_leaves_the_words_of_a_row(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     await says(store, "tea 1", "tea 2", "tea 3")
     await change(store, lambda plan: plan.removes.update({1, 2}))

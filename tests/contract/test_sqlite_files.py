@@ -1,4 +1,4 @@
-"""SqliteStore and files: what it makes, what it finds, what it leaves alone."""
+"""The files of SqliteStore: which it creates, migrates and refuses."""
 
 # ruff: noqa: ASYNC240 -- nobody waits for the loop of a test
 
@@ -117,13 +117,13 @@ async def test_an_empty_file_becomes_a_store(path: Path) -> None:
     await store.close()
 
 
-async def test_a_closed_store_leaves_its_file_and_the_index_of_texts(path: Path) -> None:
+async def test_a_closed_store_leaves_two_files(path: Path) -> None:
     await made(path)
     assert sorted(left.name for left in path.parent.iterdir()) == ["rookery.db", "search.db"]
 
 
 @pytest.mark.parametrize("synchronous", ["FULL", "NORMAL"])
-async def test_both_kinds_of_durability_keep_what_was_closed(path: Path, synchronous: str) -> None:
+async def test_both_synchronous_modes_keep_what_was_closed(path: Path, synchronous: str) -> None:
     event = unsigned(cast.alice)
     for _ in range(2):
         store = await SqliteStore.open(path, TERMS, synchronous=synchronous)
@@ -134,7 +134,7 @@ async def test_both_kinds_of_durability_keep_what_was_closed(path: Path, synchro
 
 
 async def test_a_tag_named_later_is_indexed_at_start(path: Path) -> None:
-    """`index_tags`: a new one is indexed at start (DESIGN §10), whatever came in between."""
+    """A name that is new in `index_tags` is indexed at start."""
     named = FilterTerms(index_tags=frozenset({"hk", "proj"}))
     filter_ = filter_from({"#proj": ["x"]}, named)
     events = [unsigned(cast.alice, 1, [["proj", "x"], ["hk", "x"]], at=at) for at in range(3)]
@@ -182,7 +182,7 @@ def shape(path: Path) -> dict[str, object]:
     return found
 
 
-async def test_a_file_of_version_1_is_brought_up_to_date(path: Path, tmp_path: Path) -> None:
+async def test_a_file_of_version_1_is_migrated(path: Path, tmp_path: Path) -> None:
     of_version_1(path)
     fresh = tmp_path / "fresh.db"
     for file in (path, fresh):
@@ -214,10 +214,10 @@ async def test_the_sizes_of_a_file_of_version_1_are_counted(path: Path) -> None:
         ([["ts", "9" * 19]], 1000),
     ],
 )
-async def test_how_old_tool_history_is_stands_in_a_file_of_version_1_too(
+async def test_tool_history_of_version_1_gets_its_version_from_ts(
     path: Path, tags: list[list[str]], version: int
 ) -> None:
-    """As `version_of` has it of new rows (A-19)."""
+    """As `version_of` computes it for new rows (A-19)."""
     of_version_1(path)
     event = unsigned(cast.alice, 30_095, tags, at=1000)
     assert version_of(event, Keep.FIRST) == version

@@ -1,4 +1,4 @@
-"""The promises of `relay.storage` about writing and lasting, quoted, on every store."""
+"""The promises of `relay.storage` about writing and durability, quoted, on every store."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 # append: what `decide` is told ------------------------------------------------------------------
 
 
-async def test_an_empty_store_has_found_nothing(store: Store) -> None:
-    """Look `wanted` up."""
+async def test_lookups_in_an_empty_store_find_nothing(store: Store) -> None:
+    """Look up, let `decide` plan."""
     found = await look_up(
         store,
         ids=["0" * 64],
@@ -57,7 +57,7 @@ async def test_an_empty_store_has_found_nothing(store: Store) -> None:
 
 
 async def test_found_has_the_wanted_rows_whole(store: Store) -> None:
-    """Look `wanted` up."""
+    """Look up, let `decide` plan."""
     plain = await stored(store, unsigned(cast.alice, content="plain"))
     in_group = await stored(store, unsigned(cast.bob, 9, [["h", "tea"]], at=7), quiet=True)
     ending = await stored(store, unsigned(cast.bob, 1, [["expiration", "5000000000"]]))
@@ -71,7 +71,7 @@ async def test_found_has_the_wanted_rows_whole(store: Store) -> None:
 
 
 async def test_found_has_the_holders_of_wanted_slots(store: Store) -> None:
-    """Look `wanted` up."""
+    """Look up, let `decide` plan."""
     profile = await stored(store, unsigned(cast.alice, 0))
     record = await stored(store, unsigned(cast.alice, 30078, [["d", "x"]]))
     ranked = await stored(store, unsigned(cast.alice, 30093, [["d", "x"], ["ts", "77"]]))
@@ -90,7 +90,7 @@ async def test_found_has_the_holders_of_wanted_slots(store: Store) -> None:
 
 
 async def test_a_row_found_by_id_and_by_slot_is_one(store: Store) -> None:
-    """`retention.remove` takes a row from both by its identity."""
+    """Both are compared by identity."""
     row = await stored(store, unsigned(cast.alice, 30078, [["d", "x"]]))
     found = await look_up(store, ids=[row.event.id], slots=[row.slot])
     assert found.rows[row.event.id] is found.slots[Slot(ALICE, 30078, "x")]
@@ -98,7 +98,7 @@ async def test_a_row_found_by_id_and_by_slot_is_one(store: Store) -> None:
 
 @pytest.mark.parametrize("d", ["", "a:b:c", "x\0y", "'\";--", "ünï🙂", "L" * 100_000, "%_*"])
 async def test_a_slot_is_found_by_its_whole_d(store: Store, d: str) -> None:
-    """Look `wanted` up."""
+    """Look up, let `decide` plan."""
     row = await stored(store, unsigned(cast.alice, 30078, [["d", d]]))
     near = [d + "x", d[:-1] if d else "y", d.upper() + " "]
     found = await look_up(store, slots=[Slot(ALICE, 30078, value) for value in (d, *near)])
@@ -106,7 +106,7 @@ async def test_a_slot_is_found_by_its_whole_d(store: Store, d: str) -> None:
 
 
 async def test_found_has_the_wanted_tombstones(store: Store) -> None:
-    """Look `wanted` up."""
+    """Look up, let `decide` plan."""
     by_author = Tombstone("e:" + "1" * 64, ALICE, None, "kind 5")
     by_other = Tombstone("e:" + "1" * 64, BOB, None, "kind 5")
     by_relay = Tombstone("e:" + "2" * 64, "", None, "9005")
@@ -121,7 +121,7 @@ async def test_found_has_the_wanted_tombstones(store: Store) -> None:
 
 
 @pytest.mark.parametrize("times", [(5, 9), (9, 5)])
-async def test_of_two_tombstones_by_one_key_the_later_time_holds(
+async def test_of_two_tombstones_by_one_key_the_later_one_is_kept(
     store: Store, times: tuple[int, int]
 ) -> None:
     """A deletion that outlives what it deleted, and holds against what comes later."""
@@ -159,7 +159,7 @@ def _other_digit(digit: str) -> str:
 
 
 async def test_found_says_which_groups_hold_content(store: Store) -> None:
-    """Groups of which it must be known whether they hold content (Z-03)."""
+    """Groups that hold more than their own records (Z-03)."""
     await write(
         store,
         unsigned(cast.owner, 9007, [["h", "bare"]]),
@@ -174,8 +174,8 @@ async def test_found_says_which_groups_hold_content(store: Store) -> None:
     assert found.groups_with_content == {"tea"}
 
 
-async def test_what_was_removed_is_not_found(store: Store) -> None:
-    """Look `wanted` up."""
+async def test_removed_rows_are_not_found(store: Store) -> None:
+    """Look up, let `decide` plan."""
     row = await stored(store, unsigned(cast.alice, 30078, [["d", "x"], ["h", "tea"]]))
     await change(store, lambda plan: plan.removes.add(row.seq))
     found = await look_up(
@@ -188,8 +188,8 @@ async def test_what_was_removed_is_not_found(store: Store) -> None:
     assert found == Found(row.seq)
 
 
-async def test_thousands_of_wants_are_looked_up_at_once(store: Store) -> None:
-    """Look `wanted` up: a batch may name 5,000 targets in each of its events."""
+async def test_thousands_of_ids_are_looked_up_at_once(store: Store) -> None:
+    """A batch may name 5,000 targets in each of its events."""
     row = await stored(store, unsigned(cast.alice, 30078, [["d", "x"]]))
     ids = [f"{number:064x}" for number in range(20_000)]
     found = await look_up(
@@ -206,7 +206,7 @@ async def test_thousands_of_wants_are_looked_up_at_once(store: Store) -> None:
 
 
 async def test_a_plan_is_applied_whole(store: Store) -> None:
-    """Look `wanted` up, let `decide` plan, apply the plan: one transaction."""
+    """Look up, let `decide` plan, apply the plan, in one transaction."""
     old = await stored(store, unsigned(cast.alice, 30078, [["d", "x"]], at=1))
     gone = await stored(store, unsigned(cast.alice, content="gone"))
     batch = Batch(
@@ -245,7 +245,7 @@ async def test_a_later_event_of_a_batch_sees_what_the_earlier_did(store: Store) 
 
 
 async def test_a_decide_that_fails_changes_nothing(store: Store) -> None:
-    """If it raises, nothing changes and the error comes out here."""
+    """If it raises, nothing changes and the error is raised here."""
     event = unsigned(cast.alice, 30078, [["d", "x"], ["h", "tea"]])
     row = await stored(store, event)
     stone = Tombstone(f"p:{BOB}", BOB, 3, "vanish")
@@ -343,8 +343,8 @@ async def test_reads_beside_a_write_see_it_whole_or_not_at_all(store: Store) -> 
     assert await look() == in_order(*new)
 
 
-async def test_a_group_that_ends_takes_its_rows_along(store: Store) -> None:
-    """Groups whose every row goes but the records of their making and their end (N29-124)."""
+async def test_the_rows_of_a_group_are_deleted_with_it(store: Store) -> None:
+    """All rows but the records of its creation and its end (N29-124)."""
     made = unsigned(cast.owner, 9007, [["h", "tea"]])
     put = unsigned(cast.owner, 9000, [["h", "tea"], ["p", ALICE]])
     chat = unsigned(cast.alice, 9, [["h", "tea"]])
@@ -370,8 +370,8 @@ async def test_a_group_that_ends_takes_its_rows_along(store: Store) -> None:
     assert (await look_up(store, groups_with_content=["tea"])).groups_with_content == set()
 
 
-async def test_a_slot_is_free_again_when_its_row_went(store: Store) -> None:
-    """One transaction: what a plan removes makes room for what it adds."""
+async def test_a_slot_is_free_when_its_row_is_deleted(store: Store) -> None:
+    """What a plan removes makes room for what it adds."""
     await stored(store, unsigned(cast.alice, 30095, [["d", "x"], ["h", "tea"]], at=9))
     await change(store, lambda plan: plan.deleted_groups.add("tea"))
     later = await stored(store, unsigned(cast.alice, 30095, [["d", "x"]], at=1))
@@ -382,7 +382,7 @@ async def test_a_slot_is_free_again_when_its_row_went(store: Store) -> None:
 
 
 async def test_since_gives_rows_in_the_order_of_commits(store: Store) -> None:
-    """Rows with a greater seq that are still stored, in order of seq, at most `limit`."""
+    """Rows with a greater seq that are still stored, ascending, at most `limit`."""
     rows = await write(store, *a_wide_crowd(), now=0)
     everything = [row for row in rows if isinstance(row, Stored)]
     alive = [row for row in everything if row.event.raw in await read(store)]
@@ -396,7 +396,7 @@ async def test_since_gives_rows_in_the_order_of_commits(store: Store) -> None:
 
 
 async def test_since_steps_over_gaps(store: Store) -> None:
-    """Rows that are still stored, in order of seq."""
+    """Rows that are still stored, ascending."""
     rows = [await stored(store, unsigned(cast.alice, at=at)) for at in range(10)]
     gone = {rows[0].seq, rows[4].seq, rows[5].seq, rows[9].seq}
     await change(store, lambda plan: plan.removes.update(gone))
@@ -406,8 +406,8 @@ async def test_since_steps_over_gaps(store: Store) -> None:
     assert list(await store.since(rows[4].seq, 2)) == [rows[6], rows[7]]
 
 
-async def test_the_head_never_goes_back(store: Store) -> None:
-    """seq of the newest row ever committed; 0 in an empty store. Never goes back."""
+async def test_the_head_never_decreases(store: Store) -> None:
+    """seq of the newest row ever committed; 0 in an empty store. Never decreases."""
     assert await store.head() == 0
     first = await stored(store, unsigned(cast.alice))
     second = await stored(store, unsigned(cast.bob))
@@ -419,7 +419,7 @@ async def test_the_head_never_goes_back(store: Store) -> None:
 
 
 async def test_the_store_takes_writes(store: Store) -> None:
-    """Whether a write would be taken now."""
+    """Whether a write would succeed now."""
     assert await store.is_writable() is True
 
 
@@ -468,7 +468,7 @@ async def _survives(reopenable: Reopenable, again: object) -> None:
     assert (await stored(store, unsigned(cast.dave, content="new"))).seq == newest.seq + 1
 
 
-async def test_a_closed_store_says_so(store: Store) -> None:
+async def test_a_closed_store_raises(store: Store) -> None:
     """Finish what was begun; after this every call raises StoreFault."""
     await stored(store, unsigned(cast.alice))
     await store.close()

@@ -1,4 +1,4 @@
-"""The promises of `Store.items` and `Store.authors`, on every store: of what `page` gives."""
+"""The promises of `items` and `authors`, on every store."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_set_is_never_larger_than_asked(store: Store) -> None:
 
 @pytest.mark.parametrize("name", FILTERS)
 async def test_the_authors_are_those_of_the_rows_that_count(store: Store, name: str) -> None:
-    """Public keys, each once, of those whose rows `count` counts; None when there are more."""
+    """Distinct public keys of the rows that `count` counts; None when there are more."""
     crowd = a_wide_crowd()
     await write(store, *crowd)
     filter_ = asked(**_with_ids(FILTERS[name], crowd))
@@ -98,7 +98,7 @@ async def test_the_authors_are_those_of_the_rows_that_count(store: Store, name: 
         assert too_many is None
 
 
-async def test_authors_of_what_may_not_be_read_are_not_told(store: Store) -> None:
+async def test_authors_of_unreadable_rows_are_left_out(store: Store) -> None:
     await write(store, unsigned(cast.bob, 1059, [["p", ALICE]]), unsigned(cast.carol))
     wraps = rule(Match(kinds=KindSet.of(1059)), Who.RECIPIENT)
     told = await store.authors(asked(), seen_by(keys(), wraps), now=0, at_most=9)
@@ -107,7 +107,7 @@ async def test_authors_of_what_may_not_be_read_are_not_told(store: Store) -> Non
 
 @pytest.mark.proves("N77-07", "N40-02")
 async def test_a_set_has_only_what_may_be_read_now(store: Store) -> None:
-    """Every row that `page` would give: hidden, expired and later ones are not among them."""
+    """Every row that `page` would give: no hidden, expired or later ones."""
     wrap = unsigned(cast.bob, 1059, [["p", ALICE]], at=3)
     fading = unsigned(cast.bob, 1, [["expiration", "100"]], at=2)
     await write(store, unsigned(cast.bob, at=1), fading, wrap)
@@ -126,7 +126,7 @@ async def test_a_set_has_only_what_may_be_read_now(store: Store) -> None:
 
 @pytest.mark.proves("N40-04")
 async def test_what_has_expired_is_found_until_it_is_removed(store: Store) -> None:
-    """Ids of rows that are still stored though they have expired, at most `limit`."""
+    """Ids of at most `limit` rows that are stored though they have expired."""
     fading = [unsigned(cast.alice, 1, [["expiration", str(at)]], at=at) for at in (5, 6, 7)]
     await write(store, unsigned(cast.bob, at=1), *fading)
     assert await store.expired(4, 10) == []

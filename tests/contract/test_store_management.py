@@ -1,4 +1,4 @@
-"""What NIP-86 calls have set is kept with the events, and a ban can take rows along (N86-11)."""
+"""Lists set by NIP-86 calls are stored, and a ban can delete rows (N86-11)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_the_last_change_of_an_item_counts(reopenable: Reopenable) -> None
     assert shown(await (await reopenable.restart()).management()) == left
 
 
-async def test_what_could_not_be_decided_sets_nothing(store: Store) -> None:
+async def test_a_failed_decision_changes_no_list(store: Store) -> None:
     plan = WritePlan(list_changes=[ListChange(ListName.BANNED_KEYS, alice.pubkey, "")])
 
     def decide(_found: Found) -> WritePlan:
@@ -147,7 +147,7 @@ async def test_what_a_banished_key_said_of_a_group_stays(store: Store) -> None:
     assert await read(store) == in_order(*records)
 
 
-async def test_rows_of_the_same_batch_go_when_they_came_before(store: Store) -> None:
+async def test_earlier_rows_of_the_same_batch_are_deleted_too(store: Store) -> None:
     before, after = unsigned(alice, content="before"), unsigned(alice, content="after")
     record = unsigned(alice, 9000, [["h", "den"]])
     first, second = Batch(before, record), Batch(after)
@@ -162,7 +162,7 @@ async def test_rows_of_the_same_batch_go_when_they_came_before(store: Store) -> 
     assert await read(store) == in_order(record, after)
 
 
-async def test_a_closed_store_says_nothing(reopenable: Reopenable) -> None:
+async def test_a_closed_store_gives_no_lists(reopenable: Reopenable) -> None:
     store = await reopenable.open()
     await store.close()
     with pytest.raises(StoreFault):

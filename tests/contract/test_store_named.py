@@ -1,4 +1,4 @@
-"""Records that others name: all rows of a kind and `d`, and the chains behind them."""
+"""Records that others reference: all rows of a kind and `d`, and what they reference in turn."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_rows_are_found_by_their_kind_and_d_whoever_wrote_them(store: Stor
     assert found.rows_named(entries_of(B)) == []
 
 
-async def test_what_they_name_in_turn_is_found_too(store: Store) -> None:
+async def test_references_are_followed(store: Store) -> None:
     first, second, back = superseding(A, B), superseding(B, C), superseding(C, A)
     entries = [entry(B), entry(C)]
     await write(store, first, second, *entries, superseding(D, A), entry(D))
@@ -79,7 +79,7 @@ async def test_a_chain_is_followed_for_a_thousand_steps(store: Store) -> None:
     assert supersessions_of(hashes[-2]) not in found.named
 
 
-async def test_what_the_batch_adds_and_takes_away_is_seen_by_the_next(store: Store) -> None:
+async def test_the_next_batch_sees_added_and_deleted_rows(store: Store) -> None:
     old, mine = entry(A), entry(B)
     await write(store, old)
     batch = Batch(mine, unsigned(cast.robot, 5, [["e", old.id]], at=2000))
@@ -91,7 +91,7 @@ async def test_what_the_batch_adds_and_takes_away_is_seen_by_the_next(store: Sto
 
 
 @pytest.mark.parametrize("d", ["anamnesis:superseded:", "anamnesis:superseded:A", "nmem:pin:"])
-def test_what_names_no_hash_names_nothing(d: str) -> None:
+def test_a_d_without_a_hash_references_nothing(d: str) -> None:
     assert (
         MEMORY_SYSTEMS.names_in(unsigned(cast.robot, kinds.APP_DATA, [["d", d]], "{}"))
         == frozenset()

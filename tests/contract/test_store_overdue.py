@@ -1,5 +1,4 @@
-"""Rows that a rule lets go: what a store finds is what `relay.lifecycle.retention` says of all its
-rows."""
+"""Rows that are due by a rule: a store finds what `relay.lifecycle.retention` computes from all."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ def named(*events: Event) -> list[str]:
     return [event.id for event in events]
 
 
-async def test_rows_older_than_their_days_are_overdue(store: Store) -> None:
+async def test_rows_older_than_the_days_of_a_rule_are_due(store: Store) -> None:
     old, older = note(day=89), note(day=3)
     await write(store, old, note(day=90), older, unsigned(cast.alice, 2, at=5))
     assert await ids(store, rule(NOTES, MaxAge(10))) == named(older, old)
@@ -83,7 +82,7 @@ async def test_exempt_rows_are_not_due(store: Store) -> None:
 
 
 @pytest.mark.parametrize("cause", [MaxAge(10), MaxAmount(None, 0), MaxAmount(Scope.AUTHOR, 0)])
-async def test_a_rule_about_authors_is_about_no_others(
+async def test_a_rule_for_authors_applies_to_no_others(
     store: Store, cause: MaxAge | MaxAmount
 ) -> None:
     actors = [cast.person(f"agent {number}") for number in range(20)]
@@ -104,7 +103,7 @@ async def test_a_rule_about_authors_is_about_no_others(
     assert await found(store, nobody, seen=seen) == []
 
 
-async def test_the_oldest_rows_of_an_author_beyond_a_number_are_overdue(store: Store) -> None:
+async def test_the_oldest_rows_of_an_author_over_a_number_are_due(store: Store) -> None:
     mine = [note(day=day) for day in (4, 2, 3, 1)]
     await write(store, *mine, note(day=1, who=cast.bob))
     asked = rule(NOTES, MaxAmount(Scope.AUTHOR, 2))
@@ -113,7 +112,7 @@ async def test_the_oldest_rows_of_an_author_beyond_a_number_are_overdue(store: S
 
 @pytest.mark.proves("A-19")
 async def test_age_is_told_by_ts_and_equal_ones_by_the_lowest_id(store: Store) -> None:
-    """A-19: created_at says the contrary here."""
+    """A-19: created_at is in the opposite order here."""
     tools = [tool("a", 10, at=9000), tool("a", 20, at=8000), tool("a", 30, at=7000)]
     same = sorted(
         [
@@ -135,7 +134,7 @@ async def test_history_keys_are_counted_for_each_author(store: Store) -> None:
     assert await ids(store, rule(TOOLS, MaxAmount(Scope.HK, 1))) == named(first)
 
 
-async def test_rows_are_counted_for_each_group_and_those_of_none_not_at_all(store: Store) -> None:
+async def test_rows_are_counted_per_group_and_ungrouped_rows_not_at_all(store: Store) -> None:
     den = [unsigned(cast.alice, 9, [["h", "den"]], at=at) for at in (1, 2)]
     tea = unsigned(cast.bob, 9, [["h", "tea"]], at=1)
     await write(store, *den, tea, unsigned(cast.bob, 9, at=1), unsigned(cast.bob, 9, at=2))
@@ -154,7 +153,7 @@ async def test_rows_are_counted_for_each_prefix_whoever_wrote_them(store: Store)
 
 
 @pytest.mark.parametrize("per", [None, Scope.AUTHOR])
-async def test_the_oldest_rows_beyond_so_many_bytes_are_overdue(
+async def test_the_oldest_rows_over_a_number_of_bytes_are_due(
     store: Store, per: Scope | None
 ) -> None:
     rows = [note("x" * 500, day=1), note("x" * 5, day=2), note("y" * 5, day=3)]
@@ -187,10 +186,10 @@ async def test_rows_are_given_in_pages(store: Store) -> None:
         MaxAmount(Scope.AUTHOR, bytes=1200),
     ],
 )
-async def test_what_became_overdue_since_an_earlier_look_is_found(
+async def test_rows_that_became_due_since_the_last_scan_are_found(
     store: Store, cause: MaxAge | MaxAmount
 ) -> None:
-    """By its age, or because it or others came."""
+    """By age, or because rows were added."""
     due = note(day=85)
     await write(store, due, note("x" * 700, day=95))
     seen = LastScan(await store.head(), NOW - 8 * DAY_S)
@@ -200,13 +199,13 @@ async def test_what_became_overdue_since_an_earlier_look_is_found(
     assert [row.event.id for row in again] == named(late, due)
 
 
-async def test_rows_that_went_since_are_not_given(store: Store) -> None:
+async def test_rows_that_were_deleted_since_are_not_given(store: Store) -> None:
     rows = [note(day=day) for day in (2, 1)]
     await write(store, *rows)
     assert [row.event.id for row in await store.stored([2, 9, 1])] == named(*reversed(rows))
 
 
-async def test_records_are_taken_only_by_rules_that_name_them(store: Store) -> None:
+async def test_group_records_are_due_only_by_rules_that_name_them(store: Store) -> None:
     config = unsigned(cast.owner, kinds.APP_DATA, [["d", "snowclaw:config:x"]], at=1)
     made = unsigned(cast.alice, 9007, [["h", "den"]], at=1)
     deletion = unsigned(cast.alice, 5, [["e", "0" * 64]], at=1)
@@ -224,7 +223,7 @@ async def test_records_are_taken_only_by_rules_that_name_them(store: Store) -> N
     assert await taken(Match(d_prefixes=("snowclaw:config:",))) == named(config)
 
 
-async def test_the_oldest_of_a_rows_kin_is_a_fact(store: Store) -> None:
+async def test_the_oldest_dependency_is_looked_up(store: Store) -> None:
     match = Match(
         KindSet.of(kinds.SUMMARY, kinds.TOOL_HISTORY),
         authors=frozenset({cast.alice.pubkey}),

@@ -1,4 +1,4 @@
-"""The promises of `relay.storage` about answers, quoted, on every store."""
+"""The promises of `EventReader` about pages and counts, quoted, on every store."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_answers_come_newest_first_and_ties_lowest_id_first(store: Store) 
 
 
 @pytest.mark.parametrize("name", ORDERED)
-async def test_every_way_to_ask_keeps_the_order(store: Store, name: str) -> None:
+async def test_every_filter_keeps_the_order(store: Store, name: str) -> None:
     """In order of Place."""
     filter_, crowd = asked(**ORDERED[name]), a_crowd()
     await write(store, *crowd)
@@ -75,8 +75,8 @@ async def test_every_way_to_ask_keeps_the_order(store: Store, name: str) -> None
 
 @pytest.mark.parametrize("size", [1, 3, 10, 1000])
 @pytest.mark.parametrize("name", ORDERED)
-async def test_pages_add_up_to_the_answer(store: Store, name: str, size: int) -> None:
-    """In order of Place, from behind `after`; over all pages no row missed, none twice."""
+async def test_pages_add_up_to_the_result(store: Store, name: str, size: int) -> None:
+    """In order of Place, after `after`; no row is missed or given twice."""
     filter_, crowd = asked(**ORDERED[name]), a_crowd()
     await write(store, *crowd)
     pages = await read_in_pages(store, filter_, size=size)
@@ -96,8 +96,8 @@ async def test_the_limit_cuts_off_the_oldest(store: Store, name: str) -> None:
         assert [raw for page in pages for raw in page] == whole[:limit]
 
 
-async def test_the_last_page_says_so(store: Store) -> None:
-    """Where to go on; None: this was the last page."""
+async def test_the_last_page_has_no_next(store: Store) -> None:
+    """The `after` of the next page; None: this is the last."""
     await write(store, *[unsigned(cast.alice, at=at) for at in range(5)])
     ask = {"upto": MAX, "now": 0, "after": None}
     all_of_it = await store.page(asked(), EVERYTHING, limit=100, size=100, **ask)  # type: ignore[arg-type]
@@ -110,8 +110,8 @@ async def test_the_last_page_says_so(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [7, 1000])
-async def test_large_rows_come_in_more_pages(store: Store, size: int) -> None:
-    """Fewer when they are large: then a page ends at about PAGE_BYTES."""
+async def test_large_rows_take_more_pages(store: Store, size: int) -> None:
+    """Fewer once they have PAGE_BYTES."""
     events = [unsigned(cast.alice, content=str(n) * 30_000, at=n // 2) for n in range(90)]
     await write(store, *events)
     pages = await read_in_pages(store, asked(), size=size)
@@ -132,8 +132,8 @@ async def test_large_rows_come_in_more_pages(store: Store, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", ORDERED)
-async def test_a_short_page_needs_no_waiting(store: Store, name: str) -> None:
-    """`page` without waiting; None when it would take long: then ask `page`."""
+async def test_a_short_page_is_given_without_waiting(store: Store, name: str) -> None:
+    """`page` without waiting; None when it would take long."""
     filter_ = asked(**ORDERED[name])
     await write(store, *a_crowd())
     ask = {"upto": MAX, "now": 0, "after": None}
@@ -162,8 +162,8 @@ async def test_places_are_those_of_the_page(store: Store) -> None:
         assert (-one.created_at, one.tie, one.seq) < (-other.created_at, other.tie, other.seq)
 
 
-async def test_places_can_be_gone_on_from(store: Store) -> None:
-    """In order of Place, from behind `after`."""
+async def test_places_are_valid_as_after(store: Store) -> None:
+    """In order of Place, after `after`."""
     crowd = a_crowd()
     await write(store, *crowd)
     ask = {"limit": 1000, "upto": MAX, "now": 0}
@@ -189,8 +189,8 @@ async def test_places_can_be_gone_on_from(store: Store) -> None:
         assert list(first_two) == whole[start + 1 : start + 3]
 
 
-async def test_a_place_holds_when_its_row_is_gone(store: Store) -> None:
-    """From behind `after`."""
+async def test_a_place_is_valid_after_its_row_is_deleted(store: Store) -> None:
+    """After `after`."""
     events = [unsigned(cast.alice, content=str(n), at=n // 3) for n in range(9)]
     await write(store, *events)
     page = await store.page(asked(), EVERYTHING, limit=100, upto=MAX, now=0, after=None, size=4)
@@ -200,7 +200,7 @@ async def test_a_place_holds_when_its_row_is_gone(store: Store) -> None:
     assert await read(store, after=page.next) == in_order(*events)[4:]
 
 
-async def test_the_extremes_of_time_can_be_gone_on_from(store: Store) -> None:
+async def test_the_extremes_of_time_are_valid_as_after(store: Store) -> None:
     """In order of Place, at both ends of 64 bits."""
     events = [unsigned(cast.alice, content=str(n), at=at) for n in range(3) for at in (0, MAX)]
     await write(store, *events)
@@ -220,7 +220,7 @@ async def test_nothing_newer_than_upto_is_given(store: Store) -> None:
     assert await read(store, upto=0) == []
 
 
-async def test_what_arrives_between_pages_does_not_enter(store: Store) -> None:
+async def test_rows_committed_between_pages_are_left_out(store: Store) -> None:
     """Never a row with seq > `upto`."""
     events = [unsigned(cast.alice, at=at) for at in range(6)]
     await write(store, *events)
@@ -237,7 +237,7 @@ async def test_what_arrives_between_pages_does_not_enter(store: Store) -> None:
 @pytest.mark.proves("N01-72")
 @pytest.mark.parametrize("name", FILTERS)
 async def test_a_filter_finds_what_it_matches(store: Store, name: str) -> None:
-    """Rows that match: `Filter.matches` is the one meaning of a filter (N01-72)."""
+    """Rows for which `Filter.matches` holds (N01-72)."""
     crowd = a_wide_crowd()
     await write(store, *crowd)
     conditions = dict(FILTERS[name])
@@ -318,7 +318,7 @@ async def test_a_tag_value_is_any_text(store: Store, value: str) -> None:
     "prefix", ["snow:", ":", "::", "ünï:", "🙂:", "a\0:", "'%_:", "\U0010ffff:", "L" * 1000 + ":"]
 )
 async def test_a_prefix_of_d_finds_all_that_begin_with_it(store: Store, prefix: str) -> None:
-    """`#d` values that also match what begins with them (G-09)."""
+    """`#d` values that end in ":" match as prefixes (G-09)."""
     tails = ["", "a", "\0", "\U0010ffff", "\U0010ffff\U0010ffff", ":", "\ud7ff", "é"]
     begins = [unsigned(cast.alice, 30078, [["d", prefix + tail]]) for tail in tails]
     others = [
@@ -439,7 +439,7 @@ async def test_stored_bytes_come_back_untouched(store: Store) -> None:
 
 
 async def test_a_limit_counts_only_what_may_be_read(store: Store) -> None:
-    """Rows that match, that `visibility` lets through: limits count only those."""
+    """Only readable rows count."""
     mine = [unsigned(cast.alice, 4, content=str(n), at=n) for n in range(5)]
     others = [unsigned(cast.bob, 4, content=str(n), at=100 + n) for n in range(50)]
     await write(store, *mine, *others)
@@ -449,7 +449,7 @@ async def test_a_limit_counts_only_what_may_be_read(store: Store) -> None:
     assert [raw for page in pages for raw in page] == in_order(*mine)
 
 
-async def test_every_rule_about_a_row_must_allow_it(store: Store) -> None:
+async def test_every_rule_that_applies_to_a_row_must_allow_it(store: Store) -> None:
     """A row is readable when *every* read rule that matches it allows the viewer."""
     event = unsigned(cast.alice, 9, [["p", BOB], ["h", "tea"]])
     free = unsigned(cast.alice, 1)
@@ -462,7 +462,7 @@ async def test_every_rule_about_a_row_must_allow_it(store: Store) -> None:
     assert await read(store, visibility=seen_by(ANONYMOUS, *two)) == raws(free)
 
 
-async def test_a_row_may_be_bound_to_what_the_filter_names(store: Store) -> None:
+async def test_a_rule_may_require_a_key_of_the_filter(store: Store) -> None:
     """Filter keys; the row is given only to a filter that names one of them."""
     event = unsigned(cast.alice, 24, [["p", BOB]])
     await write(store, event)
@@ -511,8 +511,8 @@ async def test_groups_change_with_the_rows_that_change_them(store: Store) -> Non
     assert await seen(keys(BOB), groups.without_group("tea")) == only_note
 
 
-async def test_a_failed_change_of_a_group_opens_nothing(store: Store) -> None:
-    """None leaves half a change behind."""
+async def test_a_failed_change_of_a_group_reveals_nothing(store: Store) -> None:
+    """None leaves half a change."""
     chat = unsigned(cast.bob, 9, [["h", "tea"]])
     await write(store, chat)
     tea = Group("tea", flags=frozenset({Flag.PRIVATE}), members={BOB: ()})
@@ -572,7 +572,7 @@ VIEWERS = {
 
 
 @pytest.mark.parametrize("word", WORDS)
-async def test_who_words_mean_in_a_store_what_they_mean(store: Store, word: str) -> None:
+async def test_who_words_mean_the_same_in_a_store(store: Store, word: str) -> None:
     """Who may read: a store compiles a Visibility and never weakens it."""
     read_rule, readers = WORDS[word]
     event = unsigned(cast.alice, 9, [["h", "tea"], ["p", CAROL], ["scope", cast.dave.pubkey]])
@@ -687,7 +687,7 @@ async def test_an_expired_row_is_a_fact_until_it_is_swept(store: Store) -> None:
     assert list(await store.since(0, 10)) == [ending]
 
 
-async def test_an_expiry_may_lie_far_away(store: Store) -> None:
+async def test_an_expiry_may_be_far_in_the_future(store: Store) -> None:
     """expires_at is a 64-bit number."""
     event = unsigned(cast.alice, 1, [["expiration", "9" * 18]])
     await write(store, event)
@@ -700,7 +700,7 @@ async def test_an_expiry_may_lie_far_away(store: Store) -> None:
 
 @pytest.mark.proves("N45-01")
 async def test_count_counts_each_row_once(store: Store) -> None:
-    """How many rows match any filter and may be read; `limit` plays no part (N45-04)."""
+    """How many rows match any of the filters; their `limit` plays no part (N45-04)."""
     crowd = a_crowd()
     await write(store, *crowd)
     several = [asked(kinds=[1]), asked(authors=[ALICE]), asked(tag_t=["a", "b"]), asked(kinds=[3])]
@@ -724,7 +724,7 @@ async def test_count_leaves_out_what_may_not_be_read(store: Store) -> None:
 
 
 async def test_count_takes_as_many_filters_as_a_message_holds(store: Store) -> None:
-    """How many rows match any filter: 50 filters of many values too."""
+    """How many rows match any of the filters: of 50 with many values too."""
     crowd = a_crowd()
     await write(store, *crowd)
     strangers = [f"{number:064x}" for number in range(15)]

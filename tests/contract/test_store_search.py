@@ -1,4 +1,4 @@
-"""The promises of `relay.storage` about searches, quoted, on every store."""
+"""The promises of `relay.storage` about search, quoted, on every store."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ MATCHES: dict[str, set[int]] = {
 async def test_a_search_finds_texts_with_every_word_and_none_that_is_excluded(
     store: Store, query: str
 ) -> None:
-    """Of those that contain what the filter's `search` asks for."""
+    """Rows that contain what the filter's `search` requires."""
     await says(store, *TEXTS)
     wanted = {TEXTS[number] for number in MATCHES[query]}
     filter_ = sought(query)
@@ -152,7 +152,7 @@ async def test_a_search_finds_texts_with_every_word_and_none_that_is_excluded(
 async def test_the_rest_of_the_filter_still_holds(
     store: Store, conditions: dict[str, Any], wanted: list[str]
 ) -> None:
-    """Of those that match the rest of it."""
+    """And match the rest of the filter."""
     await write(
         store,
         unsigned(cast.alice, 1, [["t", "x"]], "tea a", 0),
@@ -164,7 +164,7 @@ async def test_the_rest_of_the_filter_still_holds(
     assert await found(store, "tea", **conditions) == wanted
 
 
-async def test_a_search_by_ids_is_among_them(store: Store) -> None:
+async def test_a_search_may_name_ids(store: Store) -> None:
     one, other = unsigned(cast.alice, content="tea 1"), unsigned(cast.alice, content="tea 2")
     await write(store, one, other, unsigned(cast.alice, content="coffee"))
     await indexed(store)
@@ -176,7 +176,7 @@ async def test_a_search_by_ids_is_among_them(store: Store) -> None:
 
 @pytest.mark.proves("N50-03")
 async def test_the_best_answer_comes_first(store: Store) -> None:
-    """In order of the sum of `Searchable.scores` of each term."""
+    """Ordered by the sum of `Searchable.scores` over the terms."""
     many = "tea tea tea tea"
     await says(store, many, "tea tea and milk", "tea", "tea " + "and so on " * 30, "tea in a cup")
     answer = await found(store, "tea")
@@ -211,7 +211,7 @@ async def test_the_limit_counts_after_the_order(store: Store) -> None:
 
 @pytest.mark.proves("N50-03")
 async def test_scores_are_those_of_the_reading(store: Store) -> None:
-    """In order of the sum of `Searchable.scores` of each term."""
+    """Ordered by the sum of `Searchable.scores` over the terms."""
     texts = [
         f"{'tea ' * teas}{'milk ' * milks}{'and ' * others}"
         for teas, milks, others in product((1, 2, 4), (1, 3, 5), (0, 9))
@@ -243,7 +243,7 @@ async def a_den_with(store: Store, *texts: str) -> None:
 
 @pytest.mark.proves("N50-09")
 async def test_hits_that_are_hidden_take_no_places(store: Store) -> None:
-    """Of those that may be read: visibility is inside, before `limit`."""
+    """Visibility is checked before `limit`."""
     await a_den_with(store, "tea tea tea tea", "tea tea", "tea")
     await says(store, "tea that everybody may read, at length", "tea for all")
     groups = Groups().with_group(DEN.with_users({ALICE: ()}))
@@ -274,7 +274,7 @@ async def test_rows_are_asked_again_whether_they_may_be_read(store: Store) -> No
 
 
 async def test_a_row_is_found_once_it_is_indexed(store: Store) -> None:
-    """Gives the seq up to which every row is in it."""
+    """Gives the seq up to which all are indexed."""
     await write(store, *[unsigned(cast.alice, content=f"tea {n}") for n in range(5)])
     assert await found(store, "tea") == []
     assert await store.index(content_of, "content", 2) == 2
@@ -283,20 +283,20 @@ async def test_a_row_is_found_once_it_is_indexed(store: Store) -> None:
     assert len(await found(store, "tea")) == 5
 
 
-async def test_rows_that_came_later_are_left_out(store: Store) -> None:
+async def test_later_rows_are_left_out(store: Store) -> None:
     """Rows up to `upto`."""
     await says(store, "tea 1", "tea 2", "tea 3")
     assert await found(store, "tea", upto=2) == ["tea 2", "tea 1"]
 
 
-async def test_what_has_no_text_is_never_found(store: Store) -> None:
+async def test_rows_without_text_are_never_found(store: Store) -> None:
     await says(store, "", "tea")
     assert await found(store, "tea") == ["tea"]
 
 
 @pytest.mark.proves("N09-13", "N62-04")
 async def test_what_was_deleted_is_not_found(store: Store) -> None:
-    """What is left is never found."""
+    """Such rows are never found, whether their texts were removed or not."""
     tea = unsigned(cast.alice, content="tea", at=1)
     await write(store, tea, unsigned(cast.alice, content="tea that stays"))
     await indexed(store)
@@ -310,7 +310,7 @@ async def test_what_was_deleted_is_not_found(store: Store) -> None:
 
 @pytest.mark.proves("N09-13")
 async def test_the_index_reaches_the_head_when_its_newest_row_was_deleted(store: Store) -> None:
-    """Gives the seq up to which every row is in it: a row that went is no gap."""
+    """Gives the seq up to which all are indexed: a deleted row is no gap."""
     tea = await stored(store, unsigned(cast.alice, content="tea"))
     await change(store, lambda plan: plan.removes.add(tea.seq))
     assert await store.index(content_of, "content", 9) == await store.head() == tea.seq
@@ -331,8 +331,8 @@ async def test_what_expired_is_not_found(store: Store) -> None:
     assert await found(store, "tea", now=99) in ([], ["tea for now"])
 
 
-async def test_under_other_rules_the_index_begins_anew(store: Store) -> None:
-    """`rules` names what `text_of` does: under another name than before, it begins anew."""
+async def test_under_other_rules_the_index_is_rebuilt(store: Store) -> None:
+    """`rules` is the version of `text_of`: under another one the index is rebuilt."""
     await says(store, "tea", "coffee")
 
     def shouted(event: Event) -> str | None:
@@ -346,7 +346,7 @@ async def test_under_other_rules_the_index_begins_anew(store: Store) -> None:
 
 
 async def test_the_index_survives_a_restart(reopenable: Reopenable) -> None:
-    """What is indexed survives a restart."""
+    """The index survives a restart."""
     store = await reopenable.open()
     await says(store, "tea", "coffee")
     store = await reopenable.restart()
@@ -354,7 +354,7 @@ async def test_the_index_survives_a_restart(reopenable: Reopenable) -> None:
     assert await store.index(content_of, "content", 100) == 2
 
 
-async def test_after_a_crash_the_index_goes_on(reopenable: Reopenable) -> None:
+async def test_after_a_crash_indexing_continues(reopenable: Reopenable) -> None:
     """… at least up to some earlier row."""
     store = await reopenable.open()
     await says(store, "tea", "coffee")
@@ -375,7 +375,7 @@ async def test_a_row_that_several_filters_find_counts_once(store: Store) -> None
     assert await store.count(plain, EVERYTHING, now=0) == 3
 
 
-async def test_rows_come_in_the_order_asked_for(store: Store) -> None:
+async def test_rows_are_given_in_the_order_of_their_seqs(store: Store) -> None:
     """In the order given; what is not stored is left out."""
     await says(store, "a", "b", "c")
     raws, looked_at = await store.rows([3, 99, 1, 2], sought("x"), EVERYTHING, now=0)
@@ -385,8 +385,8 @@ async def test_rows_come_in_the_order_asked_for(store: Store) -> None:
 
 
 @pytest.mark.slow
-async def test_large_rows_come_in_parts(store: Store) -> None:
-    """How many of `seqs` are dealt with: fewer than all when the rows are large."""
+async def test_large_rows_are_given_in_parts(store: Store) -> None:
+    """How many of `seqs` were looked at: fewer than all once the rows have PAGE_BYTES."""
     texts = [f"tea {number} " + "x" * 300_000 for number in range(9)]
     await says(store, *texts)
     left = list(range(9, 0, -1))

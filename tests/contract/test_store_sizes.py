@@ -1,4 +1,4 @@
-"""What is stored is counted: by author, kind and group, in the transaction that changes it."""
+"""Totals by author, kind and group, updated in the transaction that changes them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_an_account_holds_the_rows_of_its_author_kinds_and_groups(store: S
     assert await held(store, Account(BOB, None, frozenset({"attic"}))) == Size()
 
 
-async def test_a_batch_goes_on_counting(store: Store) -> None:
+async def test_totals_are_current_within_a_batch(store: Store) -> None:
     await write(store, NOTE)
     batch = Batch(CHAT, unsigned(cast.alice, 5, [["e", NOTE.id]]))
     account = Account(ALICE, KindSet.of(1, 9))
@@ -75,7 +75,7 @@ async def test_what_is_deleted_no_longer_counts(store: Store) -> None:
     assert await store.sizes(SizedBy.KIND, 10) == []
 
 
-async def test_rows_that_go_with_a_group_a_key_or_a_ban_no_longer_count(store: Store) -> None:
+async def test_rows_deleted_with_a_group_a_key_or_a_ban_no_longer_count(store: Store) -> None:
     await set_groups(store, den=Group("den"))
     await write(store, NOTE, CHAT, OTHER)
     await change(store, lambda plan: plan.deleted_groups.add("den"))
@@ -93,7 +93,7 @@ async def test_rows_that_go_with_a_group_a_key_or_a_ban_no_longer_count(store: S
     assert await store.sizes(SizedBy.AUTHOR, 10) == []
 
 
-async def test_a_change_that_fails_counts_nothing(store: Store) -> None:
+async def test_a_failed_change_leaves_the_totals(store: Store) -> None:
     batch = Batch(NOTE)
 
     def decide(found: Found) -> WritePlan:
@@ -105,7 +105,7 @@ async def test_a_change_that_fails_counts_nothing(store: Store) -> None:
     assert await held(store, Account(ALICE)) == Size()
 
 
-async def test_tables_of_sizes_begin_with_the_most_bytes(store: Store) -> None:
+async def test_sizes_are_ordered_by_bytes(store: Store) -> None:
     big = unsigned(cast.bob, 30_023, [["d", "x"]], "x" * 500)
     await write(store, NOTE, CHAT, OTHER, big)
     assert await store.sizes(SizedBy.KIND, 2) == [
@@ -122,7 +122,7 @@ async def test_tables_of_sizes_begin_with_the_most_bytes(store: Store) -> None:
     ]
 
 
-async def test_sizes_outlive_a_crash(reopenable: Reopenable) -> None:
+async def test_sizes_survive_a_crash(reopenable: Reopenable) -> None:
     store = await reopenable.open()
     row = await stored(store, NOTE)
     await write(store, CHAT)

@@ -117,7 +117,7 @@ async def test_it_opens_with_the_target_and_shuts_with_it(reopenable: Reopenable
     assert await vouches_read(store, as_seen_by(BOB)) == raws(vouch())
 
 
-async def test_an_expired_target_opens_nothing(store: Store) -> None:
+async def test_an_expired_target_gives_no_access(store: Store) -> None:
     await write(store, entry("aa", cast.alice, ["expiration", "50"]), vouch())
     assert await vouches_read(store, as_seen_by(ALICE), now=49) == raws(vouch())
     assert await vouches_read(store, as_seen_by(ALICE), now=50) == []
@@ -151,8 +151,8 @@ async def test_other_kinds_and_other_tags_are_no_targets(store: Store) -> None:
     assert await vouches_read(store, as_seen_by(ALICE)) == []
 
 
-async def test_a_target_leads_one_step(store: Store) -> None:
-    """What the target itself points to is not asked."""
+async def test_targets_of_targets_are_not_followed(store: Store) -> None:
+    """One step only."""
     notes = rule(Match(KindSet.of(78)), Who.AUTHOR, Who.TARGET, target=Target(frozenset({1}), "x"))
     await write(store, vouch(), entry(), unsigned(cast.carol, 1, [["x", "aa"]]))
     visibility = seen_by(keys(CAROL), LIKE_THEIR_ENTRY, notes)
@@ -227,7 +227,7 @@ async def test_every_road_says_the_same(store: Store) -> None:
 
 
 async def test_targets_are_found_wherever_their_tags_are_kept(reopenable: Reopenable) -> None:
-    """While batch after batch sinks them, and after a restart."""
+    """While the tag buffer is flushed, and after a restart."""
     store = await reopenable.open()
     for number in range(40):
         await write(store, vouch(f"{number:02x}", at=number), entry(f"{39 - number:02x}"))
@@ -239,7 +239,7 @@ async def test_targets_are_found_wherever_their_tags_are_kept(reopenable: Reopen
     assert len(await vouches_read(store, as_seen_by(ALICE))) == 40
 
 
-async def test_matching_gives_the_newest_rows_as_they_were_noted(store: Store) -> None:
+async def test_matching_gives_the_newest_rows_whole(store: Store) -> None:
     """Whoever may read them, in order of Place, not expired; fewer when they are large."""
     quiet = await stored(store, unsigned(cast.alice, 5, [["x", "aa"]], at=3), quiet=True)
     grouped = await stored(store, entry("aa", cast.alice, ["h", "den"]), group="den")

@@ -83,7 +83,7 @@ async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
 async def test_nothing_of_the_key_is_found_by_any_filter(
     reopenable: Reopenable, until: int
 ) -> None:
-    """Keys whose every row goes (N62-01, N62-04): whatever is asked, also after a restart."""
+    """All rows of the key are deleted (N62-01, N62-04), also after a restart."""
     store = await reopenable.open()
     crowd = a_wide_crowd()
     rows = [row for row in await write(store, *crowd) if isinstance(row, Stored)]
@@ -102,8 +102,8 @@ async def test_nothing_of_the_key_is_found_by_any_filter(
         store = await reopenable.restart()
 
 
-async def test_what_the_same_plan_adds_goes_too(store: Store) -> None:
-    """What the plan lets vanish takes along rows that the same plan adds."""
+async def test_rows_that_the_same_plan_adds_are_deleted_too(store: Store) -> None:
+    """A vanishing key also loses rows that the same plan adds."""
     early, note, record, other = (
         unsigned(cast.alice, content="early"),
         unsigned(cast.alice),
@@ -141,8 +141,8 @@ async def test_wraps_go_by_whom_they_are_for(store: Store) -> None:
     assert await read(store) == in_order(*others)
 
 
-async def test_a_key_that_only_begins_alike_stays(store: Store) -> None:
-    """Full values decide: index keys are the first eight bytes."""
+async def test_rows_of_a_key_with_the_same_first_bytes_stay(store: Store) -> None:
+    """Index keys are the first 8 bytes; the full values are compared."""
     other = ALICE[:16] + BOB[16:]
     event = signed(other, 1000, 1, [], "", lambda _: "0" * 128)
     await write(store, unsigned(cast.alice), event)
@@ -151,7 +151,7 @@ async def test_a_key_that_only_begins_alike_stays(store: Store) -> None:
 
 
 async def test_a_slot_is_free_again_when_its_holder_vanished(store: Store) -> None:
-    """One transaction: also for who comes behind the request in its batch."""
+    """Also for events after the request in its batch."""
     for start in (0, 10):
         await stored(store, unsigned(cast.alice, 30095, [["d", "x"]], at=start + 1))
         await write(store, request_of(cast.alice, start + 1))
@@ -165,7 +165,7 @@ async def test_a_slot_is_free_again_when_its_holder_vanished(store: Store) -> No
 
 
 async def test_the_head_stays_when_the_newest_rows_vanish(reopenable: Reopenable) -> None:
-    """seq of the newest row ever committed. Never goes back."""
+    """seq of the newest row ever committed. Never decreases."""
     store = await reopenable.open()
     for _ in range(3):
         await write(store, unsigned(cast.bob), *(unsigned(cast.alice, at=at) for at in range(4)))
@@ -176,10 +176,10 @@ async def test_the_head_stays_when_the_newest_rows_vanish(reopenable: Reopenable
     assert (await stored(store, unsigned(cast.carol))).seq == 6
 
 
-async def test_a_key_that_wrote_a_great_deal_goes_whole(
+async def test_all_rows_of_a_key_are_deleted_in_chunks(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys whose every row goes."""
+    """All rows of the key."""
     monkeypatch.setattr(module, "_DELETE_CHUNK", 7)
     tags = [["t", "x"], ["p", BOB]]
     await write(store, *(unsigned(cast.alice, 1, tags, at=at) for at in range(50)))
@@ -206,7 +206,7 @@ async def test_a_vanish_that_fails_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("again", ["restart", "crash"])
-async def test_the_request_outlives_the_process(reopenable: Reopenable, again: str) -> None:
+async def test_the_request_survives_a_restart(reopenable: Reopenable, again: str) -> None:
     """A key that vanished: its signed kind 62, kept and never served (N62-08)."""
     store = await reopenable.open()
     note = unsigned(cast.alice)
@@ -227,7 +227,7 @@ async def test_the_request_outlives_the_process(reopenable: Reopenable, again: s
 
 @pytest.mark.parametrize("order", [(5, 9), (9, 5), (9, 9)])
 async def test_of_several_requests_the_latest_is_kept(store: Store, order: tuple[int, int]) -> None:
-    """The later of two holds (N62-10), and of two as late the first."""
+    """The later of two is kept (N62-10), of two as late the first."""
     requests = [request_of(cast.alice, until, str(n)) for n, until in enumerate(order)]
     for request in requests:
         target = key_target(ALICE)

@@ -52,12 +52,12 @@ def unsigned(
     content: str = "",
     at: int = 1000,
 ) -> Event:
-    """An event whose signature is nonsense: no store looks at it."""
+    """An event with an invalid signature: stores do not check it."""
     return signed(who.pubkey, at, kind, [list(tag) for tag in tags], content, lambda _: "0" * 128)
 
 
 def asked(**conditions: object) -> Filter:
-    """A filter as a client would put it; `tag_X` stands for `#X`."""
+    """A filter from the keys of its JSON; `tag_X` is `#X`."""
     return filter_from(
         {key.replace("tag_", "#"): value for key, value in conditions.items()}, TERMS
     )
@@ -103,12 +103,12 @@ def lookups_for(events: Sequence[tuple[Event, Keep]]) -> Lookups:
 
 
 class Batch:
-    """What several writes add up to, for `Store.append`."""
+    """Lookups and decision for `Store.append`, of several events."""
 
     def __init__(
         self, *events: Event, now: int = 0, quiet: bool = False, group: str | None = None
     ) -> None:
-        """`group`: noted with every row, in place of the one that it names itself.
+        """`group`: stored with every row instead of the one that the event names.
 
         A kind 62 is one that acts.
         """
@@ -158,7 +158,7 @@ def _vanished(request: Event, found: Found, plan: WritePlan) -> WriteOutcome:
 async def write(
     store: Store, *events: Event, now: int = 0, quiet: bool = False, group: str | None = None
 ) -> list[Stored | WriteOutcome]:
-    """One batch; gives what became of each event."""
+    """One batch; gives the outcome of each event."""
     batch = Batch(*events, now=now, quiet=quiet, group=group)
     await store.append(batch.wanted, batch.decide)
     return batch.results
@@ -167,7 +167,7 @@ async def write(
 async def stored(
     store: Store, event: Event, *, quiet: bool = False, group: str | None = None
 ) -> Stored:
-    """Write one event that nothing stands against."""
+    """Write one event, which must be stored."""
     (row,) = await write(store, event, quiet=quiet, group=group)
     assert isinstance(row, Stored), row
     return row
@@ -205,7 +205,7 @@ async def look_up(
     usage: Sequence[Account] = (),
     dependencies: Sequence[RetentionDependency] = (),
 ) -> Found:
-    """What the store tells a `decide` that wants this; nothing is written."""
+    """What the store looks up; nothing is written."""
     answers: list[Found] = []
 
     def decide(found: Found) -> WritePlan:
@@ -238,7 +238,7 @@ async def read(
     after: Place | None = None,
     size: int = 10_000,
 ) -> list[bytes]:
-    """One page; one that ends early because its rows are large is read on."""
+    """`size` rows, of several pages when the rows are large."""
     found: list[bytes] = []
     while len(found) < min(size, limit):
         page = await store.page(
@@ -267,7 +267,7 @@ async def read_in_pages(
     now: int = 0,
     size: int,
 ) -> list[list[bytes]]:
-    """All pages of an answer, as the road of a REQ asks for them."""
+    """All pages of a result."""
     pages: list[list[bytes]] = []
     after = None
     while True:
