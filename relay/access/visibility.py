@@ -82,9 +82,9 @@ class Visibility:
 
     def may_read_one_of(self, rows: Iterable[Row], target: Target, value: str) -> bool:
         """Whether the viewer may read one of the target's rows, without further targets."""
-        asked = target.filter_for(value)
+        filter_ = target.filter_for(value)
         return any(
-            value in target.values_in(row.event) and self.may_read(row, asked) for row in rows
+            value in target.values_in(row.event) and self.may_read(row, filter_) for row in rows
         )
 
     def without_targets(self) -> Visibility:
@@ -200,8 +200,8 @@ class Visibility:
         if filter_.impossible:
             return None
         needs = self._hidden_by_rules(filter_)
-        named = filter_.tag_values("h")
-        if needs is None and named and self._hidden_by_groups(named):
+        group_ids = filter_.tag_values("h")
+        if needs is None and group_ids and self._hidden_by_groups(group_ids):
             return "this group is for its members"
         return needs
 
@@ -218,13 +218,13 @@ class Visibility:
             needs = needs or rule.needs
         return needs
 
-    def _hidden_by_groups(self, named: Iterable[str]) -> bool:
+    def _hidden_by_groups(self, group_ids: Iterable[str]) -> bool:
         if self.global_words & {Who.OWNER, Who.AGENT}:
-            return False  # memory settings with this `h` are in no group
+            return False  # records whose `h` is a label (G-31) are hidden by no group
         keys = self.viewer.keys
         if any(household.has(key) for household in self.actors.households for key in keys):
-            return False  # nor do groups hide the rows of a household from its own keys
-        for group_id in named:
+            return False  # nor are rows of a household, from its own keys
+        for group_id in group_ids:
             group = self.groups.by_id.get(group_id)
             if group is None:
                 continue
@@ -283,31 +283,31 @@ def visibility_for(
     """What `viewer` may read, with the actors and memberships of now."""
     if actors.banned:
         rules = (*rules, _ban_rule(viewer, actors))
-    standing = {Who.ANYONE}
+    words = {Who.ANYONE}
     insider: set[str] = set()
     admin: set[str] = set()
     for key in viewer.keys:
         if key in actors.owners or key == actors.relay:
-            standing.add(Who.OWNER)
+            words.add(Who.OWNER)
         if key in actors.agents:
-            standing.add(Who.AGENT)
+            words.add(Who.AGENT)
         for group_id in groups.groups_of(key):
             insider.add(group_id)
             if groups.by_id[group_id].is_moderated_by(key):
                 admin.add(group_id)
         if is_known(key, actors, groups):
-            standing.add(Who.KNOWN)
+            words.add(Who.KNOWN)
     if insider:
-        standing.add(Who.MEMBER)
+        words.add(Who.MEMBER)
     if viewer.trusted:
-        standing.add(Who.TRUSTED)
-    left = tuple(
+        words.add(Who.TRUSTED)
+    restricting = tuple(
         rule
         for rule in rules
-        if rule.only_by is not None or not _hold_for_every_row(rule.readers & standing, actors)
+        if rule.only_by is not None or not _hold_for_every_row(rule.readers & words, actors)
     )
     return Visibility(
-        viewer, left, frozenset(standing), actors, groups, frozenset(insider), frozenset(admin)
+        viewer, restricting, frozenset(words), actors, groups, frozenset(insider), frozenset(admin)
     )
 
 

@@ -1,7 +1,7 @@
 """Event → Action: what a 9000–9022 asks for, its tags parsed once.
 
 Invariants: rules and fold read Actions, never tags. `action_of` parses what is to be written and
-raises Invalid for whatever is wrong with its form; `logged_action` parses a row of the log with the
+raises Invalid if it is malformed; `logged_action` parses a row of the log with the
 same parsers and skips what is malformed, because it may have been accepted by an older version.
 For an event that `action_of` accepts both return the same Action.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
     Fault = Callable[[str], None]
-    """Takes the text of what is wrong with an event."""
+    """Called with a description of what is malformed."""
 
 MAX_ID_CHARS: Final = 64
 MAX_ROLES: Final = 8
@@ -39,7 +39,7 @@ MAX_COPIED_TAGS: Final = 64
 
 
 class Flag(StrEnum):
-    """The flags of 39000; each is set or not whatever the others are."""
+    """The flags of 39000, independent of each other."""
 
     PRIVATE = "private"
     RESTRICTED = "restricted"
@@ -124,7 +124,7 @@ class RemoveUsers(Record, frozen=True, kw_only=True):
     kind: ClassVar[int] = kinds.REMOVE_USER
     pubkeys: frozenset[str]
     is_own_wish: bool = False
-    """The relay says that the users asked for it: `self-removal`."""
+    """Tag `self-removal`: the users left by themselves."""
 
 
 class DeleteEvents(Record, frozen=True, kw_only=True):

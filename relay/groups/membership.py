@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 LAST_ADMIN: Final = Reject(
-    Prefix.RESTRICTED, "the last admin stays while there are members; make another one first", RULE
+    Prefix.RESTRICTED,
+    "the last admin cannot leave while there are members; make another admin first",
+    RULE,
 )
 _PENDING: Final = Reject(Prefix.RESTRICTED, "pending review", RULE)
 _USERS_PER_DRAFT: Final = 500
@@ -145,7 +147,7 @@ class Cause(Enum):
 
 
 def groups_without_rows(groups: Groups, rows: Iterable[Event]) -> Groups:
-    """These groups when rows have expired or were swept: their codes, requests and pins go too."""
+    """These groups without the codes, requests and pins of rows that expired or were swept."""
     for event in rows:
         for pin in pins_of(event):
             for group_id in groups.pinned.get(pin, ()):
@@ -183,7 +185,7 @@ def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[D
 
     `before` is the state after `removals_from_groups`, `left` the replay of what a vanish left in
     the log, those removals included. Then `replayed(left, <these, signed>)` is the state; invite
-    codes that the vanished key made are gone.
+    codes that the vanished key made are not restored.
     """
     drafts = [
         Draft(kinds.DELETE_GROUP, (("h", group_id),), "", now)
@@ -199,8 +201,8 @@ def _repairs(before: Group, left: Group, now: int, relay: str) -> Iterator[PutUs
     removed = before.removed.keys() - left.removed.keys()
     for part in _parts(sorted(removed)):
         yield _removal(before.id, frozenset(part), relay, now, Cause.BANNED)
-    gone = left.members.keys() - before.members.keys() - before.removed.keys()
-    for part in _parts(sorted(gone)):
+    departed = left.members.keys() - before.members.keys() - before.removed.keys()
+    for part in _parts(sorted(departed)):
         yield _removal(before.id, frozenset(part), relay, now, Cause.OWN_WISH)
     changed = [key for key, roles in before.members.items() if left.members.get(key) != roles]
     for part in _parts(changed):

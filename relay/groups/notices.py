@@ -108,14 +108,14 @@ def _description(group: Group) -> tuple[tuple[str, ...], ...]:
 def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """`d` and as many of these tags as fit."""
     listed: list[tuple[str, ...]] = [("d", group.id)]
-    room = MAX_TAGS_BYTES
+    remaining = MAX_TAGS_BYTES
     for tag in tags:
-        # Quotes and comma of each element, brackets and comma of the tag; a character of JSON takes
-        # at most six bytes, and the name of a role may be anything.
-        room -= 3 + sum(
+        # 3 bytes for the brackets and comma of the tag and for the quotes and comma of each element;
+        # a character takes at most 6 bytes in JSON, and the name of a role may be any text.
+        remaining -= 3 + sum(
             3 + (1 if part.isascii() and part.isalnum() else 6) * len(part) for part in tag
         )
-        if room < 0:
+        if remaining < 0:
             break
         listed.append(tag)
     return tuple(listed)

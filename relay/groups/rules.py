@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _ADMINS_ONLY: Final = Reject(Prefix.RESTRICTED, "only an admin of the group may do this", RULE)
 _ROLE_HOLDER: Final = Reject(
-    Prefix.RESTRICTED, "only an admin may change or remove who holds a role", RULE
+    Prefix.RESTRICTED, "only an admin may change or remove a member with a role", RULE
 )
 _UNDELETABLE: Final = (frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE)) - {
     kinds.CREATE_INVITE
@@ -281,7 +281,7 @@ def _check_rank(
             }
             if any(group.members.get(pubkey) for pubkey in authors - {action.pubkey}):
                 return rejected(
-                    Prefix.RESTRICTED, "only an admin may delete what a role holder wrote"
+                    Prefix.RESTRICTED, "only an admin may delete events of a member with a role"
                 )
             return None
         case CreateInvites() | UpdatePins():

@@ -58,9 +58,9 @@ def check_placement(
 def _check_parent(group: Group, parent: Group, groups: Groups) -> Reject | None:
     ancestors = [other.id for other in _with_ancestors(parent, groups)]
     if group.id in ancestors:
-        return rejected(Prefix.INVALID, "parent: a group cannot stand below itself")
+        return rejected(Prefix.INVALID, "parent: a group cannot be its own ancestor")
     if len(ancestors) + _height(group, groups) > MAX_DEPTH:
-        return rejected(Prefix.INVALID, f"parent: groups stand at most {MAX_DEPTH} deep")
+        return rejected(Prefix.INVALID, f"parent: groups can be nested at most {MAX_DEPTH} deep")
     if len(parent.children) >= MAX_CHILDREN:
         return rejected(Prefix.INVALID, f"parent: has {MAX_CHILDREN} subgroups, the most allowed")
     return None

@@ -354,7 +354,7 @@ def test_the_last_admin_cannot_leave_while_there_are_members() -> None:
     world = tea_party(OPEN)
     refused = (
         False,
-        "restricted: the last admin stays while there are members; make another one first",
+        "restricted: the last admin cannot leave while there are members; make another admin first",
     )
     assert world.leave(admin) == refused
     world.leave(alice)

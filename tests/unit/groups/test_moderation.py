@@ -20,7 +20,7 @@ from tests.unit.groups.world import (
 )
 
 ADMINS_ONLY = (False, "restricted: only an admin of the group may do this")
-ROLE_HOLDER = (False, "restricted: only an admin may change or remove who holds a role")
+ROLE_HOLDER = (False, "restricted: only an admin may change or remove a member with a role")
 NOTHING_TO_DELETE = (False, "invalid: e: names no event of this group that can be deleted")
 
 
@@ -126,7 +126,7 @@ def test_a_moderator_removes_plain_members_only(world: World) -> None:
 def test_the_last_admin_cannot_be_removed_while_there_are_members(world: World) -> None:
     refused = (
         False,
-        "restricted: the last admin stays while there are members; make another one first",
+        "restricted: the last admin cannot leave while there are members; make another admin first",
     )
     assert world.remove(admin, admin) == refused
     assert world.put(admin, admin, "moderator") == refused
@@ -178,7 +178,7 @@ def test_records_and_group_state_cannot_be_deleted(world: World) -> None:
 
 @pytest.mark.proves("N29-112")
 def test_a_moderator_deletes_events_of_plain_members_and_non_members(world: World) -> None:
-    refused = (False, "restricted: only an admin may delete what a role holder wrote")
+    refused = (False, "restricted: only an admin may delete events of a member with a role")
     ids = {}
     for who in (admin, dave, bob, alice, stranger):
         world.say(who, "hello")

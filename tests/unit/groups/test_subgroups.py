@@ -15,7 +15,7 @@ from tests.cast import admin, alice, bob, owner, stranger
 from tests.unit.groups.world import GUARDED, OPEN, RELAY, STORED, World, event
 
 NO_SUCH_PARENT = (False, "restricted: parent: names no group that you are an admin of")
-BELOW_ITSELF = (False, "invalid: parent: a group cannot stand below itself")
+BELOW_ITSELF = (False, "invalid: parent: a group cannot be its own ancestor")
 HIDDEN_TOGETHER = (False, "invalid: hidden: a group and its parent are both hidden, or neither is")
 
 
@@ -189,7 +189,7 @@ def test_the_depth_of_a_tree_is_limited() -> None:
     world = a_wood(*chain, "apart", "below it")
     for parent, child in pairwise(chain[:-1]):
         assert below(world, child, parent) == STORED
-    too_deep = (False, "invalid: parent: groups stand at most 8 deep")
+    too_deep = (False, "invalid: parent: groups can be nested at most 8 deep")
     assert below(world, chain[-1], chain[-2]) == too_deep
     below(world, "below it", "apart")
     assert below(world, "apart", chain[-3]) == too_deep

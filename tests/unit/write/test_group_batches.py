@@ -96,7 +96,7 @@ async def test_a_tree_grows_and_falls_within_one_batch(home: Home) -> None:
         home.made(admin, 9002, ["parent", "black"], h="green"),
         home.made(admin, 9002, ["parent", "green"], h="black"),
     ]
-    cycle = (False, "invalid: parent: a group cannot stand below itself")
+    cycle = (False, "invalid: parent: a group cannot be its own ancestor")
     lost = (False, "invalid: child: must name each of the 1 subgroups once, and no other")
     answers = await home.take(*batch)
     assert answers[:-1] == [STORED] * 8
