@@ -110,8 +110,8 @@ def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, 
     listed: list[tuple[str, ...]] = [("d", group.id)]
     remaining = MAX_TAGS_BYTES
     for tag in tags:
-        # 3 bytes for the brackets and comma of the tag and for the quotes and comma of each element;
-        # a character takes at most 6 bytes in JSON, and the name of a role may be any text.
+        # 3 bytes for brackets and comma of the tag, 3 for quotes and comma of each element; a
+        # character takes at most 6 bytes in JSON, and the name of a role may be any text.
         remaining -= 3 + sum(
             3 + (1 if part.isascii() and part.isalnum() else 6) * len(part) for part in tag
         )

@@ -1,8 +1,8 @@
 """Group rules: whether an event may be written into a group, and what an Action changes.
 
-Invariants: each event is judged against the groups as the event before left them. A refusal says
-the same of a hidden group, to whom it is hidden, as of one that does not exist: `_conceal` is
-applied last to every ruling. Membership is checked before anything that could tell a non-member
+Invariants: each event is judged against the groups as the event before left them. To a key that
+may not know of a hidden group, a refusal is the same as for a group that does not exist: `_conceal`
+is applied last to every ruling. Membership is checked before anything that could tell a non-member
 what is stored (N29-25).
 """
 
@@ -88,7 +88,7 @@ def check_write(event: Event, group_id: str | None, context: GroupContext) -> Re
 
 
 def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
-    """By the author, not by who is logged in (N29-10); memory is members' in every group (G-33)."""
+    """Decided by the author, not by AUTH (N29-10); memory is for members in every group (G-33)."""
     if not (group.only_members_write or context.is_memory):
         return True
     return pubkey in group.members or context.acts_as_admin(pubkey)
