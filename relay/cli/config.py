@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -12,7 +11,7 @@ from relay.cli.group import is_seen
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.user_keys import user_in
-from relay.client.settings import Actor
+from relay.client.settings import Actor, suggestion
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.errors import Invalid, UserError
 from relay.memory.snowclaw.config import HISTORY, MODE, config_of
@@ -171,9 +170,7 @@ def _changes(values: tuple[str, ...]) -> dict[str, str]:
         if not is_pair:
             raise click.UsageError(f"{printable(text)!r} is not NAME=VALUE")
         if name not in _NAMES:
-            near = get_close_matches(name, _NAMES, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_NAMES)}"
-            raise click.UsageError(f"unknown name {printable(name)}; {hint}")
+            raise click.UsageError(f"unknown name {printable(name)}; {suggestion(name, _NAMES)}")
         changes[name] = value
     try:
         config_of(changes)

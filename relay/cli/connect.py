@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from relay.client import Client, PublishRefused, QueryClosed, Unreachable
+from relay.client.errors import ABOUT_AUTHOR
 from relay.client.settings import find_settings
-from relay.errors import Prefix, UserError
+from relay.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from relay.client.settings import Actor, ClientSettings
 
     Result = TypeVar("Result")
-
-_ABOUT_WHO: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
 
 
 class Server(NamedTuple):
@@ -31,7 +30,7 @@ class Server(NamedTuple):
 def advice_on(login_refusal: str) -> str:
     """Advice for a refused login caused by the `relay` tag (N42-06); otherwise empty."""
     word, _, text = login_refusal.partition(":")
-    if word in _ABOUT_WHO or "relay" not in text:
+    if word in ABOUT_AUTHOR or "relay" not in text:
         return ""
     return "; use the URL set as [relay] url in the relay's rookery.toml"
 
@@ -75,7 +74,7 @@ def with_settings(
     try:
         return asyncio.run(connected())
     except (PublishRefused, QueryClosed) as error:
-        if error.prefix not in _ABOUT_WHO:
+        if error.prefix not in ABOUT_AUTHOR:
             raise UserError(f"{settings.relay} refused: {error}") from error
         of_groups = (
             "; list its groups with `rookery group list`" if "not a member" in str(error) else ""

@@ -31,6 +31,7 @@ from relay.client.errors import ClientError
 from relay.client.memory import MemoryClient
 from relay.client.resume import OVERLAP_S
 from relay.client.shared_key import shared_key
+from relay.client.writer import address_filter
 from relay.errors import Invalid, Prefix
 from relay.memory.aman import prompt, records
 from relay.memory.aman.checks import D_ENDS, LABELS
@@ -283,7 +284,7 @@ class Aman(MemoryClient):
         return Imported(Replaced(*(sent[r.kind] for r in TABLES.values())), tuple(skipped))
 
     async def _replaceables(self) -> dict[tuple[int, str], Record]:
-        """Preferences and summaries at the relay. Encrypted anew they would be other events."""
+        """Preferences and summaries at the relay. Encrypting them again would change their ids."""
         wanted = Filter(
             kinds=frozenset({kinds.PREFERENCE, kinds.SUMMARY}), authors=frozenset({self.pubkey})
         )
@@ -315,11 +316,7 @@ class Aman(MemoryClient):
 
     async def _stored(self, kind: type[R], hk: str) -> R | None:
         """The stored version of this key's own record. Raises Unreadable."""
-        wanted = Filter(
-            kinds=frozenset({kind.kind}),
-            authors=frozenset({self.pubkey}),
-            tags=(("d", frozenset({f"{hk}:{D_ENDS[kind.kind]}"})),),
-        )
+        wanted = address_filter(kind.kind, self.pubkey, f"{hk}:{D_ENDS[kind.kind]}")
         snapshot = self._fold_of(await self.read(wanted)).snapshot(hk, self.pubkey)
         _raise_unread(snapshot.unread)
         rows = snapshot.preference, snapshot.summary, snapshot.subscriptions

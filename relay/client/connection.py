@@ -362,7 +362,7 @@ class Connection:
     def _reject_largest(self) -> None:
         # Sent again, it would end the next connection too.
         size, key = self._largest
-        text = f"the relay takes no message of {size} bytes"
+        text = f"the relay accepts no message of {size} bytes"
         self._resolve(key, Reply(accepted=False, prefix=Prefix.INVALID, text=text))
         if key in self._sinks:
             self._sinks[key].take("CLOSED", ["CLOSED", key, f"{Prefix.INVALID}: {text}"])

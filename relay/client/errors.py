@@ -19,11 +19,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import RookeryError
+from relay.errors import Prefix, RookeryError
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
 
+TEMPORARY: Final = frozenset({Prefix.ERROR, Prefix.RATE_LIMITED})
+"""Prefixes of refusals that do not depend on the event or filter: the request may be repeated."""
+ABOUT_AUTHOR: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
+"""Prefixes of refusals that apply to everything a key sends."""
 _PREFIX: Final = re.compile(r"([a-z][a-z0-9-]*): ?(.*)", re.DOTALL).fullmatch
 
 

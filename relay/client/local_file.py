@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BUSY_S: Final = 10.0
 """SQLite busy timeout: how long to wait for another writing program."""
-_NOT_DAMAGE: Final = frozenset(
+NOT_DAMAGE: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
@@ -103,7 +103,7 @@ class LocalFile:
             raise  # used after `close`
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", 0)
-            if code & 0xFF in _NOT_DAMAGE:
+            if code & 0xFF in NOT_DAMAGE:
                 raise OSError(code, str(error), str(self._path)) from error
             raise Damaged(str(error)) from error
 

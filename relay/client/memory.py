@@ -19,10 +19,9 @@ from relay.client.errors import ClientError, NotARelay, Unanswered, Unreachable
 from relay.client.information import can_search, limit_in, offers_memory
 from relay.client.responses import filters_of
 from relay.client.spool import Spool
-from relay.client.writer import Writer
+from relay.client.writer import Writer, address_filter
 from relay.memory.draft import Draft
 from relay.nostr import kinds
-from relay.nostr.filters import Filter
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from relay.client.spool import Refused
     from relay.client.writer import Make, Written
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
 
 _CONNECT_S: Final = 3.0
@@ -150,11 +150,7 @@ class MemoryClient(BaseClient):
         if self._cache is not None and not (self.is_online or self._writer.knows(kind, d)):
             # The clock may stand still or go back: the version must still be newer than the stored
             # one.
-            address = Filter(
-                kinds=frozenset({kind}),
-                authors=frozenset({self.pubkey}),
-                tags=(("d", frozenset({d})),),
-            )
+            address = address_filter(kind, self.pubkey, d)
             for event in await asyncio.to_thread(self._cache.matching, address):
                 self._writer.note_stored(event)
         return await self._writer.write(kind, d, make)

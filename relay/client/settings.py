@@ -22,7 +22,7 @@ from relay.nostr.keys import SecretKey, read_key_file
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
 FILE: Final = Path(".config/rookery/client.toml")
@@ -151,9 +151,9 @@ def read_client_file(home: Path) -> ClientFile:
         raise ConfigFaults(faults)
     return ClientFile(
         relay=content.get("relay"),
-        key_file=_path_in(content, "key_file", home),
-        agent_key_file=_path_in(content, "agent_key_file", home),
-        data=_path_in(content, "data", home),
+        key_file=path_in(content, "key_file", home),
+        agent_key_file=path_in(content, "agent_key_file", home),
+        data=path_in(content, "data", home),
         snowclaw=_snowclaw_in(content.get("snowclaw", {})),
         tables=tuple((name, content[name]) for name in _TABLES if name in content),
     )
@@ -238,7 +238,7 @@ def _fault_in(key: str, value: object) -> str:
         return "" if isinstance(value, dict) else f"{key}: must be a table, [{key}]"
     if key not in KEYS:
         what = f"[{key}]" if isinstance(value, dict) else key
-        return f"unknown key {what}; {_suggestion(key, (*KEYS, *_TABLES))}"
+        return f"unknown key {what}; {suggestion(key, (*KEYS, *_TABLES))}"
     if not isinstance(value, str):
         return f"{key}: must be a string"
     if key == "relay" and not _is_relay_url(value):
@@ -246,7 +246,8 @@ def _fault_in(key: str, value: object) -> str:
     return ""
 
 
-def _suggestion(key: str, known: tuple[str, ...]) -> str:
+def suggestion(key: str, known: Sequence[str]) -> str:
+    """`did you mean …?`, or the known keys, for an unknown key."""
     near = get_close_matches(key, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
 
@@ -255,7 +256,7 @@ def _snowclaw_faults(table: object) -> Iterator[tuple[str, str]]:
     """(key, fault) for each invalid key of [snowclaw]."""
     for key, value in table.items() if isinstance(table, dict) else ():
         if key not in SNOWCLAW_KEYS:
-            yield key, f"unknown key [snowclaw] {key}; {_suggestion(key, SNOWCLAW_KEYS)}"
+            yield key, f"unknown key [snowclaw] {key}; {suggestion(key, SNOWCLAW_KEYS)}"
         elif key in _CHOICES:
             if value not in _CHOICES[key]:
                 yield key, f"[snowclaw] {key}: must be {' or '.join(_CHOICES[key])}"
@@ -275,11 +276,12 @@ def _snowclaw_in(table: Mapping[str, str]) -> SnowclawSettings:
     )
 
 
-def _path_in(content: Mapping[str, str], key: str, home: Path) -> Path | None:
-    """`~` is the home folder; relative paths start at the folder of client.toml."""
+def path_in(content: Mapping[str, object], key: str, home: Path) -> Path | None:
+    """The path under a key, if set. `~` is the home folder; relative paths start at the folder of
+    client.toml."""
     if key not in content:
         return None
-    text = content[key]
+    text = str(content[key])
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return (home / FILE).parent / text

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.connection import Notifier
 from relay.client.errors import (
+    TEMPORARY,
     AnswerTooLong,
     ClientClosed,
     ClientError,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _VERIFY_BATCH: Final = 256
-_TEMPORARY: Final = frozenset({Prefix.ERROR, Prefix.RATE_LIMITED})
-"""A live subscription CLOSED with one of these is opened again: the relay stops, or is busy."""
 
 
 class _Stored:
@@ -200,9 +199,7 @@ class Subscription:
                         if login_tried or not await connection.login_after(rounds):
                             return QueryClosed(closed.prefix, closed.text, connection.login_refusal)
                         login_tried = True
-                    case QueryClosed(prefix=prefix) if (
-                        self._resume.is_live and prefix in _TEMPORARY
-                    ):
+                    case QueryClosed(prefix=prefix) if self._resume.is_live and prefix in TEMPORARY:
                         await asyncio.sleep(self._reconnector.backoff_s(attempt))
                         attempt += 1
                     case failure:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
-from relay.client.errors import PublishRefused, QueryClosed
+from relay.client.errors import TEMPORARY, PublishRefused, QueryClosed
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import GROUP_STATE
@@ -36,7 +36,6 @@ _MAX_DEPTH: Final = 64
 """Of bisection: 20 levels cut a million items to one, 31 the time since 1970 to a second."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
-_TEMPORARY: Final = frozenset({Prefix.RATE_LIMITED, Prefix.ERROR})
 _NOTHING: Final = Items(array("Q"), b"")
 
 
@@ -113,7 +112,7 @@ class RelaySide:
             temporary = {
                 refusal.event.id: refusal
                 for refusal in report.refused
-                if pause is not None and refusal.prefix in _TEMPORARY
+                if pause is not None and refusal.prefix in TEMPORARY
             }
             taken.refused += [
                 (refusal.event, str(refusal))
@@ -131,7 +130,7 @@ class RelaySide:
 
 
 def _is_temporary(refusal: PublishRefused) -> bool:
-    return refusal.prefix in _TEMPORARY
+    return refusal.prefix in TEMPORARY
 
 
 def items_of(timestamps: array[int], ids: bytes | bytearray) -> Items:

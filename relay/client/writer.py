@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from relay.client.errors import ClientClosed, ClientError, PublishRefused, Unanswered
+from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRefused, Unanswered
 from relay.errors import Prefix
 from relay.memory.fields import whole_number
 from relay.memory.unreadable import next_created_at
@@ -41,8 +41,6 @@ _MAX_KNOWN: Final = 10_000
 """Addresses."""
 _MAX_ATTEMPTS: Final = 4
 """Attempts to write a version while another program writes versions of the same record."""
-_TEMPORARY: Final = frozenset({Prefix.ERROR, Prefix.RATE_LIMITED})
-"""Temporary refusals: the event is sent again."""
 _ANSWER_S: Final = 5.0
 """How long a spooled write waits for the relay's answer."""
 _PAUSE_S: Final = 2.0
@@ -142,12 +140,7 @@ class Writer:
         return self._signer.sign(draft.kind, draft.tags, draft.content, draft.created_at)
 
     async def _query_stored(self, kind: int, d: str) -> None:
-        wanted = Filter(
-            kinds=frozenset({kind}),
-            authors=frozenset({self._signer.pubkey}),
-            tags=(("d", frozenset({d})),),
-        )
-        for event in await self._client.query(wanted):
+        for event in await self._client.query(address_filter(kind, self._signer.pubkey, d)):
             self.note_stored(event)
 
     async def _send_signed(self, event: Event) -> Outcome:
@@ -177,7 +170,7 @@ class Writer:
         except (TimeoutError, Unanswered):
             return Outcome.QUEUED
         except PublishRefused as refusal:
-            if refusal.prefix in _TEMPORARY:
+            if refusal.prefix in TEMPORARY:
                 return Outcome.QUEUED
             await asyncio.to_thread(spool.done, [event.id])
             raise
@@ -223,7 +216,7 @@ class Writer:
                     done.append(event.id)
                 case PublishRefused() if _is_older(answer):
                     done.append(event.id)  # superseded by a newer version
-                case PublishRefused() if answer.prefix not in {*_TEMPORARY, Prefix.AUTH_REQUIRED}:
+                case PublishRefused() if answer.prefix not in {*TEMPORARY, Prefix.AUTH_REQUIRED}:
                     await asyncio.to_thread(spool.refuse, event.id, str(answer))
                 case ClientError():
                     all_final = False
@@ -241,6 +234,13 @@ class Writer:
         stopped = ClientError(f"sending to the relay has stopped: {error}")
         stopped.__cause__ = error
         return stopped
+
+
+def address_filter(kind: int, pubkey: str, d: str) -> Filter:
+    """The versions of one addressable record."""
+    return Filter(
+        kinds=frozenset({kind}), authors=frozenset({pubkey}), tags=(("d", frozenset({d})),)
+    )
 
 
 def _is_older(refusal: PublishRefused) -> bool:

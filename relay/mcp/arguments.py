@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from relay.client.settings import suggestion
 from relay.errors import RookeryError
 
 if TYPE_CHECKING:
@@ -89,9 +89,7 @@ def arguments_in(parameters: Sequence[Parameter], given: Mapping[str, object]) -
     names = [each.name for each in parameters]
     for name in given:
         if name not in names:
-            near = get_close_matches(name, names, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
-            raise ToolFault(f"unknown argument {name[:40]!r}; {hint}")
+            raise ToolFault(f"unknown argument {name[:40]!r}; {suggestion(name, names)}")
     return {each.keyword: _value(each, given.get(each.name)) for each in parameters}
 
 

@@ -1,9 +1,9 @@
-"""An agent in a group: it answers who speaks to it, and remembers. Put your model into it.
+"""An example agent for a group: it answers messages addressed to it, and remembers.
 
     python agent.py --relay ws://127.0.0.1:7777 --key-file agent.nsec --group tea --owner npub1…
 
-Nothing that matters is kept here: what it knows, how it is to behave, which messages it has
-answered, all of that is on the relay. It may be killed at any time, and goes on where it was.
+All state is on the relay: memory, configuration, and which messages were answered. It may be
+killed at any time and continues after a restart. Replace `Script` with a model.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ SYSTEM = "You are a helpful member of this group. Answer the current message in 
 BUDGET = 4_000  # tokens of a context
 NOTE = re.compile(r"\bremember:\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 A_DAY_S = 86_400
-PATIENT = Timeouts(deadline_s=A_DAY_S)  # what is asked or said waits for a relay that restarts
+PATIENT = Timeouts(deadline_s=A_DAY_S)  # requests wait for a restarting relay
 
 log = logging.getLogger("agent")
 
 
 class Model(Protocol):
-    """Where your model goes."""
+    """The interface of a model."""
 
     def reply(self, context: str) -> str:
-        """An answer to the current message, which is the last part of the context."""
+        """The answer to the current message, which is the last part of the context."""
 
 
 class Script:
-    """Stands in for a model: like one it knows what its context says, and nothing else."""
+    """A placeholder for a model: it knows only the context."""
 
     def reply(self, context: str) -> str:
         message = context.rpartition("# CURRENT MESSAGE\n")[2]
@@ -53,9 +53,9 @@ class Script:
             return "Here I am. Tell me `remember: …`, or ask: what do you know of me?"
         sender = context.partition("# SENDER CONTEXT\n")[2].partition("\n\n# ")[0]
         notes = sender.partition("\nNotes:\n")[2].splitlines()
-        # What an owner noted about somebody is not for everybody's ears.
-        told = [note for note in notes if not note.startswith("- owner: ")]
-        return "\n".join(["I know of you:", *told]) if told else "Nothing yet."
+        # Notes of an owner are not disclosed.
+        notes = [note for note in notes if not note.startswith("- owner: ")]
+        return "\n".join(["I know of you:", *notes]) if notes else "Nothing yet."
 
 
 class Agent:
@@ -67,7 +67,7 @@ class Agent:
 
     async def run(self, owner: str, invite: str | None) -> None:
         await self.join(invite)
-        await self.claw.start()  # loads what is known, and follows it from now on
+        await self.claw.start()  # loads the records, and follows changes
         await self.claw.backfill()
         messages = self.claw.messages()
         log.info("listening in %s", self.group)
@@ -77,7 +77,7 @@ class Agent:
             await self.hear(message)
 
     async def join(self, invite: str | None) -> None:
-        """Asks once to be let in, then waits until it is."""
+        """Send one join request, then wait for membership."""
         member = {"kinds": [39002], "#d": [self.group], "#p": [self.client.pubkey]}
         code = [] if invite is None else [["code", invite]]
         async with self.client.subscribe(member) as found:
@@ -86,27 +86,29 @@ class Agent:
             try:
                 await self.client.send(9021, tags=[["h", self.group], *code])
             except PublishRefused as refusal:
-                log.info("not in %s yet: %s; an owner lets me in with", self.group, refusal)
+                log.info(
+                    "not a member of %s: %s; an owner can add this agent with", self.group, refusal
+                )
                 log.info("rookery group add %s %s --role agent", self.group, self.client.pubkey)
             await anext(found)
 
     async def missed(self, owner: str) -> list[Event]:
-        """What was said in the last day, oldest first; which of it is answered is known then.
+        """Messages of the last day, oldest first; also collects which of them were answered.
 
-        Not what was said before it was let in or last told how to behave: then it would have
-        answered others than now, and what it left alone stays so.
+        Excludes messages before the agent became a member, or before the last change of its
+        configuration.
         """
         config = [f"snowclaw:config:{scope}" for scope in ("global", f"group:{self.group}")]
-        told = await self.client.query(
+        changes = await self.client.query(
             {"kinds": [9000], "#h": [self.group], "#p": [self.client.pubkey]},
             {"kinds": [30078], "authors": [owner], "#d": config},
         )
-        self.since = max([self.client.now() - A_DAY_S, *(event.created_at for event in told)])
+        self.since = max([self.client.now() - A_DAY_S, *(event.created_at for event in changes)])
         here = {"kinds": [9, 11, 12], "#h": [self.group], "since": self.since}
-        said = [event async for event in self.client.query_all(here)]
-        mine = [event for event in said if event.pubkey == self.client.pubkey]
+        messages = [event async for event in self.client.query_all(here)]
+        mine = [event for event in messages if event.pubkey == self.client.pubkey]
         self.answered.update(question for event in mine for question in event.tag_values("q"))
-        return said[::-1]
+        return messages[::-1]
 
     async def hear(self, message: Event) -> None:
         if message.id in self.answered or message.created_at < self.since:
@@ -114,11 +116,13 @@ class Agent:
         if not self.claw.should_respond(message):
             return
         if await self.is_by_agent(message):
-            return  # or the two would talk for ever
+            return  # two agents would answer each other forever
         self.answered.add(message.id)
         text = await self.answer(message)
         tags = [["h", self.group], ["q", message.id, self.client.url, message.pubkey]]
-        at = max(self.client.now(), message.created_at + 1)  # clocks differ; it comes after
+        at = max(
+            self.client.now(), message.created_at + 1
+        )  # clocks differ; the answer must be later
         try:
             await self.client.publish(self.client.sign(9, text, tags, created_at=at))
             log.info("answered %s of %s", message.id[:8], message.pubkey[:8])
@@ -140,19 +144,19 @@ class Agent:
         return await asyncio.to_thread(self.model.reply, context.text)
 
     async def remember(self, pubkey: str, note: str) -> None:
-        """Back when it is on the relay, or on disk until the relay is there again."""
+        """Returns when the note is at the relay, or in the spool."""
         known = self.claw.user(pubkey)
         if known is None or note not in known.notes:
             self.claw.note_user(pubkey, note, group=self.group)
         await self.claw.flush()
 
 
-async def run(asked: argparse.Namespace) -> None:
-    owner = public_key(asked.owner)
+async def run(options: argparse.Namespace) -> None:
+    owner = public_key(options.owner)
     found = find_settings(
         Actor.AGENT,
-        relay=asked.relay,
-        key_file=asked.key_file,
+        relay=options.relay,
+        key_file=options.key_file,
         environ=os.environ,
         home=Path.home(),
         here=Path(),
@@ -165,21 +169,23 @@ async def run(asked: argparse.Namespace) -> None:
             owner,
             found.file.snowclaw.config,
             folder=found.data,
-            names=[asked.name],
-            groups=[asked.group],
+            names=[options.name],
+            groups=[options.group],
         ) as claw,
     ):
-        await Agent(client, claw, Script(), asked.group).run(owner, asked.invite)
+        await Agent(client, claw, Script(), options.group).run(owner, options.invite)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description="An agent in a group.")
-    options.add_argument("--relay", help="ws://… or wss://…; not given: as for `rookery`")
-    options.add_argument("--key-file", type=Path, help="the agent's secret key; the same")
-    options.add_argument("--group", required=True, help="where it listens")
-    options.add_argument("--owner", required=True, help="npub of who may configure it")
-    options.add_argument("--invite", help="a code to come in with")
-    options.add_argument("--name", default="robot", help="what people call it")
+    options.add_argument("--relay", help="relay URL; default: as for `rookery`")
+    options.add_argument(
+        "--key-file", type=Path, help="file with the agent's secret key; default: as for `rookery`"
+    )
+    options.add_argument("--group", required=True, help="id of the group")
+    options.add_argument("--owner", required=True, help="npub of the owner, who may configure it")
+    options.add_argument("--invite", help="invite code")
+    options.add_argument("--name", default="robot", help="name of the agent")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     try:
         with suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Says something in a group and prints the answer: python say.py tea "robot, are you there?"
+"""Sends a message to a group and prints the answer: python say.py tea "robot, are you there?"
 
 Finds relay and key as `rookery` does: ROOKERY_RELAY, ROOKERY_KEY, client.toml, else ./data.
 """
@@ -25,7 +25,7 @@ async def say(group: str, text: str) -> None:
             asyncio.timeout(20),
             client.subscribe({"kinds": [9], "#h": [group], "#q": [message.id]}) as answers,
         ):
-            print((await anext(answers)).content)  # noqa: T201  it is for a terminal
+            print((await anext(answers)).content)  # noqa: T201  command-line output
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from relay.client.anamnesis.files import BEFORE_1970, Unusable, entries_in, write_lines
 from relay.client.anamnesis.reader import AnamnesisReader, UnknownMemory, check_hash, member_of
 from relay.client.errors import ClientError, PublishRefused
-from relay.client.writer import Outcome, Written
+from relay.client.writer import Outcome, Written, address_filter
 from relay.errors import Invalid
 from relay.memory.anamnesis.checks import (
     Attestation,
@@ -43,7 +43,6 @@ from relay.memory.anamnesis.references import PATCH, SUPERSEDED, VOUCH
 from relay.memory.check_options import MAX_CHARS
 from relay.memory.fields import compact, object_in
 from relay.nostr import kinds
-from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -144,12 +143,7 @@ class Anamnesis(AnamnesisReader):
         """Publish an entry with its own time and author; DUPLICATE if this key did so before."""
         draft = _valid_draft(entry)
         if not (await self._relay_info()).is_authoritative:
-            own = Filter(
-                kinds=frozenset({kinds.APP_RECORD}),
-                authors=frozenset({self.pubkey}),
-                tags=(("d", frozenset({draft.d})),),
-            )
-            for stored in await self.read(own):
+            for stored in await self.read(address_filter(kinds.APP_RECORD, self.pubkey, draft.d)):
                 return Written(stored, Outcome.DUPLICATE)
         return await self.publish(draft)
 
@@ -184,12 +178,7 @@ class Anamnesis(AnamnesisReader):
     async def withdraw(self, hashed: str) -> Written | None:
         """Delete this key's vouch (X-12); None if there is none."""
         check_hash(hashed)
-        own = Filter(
-            kinds=frozenset({kinds.APP_DATA}),
-            authors=frozenset({self.pubkey}),
-            tags=(("d", frozenset({VOUCH + hashed})),),
-        )
-        vouches = await self.read(own)
+        vouches = await self.read(address_filter(kinds.APP_DATA, self.pubkey, VOUCH + hashed))
         return await self.delete(vouches) if vouches else None
 
     async def supersede(self, old: str, content: str, **fields: Any) -> str:

@@ -10,10 +10,9 @@ households  = [["npub1…", "npub1…"]]        # keys of one owner: they count 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from relay.client.settings import FILE
+from relay.client.settings import FILE, suggestion
 from relay.errors import ConfigFaults, Fault, Invalid
 from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.keys import public_key
@@ -57,9 +56,7 @@ def anamnesis_settings(file: ClientFile, home: Path) -> AnamnesisSettings:
 
 def _faults(table: Mapping[str, Any]) -> Iterator[str]:
     for key in sorted(table.keys() - set(KEYS)):
-        near = get_close_matches(key, KEYS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
-        yield f"unknown key {key}; {hint}"
+        yield f"unknown key {key}; {suggestion(key, KEYS)}"
     for name in _TEXTS:
         if not isinstance(table.get(name, ""), str):
             yield f"{name}: must be a string"

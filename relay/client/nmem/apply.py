@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
     Progress = Callable[[int], None]
-    """Is told how many more records are done."""
+    """Called with the number of records done since the last call."""
 
 _BATCH: Final = 500
 """Rows per transaction, which bounds how long other programs wait."""

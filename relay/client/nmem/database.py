@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.errors import ClientError
+from relay.client.local_file import NOT_DAMAGE
 from relay.client.nmem.cipher import cipher_module, database_errors, is_encrypted
 
 if TYPE_CHECKING:
@@ -26,18 +27,6 @@ if TYPE_CHECKING:
 
 VERSION: Final = 2
 """`user_version` of nmem."""
-_NOT_DAMAGE: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PERM,
-    }
-)
-"""Errors that do not mean that the content is damaged."""
 _SUFFIXES: Final = ("", "-wal", "-shm")
 
 
@@ -165,7 +154,7 @@ class Database:
             yield
         except self._errors as error:
             code = getattr(error, "sqlite_errorcode", 0)
-            if code & 0xFF in _NOT_DAMAGE or "locked" in str(error):
+            if code & 0xFF in NOT_DAMAGE or "locked" in str(error):
                 raise OSError(code, str(error), str(self.path)) from error
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_CONSTRAINT"):
                 raise

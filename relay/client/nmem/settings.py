@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from relay.client.settings import FILE, read_client_file
+from relay.client.settings import FILE, path_in, read_client_file, suggestion
 from relay.errors import ConfigFaults, Fault, Invalid
 from relay.memory.nmem.secrets import SecretFilter, Sensitivity
 
@@ -53,36 +52,23 @@ def find_nmem_settings(home: Path) -> tuple[ClientFile, NmemSettings]:
         raise ConfigFaults(faults)
     data = file.data or home / ".local/share/rookery"
     given: Any = table
-
-    def path_in(name: str) -> Path | None:
-        return _path(str(given[name]), home) if name in given else None
-
     return file, NmemSettings(
         data,
-        path_in("db") or data / "nmem.db",
-        path_in("key_file"),
+        path_in(table, "db", home) or data / "nmem.db",
+        path_in(table, "key_file", home),
         given.get("group"),
         Sensitivity(given.get("sensitivity", "normal")),
         tuple(given.get("patterns", ())),
         given.get("summary_url"),
         given.get("summary_model"),
-        path_in("summary_key_file"),
+        path_in(table, "summary_key_file", home),
     )
-
-
-def _path(text: str, home: Path) -> Path:
-    """`~` is the home folder; relative paths start at the folder of client.toml."""
-    if text == "~" or text.startswith("~/"):
-        return home / text[2:]
-    return (home / FILE).parent / text
 
 
 def _faults(table: Mapping[str, object]) -> Iterator[str]:
     for name, value in table.items():
         if name not in KEYS:
-            near = get_close_matches(name, KEYS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
-            yield f"{name}: unknown key; {hint}"
+            yield f"{name}: unknown key; {suggestion(name, KEYS)}"
         elif name == "patterns":
             yield from _pattern_faults(value)
         elif not isinstance(value, str):

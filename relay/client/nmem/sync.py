@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.client.errors import (
+    TEMPORARY,
     ClientError,
     Incomparable,
     PublishRefused,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""
-_TEMPORARY: Final = frozenset({Prefix.ERROR, Prefix.RATE_LIMITED, Prefix.AUTH_REQUIRED})
+_TEMPORARY: Final = TEMPORARY | {Prefix.AUTH_REQUIRED}
 """Temporary refusals: the record is sent again later."""
 _OF_MEMORY: Final = [kinds.APP_DATA, kinds.APP_RECORD]
 _TAGGED: Final[Mapping[str, object]] = {"kinds": _OF_MEMORY, "#t": ["nmem"]}

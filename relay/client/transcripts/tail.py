@@ -3,7 +3,7 @@
 Invariants: the sent offset is saved on disk. After a restart the file is converted from its start,
 which is fast and gives the same event ids (D-14); only events after the offset are sent. A line
 counts once its end is written. If previously read bytes changed, the file was rewritten and is
-converted anew. Blocks; call it in a thread.
+converted again. Blocks; call it in a thread.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.bulk_publish import async_iter
-from relay.client.errors import Incomparable, PublishRefused, QueryClosed, Unanswered
+from relay.client.errors import ABOUT_AUTHOR, Incomparable, PublishRefused, QueryClosed, Unanswered
 from relay.client.information import limit_in
 from relay.client.transcripts.envelopes import MAX_INNER, room_inside
 from relay.client.transcripts.files import session_file
@@ -18,7 +18,7 @@ from relay.client.transcripts.reader import TranscriptsReader
 from relay.client.transcripts.results import Delivered, ImportResult
 from relay.client.transcripts.session_events import SessionEvents, split_ids, take
 from relay.client.writer import Outcome, Written
-from relay.errors import Invalid, Prefix
+from relay.errors import Invalid
 from relay.memory.transcripts.lines import raw_lines, session_facts
 from relay.memory.transcripts.plan import CHUNK, Paths, Plan
 from relay.memory.transcripts.records import (
@@ -55,7 +55,6 @@ _WINDOW: Final = 64
 _ANY_CHUNK: Final = 400_000
 """A relay with this message limit accepts any chunk: one byte of text may become six."""
 _PAUSE_S: Final = 0.1
-_ABOUT_AUTHOR: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +327,7 @@ class Transcripts(TranscriptsReader):
 def _raise_author_refusal(done: Delivered) -> Delivered:
     """Raises a refusal that applies to everything this key writes."""
     for refusal in done.refused:
-        if refusal.prefix in _ABOUT_AUTHOR:
+        if refusal.prefix in ABOUT_AUTHOR:
             raise refusal
     return done
 

@@ -107,7 +107,7 @@ async def test_an_event_too_large_for_the_relay_is_refused_and_not_resent(
 ) -> None:
     big = chat("x" * 2**21)
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
-        with pytest.raises(PublishRefused, match=r"invalid: the relay takes no message of \d+"):
+        with pytest.raises(PublishRefused, match=r"invalid: the relay accepts no message of \d+"):
             await relay.publish(big)
         await relay.publish(chat("small"))
     assert fake.visits == 2
@@ -117,7 +117,7 @@ async def test_a_filter_too_large_for_the_relay_is_closed_and_not_resent(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
-        with pytest.raises(QueryClosed, match=r"invalid: the relay takes no message of \d+"):
+        with pytest.raises(QueryClosed, match=r"invalid: the relay accepts no message of \d+"):
             await relay.query({"#t": ["x" * 2**21]})
 
 
