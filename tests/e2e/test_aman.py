@@ -191,4 +191,4 @@ async def test_the_commands_say_on_a_real_relay_what_they_should(tmp_path: Path)
         await rookery.stop()
         code, out, err = await aman("show", "HK")
         assert (code, out) == (1, "")
-        assert "start one with `rookery serve" in err
+        assert "start a relay with `rookery serve" in err

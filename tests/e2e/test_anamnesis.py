@@ -264,7 +264,7 @@ async def test_entries_go_from_relay_to_relay_as_files(desk: Desk, tmp_path: Pat
             said = await elsewhere.run(cast.rover, "import", str(file))
             assert (said.code, said.out) == (1, f"{counts}, refused 1\n")
             assert said.err.startswith("line 4: content.author must be an object; ")
-            assert "1 entries name vouchers or a successor" in said.err
+            assert "1 entries: unsigned vouchers and successors were left out" in said.err
         found = await elsewhere.document(cast.rover, content_hash(child))
         assert found == documents[child]
         said = await elsewhere.run(cast.rover, "trace", content_hash(child))

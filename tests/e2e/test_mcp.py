@@ -412,10 +412,10 @@ async def test_while_the_relay_is_away_the_cache_answers_and_says_so(told: Rooke
                 if remark:
                     break
         assert told.url.rstrip("/") in remark
-        assert "this is what the local cache has" in remark
+        assert "this answer is from the local cache" in remark
         marker, remark = await agent.said("create_marker", text="written while it was away")
         assert marker["is_sent"] is False
-        assert "this is what the local cache has" in remark
+        assert "this answer is from the local cache" in remark
         await told.start("--port", told.url.rsplit(":", 1)[1].rstrip("/"))
         async with until("what waited is sent") as tries:
             async for _ in tries:
