@@ -106,7 +106,7 @@ async def test_authors_of_unreadable_rows_are_left_out(store: Store) -> None:
 
 
 @pytest.mark.proves("N77-07", "N40-02")
-async def test_a_set_has_only_what_may_be_read_now(store: Store) -> None:
+async def test_items_are_only_of_readable_rows(store: Store) -> None:
     """Every row that `page` would give: no hidden, expired or later ones."""
     wrap = unsigned(cast.bob, 1059, [["p", ALICE]], at=3)
     fading = unsigned(cast.bob, 1, [["expiration", "100"]], at=2)

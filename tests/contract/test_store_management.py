@@ -118,7 +118,7 @@ async def test_a_failed_decision_changes_no_list(store: Store) -> None:
 
 
 @pytest.mark.proves("N86-11")
-async def test_a_banished_key_loses_its_rows_for_good(reopenable: Reopenable) -> None:
+async def test_rows_of_a_banned_key_are_deleted_for_good(reopenable: Reopenable) -> None:
     store = await reopenable.open()
     note = unsigned(alice, 1, [["t", "tea"]])
     profile = unsigned(alice, 0)
@@ -138,7 +138,7 @@ async def test_a_banished_key_loses_its_rows_for_good(reopenable: Reopenable) ->
 
 
 @pytest.mark.proves("N86-11")
-async def test_what_a_banished_key_said_of_a_group_stays(store: Store) -> None:
+async def test_group_records_of_a_banned_key_stay(store: Store) -> None:
     kinds = (9000, 9007, 9020, 9021, 9022)
     records = [unsigned(alice, kind, [["h", "den"]]) for kind in kinds]
     chat = unsigned(alice, 9, [["h", "den"]])

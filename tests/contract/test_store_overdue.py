@@ -111,7 +111,7 @@ async def test_the_oldest_rows_of_an_author_over_a_number_are_due(store: Store) 
 
 
 @pytest.mark.proves("A-19")
-async def test_age_is_told_by_ts_and_equal_ones_by_the_lowest_id(store: Store) -> None:
+async def test_rows_are_ordered_by_ts_then_by_lowest_id(store: Store) -> None:
     """A-19: created_at is in the opposite order here."""
     tools = [tool("a", 10, at=9000), tool("a", 20, at=8000), tool("a", 30, at=7000)]
     same = sorted(

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.proves("N01-76")
-async def test_answers_come_newest_first_and_ties_lowest_id_first(store: Store) -> None:
+async def test_results_are_newest_first_and_ties_lowest_id_first(store: Store) -> None:
     """Newest created_at first, then lowest id."""
     events = [unsigned(cast.alice, content=str(n), at=n % 7) for n in range(60)]
     await write(store, *events[:30])
@@ -317,7 +317,7 @@ async def test_a_tag_value_is_any_text(store: Store, value: str) -> None:
 @pytest.mark.parametrize(
     "prefix", ["snow:", ":", "::", "ünï:", "🙂:", "a\0:", "'%_:", "\U0010ffff:", "L" * 1000 + ":"]
 )
-async def test_a_prefix_of_d_finds_all_that_begin_with_it(store: Store, prefix: str) -> None:
+async def test_a_prefix_of_d_finds_all_that_start_with_it(store: Store, prefix: str) -> None:
     """`#d` values that end in ":" match as prefixes (G-09)."""
     tails = ["", "a", "\0", "\U0010ffff", "\U0010ffff\U0010ffff", ":", "\ud7ff", "é"]
     begins = [unsigned(cast.alice, 30078, [["d", prefix + tail]]) for tail in tails]
@@ -349,7 +349,7 @@ async def test_every_d_tag_counts_and_for_prefixes_the_first(store: Store) -> No
 
 
 @pytest.mark.proves("N01-63")
-async def test_a_row_comes_once_however_often_it_matches(store: Store) -> None:
+async def test_a_row_is_given_once_however_often_it_matches(store: Store) -> None:
     """No event twice."""
     event = unsigned(
         cast.alice,
@@ -418,7 +418,7 @@ async def test_a_filter_may_be_as_large_as_a_message(store: Store) -> None:
 
 
 @pytest.mark.proves("N01-04")
-async def test_stored_bytes_come_back_untouched(store: Store) -> None:
+async def test_stored_bytes_are_given_unchanged(store: Store) -> None:
     """Stored bytes as they were written."""
     texts = ["", "\0", "\x7f\x80\u2028", "ünï🙂", '"\\/', "\n\r\t\b\f", "x" * 400_000, "{}[]"]
     events = [
@@ -679,7 +679,7 @@ async def test_expired_rows_are_not_given(store: Store) -> None:
 
 
 @pytest.mark.proves("N40-08")
-async def test_an_expired_row_is_a_fact_until_it_is_swept(store: Store) -> None:
+async def test_an_expired_row_is_looked_up_until_it_is_swept(store: Store) -> None:
     """Rows that are still stored; when the newest version expires, older ones do not come back."""
     ending = await stored(store, unsigned(cast.alice, 0, [["expiration", "100"]], at=50))
     older = unsigned(cast.alice, 0, at=40)
@@ -714,7 +714,7 @@ async def test_count_counts_each_row_once(store: Store) -> None:
 
 
 @pytest.mark.proves("N45-04")
-async def test_count_leaves_out_what_may_not_be_read(store: Store) -> None:
+async def test_count_leaves_out_unreadable_rows(store: Store) -> None:
     """How many rows may be read."""
     await write(store, *a_crowd())
     visibility = seen_by(keys(ALICE), rule(Match(KindSet.of(4, 9)), Who.AUTHOR))

@@ -175,7 +175,7 @@ async def test_a_search_may_name_ids(store: Store) -> None:
 
 
 @pytest.mark.proves("N50-03")
-async def test_the_best_answer_comes_first(store: Store) -> None:
+async def test_the_best_result_comes_first(store: Store) -> None:
     """Ordered by the sum of `Searchable.scores` over the terms."""
     many = "tea tea tea tea"
     await says(store, many, "tea tea and milk", "tea", "tea " + "and so on " * 30, "tea in a cup")
@@ -191,7 +191,7 @@ async def test_a_phrase_counts_as_often_as_the_rarest_of_its_words(store: Store)
 
 
 @pytest.mark.proves("N50-03")
-async def test_equals_come_newest_first_and_then_by_id(store: Store) -> None:
+async def test_equal_scores_are_ordered_newest_first_then_by_id(store: Store) -> None:
     """Then newest first, then lowest id."""
     events = [unsigned(cast.alice, content=f"tea {n:02}", at=n % 3) for n in range(20)]
     await write(store, *events)
@@ -201,7 +201,7 @@ async def test_equals_come_newest_first_and_then_by_id(store: Store) -> None:
 
 
 @pytest.mark.proves("N50-03")
-async def test_the_limit_counts_after_the_order(store: Store) -> None:
+async def test_the_limit_applies_after_ordering(store: Store) -> None:
     """seq of the best `limit` indexed rows."""
     await says(store, "tea tea", *["tea once"] * 2, "tea among many other words")
     whole = await found(store, "tea")
@@ -210,7 +210,7 @@ async def test_the_limit_counts_after_the_order(store: Store) -> None:
 
 
 @pytest.mark.proves("N50-03")
-async def test_scores_are_those_of_the_reading(store: Store) -> None:
+async def test_scores_are_those_of_fts_matcher(store: Store) -> None:
     """Ordered by the sum of `Searchable.scores` over the terms."""
     texts = [
         f"{'tea ' * teas}{'milk ' * milks}{'and ' * others}"
@@ -242,7 +242,7 @@ async def a_den_with(store: Store, *texts: str) -> None:
 
 
 @pytest.mark.proves("N50-09")
-async def test_hits_that_are_hidden_take_no_places(store: Store) -> None:
+async def test_hidden_rows_do_not_count_towards_the_limit(store: Store) -> None:
     """Visibility is checked before `limit`."""
     await a_den_with(store, "tea tea tea tea", "tea tea", "tea")
     await says(store, "tea that everybody may read, at length", "tea for all")
@@ -258,7 +258,7 @@ async def test_hits_that_are_hidden_take_no_places(store: Store) -> None:
 
 
 @pytest.mark.proves("N50-09")
-async def test_rows_are_asked_again_whether_they_may_be_read(store: Store) -> None:
+async def test_rows_are_checked_again_for_visibility(store: Store) -> None:
     """Those of `seqs` that may be read."""
     await a_den_with(store, "tea of the den")
     await says(store, "tea of all")
@@ -295,7 +295,7 @@ async def test_rows_without_text_are_never_found(store: Store) -> None:
 
 
 @pytest.mark.proves("N09-13", "N62-04")
-async def test_what_was_deleted_is_not_found(store: Store) -> None:
+async def test_deleted_rows_are_not_found(store: Store) -> None:
     """Such rows are never found, whether their texts were removed or not."""
     tea = unsigned(cast.alice, content="tea", at=1)
     await write(store, tea, unsigned(cast.alice, content="tea that stays"))
@@ -322,7 +322,7 @@ async def test_a_version_that_was_superseded_is_not_found(store: Store) -> None:
 
 
 @pytest.mark.proves("N40-02")
-async def test_what_expired_is_not_found(store: Store) -> None:
+async def test_expired_rows_are_not_found(store: Store) -> None:
     await says(store, "tea for now", tags=[["expiration", "100"]])
     assert await found(store, "tea", now=99) == ["tea for now"]
     assert await found(store, "tea", now=100) == []

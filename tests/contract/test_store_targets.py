@@ -104,7 +104,7 @@ async def test_a_tag_on_a_row_of_ones_own_opens_nothing_where_targets_are_named_
 
 
 @pytest.mark.proves("X-22")
-async def test_it_opens_with_the_target_and_shuts_with_it(reopenable: Reopenable) -> None:
+async def test_visibility_follows_the_target(reopenable: Reopenable) -> None:
     store = await reopenable.open()
     await write(store, vouch())
     assert await vouches_read(store, as_seen_by(ALICE)) == []
@@ -190,7 +190,7 @@ async def test_bans_hide_targets_too(store: Store) -> None:
 
 
 @pytest.mark.proves("G-17", "X-22")
-async def test_every_road_says_the_same(store: Store) -> None:
+async def test_all_read_methods_agree(store: Store) -> None:
     terms = FilterTerms(search=True)
     shown = [vouch(f"{n:02x}", at=n) for n in range(30) if n % 3]
     hidden = [vouch(f"{n:02x}", at=n) for n in range(30) if not n % 3]

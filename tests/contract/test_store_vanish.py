@@ -124,7 +124,7 @@ async def test_rows_that_the_same_plan_adds_are_deleted_too(store: Store) -> Non
 
 
 @pytest.mark.proves("N62-05", "N59-09")
-async def test_wraps_go_by_whom_they_are_for(store: Store) -> None:
+async def test_gift_wraps_are_deleted_by_recipient(store: Store) -> None:
     """The wraps that were sent to it (N62-05), no other event that names it."""
     to_alice = [
         unsigned(cast.dave, 1059, [["p", ALICE]]),
