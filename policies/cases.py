@@ -1,15 +1,17 @@
-"""Tables of cases: an event, who is who, what is stored, and the verdict that is wanted.
+"""Tables of test cases: an event, the state it is judged in, and the expected outcome.
 
     [[case]]
-    says  = "a stranger may not post in a group"
+    says  = "an unknown author may not post in a group"
     event = { kind = 9, by = "stranger", tags = [["h", "tea"]] }
     given = { group = "tea", members = ["alice"] }
     want  = "restricted"
 
-`want`: "accept", a wire word, or the whole text; `rule` pins which rule spoke. With `reads = "bob"`
-the question is whether he may read the event, and `want` is "shown" or "hidden". Actors are names:
-"owner" and "agent" are those of the policies under test, everybody else is somebody only by
-`given`. A file may name a `preset` and add a `policy`, both laid over what it is run with.
+`want`: "accept", a prefix, or the whole text of the OK; `rule`: the rule that refuses. With
+`reads = "bob"` the question is whether he may read the event, and `want` is "shown" or "hidden".
+Actors are names: "owner" and "agent" are those of the policies under test, all others are what
+`given` says. A file may name a `preset` and add a `policy`, which come after the folder's files.
+
+Here tables are read; `relay.cli.policy.case_runner` runs them.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from relay.memory.registry import MemorySystems
 
 NOW: Final = 1_772_000_000
-"""The moment at which every case takes place, unix seconds."""
+"""The time of every case, unix seconds."""
 
 ACCEPT: Final = "accept"
 SHOWN: Final = "shown"
@@ -141,18 +143,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CaseTable:
-    """One file of cases, and the policies that it brings."""
+    """One file of cases, with its own policies."""
 
     file: str
     cases: tuple[Case, ...]
     preset: str | None = None
     policy: str = ""
     policy_line: int = 0
-    """Where `policy` stands."""
+    """The line of `policy`."""
 
 
 def case_table(path: Path) -> CaseTable:
-    """Read one file. Raises ConfigFaults with all its faults."""
+    """Read one file. Raises ConfigFaults with every fault."""
     name = str(path)
     faults: list[Fault] = []
     read = values_of(path, name, faults)
@@ -214,7 +216,7 @@ def _case_event(event: Table | None) -> CaseEvent:
 
 
 def _check_want(table: Table, want: str, reads: str | None) -> None:
-    """A word that no verdict can be would fail for ever, and look like a fault of the rules."""
+    """An impossible `want` would always fail, and look like a fault of the rules."""
     words = (SHOWN, HIDDEN) if reads is not None else (ACCEPT, *(word.value for word in Prefix))
     if want.partition(":")[0] not in words:
         about = "of a case with reads" if reads is not None else "of a case about writing"
@@ -272,7 +274,7 @@ def _stored(table: Table | None) -> Size:
 
 
 def policy_for(table: CaseTable, folder: Path | None, systems: MemorySystems) -> PolicySet:
-    """The policies of a folder (None: the packaged ones alone) with those of the table on top."""
+    """The policies of a folder (None: the packaged ones) with those of the table after them."""
     with tempfile.TemporaryDirectory(prefix="rookery-cases-") as made:
         home = Path(made)
         if folder is not None:
@@ -292,15 +294,15 @@ def policy_for(table: CaseTable, folder: Path | None, systems: MemorySystems) ->
             return load(home, systems)
         except ConfigFaults as wrong:
             raise ConfigFaults(
-                [_at_home(fault, home, folder, table) for fault in wrong.faults]
+                [_in_own_file(fault, home, folder, table) for fault in wrong.faults]
             ) from None
 
 
 _OWN: Final = "99-cases.toml"
 
 
-def _at_home(fault: Fault, made: Path, folder: Path | None, table: CaseTable) -> Fault:
-    """The fault where the admin finds it, not in the folder that was made for the cases."""
+def _in_own_file(fault: Fault, made: Path, folder: Path | None, table: CaseTable) -> Fault:
+    """The fault at the admin's own file, not in the temporary folder."""
     try:
         name = Path(fault.file).relative_to(made)
     except ValueError:
@@ -314,7 +316,7 @@ def _at_home(fault: Fault, made: Path, folder: Path | None, table: CaseTable) ->
 
 
 class Cast:
-    """Names → keys. The policies' own actors where they have some, made-up ones elsewhere."""
+    """Names → keys: the policies' own owner and agent if they have some, else made-up keys."""
 
     def __init__(self, actors: Actors) -> None:
         owner = min(actors.owners, default=_made_up("owner"))

@@ -1,4 +1,4 @@
-"""Two sets of policies over one history: what the new one would refuse, hide, show, keep otherwise.
+"""Compares two policy sets over stored events: refused, hidden, shown, kept otherwise, swept.
 
 Invariants: events come in order of seq, each once; memory does not grow with them, but for the
 authors and groups that rates and quotas count. Events are judged against the groups of their time,
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from policies.diff_readers import Audiences, Turn
+from policies.diff_readers import ReaderClasses, Turn
 from policies.diff_retention import Overdue
 from relay.errors import Refused
 from relay.groups.actions import group_of
@@ -35,7 +35,7 @@ _NO_GROUPS: Final = Groups()
 
 
 class Effect(Enum):
-    """What a new set does to a stored event that the old one did not."""
+    """What the new set does to a stored event and the old one does not."""
 
     REFUSED = "refuse"
     HIDDEN = "hide"
@@ -50,7 +50,7 @@ class Finding:
 
     effect: Effect
     rule: str
-    """The new set's; of what is shown the old one's that hid it."""
+    """Of the new set; for SHOWN of the old set, which hid it."""
     file: str = ""
     line: int = 0
     says: str = ""
@@ -60,7 +60,7 @@ class Finding:
     examples: list[str] = field(default_factory=list)
     """The first ids."""
     audiences: dict[str, int] = field(default_factory=dict)
-    """From or to whom, and how many events."""
+    """Reader → number of events."""
 
     def note(self, event: Event) -> None:
         self.events += 1
@@ -77,7 +77,7 @@ class Judge(Protocol):
 
 
 class Comparison:
-    """Give it every stored event with `take`, then read `findings`."""
+    """Pass every stored event to `take`, then read `findings`."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class Comparison:
         """`groups`: today's; `relay`: its public key."""
         self.events = 0
         self.refused_by_both = 0
-        """The set in use would not take them either: they came before it, or in another way."""
+        """Refused by the old set too: stored before it was in force, or by an import."""
         self._relay = relay
         self._new, self._old = new, old
         self._new_judge, self._old_judge = judge_of(new), judge_of(old)
         self._old_counts = any(rule.usage_limit is not None for rule in old.write_rules)
         """The old set's rates and quotas must see every event; else few are judged by it."""
-        self._then = Groups()
-        self._audiences = Audiences(old, new, groups)
+        self._groups_then = Groups()
+        self._readers = ReaderClasses(old, new, groups)
         self._places = {
             rule.place.name: rule.place for rule in (*old.write_rules, *new.write_rules)
         }
@@ -108,7 +108,7 @@ class Comparison:
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """By effect, those about most events first."""
+        """By effect, then by number of events."""
         order = list(Effect)
         swept = [
             Finding(
@@ -116,11 +116,11 @@ class Comparison:
                 rule.name,
                 *_file_and_line(rule.place),
                 str(rule.limit),
-                going.events,
-                going.bytes,
-                going.examples,
+                rows.events,
+                rows.bytes,
+                rows.examples,
             )
-            for rule, going in self._overdue.going()
+            for rule, rows in self._overdue.swept()
         ]
         return sorted(
             [*self._found.values(), *swept],
@@ -136,18 +136,18 @@ class Comparison:
             group_id = None
         if event.pubkey != self._relay:
             self._judge(event)
-        self._look(event, group_id)
-        kept = self._keep(event)
+        self._compare_readers(event, group_id)
+        kept = self._compare_keep(event)
         self._overdue.take(event, group_id, kept)
-        self._then = replayed(self._then, [event], self._relay)
+        self._groups_then = replayed(self._groups_then, [event], self._relay)
 
     # -- writing ----------------------------------------------------------------------------------
 
     def _judge(self, event: Event) -> None:
-        refusal = self._new_judge.refusal(event, self._then)
+        refusal = self._new_judge.refusal(event, self._groups_then)
         if refusal is None and not self._old_counts:
             return
-        before = self._old_judge.refusal(event, self._then)
+        before = self._old_judge.refusal(event, self._groups_then)
         if refusal is None:
             return
         if before is not None:
@@ -159,8 +159,8 @@ class Comparison:
 
     # -- reading and keeping -----------------------------------------------------------------------
 
-    def _look(self, event: Event, group_id: str | None) -> None:
-        for turn, rules in self._audiences.changes(event, group_id).items():
+    def _compare_readers(self, event: Event, group_id: str | None) -> None:
+        for turn, rules in self._readers.changes(event, group_id).items():
             effect = Effect.HIDDEN if turn is Turn.HIDDEN else Effect.SHOWN
             for (rule, place), audiences in rules.items():
                 finding = self._finding(effect, rule, place)
@@ -168,13 +168,13 @@ class Comparison:
                 for audience in audiences:
                     finding.audiences[audience] = finding.audiences.get(audience, 0) + 1
 
-    def _keep(self, event: Event) -> Keep:
-        """How its versions compete under the new set."""
+    def _compare_keep(self, event: Event) -> Keep:
+        """How versions of the event are kept under the new set."""
         old, new = self._old.keep.keep_of(event), self._new.keep.keep_of(event)
         if old is new:
             return new
         row, rules = Stored(0, event, event.tag("h")), self._new.keep.rules
-        name, place = "what NIP-01 says", None
+        name, place = "NIP-01", None
         for rule, at in zip(rules, self._new.keep_places, strict=True):
             if rule.match.matches(row, _NO_GROUPS):
                 name, place = rule.name, at

@@ -1,8 +1,8 @@
-"""Who reads a row under one set of policies, and who under another.
+"""Compares who may read a row under two policy sets.
 
-Asked for the kinds of people that there are (strangers, members, owners …), for the author of each
-row, and for the keys that one set gives a standing and the other does not. What a row points to is
-the newest such row before it, as far back as is remembered.
+For classes of readers (anonymous, members, owners …), for the author of each row, and for keys that
+have a role in one set only. The row that another refers to is taken to be the newest one before it,
+of a bounded number that are kept.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from relay.groups.group import Groups
     from relay.nostr.event import Event
 
-_KNOWN_VIEWERS: Final = 4096
-_NOBODY_IN_PARTICULAR: Final = frozenset({"0" * 64})
-_MET: Final = 65_536
-"""So many rows that later ones may point to are remembered."""
+_MAX_VIEWERS: Final = 4096
+_NO_KNOWN_KEY: Final = frozenset({"0" * 64})
+_MAX_ROWS: Final = 65_536
+"""Rows kept that later ones may refer to."""
 _KEYS: Final = 3
-"""So many keys whose standing differs are looked at one by one."""
+"""Keys with another role in the new set that are compared one by one."""
 
 
 class Turn(Enum):
-    """What became of a row for somebody."""
+    """How a row changes for a reader."""
 
     HIDDEN = auto()
     SHOWN = auto()
 
 
 Deciding = tuple[str, "Place | None"]
-"""A rule by name, and where it stands."""
+"""A rule's name, with its file and line."""
 
 
 class _Side:
@@ -69,21 +69,21 @@ class _Side:
         return [(rule, place) for rule, place in rules if rule.applies_to(row, groups)]
 
 
-class Audiences:
-    """Who read what under the old set, and who under the new."""
+class ReaderClasses:
+    """Classes of readers, under the old set and the new."""
 
     def __init__(self, old: PolicySet, new: PolicySet, groups: Groups) -> None:
         self._groups = groups
         self._old, self._new = _Side(old), _Side(new)
-        self._people_differ = old.actors != new.actors
-        self._is_same = not self._people_differ and old.read_rules == new.read_rules
-        self._crowd = _crowd(old.actors, new.actors, groups)
-        self._view = lru_cache(_KNOWN_VIEWERS)(self._view_of)
+        self._actors_differ = old.actors != new.actors
+        self._is_same = not self._actors_differ and old.read_rules == new.read_rules
+        self._reader_classes = _reader_classes(old.actors, new.actors, groups)
+        self._view = lru_cache(_MAX_VIEWERS)(self._view_of)
         rules = (*old.read_rules, *new.read_rules)
         self._targets = {
             rule.effective_target for rule in rules if rule.effective_target is not None
         }
-        self._met: OrderedDict[tuple[Target, str], Stored] = OrderedDict()
+        self._rows: OrderedDict[tuple[Target, str], Stored] = OrderedDict()
 
     def _view_of(self, key: str) -> tuple[Visibility, Visibility]:
         viewer, groups = Viewer(frozenset({key})), self._groups
@@ -95,7 +95,7 @@ class Audiences:
     def changes(
         self, event: Event, group_id: str | None
     ) -> Mapping[Turn, Mapping[Deciding, list[str]]]:
-        """Turn → rule → from or to whom."""
+        """Turn → rule → readers."""
         if self._is_same:
             return {}
         quiet = event.kind == kinds.DELETION and _is_quiet(event, self._old.policy.read_rules)
@@ -103,16 +103,16 @@ class Audiences:
         self._remember(row)
         before = self._old.about(row, self._groups)
         after = self._new.about(row, self._groups)
-        if not self._people_differ and [rule for rule, _ in before] == [rule for rule, _ in after]:
+        if not self._actors_differ and [rule for rule, _ in before] == [rule for rule, _ in after]:
             return {}
         found: dict[Turn, dict[Deciding, list[str]]] = {}
-        for name, (old, new) in self._audiences(event, group_id):
-            barrier = _first(before, old, row, self._readable(self._old, before, old, row))
-            now_barrier = _first(after, new, row, self._readable(self._new, after, new, row))
-            if (barrier is None) is (now_barrier is None):
+        for name, (old, new) in self._readers_of(event, group_id):
+            refused_by = _first(before, old, row, self._readable(self._old, before, old, row))
+            now_refused_by = _first(after, new, row, self._readable(self._new, after, new, row))
+            if (refused_by is None) is (now_refused_by is None):
                 continue
-            turn = Turn.HIDDEN if barrier is None else Turn.SHOWN
-            decides = now_barrier or barrier
+            turn = Turn.HIDDEN if refused_by is None else Turn.SHOWN
+            decides = now_refused_by or refused_by
             assert decides is not None
             found.setdefault(turn, {}).setdefault(decides, []).append(name)
         return found
@@ -120,10 +120,10 @@ class Audiences:
     def _remember(self, row: Stored) -> None:
         for target in self._targets:
             for value in target.values_in(row.event):
-                self._met[target, value] = row
-                self._met.move_to_end((target, value))
-        while len(self._met) > _MET:
-            self._met.popitem(last=False)
+                self._rows[target, value] = row
+                self._rows.move_to_end((target, value))
+        while len(self._rows) > _MAX_ROWS:
+            self._rows.popitem(last=False)
 
     def _readable(
         self,
@@ -132,24 +132,24 @@ class Audiences:
         visibility: Visibility,
         row: Stored,
     ) -> frozenset[Target]:
-        """The targets of the row by these rules of which this viewer may read a row."""
+        """The row's targets, by these rules, of which the viewer may read a row."""
         found = set()
         for rule, _ in rules:
             target = rule.effective_target
             value = None if target is None else target.value_of(row.event)
             if target is None or value is None:
                 continue
-            other = self._met.get((target, value))
+            other = self._rows.get((target, value))
             if other is not None and (
                 _first(side.about(other, self._groups), visibility, other) is None
             ):
                 found.add(target)
         return frozenset(found)
 
-    def _audiences(
+    def _readers_of(
         self, event: Event, group_id: str | None
     ) -> Iterator[tuple[str, tuple[Visibility, Visibility]]]:
-        for name, views, is_of_a_group in self._crowd:
+        for name, views, is_of_a_group in self._reader_classes:
             if not is_of_a_group or group_id is not None:
                 yield name, views
         yield "its author", self._view(event.pubkey)
@@ -164,7 +164,7 @@ def _first(
     row: Stored,
     readable: Set[Target] = frozenset(),
 ) -> Deciding | None:
-    """The first rule that does not let this viewer read the row."""
+    """The first rule that does not allow the viewer to read the row."""
     banned = visibility.actors.banned
     if banned and (row.event.pubkey in banned or not visibility.viewer.keys.isdisjoint(banned)):
         return "bans", None
@@ -175,7 +175,7 @@ def _first(
 
 
 def _is_quiet(event: Event, rules: Sequence[ReadRule]) -> bool:
-    """Whether a kind 5 names a kind that not everyone may read; what it deleted is gone."""
+    """Whether a kind 5 names a kind that not everyone may read: what it deleted is not stored."""
     named: list[tuple[str, str | None]] = [(value, None) for value in event.tag_values("k")]
     for value in event.tag_values("a"):
         kind, _, rest = value.partition(":")
@@ -183,29 +183,29 @@ def _is_quiet(event: Event, rules: Sequence[ReadRule]) -> bool:
     return any(is_kind(kind) and kind_is_restricted(rules, int(kind), d) for kind, d in named)
 
 
-def _crowd(
+def _reader_classes(
     old: Actors, new: Actors, groups: Groups
 ) -> Sequence[tuple[str, tuple[Visibility, Visibility], bool]]:
-    """(who, what they see under each set, whether they are towards a row's group)."""
+    """(class of readers, visibility under each set, whether it depends on the row's group)."""
     inside = frozenset(groups.by_id)
     none = frozenset[str]()
     known = frozenset({Who.ANYONE, Who.KNOWN})
     member = known | {Who.MEMBER}
 
     def views(
-        standing: frozenset[Who],
+        who_words: frozenset[Who],
         insider_of: frozenset[str],
         admin_of: frozenset[str],
     ) -> tuple[Visibility, Visibility]:
-        keys = _NOBODY_IN_PARTICULAR if len(standing) > 1 else none
+        keys = _NO_KNOWN_KEY if len(who_words) > 1 else none
         before, after = [
-            Visibility(Viewer(keys), (), standing, actors, groups, insider_of, admin_of)
+            Visibility(Viewer(keys), (), who_words, actors, groups, insider_of, admin_of)
             for actors in (old, new)
         ]
         return before, after
 
-    crowd = [
-        ("strangers", views(frozenset({Who.ANYONE}), none, none), False),
+    classes = [
+        ("anonymous readers", views(frozenset({Who.ANYONE}), none, none), False),
         ("members of other groups", views(member, none, none), False),
         ("members of its group", views(member, inside, none), True),
         ("admins of its group", views(member, inside, inside), True),
@@ -213,17 +213,17 @@ def _crowd(
         ("owners", views(known | {Who.OWNER}, none, none), False),
     ]
     if old != new:
-        for key in sorted(_of_note(old) ^ _of_note(new))[:_KEYS]:
+        for key in sorted(_named_keys(old) ^ _named_keys(new))[:_KEYS]:
             viewer = Viewer(frozenset({key}))
             pair = (
                 visibility_for(viewer, (), old, groups),
                 visibility_for(viewer, (), new, groups),
             )
-            crowd.append((f"the key {key[:12]}…", pair, False))
-    return crowd
+            classes.append((f"the key {key[:12]}…", pair, False))
+    return classes
 
 
-def _of_note(actors: Actors) -> frozenset[str]:
+def _named_keys(actors: Actors) -> frozenset[str]:
     keys = actors.owners | actors.agents
     for home in actors.households:
         keys |= home.owners | home.agents

@@ -1,8 +1,8 @@
-"""PolicySet: every rule in force, asked in order. The first objection wins; none can force a yes.
+"""PolicySet: the rules in force, in order. The first refusal decides; no rule can force acceptance.
 
-Invariants: a rule gets all it needs in Facts and works alone. Each kind has its own short list of
-the rules that may be about it, with all that depends on the kind alone answered beforehand: this
-runs for each event on its way in.
+Invariants: a rule sees the event and Facts only, and does not depend on other rules. Rules are
+indexed by kind, with everything that depends on the kind alone evaluated once: this runs for every
+event.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
 
 
 class Stage(Enum):
-    """When a rule is asked."""
+    """The stage at which a rule is evaluated."""
 
     SCREEN = "before the signature"
     WRITER = "who writes"
     LOGIN = "login"
     FORM = "form"
     PLUGIN = "plug-in"
-    """Matched: it is asked, when the event comes."""
+    """matched: it is asked when the event is submitted."""
     QUOTA = "how much"
-    """Rates and quotas: asked when all else is well, so that only what is taken counts."""
+    """Rates and quotas: last, so that only accepted events count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rule that was consulted."""
+    """One rule that was evaluated."""
 
     place: Place
     stage: Stage
@@ -74,27 +74,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Every rule consulted about one event, in order, and the one that decided."""
+    """Every rule that was evaluated for one event, in order."""
 
     steps: tuple[Step, ...]
 
     @property
     def decided(self) -> Step | None:
-        """The first objection; None: accepted."""
+        """The first refusal; None: accepted."""
         return next((step for step in self.steps if step.verdict is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStep:
-    """One read rule about a row, and whether it lets the viewer read it."""
+    """One read rule that matches a row, and whether it allows the viewer."""
 
     place: Place
     allowed: bool
     readers: str
 
 
-class _Asked:
-    """A rule with what depends on the kind alone already answered."""
+class _IndexedRule:
+    """A rule whose conditions on the kind are already evaluated."""
 
     __slots__ = ("always", "excepts", "match", "refusal", "rule", "usage_limit", "writers")
 
@@ -111,7 +111,7 @@ class _Asked:
             rule.place.name,
         )
 
-    def about(self, event: Event, facts: Facts) -> bool:
+    def matches(self, event: Event, facts: Facts) -> bool:
         return self.always or (
             self.match.holds(event, facts)
             and not any(other.holds(event, facts) for other in self.excepts)
@@ -119,11 +119,11 @@ class _Asked:
 
 
 class _OfKind(NamedTuple):
-    """The rules that may be about events of one kind."""
+    """The rules that may match events of one kind."""
 
-    writers: tuple[_Asked, ...] = ()
-    forms: tuple[_Asked, ...] = ()
-    limited: tuple[_Asked, ...] = ()
+    writers: tuple[_IndexedRule, ...] = ()
+    forms: tuple[_IndexedRule, ...] = ()
+    limited: tuple[_IndexedRule, ...] = ()
     quotas: tuple[Quota, ...] = ()
 
 
@@ -136,7 +136,7 @@ _ANY_AGE: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.V
 
 
 class PolicySet:
-    """What the policy files say, whole. Not changed after `load`; a reload makes another."""
+    """The policy files as a value. Not changed after `load`; a reload makes another."""
 
     def __init__(
         self,
@@ -176,17 +176,17 @@ class PolicySet:
         """Kinds that a search may find."""
         self.trusted_readers = trusted_readers
         self.plugins = plugins
-        """In the order in which they are asked; who asks them is `policies.plugins.Chain`."""
+        """In the order in which `policies.plugins.Chain` asks them."""
         self.read_places = read_places
-        """Where each of `read_rules` stands."""
+        """File and line of each of `read_rules`."""
         self.keep_places = keep_places
-        """Where each of `keep.rules` stands."""
+        """File and line of each of `keep.rules`."""
         self.sweeps = SweepRules(systems=systems) if sweeps is None else sweeps
         """Which rows go, and which must not."""
         self.forgetting = forgetting
         """What of it each `[[retention]]` says."""
         self.files = files
-        """Every file that was read, in order."""
+        """All files read, in order."""
         self.key_files = key_files
         """Files of banned and allowed keys."""
         self.notes = notes
@@ -212,7 +212,7 @@ class PolicySet:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Files that the policy files name: when one changes, these policies are others."""
+        """Files that the policy files refer to: when one changes, the policies must be reloaded."""
         commands = [path for plugin in self.plugins for path in plugin.way.paths]
         return (*self.key_files, *commands)
 
@@ -223,7 +223,7 @@ class PolicySet:
         return changed
 
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
-        """What is wrong with an event whatever its author and our state; before its signature."""
+        """What is wrong with the event alone: size, time, work, form. Before its signature."""
         if len(event.content) > self._max_content:
             return self._too_long(event)
         if len(event.tags) > self._max_tags:
@@ -235,7 +235,7 @@ class PolicySet:
             refusal = self._out_of_time(event, ahead)
             if refusal is not None:
                 return refusal
-        # A request to vanish is not held up by work (N62-11).
+        # A request to vanish needs no proof of work (N62-11).
         if self._pow and event.kind != kinds.VANISH:
             refusal = too_little_work(event, self._pow, "[limits] min_pow_difficulty")
             if refusal is not None:
@@ -272,57 +272,54 @@ class PolicySet:
             "[limits] created_at_lower",
         )
 
-    def judge(self, event: Event, facts: Facts) -> Reject | None:
-        """Why this event may not be written, given the state before it; None: no objection.
+    def refusal(self, event: Event, facts: Facts) -> Reject | None:
+        """The first refusal of all rules but rates and quotas; None: accepted.
 
-        Who writes first, so that whoever may not write learns nothing else (G-03); then logins,
-        then the form. How much somebody may do is another question: `usage_limits`.
+        Rules about the author come first, so that who may not write learns nothing else (G-03);
+        then login, then form and content. Rates and quotas: `usage_limits`.
         """
-        writers, forms, _, _ = self._by_kind.get(event.kind) or self._asked_about(event.kind)
+        writers, forms, _, _ = self._by_kind.get(event.kind) or self._rules_of_kind(event.kind)
         if facts.origin is not Origin.TRUSTED_IMPORT:
-            for asked in writers:
-                refusal = self._writer_refusal(asked, event, facts)
+            for indexed in writers:
+                refusal = self._writer_refusal(indexed, event, facts)
                 if refusal is not None:
                     return refusal
         if facts.origin is Origin.WIRE and event.kind != kinds.VANISH:
             refusal = unproven(event, facts, self.auth_writes)
             if refusal is not None:
                 return refusal
-        for asked in forms:
-            refusal = self._form_refusal(asked, event, facts)
+        for indexed in forms:
+            refusal = self._form_refusal(indexed, event, facts)
             if refusal is not None:
                 return refusal
-        return self._secret(event)
+        return self._pattern_refusal(event)
 
-    def _secret(self, event: Event) -> Reject | None:
-        """M-31: what memory must not hold."""
+    def _pattern_refusal(self, event: Event) -> Reject | None:
+        """`[memory] reject_patterns` (M-31)."""
         patterns = self.memory.reject_patterns
         if patterns is not None and self.systems.is_memory(event) and is_hit(event, patterns):
             return _PATTERNS
         return None
 
     def quotas_of(self, kind: int) -> tuple[Quota, ...]:
-        """Those that may be about events of this kind."""
-        return (self._by_kind.get(kind) or self._asked_about(kind)).quotas
+        """Quotas that may apply to events of this kind."""
+        return (self._by_kind.get(kind) or self._rules_of_kind(kind)).quotas
 
     def usage_limits(self, event: Event, facts: Facts) -> Sequence[UsageLimit]:
-        """The rates and quotas about an event that `judge` does not object to, in their order.
-
-        What an operator brings in of their own is not measured.
-        """
-        asked_about = (self._by_kind.get(event.kind) or self._asked_about(event.kind)).limited
-        if not asked_about or facts.origin is Origin.TRUSTED_IMPORT:
+        """The rates and quotas that apply to an event, in their order; none to a trusted import."""
+        limited = (self._by_kind.get(event.kind) or self._rules_of_kind(event.kind)).limited
+        if not limited or facts.origin is Origin.TRUSTED_IMPORT:
             return _NO_USAGE_LIMITS
         return [
-            asked.usage_limit
-            for asked in asked_about
-            if asked.usage_limit is not None and asked.about(event, facts)
+            indexed.usage_limit
+            for indexed in limited
+            if indexed.usage_limit is not None and indexed.matches(event, facts)
         ]
 
-    def _asked_about(self, kind: int) -> _OfKind:
-        writers: list[_Asked] = []
-        forms: list[_Asked] = []
-        limited: list[_Asked] = []
+    def _rules_of_kind(self, kind: int) -> _OfKind:
+        writers: list[_IndexedRule] = []
+        forms: list[_IndexedRule] = []
+        limited: list[_IndexedRule] = []
         quotas: list[Quota] = []
         for rule in self._rules.of(kind):
             match = rule.match.for_kind(kind)
@@ -332,43 +329,43 @@ class PolicySet:
             left = tuple([other for other in excepts if other is not None])
             if EVERYTHING in left:
                 continue
-            asked = _Asked(rule, match, left)
-            # A request to vanish is not held up by who its author is (N62-11).
+            indexed = _IndexedRule(rule, match, left)
+            # Anyone may send a request to vanish (N62-11).
             if rule.asks_who and kind != kinds.VANISH:
-                writers.append(asked)
+                writers.append(indexed)
             if rule.asks_form:
-                forms.append(asked)
-            if asked.usage_limit is not None:
-                quota = asked.usage_limit.quota
+                forms.append(indexed)
+            if indexed.usage_limit is not None:
+                quota = indexed.usage_limit.quota
                 if quota is not None and quota.counts(kind):
                     quotas.append(quota)
                 else:
-                    asked.usage_limit = replace(asked.usage_limit, quota=None)
-                if asked.usage_limit.rate is not None or asked.usage_limit.quota is not None:
-                    limited.append(asked)
-        # At most 65,536 kinds exist, and most of them share the empty answer.
+                    indexed.usage_limit = replace(indexed.usage_limit, quota=None)
+                if indexed.usage_limit.rate is not None or indexed.usage_limit.quota is not None:
+                    limited.append(indexed)
+        # At most 65,536 kinds exist, and most share _NO_RULES.
         found = _OfKind(tuple(writers), tuple(forms), tuple(limited), tuple(quotas))
         if found == _NO_RULES:
             found = _NO_RULES
         self._by_kind[kind] = found
         return found
 
-    def _writer_refusal(self, asked: _Asked, event: Event, facts: Facts) -> Reject | None:
-        if asked.writers is None:
-            code = CODED[asked.rule.place.name]
-            return code(event, facts, self.memory) if asked.about(event, facts) else None
-        if asked.writers.isdisjoint(facts.who) and asked.about(event, facts):
-            return asked.refusal
+    def _writer_refusal(self, indexed: _IndexedRule, event: Event, facts: Facts) -> Reject | None:
+        if indexed.writers is None:
+            code = CODED[indexed.rule.place.name]
+            return code(event, facts, self.memory) if indexed.matches(event, facts) else None
+        if indexed.writers.isdisjoint(facts.who) and indexed.matches(event, facts):
+            return indexed.refusal
         return None
 
-    def _form_refusal(self, asked: _Asked, event: Event, facts: Facts) -> Reject | None:
-        rule = asked.rule
+    def _form_refusal(self, indexed: _IndexedRule, event: Event, facts: Facts) -> Reject | None:
+        rule = indexed.rule
         name = rule.place.name
-        if not asked.about(event, facts):
+        if not indexed.matches(event, facts):
             return None
         if rule.schema is not None and self.memory.schema_of(rule.schema) is SchemaMode.OFF:
             return records_objection(rule, event, facts, self.actors)
-        # With `write` it is said to whom that keeps out.
+        # With `write`, reject is the text for the authors it refuses.
         custom = rule.reject if rule.writers is None else None
         for tag in rule.require:
             if not _has(event, tag):
@@ -393,9 +390,9 @@ class PolicySet:
         return None
 
     def explain(self, event: Event, facts: Facts) -> Explanation:
-        """Every rule that `screen` and `judge` consult about this event, in their order.
+        """Every rule that `screen` and `refusal` evaluate for this event, in their order.
 
-        Goes on behind the first objection, so that an admin sees what else would object.
+        Continues after the first refusal, so that an admin sees all of them.
         """
         return Explanation(tuple(self._steps(event, facts)))
 
@@ -403,36 +400,38 @@ class PolicySet:
         screened = self.screen(event, facts.now, facts.origin)
         rule = "limits and forms" if screened is None else screened.rule
         yield Step(Place(rule, "", 0), Stage.SCREEN, True, screened)  # noqa: FBT003
-        writers, forms, limited, _ = self._by_kind.get(event.kind) or self._asked_about(event.kind)
+        writers, forms, limited, _ = self._by_kind.get(event.kind) or self._rules_of_kind(
+            event.kind
+        )
         if facts.origin is not Origin.TRUSTED_IMPORT:
-            for asked in writers:
-                refusal = self._writer_refusal(asked, event, facts)
-                yield Step(asked.rule.place, Stage.WRITER, asked.about(event, facts), refusal)
+            for indexed in writers:
+                refusal = self._writer_refusal(indexed, event, facts)
+                yield Step(indexed.rule.place, Stage.WRITER, indexed.matches(event, facts), refusal)
         if facts.origin is Origin.WIRE and event.kind != kinds.VANISH:
-            unproved = unproven(event, facts, self.auth_writes)
-            rule = "protected events, [auth] writes" if unproved is None else unproved.rule
-            yield Step(Place(rule, "", 0), Stage.LOGIN, unproved is not None, unproved)
-        for asked in forms:
-            refusal = self._form_refusal(asked, event, facts)
-            yield Step(asked.rule.place, Stage.FORM, asked.about(event, facts), refusal)
+            login = unproven(event, facts, self.auth_writes)
+            rule = "protected events, [auth] writes" if login is None else login.rule
+            yield Step(Place(rule, "", 0), Stage.LOGIN, login is not None, login)
+        for indexed in forms:
+            refusal = self._form_refusal(indexed, event, facts)
+            yield Step(indexed.rule.place, Stage.FORM, indexed.matches(event, facts), refusal)
         if self.memory.reject_patterns is not None and self.systems.is_memory(event):
-            secret = self._secret(event)
-            yield Step(Place(_PATTERNS.rule, "", 0), Stage.FORM, secret is not None, secret)
+            refused = self._pattern_refusal(event)
+            yield Step(Place(_PATTERNS.rule, "", 0), Stage.FORM, refused is not None, refused)
         for plugin in self.plugins:
             is_asked = asks_plugins(event, facts.origin)
             yield Step(plugin.place, Stage.PLUGIN, is_asked, None)
         if facts.origin is not Origin.TRUSTED_IMPORT:
-            for asked in limited:
-                # Whether it is too much is told by the relay alone, when the event comes.
-                yield Step(asked.rule.place, Stage.QUOTA, asked.about(event, facts), None)
+            for indexed in limited:
+                # The counters are the relay's: only the dry run knows whether a limit is exceeded.
+                yield Step(indexed.rule.place, Stage.QUOTA, indexed.matches(event, facts), None)
 
     def explain_read(
         self, row: Row, viewer: Viewer, groups: Groups, beside: Sequence[Row] = ()
     ) -> Sequence[ReadStep]:
-        """Every read rule about the row; it is readable when all of them allow the viewer.
+        """Every read rule that matches the row; readable when all of them allow the viewer.
 
-        `only_by` is taken as fulfilled: it is a question to a filter. `beside`: what is stored that
-        the row may point to.
+        `only_by` counts as fulfilled: it is a condition on filters. `beside`: other stored rows
+        that the row may refer to.
         """
         seen = visibility_for(viewer, self.read_rules, self.actors, groups)
         readable = {
@@ -452,5 +451,5 @@ class PolicySet:
 
 
 def _has(event: Event, name: str) -> bool:
-    """A required tag; a `d` must also say something, others may be empty."""
+    """Whether a required tag is there; only `d` must not be empty."""
     return event.d != "" if name == "d" else event.has_tag(name)

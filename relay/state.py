@@ -82,7 +82,7 @@ class Policy(Protocol):
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
         """Checks of size, time and kind, before the signature is verified."""
 
-    def judge(self, event: Event, facts: Facts) -> Reject | None:
+    def refusal(self, event: Event, facts: Facts) -> Reject | None:
         """The first write rule that refuses, or None. Called inside the transaction."""
 
     def quotas_of(self, kind: int) -> Sequence[Quota]:

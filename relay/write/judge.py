@@ -144,7 +144,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     if refusal is not None:
         return Judgement(refusal)
     facts = facts_of(candidate, world)
-    refusal = policy.judge(event, facts)
+    refusal = policy.refusal(event, facts)
     if refusal is not None:
         return Judgement(refusal)
     if event.kind in kinds.GROUP_STATE:

@@ -183,7 +183,7 @@ def test_another_schema_version_is_taken_and_reported_as_unread(tmp_path: Path) 
     case = VECTORS["unknown_version"]
     event = event_from(case["event"])
     assert case["ok"] == [True, ""]
-    assert load(tmp_path, MEMORY_SYSTEMS).judge(event, AGENT) is None
+    assert load(tmp_path, MEMORY_SYSTEMS).refusal(event, AGENT) is None
     found = record_in(event)
     assert isinstance(found, UnreadableRecord)
     assert not found.is_locked
@@ -206,5 +206,5 @@ WHO = {
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case["name"])
 def test_a_bad_record_is_refused_with_its_text(policy: Any, case: dict[str, Any]) -> None:
     event = event_from(case["event"])
-    verdict = policy.judge(event, WHO[event.pubkey])
+    verdict = policy.refusal(event, WHO[event.pubkey])
     assert f"{verdict.prefix}: {verdict.text}" == case["message"]

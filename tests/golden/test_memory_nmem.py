@@ -275,7 +275,7 @@ STORED = (EVENTS["file_read"],)
 @pytest.mark.parametrize("case", VECTORS["bad"], ids=lambda case: case["name"])
 def test_a_bad_record_is_refused_with_its_text(case: dict[str, Any], tmp_path: Path) -> None:
     event = event_from(case["event"])
-    verdict = load(tmp_path, MEMORY_SYSTEMS).judge(
+    verdict = load(tmp_path, MEMORY_SYSTEMS).refusal(
         event, replace(WHO[event.pubkey], records=STORED)
     )
     assert verdict is not None

@@ -266,7 +266,7 @@ STANDING = {
 @pytest.mark.parametrize("case", VECTORS["bad"], ids=lambda case: case["name"])
 def test_a_bad_record_is_refused_with_its_text(tmp_path: Path, case: dict[str, Any]) -> None:
     event = event_from(case["event"])
-    verdict = load(tmp_path, MEMORY_SYSTEMS).judge(event, STANDING[event.pubkey])
+    verdict = load(tmp_path, MEMORY_SYSTEMS).refusal(event, STANDING[event.pubkey])
     assert verdict is not None
     assert f"{verdict.prefix}: {verdict.text}" == case["message"]
 
@@ -274,7 +274,7 @@ def test_a_bad_record_is_refused_with_its_text(tmp_path: Path, case: dict[str, A
 @pytest.mark.parametrize("name", EVENTS)
 def test_a_good_record_is_taken(tmp_path: Path, name: str) -> None:
     event = EVENTS[name]
-    assert load(tmp_path, MEMORY_SYSTEMS).judge(event, STANDING[event.pubkey]) is None
+    assert load(tmp_path, MEMORY_SYSTEMS).refusal(event, STANDING[event.pubkey]) is None
 
 
 def private(name: str, *members: str) -> Group:

@@ -134,8 +134,8 @@ async def law(store: Store, writes: list[Draft], rules: list[str], cuts: list[in
 
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "_AT_ONCE", 2)
-    monkeypatch.setattr(sweep, "_LOOKED_AT", 5)
+    monkeypatch.setattr(sweep, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(sweep, "_SCAN_ROWS", 5)
     monkeypatch.setattr(sweep, "_REST", 0)
 
 

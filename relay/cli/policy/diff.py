@@ -78,7 +78,7 @@ def diff_command(folders: tuple[Path, ...], data: Path, *, as_json: bool) -> Non
             }
         )
         return
-    for line in _told(compared):
+    for line in _lines(compared):
         click.echo(printable(line))
 
 
@@ -115,7 +115,7 @@ def _with_relay(policy: PolicySet, relay: str) -> Actors:
     return replace(policy.actors, relay=relay)
 
 
-# -- what is told ---------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------
 
 _TITLES: Final = {
     Effect.REFUSED: "Would not have been taken",
@@ -126,7 +126,7 @@ _TITLES: Final = {
 }
 
 
-def _told(compared: Comparison) -> Iterator[str]:
+def _lines(compared: Comparison) -> Iterator[str]:
     title = None
     for finding in compared.findings:
         if finding.effect is not title:

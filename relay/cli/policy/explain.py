@@ -1,4 +1,4 @@
-"""`rookery policy explain`: the answer to an event, and which rule in which line gives it."""
+"""`rookery policy explain`: the OK of an event, and the rule, file and line that decide it."""
 
 from __future__ import annotations
 

@@ -436,7 +436,7 @@ def test_cases_run_against_the_folder_here(
             '1: there is no preset "grup"; did you mean "group"?',
         ),
         ("[[case]]\nsays = \n", "2: is not TOML"),
-        ("policy = 5\n" + CASE.format(by="x", want="accept"), "1: policy must be a text"),
+        ("policy = 5\n" + CASE.format(by="x", want="accept"), "1: policy must be a string"),
         ('preset = "group"\n', " has no [[case]]"),
         (
             'policy = """\n[[rule]]\nname = "x"\nwrite = ["ownr"]\n"""\n'

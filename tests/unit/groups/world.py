@@ -70,7 +70,7 @@ class _Policy:
     read_rules: tuple[ReadRule, ...] = ()
     restricted_writes: bool = False
 
-    def judge(self, _event: Event, _facts: Facts) -> None:
+    def refusal(self, _event: Event, _facts: Facts) -> None:
         return None
 
     def usage_limits(self, _event: Event, _facts: Facts) -> Sequence[UsageLimit]:

@@ -35,7 +35,7 @@ def rule(folder: Path, content: str, more: str = "") -> PolicySet:
 
 
 def said(policy: PolicySet, event: Event) -> str:
-    found = policy.judge(event, NOBODY)
+    found = policy.refusal(event, NOBODY)
     return "" if found is None else f"{found.prefix}: {found.text}"
 
 
@@ -181,7 +181,7 @@ def test_a_rule_is_about_what_it_matches(tmp_path: Path) -> None:
 def test_imports_are_searched_too(tmp_path: Path) -> None:
     policy = rule(tmp_path, '{ refuse = ["x"] }')
     for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
-        assert policy.judge(note("x"), replace(NOBODY, origin=origin)) is not None
+        assert policy.refusal(note("x"), replace(NOBODY, origin=origin)) is not None
 
 
 REJECTED = Reject(Prefix.BLOCKED, "content matches a reject pattern", "[memory] reject_patterns")
@@ -208,20 +208,20 @@ def test_memory_with_a_secret_is_blocked(tmp_path: Path, kind: int, d: str) -> N
     facts = being(Who.AGENT)
     tags = [["d", d], *[[name, "1"] for name in ("k", "hk", "v", "ts")]]
     event = event_by(robot, kind, tags, f'{{"x": "{SECRET}"}}')
-    assert policy.judge(event, facts) == REJECTED
-    assert policy.judge(event_by(robot, kind, tags, "{}"), facts) is None
+    assert policy.refusal(event, facts) == REJECTED
+    assert policy.refusal(event_by(robot, kind, tags, "{}"), facts) is None
     sealed = event_by(robot, kind, [*tags, ["enc", "secretbox-v1"]], BOX)
-    assert policy.judge(sealed, facts) is None
+    assert policy.refusal(sealed, facts) is None
 
 
 def test_what_is_no_memory_is_nobodys_secret(tmp_path: Path) -> None:
-    assert memory_policy(tmp_path).judge(note(SECRET), NOBODY) is None
+    assert memory_policy(tmp_path).refusal(note(SECRET), NOBODY) is None
 
 
 @pytest.mark.proves("G-03")
 def test_whoever_may_not_write_learns_nothing_of_patterns(tmp_path: Path) -> None:
     """G-03."""
     event = event_by(alice, 30093, [["d", "a"]], SECRET)
-    found = memory_policy(tmp_path).judge(event, NOBODY)
+    found = memory_policy(tmp_path).refusal(event, NOBODY)
     assert found is not None
     assert found.prefix is Prefix.RESTRICTED

@@ -139,14 +139,14 @@ def test_it_is_told_from_whom_rows_are_hidden(sets: Sets) -> None:
     profile = alice.sign(0, [], "{}", NOW)
     [finding] = findings(sets.of(""), new, [*a_group(alice.pubkey), profile])
     assert (finding.effect, finding.rule, finding.examples) == (Effect.HIDDEN, "stay", [profile.id])
-    assert finding.audiences == {"strangers": 1, "agents": 1, "owners": 1}
+    assert finding.audiences == {"anonymous readers": 1, "agents": 1, "owners": 1}
 
 
 def test_outside_groups_nobody_is_in_the_group(sets: Sets) -> None:
     new = sets.of('[[rule]]\nname = "mine"\nmatch = { kinds = [0] }\nread = ["owner"]\n')
     [finding] = findings(sets.of(""), new, [*a_group(alice.pubkey), alice.sign(0, [], "", NOW)])
     assert set(finding.audiences) == {
-        "strangers",
+        "anonymous readers",
         "members of other groups",
         "agents",
         "its author",
@@ -160,7 +160,7 @@ def test_who_is_banned_is_refused_and_what_they_wrote_is_hidden(sets: Sets) -> N
     found = findings(sets.of(""), new, [*a_group(alice.pubkey), note, bob.sign(0, [], "", NOW)])
     refused, hidden = [each for each in found if note.id in each.examples]
     assert (refused.effect, hidden.effect, hidden.rule) == (Effect.REFUSED, Effect.HIDDEN, "bans")
-    assert {"strangers", "owners", "its author"} <= set(hidden.audiences)
+    assert {"anonymous readers", "owners", "its author"} <= set(hidden.audiences)
 
 
 def test_rows_of_a_group_are_told_by_who_is_in_it(sets: Sets) -> None:
@@ -182,7 +182,7 @@ def test_what_a_rule_hid_and_no_rule_hides_now_is_shown(sets: Sets) -> None:
     profile = alice.sign(0, [], "{}", NOW)
     [finding] = findings(old, sets.of(""), [profile])
     assert (finding.effect, finding.rule) == (Effect.SHOWN, "stay")
-    assert "strangers" in finding.audiences
+    assert "anonymous readers" in finding.audiences
 
 
 def test_somebody_who_is_no_owner_any_more_loses_what_owners_read(sets: Sets) -> None:
@@ -354,7 +354,7 @@ def test_what_is_read_like_another_row_is_hidden_from_who_may_not_read_that(sets
     assert (finding.effect, finding.rule) == (Effect.HIDDEN, "like their notes")
     assert finding.events == 1
     # Every owner reads the group; who wrote the note is in it.
-    assert set(finding.audiences) == {"strangers", "members of other groups", "agents"}
+    assert set(finding.audiences) == {"anonymous readers", "members of other groups", "agents"}
     assert findings(sets.of(""), sets.of(LIKE_NOTES), a_comment_on_a_note()) == []
 
 

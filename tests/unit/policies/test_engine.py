@@ -114,30 +114,32 @@ def test_a_request_to_vanish_needs_neither_work_nor_standing(tmp_path: Path) -> 
     )
     request = event_by(stranger, 62, [["relay", "ALL_RELAYS"]])
     assert policy.screen(request, NOW, Origin.WIRE) is None
-    assert policy.judge(request, NOBODY) is None
+    assert policy.refusal(request, NOBODY) is None
 
 
 @pytest.mark.proves("G-03")
 def test_who_may_not_write_learns_nothing_of_logins_or_forms(policy: PolicySet) -> None:
     bare = event_by(stranger, 30093, PROTECTED)
-    assert said(policy.judge(bare, NOBODY)) == "restricted: only agents may write memory"
-    assert said(policy.judge(bare, AGENT)) == (
+    assert said(policy.refusal(bare, NOBODY)) == "restricted: only agents may write memory"
+    assert said(policy.refusal(bare, AGENT)) == (
         "auth-required: this event may be published by its author only"
     )
     logged_in = replace(AGENT, authenticated=frozenset({stranger.pubkey}))
-    assert said(policy.judge(bare, logged_in)) == "invalid: missing tag d"
+    assert said(policy.refusal(bare, logged_in)) == "invalid: missing tag d"
 
 
 def test_a_trusted_import_asks_for_the_form_alone(policy: PolicySet) -> None:
     facts = replace(NOBODY, origin=Origin.TRUSTED_IMPORT)
-    assert policy.judge(event_by(stranger, 1, PROTECTED), facts) is None
-    assert said(policy.judge(event_by(stranger, 30093), facts)) == "invalid: missing tag d"
-    assert policy.judge(event_by(stranger, 30078, [["d", "snowclaw:config:global"]]), facts) is None
+    assert policy.refusal(event_by(stranger, 1, PROTECTED), facts) is None
+    assert said(policy.refusal(event_by(stranger, 30093), facts)) == "invalid: missing tag d"
+    assert (
+        policy.refusal(event_by(stranger, 30078, [["d", "snowclaw:config:global"]]), facts) is None
+    )
 
 
 def test_an_import_of_envelopes_knows_no_logins(policy: PolicySet) -> None:
     facts = replace(NOBODY, origin=Origin.IMPORT)
-    assert said(policy.judge(event_by(stranger, 1080, content="x"), facts)) == (
+    assert said(policy.refusal(event_by(stranger, 1080, content="x"), facts)) == (
         "invalid: content is not a NIP-44 payload"
     )
 
@@ -153,8 +155,8 @@ def test_ts_is_bound_by_the_same_limit_as_created_at(
     ts = str(NOW + seconds)
     tags = [["d", "u:preference"], ["k", "aman_preference"], ["hk", "u"], ["v", "1"], ["ts", ts]]
     event = event_by(robot, 30093, tags, '{"history_key":"u","preference":"x","updated_at":1}')
-    assert said(policy.judge(event, AGENT)) == text
-    assert policy.judge(event, replace(AGENT, origin=Origin.IMPORT)) is None
+    assert said(policy.refusal(event, AGENT)) == text
+    assert policy.refusal(event, replace(AGENT, origin=Origin.IMPORT)) is None
 
 
 @pytest.mark.proves("A-08")
@@ -162,7 +164,7 @@ def test_ts_equals_created_at_where_an_admin_says_so(tmp_path: Path) -> None:
     policy = loaded(tmp_path, a='[memory.aman]\nts_rule = "equal"')
     tags = [["d", "u:preference"], ["k", "aman_preference"], ["hk", "u"], ["v", "1"], ["ts", "7"]]
     event = event_by(robot, 30093, tags, "{}")
-    assert said(policy.judge(event, AGENT)) == "invalid: ts must equal created_at"
+    assert said(policy.refusal(event, AGENT)) == "invalid: ts must equal created_at"
 
 
 @pytest.mark.proves("A-12")
@@ -178,7 +180,7 @@ def test_a_hash_is_checked_where_an_admin_says_so(tmp_path: Path) -> None:
             ["v", "1"],
             ["ts", "1700000003"],
         ]
-        assert said(policy.judge(event_by(robot, 30096, tags, content), AGENT)) == text
+        assert said(policy.refusal(event_by(robot, 30096, tags, content), AGENT)) == text
 
 
 BAD_RECORDS = json.loads((Path(__file__).parent / "bad_records.json").read_text())
@@ -190,7 +192,7 @@ AUTHORS = {"agent": AGENT, "owner": OWNER, "member": KNOWN, "stranger": NOBODY}
 @pytest.mark.proves("G-04")
 @pytest.mark.parametrize("bad", BAD_RECORDS, ids=[bad["name"] for bad in BAD_RECORDS])
 def test_a_bad_record_is_refused_with_its_text(policy: PolicySet, bad: dict[str, str]) -> None:
-    verdict = policy.judge(event_from(bad["event"]), AUTHORS[bad["by"]])
+    verdict = policy.refusal(event_from(bad["event"]), AUTHORS[bad["by"]])
     assert said(verdict) == bad["message"]
 
 
@@ -205,7 +207,7 @@ def test_a_rule_may_ask_for_tags_in_words_of_its_own(tmp_path: Path) -> None:
         reject = "an article needs title and published_at"
         """,
     )
-    assert said(policy.judge(event_by(alice, 30023, [["title", "x"]]), KNOWN)) == (
+    assert said(policy.refusal(event_by(alice, 30023, [["title", "x"]]), KNOWN)) == (
         "invalid: an article needs title and published_at"
     )
 
@@ -224,8 +226,8 @@ def test_a_rule_may_ask_strangers_for_work(tmp_path: Path) -> None:
         """,
     )
     note = event_by(alice, 1)
-    assert policy.judge(note, KNOWN) is None
-    refusal = policy.judge(note, NOBODY)
+    assert policy.refusal(note, KNOWN) is None
+    refusal = policy.refusal(note, NOBODY)
     assert refusal is not None
     assert (refusal.prefix, refusal.rule) == (Prefix.POW, "strangers work")
 
@@ -234,7 +236,7 @@ def test_a_rule_without_words_of_its_own_is_named(tmp_path: Path) -> None:
     policy = loaded(
         tmp_path, a='[[rule]]\nname = "quiet"\nwrite = ["nobody"]\nmatch = { kinds = [7] }'
     )
-    assert said(policy.judge(event_by(alice, 7), KNOWN)) == (
+    assert said(policy.refusal(event_by(alice, 7), KNOWN)) == (
         "restricted: not allowed by the rule 'quiet'"
     )
 
@@ -243,7 +245,7 @@ def test_a_rule_without_words_of_its_own_is_named(tmp_path: Path) -> None:
 def test_conditions_on_length_age_replacing_and_authors(tmp_path: Path) -> None:
     def refused(match: str, facts: Facts, event: Event) -> bool:
         rule = f'[[rule]]\nname = "x"\nwrite = ["nobody"]\nmatch = {{ {match} }}'
-        return loaded(tmp_path, a=rule).judge(event, facts) is not None
+        return loaded(tmp_path, a=rule).refusal(event, facts) is not None
 
     note = event_by(alice, 1, content="12345", created_at=NOW - 60)
     assert refused("content_chars = 4", KNOWN, note)
@@ -281,7 +283,7 @@ def test_explain_tells_each_rule_and_the_one_that_decides(policy: PolicySet) -> 
     ]
     decided = told.decided
     assert decided is not None
-    assert decided.verdict == policy.judge(event_by(stranger, 30093), NOBODY)
+    assert decided.verdict == policy.refusal(event_by(stranger, 30093), NOBODY)
     assert decided.place.file == "packaged/20-memory.toml"
     assert decided.place.line > 0
 

@@ -109,21 +109,21 @@ def _with_rule(policy: PolicySet, rule: WriteRule, at: int) -> PolicySet:
 def test_an_added_rule_is_asked_wherever_it_stands(event: Event, facts: Facts, at: int) -> None:
     nobody = WriteRule(Place("nobody", "a.toml", 1), writers=frozenset({Who.NOBODY}))
     if event.kind != VANISH and facts.origin is not Origin.TRUSTED_IMPORT:
-        assert _with_rule(POLICY, nobody, at).judge(event, facts) is not None
+        assert _with_rule(POLICY, nobody, at).refusal(event, facts) is not None
 
 
 @given(event=EVENTS, facts=FACTS, rule=RULES, at=st.integers(0, 25))
 def test_adding_a_rule_never_turns_a_refusal_into_acceptance(
     event: Event, facts: Facts, rule: WriteRule, at: int
 ) -> None:
-    if POLICY.judge(event, facts) is not None:
-        assert _with_rule(POLICY, rule, at).judge(event, facts) is not None
+    if POLICY.refusal(event, facts) is not None:
+        assert _with_rule(POLICY, rule, at).refusal(event, facts) is not None
 
 
 @given(event=EVENTS, facts=FACTS)
 def test_judge_and_explain_agree(event: Event, facts: Facts) -> None:
     decided = POLICY.explain(event, facts).decided
-    first = POLICY.screen(event, facts.now, facts.origin) or POLICY.judge(event, facts)
+    first = POLICY.screen(event, facts.now, facts.origin) or POLICY.refusal(event, facts)
     assert (None if decided is None else decided.verdict) == first
 
 
@@ -132,6 +132,6 @@ def test_a_trusted_import_is_refused_nothing_that_the_wire_takes(
     event: Event, facts: Facts
 ) -> None:
     wire = replace(facts, origin=Origin.WIRE)
-    if POLICY.judge(event, wire) is None:
-        assert POLICY.judge(event, replace(facts, origin=Origin.IMPORT)) is None
-        assert POLICY.judge(event, replace(facts, origin=Origin.TRUSTED_IMPORT)) is None
+    if POLICY.refusal(event, wire) is None:
+        assert POLICY.refusal(event, replace(facts, origin=Origin.IMPORT)) is None
+        assert POLICY.refusal(event, replace(facts, origin=Origin.TRUSTED_IMPORT)) is None

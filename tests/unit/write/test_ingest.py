@@ -138,10 +138,10 @@ async def test_an_event_that_nobody_foresaw_goes_down_alone(
     """Never silently dropped, never accepted; its neighbours keep their order."""
     policy, bad = relay.state.policy, chat(alice, "the one")
 
-    def judge(event: Event, facts: Facts, judged: Any = policy.judge) -> Reject | None:
+    def refusal(event: Event, facts: Facts, judged: Any = policy.refusal) -> Reject | None:
         return judged(event, 1 / 0 if event is bad else facts)
 
-    monkeypatch.setattr(policy, "judge", judge)
+    monkeypatch.setattr(policy, "refusal", refusal)
     sent = [chat(bob, "0"), put(bob), bad, chat(bob, "1"), out(bob), chat(bob, "2")]
     wanted = [NOT_A_MEMBER, STORED, NOT_HERE, STORED, STORED, NOT_A_MEMBER]
     assert await relay.take(*sent) == wanted
