@@ -1,4 +1,4 @@
-"""A hook as an agent calls it: it tells the keeper, waits for one, or leaves one behind."""
+"""relay/hook.py: a hook asks the keeper, waits for one, or starts one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.executable = sys.argv[1]
 relay.hook.ANSWER_S = 0.3
 sys.exit(relay.hook.ask_keeper(["Stop"]))
 """
-"""A hook in a process of its own, which is told what to start as Python."""
+"""A hook in its own process, with a given Python executable."""
 KEEPER = """\
 #!/bin/sh
 echo "$@" >> "$HOME/started"

@@ -84,7 +84,7 @@ def test_a_visibility_in_use_does_not_change(state: RelayState) -> None:
 def test_new_policies_take_effect_at_once(
     state: RelayState, policy: PolicySet, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """G-01; contract §7: also for what was public under the old ones."""
+    """G-01: also for rows that were public under the old policies."""
     assert state.is_public(NOTE)
     memory = Stored(1, unsigned(robot, 30093, [["d", "x"]]))
     assert not state.visibility(ALICE).may_read(memory, None)
@@ -117,7 +117,7 @@ def test_new_policies_take_effect_at_once(
 def test_a_row_without_a_read_rule_is_public(
     state: RelayState, row: Stored, *, is_public: bool
 ) -> None:
-    """DESIGN §4; what is public needs no look at the reader, and only that."""
+    """Only public rows need no check of the reader."""
     assert state.is_public(row) is is_public
     if is_public:
         assert state.visibility(Viewer()).may_read(row, None)
@@ -192,7 +192,7 @@ async def test_a_group_without_metadata_is_closed() -> None:
 
 @pytest.mark.slow
 async def test_a_long_log_is_read_to_its_end() -> None:
-    """STYLE §7: no replay stops at a limit."""
+    """The replay has no limit."""
     house = ReferenceStore()
     noise = [unsigned(alice, 9, [["h", "den"]], str(number)) for number in range(20_000)]
     await write(house, *HISTORY[:4], *noise, record(admin, 9000, ["p", carol.pubkey]))
@@ -262,7 +262,7 @@ def log_of(history: list[Any]) -> list[Event]:
 @settings(max_examples=30)
 @given(st.lists(steps, min_size=20, max_size=80), st.sets(st.integers(1, 80)), policies)
 def test_groups_are_the_same_after_a_restart(history: list[Any], cuts: set[int], more: str) -> None:
-    """N29-55, contract §9: equal to a replay of the log, and to what the store keeps of them."""
+    """N29-55: equal to a replay of the log, and to what the store keeps of them."""
 
     async def law(policy: PolicySet, verifiers: ThreadPoolExecutor) -> None:
         store, state, postbox = ReferenceStore(), RelayState(policy, Groups()), Postbox()

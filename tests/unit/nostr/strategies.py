@@ -1,4 +1,4 @@
-"""What hypothesis may make of the protocol: events, filters, JSON."""
+"""Hypothesis strategies for events, filters and JSON."""
 
 from __future__ import annotations
 

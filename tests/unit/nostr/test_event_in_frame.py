@@ -1,4 +1,4 @@
-"""The quick way to read an EVENT frame takes and refuses what the other way does."""
+"""`event_in_frame` accepts and refuses the same events as `event_from`."""
 
 from __future__ import annotations
 

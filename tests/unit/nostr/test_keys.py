@@ -1,4 +1,4 @@
-"""relay/nostr/keys.py: key pairs, their spellings, signatures. N01-11, N19-01."""
+"""relay/nostr/keys.py: key pairs, their text forms, signatures. N01-11, N19-01."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_sig(event: Event, sig: str) -> Event:
     return event_from_raw(event.raw.replace(event.sig.encode(), sig.encode()))
 
 
-def test_what_somebody_signed_is_signed() -> None:
+def test_a_valid_signature_is_accepted() -> None:
     """N01-11."""
     assert is_signed(NOTE)
 
@@ -47,26 +47,26 @@ def test_what_somebody_signed_is_signed() -> None:
         pytest.param(NOTE.sig[64:] + NOTE.sig[:64], id="halves swapped"),
     ],
 )
-def test_another_signature_is_none(sig: str) -> None:
+def test_a_wrong_signature_is_refused(sig: str) -> None:
     """N01-11."""
     assert not is_signed(with_sig(NOTE, sig))
 
 
 @pytest.mark.proves("N01-11")
-def test_a_public_key_that_is_no_point_of_the_curve_signs_nothing() -> None:
+def test_a_public_key_off_the_curve_verifies_nothing() -> None:
     """N01-11."""
     event = Event(NOTE.id, NO_POINT, 0, 1, [], "", NOTE.sig, b"")
     assert not is_curve_point(NO_POINT)
     assert not is_signed(event)
 
 
-def test_a_batch_is_judged_one_by_one() -> None:
+def test_a_batch_is_verified_event_by_event() -> None:
     events = [NOTE, with_sig(NOTE, "0" * 128), bob.sign(1, [], "", 0)]
     assert are_signed(events) == [True, False, True]
 
 
 @given(st.binary(min_size=32, max_size=32).filter(lambda b: 0 < int.from_bytes(b) < ORDER))
-def test_a_key_survives_each_of_its_spellings(secret: bytes) -> None:
+def test_a_key_reads_back_from_each_of_its_text_forms(secret: bytes) -> None:
     key = SecretKey(secret)
     for text in (key.nsec, key.hex, key.hex.upper(), f" {key.nsec}\n"):
         assert SecretKey.parse(text).hex == secret.hex()
@@ -84,13 +84,13 @@ def test_a_secret_of_another_length_is_refused(secret: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [0, ORDER, 2**256 - 1])
-def test_a_number_outside_the_group_is_no_secret(number: int) -> None:
+def test_a_number_outside_the_group_order_is_no_secret_key(number: int) -> None:
     with pytest.raises(Invalid):
         SecretKey(number.to_bytes(32))
 
 
 @pytest.mark.parametrize("spoil", [str.swapcase, lambda text: text[:-1], lambda text: text + "q"])
-def test_a_secret_that_cannot_be_read_is_not_repeated(spoil: object) -> None:
+def test_a_malformed_secret_key_is_not_quoted(spoil: object) -> None:
     wrong = spoil(alice.nsec)
     with pytest.raises(Invalid) as refused:
         SecretKey.parse(wrong)
@@ -104,7 +104,7 @@ def test_a_secret_key_never_shows_itself() -> None:
     assert alice.npub in shown
 
 
-def test_a_secret_given_for_a_public_key_is_refused_and_not_repeated() -> None:
+def test_a_secret_key_in_place_of_a_public_key_is_refused_and_not_quoted() -> None:
     with pytest.raises(Invalid) as refused:
         public_key(alice.nsec)
     assert alice.nsec not in str(refused.value)
@@ -146,7 +146,7 @@ def test_a_code_of_another_length_is_no_key(data: bytes) -> None:
 
 
 @given(st.text(max_size=80))
-def test_no_text_makes_reading_a_key_fail_otherwise_than_by_refusing(text: str) -> None:
+def test_any_text_is_a_key_or_raises_invalid(text: str) -> None:
     for read in (public_key, SecretKey.parse, lambda text: decode_bech32("npub", text)):
         with suppress(Invalid):
             read(text)

@@ -1,4 +1,4 @@
-"""relay/nostr/nip13.py: what an event sets out to find. NIP-13."""
+"""relay/nostr/nip13.py: proof of work. NIP-13."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_nonce_is_part_of_the_event() -> None:
 
 @pytest.mark.proves("N13-04")
 @pytest.mark.parametrize("target", ["", "many", "-1", "20.0", "1e3", "٢٠", "²", " 20", "0x14"])
-def test_a_target_that_is_no_number_commits_to_nothing(target: str) -> None:
+def test_a_target_that_is_not_a_number_counts_as_0(target: str) -> None:
     assert committed_target(worked(TWENTY, "nonce", "1", target)) == 0
     assert refusal_of(worked(TWENTY, "nonce", "1", target), 16) == "difficulty 0 is less than 16"
 
@@ -80,7 +80,7 @@ def test_a_difficulty_below_the_minimum_is_refused_with_both_numbers() -> None:
 
 
 @pytest.mark.proves("N13-03")
-def test_luck_beyond_the_target_is_no_work() -> None:
+def test_the_committed_target_counts_not_the_actual_difficulty() -> None:
     assert refusal_of(worked(TWENTY, "nonce", "1", "10"), 20) == "difficulty 10 is less than 20"
     assert refusal_of(worked(TWENTY, "nonce", "1", "10"), 10) is None
     assert refusal_of(worked(TWENTY, "nonce", "1", "20"), 20) is None
@@ -94,7 +94,7 @@ def test_a_target_that_was_missed_is_refused_above_the_minimum_too() -> None:
 
 @pytest.mark.proves("N13-01")
 @given(st.integers(0, 2**256 - 1))
-def test_difficulty_counts_the_zeros_in_front(number: int) -> None:
+def test_difficulty_counts_leading_zero_bits(number: int) -> None:
     zeros = f"{number:0256b}".find("1")
     assert difficulty(f"{number:064x}") == (256 if zeros < 0 else zeros)
 

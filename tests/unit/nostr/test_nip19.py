@@ -1,4 +1,4 @@
-"""relay/nostr/nip19.py: pointers, there and back. NIP-19."""
+"""relay/nostr/nip19.py: encoding and decoding of pointers. NIP-19."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_unknown_types_are_skipped() -> None:
 
 
 @pytest.mark.proves("N19-01")
-def test_relays_repeat_and_of_all_else_the_first_counts() -> None:
+def test_relays_repeat_and_the_first_of_other_values_counts() -> None:
     relays = [(1, b"wss://a"), (1, b"wss://b"), (1, "wss://ä".encode()), (1, b"wss://a")]
     text = code("nprofile", (0, KEY), *relays, (0, bytes.fromhex(bob.pubkey)))
     assert decode_pointer(text) == ProfilePointer(alice.pubkey, ("wss://a", "wss://b", "wss://a"))
@@ -97,7 +97,7 @@ def test_another_code_is_no_pointer(text: str) -> None:
         decode_pointer(text)
 
 
-def test_a_hint_that_cannot_be_said_is_left_out() -> None:
+def test_a_hint_that_cannot_be_encoded_is_left_out() -> None:
     unsaid = ("wss://" + "a" * 250, "wss://ä", RELAY)
     pointer = ProfilePointer(alice.pubkey, unsaid)
     assert decode_pointer(encode_pointer(pointer)) == ProfilePointer(alice.pubkey, (RELAY,))
@@ -123,7 +123,7 @@ def test_one_key_has_one_code(text: str) -> None:
         decode_bech32("npub", text)
 
 
-def test_an_address_of_more_than_255_bytes_cannot_be_said() -> None:
+def test_an_address_of_more_than_255_bytes_cannot_be_encoded() -> None:
     longest = AddressPointer("ä" * 127 + "a", alice.pubkey, 30023)
     assert decode_pointer(encode_pointer(longest)) == longest
     with pytest.raises(Invalid, match="at most 255"):
@@ -131,7 +131,7 @@ def test_an_address_of_more_than_255_bytes_cannot_be_said() -> None:
 
 
 @given(st.text(max_size=80) | st.binary(max_size=60).map(lambda data: encode_bech32("naddr", data)))
-def test_no_text_makes_reading_a_pointer_fail_otherwise_than_by_refusing(text: str) -> None:
+def test_any_text_is_a_pointer_or_raises_invalid(text: str) -> None:
     try:
         pointer = decode_pointer(text)
     except Invalid:

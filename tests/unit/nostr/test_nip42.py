@@ -1,4 +1,4 @@
-"""relay/nostr/nip42.py: which event is a login here. NIP-42."""
+"""relay/nostr/nip42.py: validation of AUTH events. NIP-42."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_right_challenge_at_the_right_relay_is_a_login() -> None:
     check_login(login(["challenge", CHALLENGE], ["relay", URL], ["x"]), CHALLENGE, HERE, NOW)
 
 
-def test_any_address_of_this_relay_will_do() -> None:
+def test_any_address_of_this_relay_is_accepted() -> None:
     there = login(["relay", "ws://127.0.0.1:7777/nostr/"], ["challenge", CHALLENGE])
     check_login(there, CHALLENGE, HERE, NOW)
 
@@ -57,13 +57,13 @@ def test_another_kind_is_no_login(kind: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [-600, -1, 0, 1, 600])
-def test_ten_minutes_either_side_are_now(ahead: int) -> None:
+def test_a_created_at_within_ten_minutes_is_accepted(ahead: int) -> None:
     """N42-05."""
     check_login(login(at=NOW + ahead), CHALLENGE, HERE, NOW)
 
 
 @pytest.mark.parametrize("ahead", [-1800, -601, 601, 1800])
-def test_more_than_ten_minutes_are_not(ahead: int) -> None:
+def test_a_created_at_more_than_ten_minutes_off_is_refused(ahead: int) -> None:
     """N42-05."""
     assert refusal_of(login(at=NOW + ahead)).startswith("created_at:")
 
@@ -147,7 +147,7 @@ def test_another_host_port_or_path_is_another_relay(url: str) -> None:
         "intentionally wrong",
     ],
 )
-def test_what_is_no_relay_url_is_nowhere(url: str) -> None:
+def test_a_text_that_is_no_relay_url_has_no_address(url: str) -> None:
     """N42-06."""
     assert relay_address(url) is None
     assert refusal_of(login(["relay", url], ["challenge", CHALLENGE])).startswith("relay:")
@@ -158,6 +158,6 @@ def test_an_ipv6_address_is_an_address() -> None:
 
 
 @given(st.text(max_size=60) | st.text(max_size=40).map(lambda text: f"wss://{text}"))
-def test_no_text_makes_reading_an_address_fail(url: str) -> None:
+def test_no_text_makes_relay_address_raise(url: str) -> None:
     found = relay_address(url)
     assert found is None or found.host is not None

@@ -1,4 +1,4 @@
-"""relay/nostr/nip44.py: two people, and those who come between them. NIP-44."""
+"""relay/nostr/nip44.py: both sides, and altered payloads. NIP-44."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def flipped(payload: str, place: int) -> str:
 
 
 @pytest.mark.proves("N44-01")
-def test_both_sides_have_one_key_and_nobody_else_has_it() -> None:
+def test_both_sides_derive_the_same_key() -> None:
     assert conversation_key(bob, alice.pubkey) == KEY
     assert conversation_key(stranger, alice.pubkey) != KEY
 
@@ -72,7 +72,7 @@ def test_one_altered_bit_is_noticed(place: int) -> None:
 
 
 @pytest.mark.proves("N44-11")
-def test_somebody_elses_key_reads_nothing() -> None:
+def test_another_key_decrypts_nothing() -> None:
     with pytest.raises(Invalid, match="invalid MAC"):
         decrypt(PAYLOAD, conversation_key(stranger, alice.pubkey))
 
@@ -97,7 +97,7 @@ def test_sizes_that_do_not_agree_are_refused(padded: bytes) -> None:
 
 
 @pytest.mark.proves("N44-12")
-def test_what_the_padding_holds_is_not_looked_at() -> None:
+def test_the_padding_bytes_are_not_checked() -> None:
     assert decrypt(sealed((5).to_bytes(2) + b"hello" + b"\xff" * 27), KEY) == "hello"
 
 
@@ -122,20 +122,20 @@ def test_a_plaintext_that_is_no_utf8_is_refused() -> None:
         pytest.param(b64encode(b"\2" * 97).decode(), "99 bytes", id="97 bytes"),
     ],
 )
-def test_what_is_no_payload_is_refused_with_the_reason(payload: str, said: str) -> None:
+def test_a_malformed_payload_is_refused_with_the_reason(payload: str, said: str) -> None:
     with pytest.raises(Invalid, match=said):
         decrypt(payload, KEY)
 
 
 @pytest.mark.proves("N44-14")
-def test_a_payload_over_ones_own_limit_is_not_even_decoded() -> None:
+def test_a_payload_over_the_limit_is_not_decoded() -> None:
     assert decrypt(PAYLOAD, KEY, len(PAYLOAD)) == "hello"
     with pytest.raises(Invalid, match=f"132 to {len(PAYLOAD)} characters"):
         decrypt("*" * (len(PAYLOAD) + 1), KEY, len(PAYLOAD))
 
 
 @pytest.mark.proves("N44-13")
-def test_a_message_is_read_by_whom_it_is_for_if_its_signature_is_right() -> None:
+def test_an_event_is_decrypted_only_with_a_valid_signature() -> None:
     event = alice.sign(4, [["p", bob.pubkey]], PAYLOAD, 0)
     assert plaintext_of(event, bob) == "hello"
     forged = event_from_raw(event.raw.replace(event.sig.encode(), b"0" * 128))
@@ -145,7 +145,7 @@ def test_a_message_is_read_by_whom_it_is_for_if_its_signature_is_right() -> None
 
 @pytest.mark.proves("N44-13")
 @pytest.mark.parametrize("pubkey", ["", "00", NO_POINT, alice.pubkey.upper(), alice.npub])
-def test_what_is_no_key_has_no_conversation(pubkey: str) -> None:
+def test_a_malformed_key_has_no_conversation_key(pubkey: str) -> None:
     with pytest.raises(Invalid, match="pubkey: "):
         conversation_key(bob, pubkey)
     with pytest.raises(Invalid, match="secret key: "):

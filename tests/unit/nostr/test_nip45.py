@@ -1,4 +1,4 @@
-"""relay/nostr/nip45.py: what can be put together and what it estimates. NIP-45."""
+"""relay/nostr/nip45.py: registers, merging, and the estimate. NIP-45."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def test_any_value_has_an_offset_from_8_to_23(value: str) -> None:
         "²:" + "f" * 64 + ":d",
     ],
 )
-def test_what_is_neither_id_nor_address_counts_by_its_hash(value: str) -> None:
+def test_a_value_that_is_no_id_or_address_is_hashed(value: str) -> None:
     assert offset_of(value) == int(sha256(value.encode()).hexdigest()[32], 16) + 8
 
 
 @pytest.mark.proves("N45-11")
-def test_an_address_counts_by_its_author() -> None:
+def test_the_offset_of_an_address_is_that_of_its_author() -> None:
     author = "0" * 32 + "a" + "0" * 31
     assert offset_of(author) == offset_of(f"30023:{author}:some:thing") == 18
 
 
 @pytest.mark.proves("N45-12", "N45-14")
-def test_nobody_counted_is_256_registers_of_zero() -> None:
+def test_no_authors_give_256_zero_registers() -> None:
     assert registers([], 8) == "00" * 256
 
 
 @pytest.mark.proves("N45-12")
 @given(pubkeys, pubkeys, st.integers(8, 23))
-def test_counts_of_two_relays_are_put_together_by_the_higher_register(
+def test_registers_are_merged_by_their_maximum(
     one: list[bytes], other: list[bytes], offset: int
 ) -> None:
     both = map(max, bytes.fromhex(registers(one, offset)), bytes.fromhex(registers(other, offset)))

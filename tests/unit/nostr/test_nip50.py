@@ -1,4 +1,4 @@
-"""relay/nostr/nip50.py: what a query asks, and what makes one text a better answer than another."""
+"""relay/nostr/nip50.py: parsing of queries and ranking of texts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_query_is_words_phrases_and_exclusions(query: str) -> None:
 
 @pytest.mark.proves("N50-04", "N50-07")
 @pytest.mark.parametrize("query", ["", "  ", "\0\n", "language:en", "a:b c:d -e:f", '-"" "  "'])
-def test_a_query_that_asks_nothing_is_as_if_absent(query: str) -> None:
+def test_an_empty_query_is_none(query: str) -> None:
     assert search_from(query) is None
     filter_ = filter_from({"kinds": [1], "search": query}, FilterTerms(search=True))
     assert filter_ == filter_from({"kinds": [1]}, FilterTerms())
@@ -63,35 +63,35 @@ def test_a_query_that_asks_nothing_is_as_if_absent(query: str) -> None:
         ("!!!", ("!!!",)),
     ],
 )
-def test_what_cannot_be_read_is_words(query: str, words: tuple[str, ...]) -> None:
+def test_unparsable_text_counts_as_words(query: str, words: tuple[str, ...]) -> None:
     search = search_from(query)
     assert search is not None
     assert search.required == words
 
 
 @given(st.text())
-def test_any_text_can_be_read(query: str) -> None:
+def test_any_text_is_parsed(query: str) -> None:
     search = search_from(query)
     terms = () if search is None else search.required + search.excluded
     assert len(terms) <= MAX_TERMS
     assert all(term.strip() and not any(ord(c) < 32 for c in term) for term in terms)
 
 
-def test_a_long_query_is_read_as_far_as_its_bounds() -> None:
+def test_a_long_query_is_cut_at_its_limits() -> None:
     search = search_from(" ".join(f"w{number}" for number in range(2 * MAX_TERMS)))
     assert search is not None
     assert search.required == tuple(f"w{number}" for number in range(MAX_TERMS))
     assert search_from("a" * (2 * MAX_QUERY)) == Search(("a" * MAX_QUERY,))
 
 
-def test_a_text_tells_its_words_that_come_more_than_once() -> None:
+def test_repeated_and_frequent_words_are_found() -> None:
     found = searchable("Tea, tea! And TEA and tea-cups\0")
     assert found.text == "Tea, tea! And TEA and tea-cups "
     assert set(found.repeated.split()) == {"tea", "and"}
     assert found.frequent == "tea"
 
 
-def test_a_word_is_worth_more_the_more_often_it_comes_and_the_shorter_the_text() -> None:
+def test_a_word_scores_more_in_shorter_texts_and_when_repeated() -> None:
     short, long = searchable("tea"), searchable("tea " + "word " * 200)
     for text in (short, long):
         once, repeated, frequent = text.scores
@@ -99,7 +99,7 @@ def test_a_word_is_worth_more_the_more_often_it_comes_and_the_shorter_the_text()
     assert short.scores > long.scores
 
 
-def test_a_text_can_be_found_up_to_its_bound() -> None:
+def test_a_text_is_indexed_up_to_its_limit() -> None:
     assert searchable("x" * (MAX_TEXT + 1)).text == "x" * MAX_TEXT
 
 

@@ -1,4 +1,4 @@
-"""relay/nostr/nip77.py: any two sets, any frame, and messages made to hurt. NIP-77."""
+"""relay/nostr/nip77.py: any two sets, any frame size, hostile messages. NIP-77."""
 
 from __future__ import annotations
 
@@ -102,16 +102,14 @@ def test_two_sets_learn_exactly_where_they_differ(
         pytest.param(range(3000), range(3000), id="equal"),
     ],
 )
-def test_small_frames_cost_rounds_and_nothing_else(
-    ours: range, relays: range, client_frame: int
-) -> None:
+def test_small_frames_only_need_more_rounds(ours: range, relays: range, client_frame: int) -> None:
     have, need = differences(in_time(ours), in_time(relays), SMALLEST_FRAME, client_frame)
     assert have == {number(i) for i in set(ours) - set(relays)}
     assert need == {number(i) for i in set(relays) - set(ours)}
 
 
 @pytest.mark.proves("N77-32")
-def test_a_full_frame_does_not_agree_with_who_holds_nothing_in_the_rest() -> None:
+def test_a_full_frame_does_not_match_an_empty_rest() -> None:
     """The split of the last range is cut for want of room; the client's share of it is empty."""
     held = items(in_time(range(400)))
     last = Bound(1_700_000_000 + 100)
@@ -154,7 +152,7 @@ def test_what_was_agreed_before_a_full_frame_stays_agreed() -> None:
 
 
 @pytest.mark.proves("N77-29")
-def test_the_relay_lists_its_ids_and_reads_none_of_the_clients() -> None:
+def test_the_relay_lists_its_ids_and_ignores_those_of_the_client() -> None:
     held = items(in_time(range(5)))
     for theirs in ([], [number(3)], [number(99)] * 3):
         reply = reply_to(ask(ALL, ID_LIST, varint(len(theirs)), *theirs), held)
@@ -162,7 +160,7 @@ def test_the_relay_lists_its_ids_and_reads_none_of_the_clients() -> None:
 
 
 @pytest.mark.proves("N77-27", "N77-29")
-def test_neighbouring_skips_are_one_and_the_last_is_left_out() -> None:
+def test_adjacent_skips_are_merged_and_the_last_is_left_out() -> None:
     held = items([(10, number(1)), (20, number(2)), (30, number(3))])
     first, rest = held.fingerprint(0, 1), held.fingerprint(1, 3)
     until_10, from_10_until_20 = varint(11) + b"\0", varint(11) + b"\0"
@@ -174,7 +172,7 @@ def test_neighbouring_skips_are_one_and_the_last_is_left_out() -> None:
 
 
 @pytest.mark.proves("N77-23")
-def test_a_lower_bound_is_in_the_range_and_an_upper_bound_is_not() -> None:
+def test_lower_bounds_are_inclusive_and_upper_bounds_exclusive() -> None:
     held = items([(10, number(1)), (20, number(2)), (30, number(3))])
     reply = reply_to(ask(varint(21), b"\0", b"\0", varint(11), b"\0", ID_LIST, b"\0"), held)
     assert reply == ask(varint(21), b"\0", b"\0", varint(11), b"\0", ID_LIST, b"\1", held.ids(1, 2))
@@ -252,7 +250,7 @@ def test_the_latest_time_there_is_can_be_compared() -> None:
 
 
 @given(st.binary(max_size=200).map(lambda rest: b"\x61" + rest) | st.binary(max_size=40))
-def test_any_bytes_are_answered_or_invalid(message: bytes) -> None:
+def test_any_bytes_get_a_reply_or_raise_invalid(message: bytes) -> None:
     held = items(in_time(range(40)))
     with suppress(Invalid):
         assert reply_to(message, held)[0] == 0x61
@@ -276,7 +274,7 @@ def test_ids_of_one_second_may_come_in_any_order() -> None:
     assert shuffled.fingerprint(0, 3) == straight.fingerprint(0, 3)
 
 
-def test_what_is_no_sorted_set_is_an_error() -> None:
+def test_an_unsorted_set_is_an_error() -> None:
     with pytest.raises(ValueError, match="ascend"):
         Items(array("Q", [2, 1]), bytes(64))
     with pytest.raises(ValueError, match="32 bytes"):

@@ -1,4 +1,4 @@
-"""relay/nostr/nip98.py: which header speaks for which request. NIP-98."""
+"""relay/nostr/nip98.py: validation of Authorization headers. NIP-98."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_header_without_an_event_is_refused(text: str | None, said: str) -> No
 
 
 @pytest.mark.proves("N98-02")
-def test_the_event_is_a_27235_that_its_author_signed() -> None:
+def test_the_event_must_be_a_signed_27235() -> None:
     assert refusal_of(token(kind=22242)).startswith("kind:")
     event = token()
     by_bob = event.raw.replace(
@@ -106,7 +106,7 @@ def test_the_event_is_a_27235_that_its_author_signed() -> None:
 
 
 @pytest.mark.proves("N98-03")
-def test_a_minute_either_side_is_now_and_no_more() -> None:
+def test_a_created_at_more_than_a_minute_off_is_refused() -> None:
     assert all(speaks(token(at=NOW + ahead)) for ahead in (-60, 0, 60))
     for ahead in (-61, 61):
         assert refusal_of(token(at=NOW + ahead)).startswith("created_at:")
@@ -124,7 +124,7 @@ def test_a_minute_either_side_is_now_and_no_more() -> None:
         "http://127.0.0.1:7777/",
     ],
 )
-def test_the_address_may_be_said_in_any_of_its_spellings(url: str) -> None:
+def test_u_may_be_any_spelling_of_the_address(url: str) -> None:
     assert speaks(token(u=url))
 
 
@@ -190,5 +190,5 @@ def test_content_is_not_looked_at() -> None:
 @given(
     st.text(max_size=60) | st.binary(max_size=60).map(lambda b: f"Nostr {b64encode(b).decode()}")
 )
-def test_no_header_makes_reading_it_fail_otherwise_than_by_refusing(text: str) -> None:
+def test_any_header_is_an_authorization_or_raises_invalid(text: str) -> None:
     assert refusal_of(text)

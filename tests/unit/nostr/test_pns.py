@@ -42,7 +42,7 @@ def sealed(text: str, kind: int = 13) -> Event:
 
 
 @pytest.mark.proves("D-29")
-def test_an_envelope_says_nothing_but_when() -> None:
+def test_an_envelope_reveals_only_its_time() -> None:
     event = wrap(KEYS, INNER, 77, NONCES[0])
     assert (event.kind, event.pubkey, event.tags, event.created_at) == (1080, KEYS.pubkey, [], 77)
     assert robot.pubkey not in event.raw.decode()
@@ -77,13 +77,13 @@ def test_an_envelope_of_another_channel_kind_or_key_does_not_open() -> None:
         (INNER.raw.decode().replace(INNER.sig, "0" * 128), "sig: invalid signature"),
     ],
 )
-def test_what_is_no_signed_event_inside_is_refused(text: str, why: str) -> None:
+def test_an_envelope_without_a_signed_event_is_refused(text: str, why: str) -> None:
     with pytest.raises(Invalid, match=why):
         unwrap(KEYS, envelope(text))
 
 
 @pytest.mark.proves("D-30")
-def test_a_shared_envelope_opens_for_who_has_the_secret() -> None:
+def test_a_shared_envelope_opens_with_the_shared_secret() -> None:
     event = wrap_shared(TEAM, bob, SAID, (2, 3), NONCES)
     assert (event.kind, event.pubkey, event.created_at) == (1081, TEAM.pubkey, 3)
     assert unwrap_shared(TEAM, event) == SAID
@@ -93,7 +93,7 @@ def test_a_shared_envelope_opens_for_who_has_the_secret() -> None:
 
 
 @pytest.mark.proves("D-30")
-def test_a_rumor_of_somebody_else_than_the_seals_is_refused() -> None:
+def test_a_rumor_of_another_author_than_the_seal_is_refused() -> None:
     forged = rumor(alice.pubkey, 9, [], "I am alice", 5)
     with pytest.raises(Invalid, match="sealed by another key"):
         unwrap_shared(TEAM, sealed(forged.json()))
@@ -114,7 +114,7 @@ def test_a_rumor_of_somebody_else_than_the_seals_is_refused() -> None:
         ),
     ],
 )
-def test_what_is_no_sealed_rumor_is_refused(event: Event, why: str) -> None:
+def test_an_envelope_without_a_sealed_rumor_is_refused(event: Event, why: str) -> None:
     with pytest.raises(Invalid, match=why):
         unwrap_shared(TEAM, event)
 
@@ -125,7 +125,7 @@ def test_who_signs_nothing_may_say_so() -> None:
 
 
 @pytest.mark.proves("D-29")
-def test_an_envelope_is_of_now_and_never_the_same_twice() -> None:
+def test_an_envelope_has_the_current_time_and_a_random_nonce() -> None:
     one, other = wrap(KEYS, INNER), wrap(KEYS, INNER)
     assert one.content != other.content
     assert unwrap(KEYS, one) == unwrap(KEYS, other) == INNER

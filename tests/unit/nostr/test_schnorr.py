@@ -1,4 +1,4 @@
-"""relay/nostr/schnorr.py: signatures by either of its two doors. N01-11."""
+"""relay/nostr/schnorr.py: signatures by either implementation. N01-11."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_key_pair_is_made_once_on_this_machine() -> None:
 
 
 @pytest.mark.proves("N01-11")
-def test_every_signature_is_good_for_its_digest_and_no_other(sign: Sign) -> None:
+def test_a_signature_is_valid_for_its_digest_only(sign: Sign) -> None:
     key = PublicKeyXOnly.from_secret(SECRET)
     digests = [sha256(bytes([number])).digest() for number in range(64)]
     signatures = [sign(digest) for digest in digests]
@@ -44,7 +44,7 @@ def test_no_two_signatures_of_one_digest_are_alike(sign: Sign) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
-def test_what_is_no_digest_is_not_signed(sign: Sign, length: int) -> None:
+def test_a_digest_of_another_length_is_not_signed(sign: Sign, length: int) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         sign(bytes(length))
 

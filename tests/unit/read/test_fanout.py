@@ -148,7 +148,7 @@ def test_a_closed_subscription_gets_nothing(relay: Subscribed) -> None:
 
 
 def test_a_removed_member_stops_receiving_at_once(relay: Subscribed) -> None:
-    """N29-94, G-20: and nobody else does."""
+    """N29-94, G-20: and only that member."""
     alices, admins, strangers = Client(alice), Client(admin), Client(stranger)
     for client in (alices, admins, strangers):
         relay.follows(client, asked(kinds=[9]))

@@ -1,7 +1,7 @@
 """relay/read/linked_rows.py: what points to another row is sent live to who may read that one just
 then.
 
-MEMORY.md X-22 and §0.4 "as its entry"; contract §7.
+X-22.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ async def test_a_late_query_looks_up_the_links_of_its_backlog() -> None:
 async def test_one_readable_of_many_linked_rows_is_enough(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each reader is asked for then; nobody is let in or kept out by how many there are."""
+    """The store is asked per viewer then, with the same result."""
     monkeypatch.setattr(linked_rows, "_MAX_HELD", 3)
     await sent(home, entry(home))
     d = ["d", f"anamnesis:memory:{HASH}"]

@@ -1,4 +1,4 @@
-"""relay/read/negentropy.py: the road of NEG-OPEN, on the reference store. N77, N29-94."""
+"""relay/read/negentropy.py: NEG-OPEN, on the reference store. N77, N29-94."""
 
 from __future__ import annotations
 

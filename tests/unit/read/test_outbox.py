@@ -1,4 +1,4 @@
-"""relay/read/outbox.py: bounded in bytes, one write a turn. RFC 6455 §5.2."""
+"""relay/read/outbox.py: bounded in bytes, one write per loop iteration. RFC 6455 §5.2."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_put_put_frame_and_put_each_send_the_same_frames(sizes: list[int]) -> No
     assert sink.payloads == [payload for payload in payloads for _ in range(2)] + payloads
 
 
-# one write a turn --------------------------------------------------------------------------------
+# one write per iteration -------------------------------------------------------------------------
 
 
 def test_frames_of_one_iteration_are_written_together_and_in_order(sink: Sink, loop: Loop) -> None:

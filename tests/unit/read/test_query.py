@@ -1,4 +1,4 @@
-"""relay/read/query.py: the road of REQ and COUNT, on the reference store with the packaged read
+"""relay/read/query.py: REQ and COUNT, on the reference store with the packaged read
 rules.
 
 N01-54…84, N29-91…94, N45.
@@ -187,7 +187,7 @@ def test_no_row_is_missed_or_sent_twice_during_writes(
 ) -> None:
     """N01-80: whatever is written between two pages comes once, after EOSE.
 
-    So it does when somebody comes into a group meanwhile and pages are read again.
+    Also when a member is added during the scan and pages are read again.
     """
 
     async def law() -> None:
@@ -220,7 +220,7 @@ def test_no_row_is_missed_or_sent_twice_during_writes(
 
 @pytest.mark.proves("N01-99")
 async def test_a_backlog_overflow_closes_the_subscription(relay: QuerySide) -> None:
-    """Told so, no EOSE, nothing live after it; the client may ask again."""
+    """CLOSED, no EOSE, nothing live after it; the client may subscribe again."""
     client = Client()
     client.is_reading = False
     burst = [Stored(2 + n, note(n)) for n in range(5000)]
@@ -276,7 +276,7 @@ async def test_a_reader_removed_during_a_page_does_not_get_it(relay: QuerySide) 
 
 
 async def test_rights_lost_during_every_page_end_the_query(relay: QuerySide) -> None:
-    """Told so, instead of reading the same page for ever."""
+    """CLOSED, instead of reading the same page for ever."""
     rooms = [replace(DEN, id=f"room {number}") for number in range(99)]
     for room in rooms:
         relay.state.adopt(relay.state.groups.with_group(room))
@@ -403,7 +403,7 @@ async def test_replaced_queries_are_not_scanned(relay: QuerySide) -> None:
 
 
 async def test_queued_counts_are_bounded_and_queries_go_first(relay: QuerySide) -> None:
-    """N45-02: told so, by the id of the count."""
+    """N45-02: CLOSED with the id of the count."""
     client = Client()
     client.is_reading = False
     scans = QueryQueue(relay.queries, client)

@@ -1,4 +1,4 @@
-"""relay/read/search_indexer.py: it keeps up, it begins anew, it lets writers go first."""
+"""relay/read/search_indexer.py: it follows the store, is rebuilt, and pauses during writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/read/subscriptions.py: from an event's traits to the subscriptions that might match it."""
+"""relay/read/subscriptions.py: from an event to the subscriptions that might match it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TERMS = FilterTerms(search=True)
 
 @dataclass(eq=True)
 class Reader:
-    """Somebody with filters; two of them may well be equal."""
+    """A subscriber with filters; two may be equal."""
 
     filters: tuple[Filter, ...]
 

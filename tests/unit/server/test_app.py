@@ -89,7 +89,7 @@ class Relay:
         )
 
     async def is_left(self) -> None:
-        """Until nobody is connected any more: the relay hears of it a moment after the client."""
+        """Until no connection is open: the relay notices a close after the client does."""
         while await self.counts("rookery_connections"):
             pass
 
@@ -125,7 +125,7 @@ class Visit:
         return accepted, text
 
     async def asks(self, *filters: dict[str, object], sub: str = "s") -> list[list[Any]]:
-        """What is said of a REQ until its stored rows are told."""
+        """The frames of a REQ up to EOSE or CLOSED."""
         await self.says("REQ", sub, *filters)
         frames = [await self.hears()]
         while frames[-1][0] == "EVENT":
@@ -432,7 +432,7 @@ async def test_a_reload_revokes_trusted_readers(tmp_path: Path) -> None:
 
 @pytest.mark.proves("N01-99")
 async def test_a_stop_closes_subscriptions_and_connections_with_a_reason() -> None:
-    """N01-99: CLOSED to every subscription, then a close frame; nobody new comes in."""
+    """N01-99: CLOSED to every subscription, then a close frame; no new connection is accepted."""
     async with serving() as relay:
         visit = await relay.visit()
         await visit.asks({})

@@ -1,4 +1,4 @@
-"""relay/server/connection.py: one socket between a client and the roads. N01, N42; DESIGN §2.
+"""relay/server/connection.py: a websocket between a client and the pipelines. N01, N42.
 
 Over real sockets; `serving` is a relay in this process.
 """
@@ -60,7 +60,7 @@ async def logged_in(relay: Relay, who: SecretKey) -> Visit:
     return visit
 
 
-# the whole road ----------------------------------------------------------------------------------
+# the whole pipeline ------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("N01-50", "N01-53")
@@ -106,7 +106,7 @@ async def test_a_query_closed_by_the_relay_does_not_count_as_open(relay: Relay) 
 
 @pytest.mark.proves("N42-04")
 async def test_a_login_is_in_effect_for_the_next_message(relay: Relay) -> None:
-    """N42-04: nobody has to wait for its OK."""
+    """N42-04: a client need not wait for its OK."""
     said = chat("for us")
     await (await logged_in(relay, admin)).publishes(said)
     alices = await relay.visit()
@@ -170,7 +170,7 @@ async def test_an_invalid_message_gets_a_notice_and_the_connection_stays_open(re
 
 
 async def test_a_connection_of_invalid_messages_is_closed(relay: Relay) -> None:
-    """Contract §6: 20 in a row close it (1008); each was told."""
+    """20 in a row close it (1008); each gets a NOTICE."""
     visit = await relay.visit()
     for _ in range(25):
         await visit.socket.send_str("hello")
@@ -184,7 +184,7 @@ async def test_a_connection_of_invalid_messages_is_closed(relay: Relay) -> None:
 async def test_the_socket_is_not_read_while_too_many_events_are_unanswered(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """STYLE rule 14: and each is answered once, N01-98."""
+    """And each gets one OK, N01-98."""
     monkeypatch.setattr("relay.server.connection._MAX_UNANSWERED", 4)
     visit, sent = await relay.visit(), [note(str(number)) for number in range(50)]
     relay.disk.may_commit.clear()
@@ -202,7 +202,7 @@ async def test_the_socket_is_not_read_while_too_many_events_are_unanswered(
 
 @pytest.mark.slow
 async def test_a_slow_reader_receives_a_long_answer_completely() -> None:
-    """Contract §7: in pages under back-pressure; others are served meanwhile."""
+    """In pages under back-pressure; other clients are served at the same time."""
     async with serving() as relay:
         rows = [unsigned(alice, content=str(n).rjust(4000), at=n) for n in range(3000)]
         await write(relay.disk, *rows)
@@ -230,7 +230,7 @@ async def overwhelmed(relay: Relay) -> Visit:
 
 
 async def test_a_client_that_does_not_read_live_events_is_closed() -> None:
-    """DESIGN §2 step 9: no event is missing before the end, and others miss nothing at all."""
+    """No event is missing before the close, and others miss nothing."""
     async with serving() as relay:
         slow = await overwhelmed(relay)
         *frames, end = await slow.hears_all()
@@ -242,7 +242,7 @@ async def test_a_client_that_does_not_read_live_events_is_closed() -> None:
 
 
 async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> None:
-    """DESIGN §2 step 9: the outbox overflows in the midst of a delivery."""
+    """The outbox overflows during a delivery."""
     async with serving("[limits]\noutbox_bytes = 5000\n") as relay:
         greedy, modest = await relay.visit(), await relay.visit()
         await greedy.asks({"kinds": [7]})
@@ -259,7 +259,7 @@ async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> Non
 
 @pytest.mark.proves("N01-99")
 async def test_a_closed_client_can_read_the_reason() -> None:
-    """DESIGN §2 step 9: closed with a reason; whoever reads on in time gets to it."""
+    """Closed with a reason, for a client that reads on in time."""
     async with serving() as relay:
         slow = await overwhelmed(relay)
         assert (await slow.hears_all())[-1] == ["closed", 1013]
@@ -286,7 +286,7 @@ async def test_a_lost_connection_leaves_nothing_but_its_event(relay: Relay) -> N
 
 
 async def test_an_event_in_flight_gets_its_ok_before_the_close(relay: Relay) -> None:
-    """Contract §2 SIGTERM: answers what is in flight, commits."""
+    """SIGTERM: what is in flight is committed and gets its OK."""
     visit, other, event = await relay.visit(), await relay.visit(), note("in flight")
     await visit.asks({"kinds": [7]})
     relay.disk.may_commit.clear()
@@ -303,7 +303,7 @@ async def test_an_event_in_flight_gets_its_ok_before_the_close(relay: Relay) -> 
 
 
 async def test_compression_does_not_change_the_messages() -> None:
-    """DESIGN §10 compression: what a client packs is read; what is sent is sent as it is."""
+    """Compressed frames of a client are read; sent frames are not compressed."""
     async with serving("[server]\ncompression = true\n") as relay:
         url = f"ws://{relay.at}/"
         visit = Visit(await relay.browser.ws_connect(url, compress=15))

@@ -1,4 +1,4 @@
-"""relay/server/http.py: what the port says over plain HTTP. NIP-11."""
+"""relay/server/http.py: NIP-11, the page for browsers, client addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relay's port says of groups over plain HTTP: NIP-11, and no live audio."""
+"""NIP-29 over plain HTTP: NIP-11 announces subgroups, no live audio."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """relay/server/nip86.py: the relay is managed over HTTP, and what that does at once.
 
-NIPS.md sections 86 and 98, N29-19, N42-09, N42-16; contract §3, §5, §6.
+N86, N98, N29-19, N42-09, N42-16.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def called(relay: Relay, method: str, *params: object, who: SecretKey = ow
 
 
 async def objected(relay: Relay, method: str, *params: object) -> str:
-    """What a call is told that cannot be carried out."""
+    """The error of a refused call."""
     body = body_of(method, *params)
     status, said = await post(relay, body, signed(relay, body))
     assert status == 200

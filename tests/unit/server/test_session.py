@@ -1,4 +1,4 @@
-"""relay/server/session.py: a message in, effects out. NIPS.md N01-50…56, N42; contract §6, §7."""
+"""relay/server/session.py: a message in, effects out. N01-50…56, N42."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_closed_subscription_no_longer_counts(client: Client) -> None:
 
 
 def test_the_bytes_of_open_filters_are_limited(client: Client) -> None:
-    """STYLE rule 14: an index of them is held as long as they are open."""
+    """Their index uses memory as long as they are open."""
     large = ["x" * (MAX_OPEN_BYTES // 2)]
     client.asks("a", **{"#t": large})
     (refusal,) = told(client.asks("b", **{"#t": large}))
@@ -266,7 +266,7 @@ def test_a_bad_frame_gets_a_notice_and_the_connection_stays_open(client: Client)
 
 
 def test_twenty_bad_frames_in_a_row_end_the_connection(client: Client) -> None:
-    """Contract §6: 20 in a row close it (1008)."""
+    """20 in a row close the connection (1008)."""
     for _ in range(MAX_BAD_FRAMES - 1):
         assert len(client.sends(b"tea?")) == 1
     notice, hangup = client.sends(b"tea?")
@@ -287,7 +287,7 @@ def test_twenty_bad_frames_in_a_row_end_the_connection(client: Client) -> None:
 def test_a_valid_message_resets_the_count_of_bad_frames(
     client: Client, message: messages.ClientMessage
 ) -> None:
-    """In a row: whoever speaks Nostr in between, even badly, is no stream of noise."""
+    """Only consecutive bad frames count; a malformed Nostr message resets the count too."""
     noise = BadFrame(Invalid("message is not JSON"))
     for _ in range(3):
         for _ in range(MAX_BAD_FRAMES - 1):
@@ -299,7 +299,7 @@ def test_a_valid_message_resets_the_count_of_bad_frames(
 
 
 def test_a_login_with_a_valid_signature_is_accepted(client: Client) -> None:
-    """N42-04; whether it does is not for a pure room."""
+    """N42-04; the signature is checked outside of the session."""
     (effect,) = client.logs_in(alice)
     assert isinstance(effect, VerifyLogin)
     assert client.session.viewer == Viewer()
@@ -344,7 +344,7 @@ def test_a_login_for_another_relay_or_time_is_refused(
 @pytest.mark.proves("N42-05")
 @pytest.mark.parametrize("ahead", [-600, 0, 600])
 def test_a_login_may_be_ten_minutes_off(client: Client, ahead: int) -> None:
-    """Contract §7; `now` is that of the message, not of the greeting."""
+    """`now` is the time of the message, not of the challenge."""
     client.is_logged_in_as(alice, at=NOW + 90_000 + ahead, now=NOW + 90_000)
     assert told(client.logs_in(bob, at=NOW + ahead, now=NOW + 90_000))[0][2] is False
 
@@ -366,7 +366,7 @@ def test_a_login_may_be_repeated(client: Client) -> None:
 
 
 def test_the_keys_of_a_connection_are_limited(client: Client) -> None:
-    """Everything is bounded; whoever is in already may log in again."""
+    """A key that is logged in may log in again."""
     crowd = [person(f"guest {number}") for number in range(MAX_KEYS)]
     for who in crowd:
         client.is_logged_in_as(who)
