@@ -1,4 +1,4 @@
-// Records of an agent, as MEMORY.md wants them: [kind, tags, content].
+// Records of an agent, as tests/conformance/memory.md defines them: [kind, tags, content].
 import { createHash } from 'node:crypto'
 
 const aman = (kind, label, d, payload, ts) => [
