@@ -51,6 +51,6 @@ def _rules_of(policy: PolicySet) -> Mapping[str, list[object]]:
         found.setdefault(keep.name, []).append(keep)
     for going in policy.sweeps.rules:
         found.setdefault(going.name, []).append(replace(going, place=""))
-    for place, forgetting in policy.forgetting:
-        found.setdefault(place.name, []).append(replace(forgetting, rules=()))
+    for place, effect in policy.retention_effects:
+        found.setdefault(place.name, []).append(replace(effect, rules=()))
     return found

@@ -17,7 +17,7 @@ from policies.conditions import (
     with_keys_of,
 )
 from policies.limits import content_from, usage_limit_from
-from policies.retention import Forgetting, forgetting_from
+from policies.retention import RetentionEffect, effect_from
 from policies.rules.people import CODED
 from policies.write_rule import Place, WriteRule
 from relay.access.read_rules import Match, ReadRule, Target
@@ -53,14 +53,14 @@ class KeepDefinition:
     enabled: bool = True
     match: Match = field(default_factory=Match)
     rule: KeepRule | None = None
-    forgetting: Forgetting = field(default_factory=Forgetting)
+    effect: RetentionEffect = field(default_factory=RetentionEffect)
     is_switch: bool = False
 
     def among(self, actors: Actors) -> KeepDefinition:
         """The rule with its who-words resolved to the keys of these people."""
         match = with_keys_of(self.match, actors)
         rule = None if self.rule is None else replace(self.rule, match=match)
-        return replace(self, match=match, rule=rule, forgetting=self.forgetting.about(match))
+        return replace(self, match=match, rule=rule, effect=self.effect.for_rows(match))
 
 
 RULE_KEYS: Final = (
@@ -266,5 +266,5 @@ def retention_from(table: Table, name: str, systems: MemorySystems) -> KeepDefin
     keep.match = Match() if match is None else match_of_kept(match)
     how = table.choice("keep", Keep)
     keep.rule = None if how is None else KeepRule(name, keep.match, how)
-    keep.forgetting = forgetting_from(table, keep.place, keep.match, systems)
+    keep.effect = effect_from(table, keep.place, keep.match, systems)
     return keep

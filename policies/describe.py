@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from policies.conditions import Condition
     from policies.plugins.definition import Plugin
-    from policies.retention import Forgetting
+    from policies.retention import RetentionEffect
     from policies.write_rule import Place, WriteRule
     from relay.access.read_rules import Match, ReadRule
 
@@ -274,13 +274,13 @@ def keep_text(keep: Keep) -> str:
     return _KEEPS[keep]
 
 
-def held_text(forgetting: Forgetting) -> str:
+def held_text(effect: RetentionEffect) -> str:
     """Which rows a retention rule protects; empty when it protects none."""
-    if forgetting.never is not None:
-        return f"{match_text(forgetting.never)}: always"
-    if forgetting.waiting is None:
+    if effect.never is not None:
+        return f"{match_text(effect.never)}: always"
+    if effect.waiting is None:
         return ""
-    match, before = forgetting.waiting
+    match, before = effect.waiting
     rows = f"{kinds_text(before.kinds)} of the same {' and '.join(before.same)}"
     return f"{match_text(match)}: while there are {rows}, no newer by {before.up_to.value}"
 

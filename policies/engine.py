@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from policies.conditions import Condition
     from policies.plugins.definition import Plugin
-    from policies.retention import Forgetting
+    from policies.retention import RetentionEffect
     from relay.access.actors import Actors
     from relay.access.management import BannedAuthorRows
     from relay.access.quotas import Quota, UsageLimit
@@ -157,7 +157,7 @@ class PolicySet:
         read_places: tuple[Place, ...] = (),
         keep_places: tuple[Place, ...] = (),
         sweeps: SweepRules | None = None,
-        forgetting: tuple[tuple[Place, Forgetting], ...] = (),
+        retention_effects: tuple[tuple[Place, RetentionEffect], ...] = (),
         files: tuple[str, ...] = (),
         key_files: tuple[str, ...] = (),
         notes: tuple[Fault, ...] = (),
@@ -183,7 +183,7 @@ class PolicySet:
         """File and line of each of `keep.rules`."""
         self.sweeps = SweepRules(systems=systems) if sweeps is None else sweeps
         """Which rows go, and which must not."""
-        self.forgetting = forgetting
+        self.retention_effects = retention_effects
         """What of it each `[[retention]]` says."""
         self.files = files
         """All files read, in order."""

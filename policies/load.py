@@ -24,7 +24,7 @@ from policies.definitions import (
 from policies.engine import PolicySet
 from policies.key_files import listed_keys
 from policies.plugins.definition import PluginDefinition, plugin_from
-from policies.retention import Forgetting, sweep_rules
+from policies.retention import RetentionEffect, sweep_rules
 from policies.rules.memory import tuned_read, tuned_write
 from policies.settings import SERVER_TABLES, Tie
 from policies.tables import (
@@ -341,10 +341,10 @@ def _merged(reading: _Reading, relay: str, home: Path) -> PolicySet | None:
         trusted_readers=settings.get(("actors", "trusted_readers"), ()),
         plugins=tuple([each.plugin for each in plugins if each.plugin is not None]),
         read_places=tuple(read_places),
-        forgetting=tuple(
-            [(keep.place, keep.forgetting) for keep in keeps if keep.forgetting != Forgetting()]
+        retention_effects=tuple(
+            [(keep.place, keep.effect) for keep in keeps if keep.effect != RetentionEffect()]
         ),
-        sweeps=sweep_rules([keep.forgetting for keep in keeps], settings, systems),
+        sweeps=sweep_rules([keep.effect for keep in keeps], settings, systems),
         keep_places=tuple([keep.place for keep in keeps if keep.rule is not None]),
         files=tuple([file.source.name for file in files]),
         key_files=paths_of(settings, home),

@@ -32,29 +32,31 @@ _SAME: Final = ("author", "group", "hk", "d")
 
 
 @dataclass(frozen=True, slots=True)
-class Forgetting:
-    """What one `[[retention]]` says about rows that go, or that must not."""
+class RetentionEffect:
+    """What one `[[retention]]` removes, and what it keeps."""
 
     rules: tuple[SweepRule, ...] = ()
     never: Match | None = None
     waiting: tuple[Match, NeverBefore] | None = None
 
-    def about(self, match: Match) -> Forgetting:
-        """The same of these rows."""
-        return Forgetting(
+    def for_rows(self, match: Match) -> RetentionEffect:
+        """The same for other rows."""
+        return RetentionEffect(
             tuple([replace(rule, match=match) for rule in self.rules]),
             None if self.never is None else match,
             None if self.waiting is None else (match, self.waiting[1]),
         )
 
 
-def forgetting_from(table: Table, place: Place, match: Match, systems: MemorySystems) -> Forgetting:
-    """Of a retention rule about the rows that `match`."""
+def effect_from(
+    table: Table, place: Place, match: Match, systems: MemorySystems
+) -> RetentionEffect:
+    """The effect of a retention rule on rows that `match`."""
     where = f"{place.file}:{place.line}"
-    rules = [SweepRule(place.name, where, match, cause) for cause in _causes(table, match)]
+    rules = [SweepRule(place.name, where, match, limit) for limit in _limits(table, match)]
     never, kept = table.boolean("never"), never_swept(systems)
     if never and rules:
-        table.wrong("never", "never keeps these rows; days, count and bytes let them go")
+        table.wrong("never", "never keeps these rows; days, count and bytes remove them")
     if (
         rules
         and match.kinds is not None
@@ -69,7 +71,7 @@ def forgetting_from(table: Table, place: Place, match: Match, systems: MemorySys
             f"39000-39005{_also_kept(systems)}",
         )
     before = _never_before(table)
-    return Forgetting(
+    return RetentionEffect(
         tuple(rules), match if never else None, None if before is None else (match, before)
     )
 
@@ -81,7 +83,7 @@ def _also_kept(systems: MemorySystems) -> str:
     return f", and memory systems keep {', '.join(ranges)}" if ranges else ""
 
 
-def _causes(table: Table, match: Match) -> list[MaxAge | MaxAmount]:
+def _limits(table: Table, match: Match) -> list[MaxAge | MaxAmount]:
     found: list[MaxAge | MaxAmount] = []
     days = table.integer("days", 1)
     if days is not None:
@@ -121,7 +123,7 @@ def _never_before(table: Table) -> NeverBefore | None:
 
 
 def days_by_type(table: Table, key: str) -> Mapping[str, int] | None:
-    """`retention_days`: a table of types and days; 0 is never."""
+    """`retention_days`: type → days; 0: never."""
     inner = table.table(key)
     if inner is None:
         return None
@@ -130,7 +132,9 @@ def days_by_type(table: Table, key: str) -> Mapping[str, int] | None:
 
 
 def sweep_rules(
-    found: Sequence[Forgetting], settings: Mapping[tuple[str, str], Any], systems: MemorySystems
+    found: Sequence[RetentionEffect],
+    settings: Mapping[tuple[str, str], Any],
+    systems: MemorySystems,
 ) -> SweepRules:
     """All rules of the files, and the ages that memory systems have (M-24)."""
     rules = [rule for each in found for rule in each.rules]

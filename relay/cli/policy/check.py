@@ -73,7 +73,7 @@ def rules_in(found: PolicySet) -> int:
     named = {rule.place.name for rule in found.write_rules}
     named |= {place.name for place in found.read_places}
     kept = {place.name for place in found.keep_places}
-    kept |= {place.name for place, _ in found.forgetting}
+    kept |= {place.name for place, _ in found.retention_effects}
     return len(named) + len(kept)
 
 

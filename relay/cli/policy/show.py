@@ -170,8 +170,8 @@ def _swept(found: PolicySet) -> Iterator[Line]:
 
 
 def _held(found: PolicySet) -> Iterator[Line]:
-    for place, forgetting in found.forgetting:
-        told = held_text(forgetting)
+    for place, effect in found.retention_effects:
+        told = held_text(effect)
         if told:
             yield _line(told, place)
 
@@ -317,9 +317,9 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             for rule in found.sweeps.rules
         ],
         "held": [
-            {**_place(place), "is": held_text(forgetting)}
-            for place, forgetting in found.forgetting
-            if held_text(forgetting)
+            {**_place(place), "is": held_text(effect)}
+            for place, effect in found.retention_effects
+            if held_text(effect)
         ],
         "plugins": [
             {**_place(plugin.place), "is": plugin_text(plugin)} for plugin in found.plugins
