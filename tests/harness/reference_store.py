@@ -1,8 +1,7 @@
 """ReferenceStore: the port as an executable specification, in dicts and lists.
 
-Invariants: every answer is a walk over all rows that asks `Filter.matches` and
-`Visibility.may_read` of each; nothing is indexed, cached or tuned. It is the oracle that the other
-stores are held to, so it must be right at a glance.
+Invariants: every result is a loop over all rows with `Filter.matches` and `Visibility.may_read`;
+nothing is indexed or cached. Other stores are compared with it, so it must be obviously correct.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP}
 
 
 class ReferenceStore:
-    """A Store that lives as long as the process."""
+    """A Store in memory."""
 
     features = Features(search=True, shared=False)
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
-        """What other stores keep in the tables `groups` and `members`."""
+        """The tables `groups` and `members` of other stores."""
         self._head = 0
         self._rows: dict[int, Stored] = {}
         self._tombstones: list[Tombstone] = []
@@ -64,7 +63,7 @@ class ReferenceStore:
         self._must_be_open()
         found = self._found(lookups)
         self._apply(decide(found))
-        # A number that was given out is spent, even when its row went again in the same batch.
+        # A seq is never used again, even when the same batch deletes its row.
         self._head = found.last_seq
         self._wake()
         return self._head
@@ -132,7 +131,7 @@ class ReferenceStore:
             self._rows.pop(seq, None)
         for row in plan.adds.values():
             self._rows[row.seq] = row
-        # After the adds: what a group got in the very batch that ends it goes too.
+        # After the adds: rows that the same batch adds to a deleted group are deleted too.
         for seq, row in list(self._rows.items()):
             if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:
                 del self._rows[seq]
@@ -182,7 +181,7 @@ class ReferenceStore:
         after: Place | None,
         size: int,
     ) -> Page:
-        left = self._answer(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
+        left = self._result(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
         given = left[:size]
         more = len(left) > len(given)
         return Page([row.event.raw for row in given], _place(given[-1]) if more else None)
@@ -198,10 +197,10 @@ class ReferenceStore:
         after: Place | None,
         size: int,
     ) -> Sequence[tuple[Place, bytes]]:
-        left = self._answer(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
+        left = self._result(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
         return [(_place(row), row.event.raw) for row in left[:size]]
 
-    def _answer(
+    def _result(
         self,
         filter_: Filter,
         visibility: Visibility,
@@ -252,7 +251,7 @@ class ReferenceStore:
     async def authors(
         self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
     ) -> Sequence[bytes] | None:
-        rows = self._answer(
+        rows = self._result(
             filter_, visibility, limit=len(self._rows), upto=self._head, now=now, after=None
         )
         keys = {bytes.fromhex(row.event.pubkey) for row in rows}
@@ -269,7 +268,7 @@ class ReferenceStore:
         at_most: int,
     ) -> Items | None:
         newest = len(self._rows) if limit is None else limit
-        rows = self._answer(filter_, visibility, limit=newest, upto=upto, now=now, after=None)
+        rows = self._result(filter_, visibility, limit=newest, upto=upto, now=now, after=None)
         if len(rows) > at_most:
             return None
         found = sorted((row.event.created_at, bytes.fromhex(row.event.id)) for row in rows)
@@ -296,7 +295,7 @@ class ReferenceStore:
         search = search_from(filter_.search or "")
         if search is None:
             return []
-        rows = self._answer(
+        rows = self._result(
             filter_, visibility, limit=len(self._rows), upto=upto, now=now, after=None
         )
         rows = [row for row in rows if self._contains(row, filter_)]

@@ -222,16 +222,16 @@ class Twins(RuleBasedStateMachine):
 
         async def append(store: Store) -> object:
             batch = Batch(*new[:cut], request, *new[cut:])
-            told_of: list[object] = []
+            lookups: list[object] = []
 
-            def decide(told: Found) -> WritePlan:
-                puts = {key: row for key, row in told.rows.items() if row.event.kind == 9000}
-                told_of.append((puts, list(told.group_records)))
-                return batch.decide(told)
+            def decide(found: Found) -> WritePlan:
+                puts = {key: row for key, row in found.rows.items() if row.event.kind == 9000}
+                lookups.append((puts, list(found.group_records)))
+                return batch.decide(found)
 
             wanted = replace(batch.wanted, record_groups=frozenset({"den"}))
             head = await store.append(wanted, decide)
-            return head, batch.results, batch.plan, told_of
+            return head, batch.results, batch.plan, lookups
 
         self.both(append)
         self.events = events

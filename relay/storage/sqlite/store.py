@@ -82,7 +82,7 @@ _PROGRESS_STEPS: Final = 20_000
 """Virtual machine instructions between two calls of it: about half a millisecond."""
 _ITEMS_CHUNK: Final = 2_000
 _SEARCH_S: Final = 2.0
-"""How long a search may take: about a million texts that all contain the word take one."""
+"""How long a search may take; one for a word of a million texts takes about a second."""
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
 _CHECKPOINT_BYTES: Final = 128 << 20

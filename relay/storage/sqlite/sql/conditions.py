@@ -107,7 +107,7 @@ def has_hash(hashes: Sequence[int]) -> Condition:
     )
 
 
-def begins(prefix: str) -> Condition:
+def starts_with(prefix: str) -> Condition:
     """`d` starts with `prefix`, as a range, which an index can use."""
     if not prefix:
         return TRUE
@@ -118,9 +118,9 @@ def begins(prefix: str) -> Condition:
     return Condition("(e.d >= ? AND e.d < ?)", (prefix, prefix[:-1] + chr(following)))
 
 
-def begins_with_one(prefixes: Sequence[str]) -> Condition:
+def starts_with_any(prefixes: Sequence[str]) -> Condition:
     if len(prefixes) <= MAX_PARAMETERS:
-        return any_of([begins(prefix) for prefix in prefixes])
+        return any_of([starts_with(prefix) for prefix in prefixes])
     # As hex: SQLite cuts texts from JSON at a NUL, and would match too much.
     listed = orjson.dumps([prefix.encode().hex().upper() for prefix in prefixes]).decode()
     return Condition(

@@ -15,10 +15,10 @@ from relay.storage.sqlite.sql.conditions import (
     QueryTime,
     all_of,
     any_of,
-    begins_with_one,
     has_hash,
     listed,
     one_of,
+    starts_with_any,
     unexpired,
 )
 from relay.storage.sqlite.sql.scans import (
@@ -361,7 +361,7 @@ class Compiler:
     def _tag_holds(self, filter_: Filter, name: str, values: Iterable[str]) -> Condition:
         found = self._tagged(name, sorted(values))
         if name == "d" and filter_.d_prefixes:
-            return any_of([found, begins_with_one(filter_.d_prefixes)])
+            return any_of([found, starts_with_any(filter_.d_prefixes)])
         return found
 
     def _driving_tag(self, filter_: Filter) -> str | None:

@@ -11,9 +11,9 @@ from relay.storage.sqlite.sql.conditions import (
     TRUE,
     Condition,
     all_of,
-    begins_with_one,
     listed,
     one_of,
+    starts_with_any,
 )
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def by_seqs(seqs: Sequence[int]) -> IndexScan:
 def by_d_prefixes(prefixes: Sequence[str]) -> IndexScan:
     return IndexScan(
         "FROM events AS e INDEXED BY events_d",
-        all_of([Condition("e.d > ''"), begins_with_one(prefixes)]),
+        all_of([Condition("e.d > ''"), starts_with_any(prefixes)]),
         "e",
         ordered=False,
     )

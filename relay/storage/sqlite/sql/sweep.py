@@ -11,7 +11,7 @@ from relay.access.read_rules import Match
 from relay.lifecycle.retention import MaxAge, Scope
 from relay.lifecycle.rows import UpTo
 from relay.nostr.filters import Filter
-from relay.storage.sqlite.sql.conditions import TRUE, Condition, all_of, any_of, begins
+from relay.storage.sqlite.sql.conditions import TRUE, Condition, all_of, any_of, starts_with
 from relay.storage.sqlite.sql.filters import Query
 
 if TYPE_CHECKING:
@@ -69,26 +69,28 @@ class SweepQueries:
         limit: int,
     ) -> Query:
         """seq of rows, ordered by version and id."""
-        about = self._rule_condition(rule, exempt)
+        covered = self._rule_condition(rule, exempt)
         if isinstance(rule.limit, MaxAge):
-            found = self._too_old(rule, rule.limit, about, now, last_scan)
+            found = self._too_old(rule, rule.limit, covered, now, last_scan)
         else:
-            found = self._over_amount(rule.match, rule.limit, about, last_scan)
-        behind = TRUE
+            found = self._over_amount(rule.match, rule.limit, covered, last_scan)
+        after_place = TRUE
         if after is not None:
-            behind = Condition("(e.version, e.id) > (?, ?)", (after[0], bytes.fromhex(after[1])))
+            after_place = Condition(
+                "(e.version, e.id) > (?, ?)", (after[0], bytes.fromhex(after[1]))
+            )
         return self._query(
             f"SELECT e.seq FROM ({found.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
-            f" WHERE {behind.sql} ORDER BY e.version, e.id LIMIT ?",
-            (*found.values, *behind.values, limit),
+            f" WHERE {after_place.sql} ORDER BY e.version, e.id LIMIT ?",
+            (*found.values, *after_place.values, limit),
         )
 
     def has_new_rows(self, rule: SweepRule, exempt: Sequence[Match], last_scan: LastScan) -> Query:
         """A row when rows that the rule covers were added since the last scan."""
-        about = self._rule_condition(rule, exempt)
+        covered = self._rule_condition(rule, exempt)
         return self._query(
-            f"SELECT 1 FROM events AS e WHERE e.seq > ? AND {about.sql} LIMIT 1",
-            (last_scan.last_seq, *about.values),
+            f"SELECT 1 FROM events AS e WHERE e.seq > ? AND {covered.sql} LIMIT 1",
+            (last_scan.last_seq, *covered.values),
         )
 
     def _rule_condition(self, rule: SweepRule, exempt: Sequence[Match]) -> Condition:
@@ -100,7 +102,7 @@ class SweepQueries:
         )
 
     def _too_old(
-        self, rule: SweepRule, age: MaxAge, about: Condition, now: int, last_scan: LastScan | None
+        self, rule: SweepRule, age: MaxAge, covered: Condition, now: int, last_scan: LastScan | None
     ) -> Condition:
         limit = age.before(now)
         since = None if last_scan is None else age.before(last_scan.at)
@@ -114,40 +116,41 @@ class SweepQueries:
         )
         sql = (
             f"SELECT e.seq AS seq FROM ({scan.sql}) AS k"
-            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {about.sql}"
+            f" CROSS JOIN events AS e ON e.seq = k.seq WHERE {covered.sql}"
         )
         if last_scan is None:
-            return Condition(sql, (*scan.values, *about.values))
+            return Condition(sql, (*scan.values, *covered.values))
         return Condition(
             f"{sql} UNION SELECT e.seq FROM events AS e"
-            f" WHERE e.seq > ? AND e.created_at < ? AND {about.sql}",
-            (*scan.values, *about.values, last_scan.last_seq, limit, *about.values),
+            f" WHERE e.seq > ? AND e.created_at < ? AND {covered.sql}",
+            (*scan.values, *covered.values, last_scan.last_seq, limit, *covered.values),
         )
 
     def _over_amount(
-        self, match: Match, amount: MaxAmount, about: Condition, last_scan: LastScan | None
+        self, match: Match, amount: MaxAmount, covered: Condition, last_scan: LastScan | None
     ) -> Condition:
         scan, scope = self._amounts_of(match, amount, last_scan), _scope(match, amount.per)
         rows = Condition(
             "SELECT e.seq AS seq, e.version AS version, e.id AS id, length(e.raw) AS size,"
             f" {scope.sql} FROM ({scan.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
-            f" WHERE {about.sql}",
-            (*scope.values, *scan.values, *about.values),
+            f" WHERE {covered.sql}",
+            (*scope.values, *scan.values, *covered.values),
         )
         held = Condition("a IS NOT NULL AND b IS NOT NULL")
         if last_scan is not None:
             held = Condition(
-                f"(a, b) IN (SELECT {scope.sql} FROM events AS e WHERE e.seq > ? AND {about.sql})",
-                (*scope.values, last_scan.last_seq, *about.values),
+                f"(a, b) IN (SELECT {scope.sql} FROM events AS e"
+                f" WHERE e.seq > ? AND {covered.sql})",
+                (*scope.values, last_scan.last_seq, *covered.values),
             )
         most = [("events", amount.events), ("bytes", amount.bytes)]
-        beyond = any_of([Condition(f"{name} > ?", (n,)) for name, n in most if n is not None])
+        exceeded = any_of([Condition(f"{name} > ?", (n,)) for name, n in most if n is not None])
         return Condition(
             "SELECT seq FROM (SELECT seq, row_number() OVER w AS events, sum(size) OVER w AS bytes"
             f" FROM ({rows.sql}) WHERE {held.sql} WINDOW w AS (PARTITION BY a, b"
             " ORDER BY version DESC, id DESC ROWS UNBOUNDED PRECEDING))"
-            f" WHERE {beyond.sql}",
-            (*rows.values, *held.values, *beyond.values),
+            f" WHERE {exceeded.sql}",
+            (*rows.values, *held.values, *exceeded.values),
         )
 
     def _amounts_of(self, match: Match, amount: MaxAmount, last_scan: LastScan | None) -> Condition:
@@ -175,7 +178,7 @@ def _few(kinds: KindSet | None) -> frozenset[int] | None:
     return frozenset(kind for low, high in kinds.ranges for kind in range(low, high + 1))
 
 
-def _scope(about: Match, per: Scope | None) -> Condition:
+def _scope(match: Match, per: Scope | None) -> Condition:
     """Two columns `a` and `b` by which rows are partitioned."""
     match per:
         case None:
@@ -187,7 +190,7 @@ def _scope(about: Match, per: Scope | None) -> Condition:
         case Scope.HK:
             return Condition(f"e.pubkey AS a, {_HK} AS b")
         case Scope.D_PREFIX:
-            of = [begins(prefix) for prefix in about.d_prefixes or ()]
+            of = [starts_with(prefix) for prefix in match.d_prefixes or ()]
             cases = " ".join([f"WHEN {one.sql} THEN {number}" for number, one in enumerate(of)])
             return Condition(
                 f"CASE {cases or 'WHEN 0 THEN 0'} END AS a, '' AS b",

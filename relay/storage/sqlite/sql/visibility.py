@@ -17,9 +17,9 @@ from relay.storage.sqlite.sql.conditions import (
     QueryTime,
     all_of,
     any_of,
-    begins,
     has_hash,
     one_of,
+    starts_with,
     unexpired,
 )
 from relay.verdict import Who
@@ -208,7 +208,7 @@ class ReadConditions:
         if match.d is not None:
             parts.append(one_of("e.d", sorted(match.d)))
         if match.d_prefixes is not None:
-            parts.append(any_of([begins(prefix) for prefix in match.d_prefixes]))
+            parts.append(any_of([starts_with(prefix) for prefix in match.d_prefixes]))
         for name, wanted in match.tags:
             if isinstance(wanted, bool):
                 has = self._with_name(name)
