@@ -116,6 +116,9 @@ def _count_rates(candidate: Candidate, world: World) -> None:
 # -- a stored history -----------------------------------------------------------------------------
 
 
+_IMPORT: Final = Sender(Origin.IMPORT)
+
+
 class HistoryJudge:
     """Judges the stored events of a log in order, each once, under one policy set.
 
@@ -146,7 +149,7 @@ class HistoryJudge:
 
     def refusal(self, event: Event, groups: Groups) -> Reject | None:
         """Why the event is refused by this set with these groups; None: it is not."""
-        candidate = candidate_in(event, self._policy, Sender(Origin.IMPORT))
+        candidate = candidate_in(event, self._policy, _IMPORT)
         world = self._world = self._world.with_groups(groups)
         if candidate.targets is not None:
             rows = {row.event.id: row for row in _own_targets(candidate)}

@@ -33,7 +33,7 @@ def test_so_many_in_a_minute_and_no_more() -> None:
     assert [counter.count("x", now) for now in (60, 61, 62, 63)] == [True, True, True, False]
 
 
-def test_a_clock_that_is_set_back_shuts_nobody_out() -> None:
+def test_a_clock_set_back_locks_nobody_out() -> None:
     counter = MinuteCounter(1)
     assert counter.count("x", 1000)
     assert not counter.count("x", 1001)
@@ -106,7 +106,7 @@ def admits(buckets: TokenBuckets, rate: Rate, name: str, now: int) -> bool:
     return True
 
 
-def test_a_burst_comes_at_once_and_then_so_many_a_minute() -> None:
+def test_a_burst_is_allowed_at_once_and_then_the_rate_per_minute() -> None:
     buckets, slowly = TokenBuckets(), rate(burst=3, per_minute=2)
     assert [admits(buckets, slowly, "alice", 0) for _ in range(4)] == [True, True, True, False]
     assert buckets.wait_s(slowly, "alice", 0) == 30
@@ -128,7 +128,7 @@ def test_a_clock_that_is_set_back_empties_no_bucket() -> None:
     assert [admits(buckets, slowly, "alice", now) for now in (10, 69, 70)] == [True, False, True]
 
 
-def test_a_wait_is_told_in_whole_seconds_that_suffice() -> None:
+def test_the_wait_is_in_whole_seconds_and_suffices() -> None:
     buckets, slowly = TokenBuckets(), rate(burst=1, per_minute=7)
     assert admits(buckets, slowly, "alice", 0)
     wait = buckets.wait_s(slowly, "alice", 0)

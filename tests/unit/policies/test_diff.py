@@ -134,7 +134,7 @@ def test_a_deletion_counts_as_one_that_found_its_target(sets: Sets) -> None:
     assert findings(old, sets.of(""), [deletion]) == []
 
 
-def test_it_is_told_from_whom_rows_are_hidden(sets: Sets) -> None:
+def test_readers_from_whom_rows_are_hidden_are_listed(sets: Sets) -> None:
     new = sets.of('[[rule]]\nname = "stay"\nmatch = { kinds = [0] }\nread = ["member", "author"]\n')
     profile = alice.sign(0, [], "{}", NOW)
     [finding] = findings(sets.of(""), new, [*a_group(alice.pubkey), profile])
@@ -163,7 +163,7 @@ def test_who_is_banned_is_refused_and_what_they_wrote_is_hidden(sets: Sets) -> N
     assert {"anonymous readers", "owners", "its author"} <= set(hidden.audiences)
 
 
-def test_rows_of_a_group_are_told_by_who_is_in_it(sets: Sets) -> None:
+def test_rows_of_a_group_are_listed_by_membership(sets: Sets) -> None:
     new = sets.of(
         '[[rule]]\nname = "minutes"\nmatch = { kinds = [9], h = true }\nread = ["admin", "owner"]\n'
     )
@@ -199,7 +199,7 @@ def test_only_by_is_a_question_to_a_filter(sets: Sets) -> None:
     assert findings(sets.of(""), new, [alice.sign(0, [], "{}", NOW)]) == []
 
 
-def test_versions_that_are_kept_otherwise_are_told(sets: Sets) -> None:
+def test_versions_that_are_kept_otherwise_are_listed(sets: Sets) -> None:
     new = sets.of('[[retention]]\nname = "final"\nmatch = { kinds = [30023] }\nkeep = "first"\n')
     article = owner.sign(30023, [["d", "x"]], "", NOW)
     [finding] = findings(sets.of(""), new, [article, owner.sign(1, [], "", NOW)])
@@ -358,7 +358,7 @@ def test_what_is_read_like_another_row_is_hidden_from_who_may_not_read_that(sets
     assert findings(sets.of(""), sets.of(LIKE_NOTES), a_comment_on_a_note()) == []
 
 
-def test_what_comes_before_its_target_is_read_by_nobody(sets: Sets) -> None:
+def test_a_row_before_its_target_is_read_by_nobody(sets: Sets) -> None:
     *group, note, comment = a_comment_on_a_note()
     [finding] = findings(sets.of(""), sets.of(LIKE_NOTES), [*group, comment, note])
     assert "owners" in finding.audiences

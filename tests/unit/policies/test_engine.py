@@ -212,7 +212,7 @@ def test_a_rule_may_ask_for_tags_in_words_of_its_own(tmp_path: Path) -> None:
     )
 
 
-def test_a_rule_may_ask_strangers_for_work(tmp_path: Path) -> None:
+def test_a_rule_may_require_work_of_unknown_authors(tmp_path: Path) -> None:
     policy = loaded(
         tmp_path,
         a="""

@@ -1,4 +1,4 @@
-"""Bans and the road of an EVENT: each has its place in the lane. N86-11…26, N29-19.
+"""Bans in the write pipeline: ordered with events in the lane. N86-11…26, N29-19.
 
 On both stores, with the policies that `rookery init` makes.
 """
@@ -45,7 +45,7 @@ async def home(store: Store) -> AsyncIterator[Home]:
 
 @pytest.fixture
 async def strict(store: Store) -> AsyncIterator[Home]:
-    """The same, where bans take what is stored along."""
+    """The same, with `[bans] stored = "delete"`."""
     async with Home(store, policy_of("open", DELETE)) as home:
         await with_tea(home)
         yield home
@@ -64,7 +64,7 @@ async def rows(home: Home) -> list[Stored]:
 
 
 @pytest.mark.proves("N86-11", "N29-19", "N42-16")
-async def test_what_is_sent_after_a_ban_is_refused_though_nobody_waited_for_it(home: Home) -> None:
+async def test_what_is_sent_after_a_ban_is_refused_in_the_same_batch(home: Home) -> None:
     assert await home.take(home.made(bob, 9, h="tea")) == [STORED]
     (banned,) = home.calls(("banpubkey", bob.pubkey))
     sent = home.take(home.made(bob, 9, h="tea"), home.made(bob, 1), home.made(bob, 20001))
@@ -94,7 +94,7 @@ async def test_a_ban_counts_for_imports_too_but_not_for_ones_own(home: Home) -> 
 
 @pytest.mark.proves("N86-23")
 @pytest.mark.parametrize("origin", list(Origin))
-async def test_a_banned_event_comes_in_by_no_way(home: Home, origin: Origin) -> None:
+async def test_a_banned_event_is_refused_from_every_origin(home: Home, origin: Origin) -> None:
     note = home.made(bob, 1)
     await home.call("banevent", note.id)
     assert await home.take(note, origin=origin) == [BANNED_EVENT]
@@ -102,7 +102,7 @@ async def test_a_banned_event_comes_in_by_no_way(home: Home, origin: Origin) -> 
 
 @pytest.mark.proves("N86-26")
 @pytest.mark.parametrize("origin", list(Origin))
-async def test_a_disallowed_kind_comes_in_by_no_way(home: Home, origin: Origin) -> None:
+async def test_a_disallowed_kind_is_refused_from_every_origin(home: Home, origin: Origin) -> None:
     await home.call("disallowkind", 30023)
     article = home.made(bob, 30023, ["d", "x"])
     assert await home.take(article, origin=origin) == [KIND]
@@ -159,7 +159,7 @@ async def test_rows_go_with_the_ban_where_the_policies_say_so(strict: Home) -> N
 
 
 @pytest.mark.proves("N86-11")
-async def test_what_an_admin_said_of_a_group_outlives_the_ban(strict: Home) -> None:
+async def test_group_records_of_a_banned_admin_stay(strict: Home) -> None:
     before = strict.groups
     await strict.do(alice, 9, h="tea")
     await strict.call("banpubkey", alice.pubkey)
@@ -192,7 +192,7 @@ async def test_a_banned_event_is_no_longer_pinned(home: Home) -> None:
 
 
 @pytest.mark.proves("N86-11", "N29-172")
-async def test_what_goes_with_its_author_is_no_longer_pinned(strict: Home) -> None:
+async def test_events_removed_with_their_author_are_unpinned(strict: Home) -> None:
     _one, two = await pinned(strict)
     await strict.call("banpubkey", bob.pubkey)
     assert await pins(strict) == [two.id]
@@ -201,7 +201,7 @@ async def test_what_goes_with_its_author_is_no_longer_pinned(strict: Home) -> No
 
 @pytest.mark.proves("N86-11")
 async def test_what_a_ban_hides_is_not_sent_live(home: Home) -> None:
-    """Accepted before the ban, delivered after it: whoever reads is asked at that moment."""
+    """Accepted before the ban, delivered after it: visibility is checked on delivery."""
     note = await home.do(bob, 1)
     (row,) = [row for row in await rows(home) if row.event.id == note.id]
     assert home.state.is_public(row)

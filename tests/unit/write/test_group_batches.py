@@ -1,4 +1,4 @@
-"""Groups on the road of an EVENT: what comes together into one batch, and what is tried too often.
+"""Groups in the write pipeline: events of one batch, and rates of invite codes.
 
 Each event is decided as the one before it left the world, and all of it is one transaction.
 """
@@ -36,7 +36,7 @@ async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
 
 
 async def is_sound(home: Home) -> None:
-    """The log tells the state, each 39xxx stands once, and says what the relay believes."""
+    """The replayed log, the stored 39xxx (each once) and the state in memory agree."""
     assert await home.rebuilt() == home.groups
     log = await home.log()
     said = Counter((row.kind, row.d) for row in log if row.kind in kinds.GROUP_STATE)
@@ -65,7 +65,7 @@ async def test_of_two_with_the_same_single_code_one_wins(home: Home) -> None:
 
 
 @pytest.mark.proves("N29-39")
-async def test_a_code_that_is_revoked_in_the_batch_lets_nobody_in(home: Home) -> None:
+async def test_a_code_revoked_in_the_batch_admits_nobody(home: Home) -> None:
     await home.do(admin, 9007, ["closed"], h="tea")
     invite = await home.do(admin, 9009, ["code", "open sesame"], h="tea")
     revoking = home.made(admin, 9005, ["e", invite.id], h="tea")
@@ -74,7 +74,7 @@ async def test_a_code_that_is_revoked_in_the_batch_lets_nobody_in(home: Home) ->
 
 
 @pytest.mark.proves("N29-18")
-async def test_nothing_is_taken_behind_the_removal_of_its_author(home: Home) -> None:
+async def test_nothing_is_accepted_after_the_removal_of_its_author(home: Home) -> None:
     await home.do(admin, 9007, ["restricted"], h="tea")
     await home.do(admin, 9000, ["p", bob.pubkey], h="tea")
     batch = [
@@ -159,7 +159,7 @@ async def test_a_group_that_is_opened_or_described_anew_is_logged(
 
 @pytest.mark.proves("N29-39")
 async def test_who_tries_too_many_codes_waits_and_learns_nothing_of_it(home: Home) -> None:
-    """Neither whether the code is right, nor whether there is such a group."""
+    """The refusal depends neither on the code nor on whether the group exists."""
     await home.do(admin, 9007, ["closed"], h="tea")
     await home.do(admin, 9007, ["hidden"], h="dark")
     await home.do(admin, 9009, ["code", "open sesame"], h="tea")
@@ -199,7 +199,7 @@ async def test_an_import_tries_as_many_codes_as_it_holds(home: Home) -> None:
 
 @pytest.mark.proves("N29-104")
 async def test_a_restored_deletion_of_what_is_not_here_is_not_for_everyone(home: Home) -> None:
-    """What it deleted may have been private: nobody can tell any more."""
+    """What it deleted may have been private and is not stored any more."""
     gone = home.made(alice, 9, h="somewhere private")
     note = home.made(alice, 1)
     of_gone = home.made(alice, 5, ["e", gone.id])

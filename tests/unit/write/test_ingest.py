@@ -1,4 +1,4 @@
-"""relay/write/ingest.py: the road of an EVENT, on the reference store with real policies and
+"""relay/write/ingest.py: from submission to OK, on the reference store with real policies and
 groups.
 
 N29-18, 55…58, 80…82; G-06.
@@ -52,7 +52,7 @@ class Relay(Home):
 
 @pytest.fixture
 async def relay(policy: PolicySet, verifiers: ThreadPoolExecutor) -> AsyncIterator[Relay]:
-    """With a group "tea" that alice is in, and "den" where everybody is, so that all are known."""
+    """With a group "tea" with alice, and "den" with everybody, so that all are known."""
     everybody = [["p", who.pubkey] for who in (alice, bob, carol)]
     with blockbuster_ctx("relay"):
         async with Relay(ControlledStore(), policy, verifiers) as relay:
@@ -91,7 +91,7 @@ def article(at: int, d: str = "x") -> Event:
 
 @pytest.mark.proves("N01-82")
 async def test_ok_comes_only_after_the_commit(relay: Relay) -> None:
-    """And nobody hears of it before."""
+    """Nothing is delivered before the commit."""
     relay.store.may_commit.clear()
     letter = relay.post(chat(alice, "tea?"))
     await relay.store.append_called.wait()
@@ -102,14 +102,14 @@ async def test_ok_comes_only_after_the_commit(relay: Relay) -> None:
     assert [event.content for event in relay.live.said] == ["tea?"]
 
 
-async def test_what_comes_together_is_one_commit(relay: Relay) -> None:
-    """In the order in which it came."""
+async def test_events_submitted_together_are_one_commit(relay: Relay) -> None:
+    """In order of submission."""
     assert await relay.take(*(chat(alice, str(n)) for n in range(100))) == [STORED] * 100
     assert [len(plan.adds) for plan in relay.store.plans] == [100]
     assert [event.content for event in await relay.log()][-100:] == [str(n) for n in range(100)]
 
 
-async def test_a_store_that_fails_changes_nothing_and_everyone_is_told(relay: Relay) -> None:
+async def test_a_failing_store_changes_nothing_and_all_get_an_error(relay: Relay) -> None:
     """A full disk refuses writes with `error:`. The copies are dropped."""
     groups, rows, tries = relay.state.groups, await relay.log(), relay.store.appends
     relay.store.is_full = True
@@ -124,7 +124,7 @@ async def test_a_store_that_fails_changes_nothing_and_everyone_is_told(relay: Re
 
 
 async def test_leaving_commits_what_waits(policy: PolicySet, verifiers: ThreadPoolExecutor) -> None:
-    """SIGTERM: answers what is in flight, commits; later ones are not accepted."""
+    """SIGTERM: queued events are committed and get their OK; later ones are refused."""
     async with Relay(ControlledStore(), policy, verifiers) as relay:
         letters = [relay.post(article(NOON, str(n))) for n in range(300)]
     assert {tuple(letter.answers) for letter in letters} == {(STORED,)}
@@ -132,10 +132,10 @@ async def test_leaving_commits_what_waits(policy: PolicySet, verifiers: ThreadPo
     assert not refusal[0]
 
 
-async def test_an_event_that_nobody_foresaw_goes_down_alone(
+async def test_an_event_that_raises_fails_alone(
     relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Never silently dropped, never accepted; its neighbours keep their order."""
+    """It is neither dropped nor accepted; the others keep their order."""
     policy, bad = relay.state.policy, chat(alice, "the one")
 
     def refusal(event: Event, facts: Facts, judged: Any = policy.refusal) -> Reject | None:
@@ -150,7 +150,7 @@ async def test_an_event_that_nobody_foresaw_goes_down_alone(
 
 
 @pytest.mark.proves("N01-98")
-async def test_a_fault_behind_the_commit_takes_no_answer_back(
+async def test_a_fault_after_the_commit_changes_no_ok(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N01-98: each answer exactly once."""
@@ -166,8 +166,8 @@ async def test_a_fault_behind_the_commit_takes_no_answer_back(
 # one batch, in order -----------------------------------------------------------------------------
 
 
-async def test_nobody_slips_a_message_in_behind_their_own_removal(relay: Relay) -> None:
-    """N29-18: judged against the state that the event before left."""
+async def test_a_removed_member_writes_nothing_later_in_the_batch(relay: Relay) -> None:
+    """N29-18: judged in the state after the previous event."""
     sent = [chat(alice, "a"), out(alice), chat(alice, "b"), put(alice), chat(alice, "c")]
     assert await relay.take(*sent) == [STORED, STORED, NOT_A_MEMBER, DUPLICATE, NOT_A_MEMBER]
     again = on(owner, 9000, ["p", alice.pubkey, "poet"])
@@ -180,7 +180,7 @@ async def test_nobody_slips_a_message_in_behind_their_own_removal(relay: Relay) 
 
 
 async def test_who_was_known_a_moment_ago_is_known_no_more(relay: Relay) -> None:
-    """By the state that the event before left, outside groups too."""
+    """In the state after the previous event, outside groups too."""
     one, other = (bob.sign(1, [], text, NOON) for text in "ab")
     answers = await relay.take(one, on(owner, 9001, ["p", bob.pubkey], h="den"), other)
     assert answers[:2] == [STORED] * 2
@@ -214,7 +214,7 @@ def aman(kind: int, name: str, ts: int, at: int, **fields: object) -> Event:
 
 
 @pytest.mark.proves("A-06", "A-07", "G-08")
-async def test_memory_is_told_apart_by_ts_and_by_who_came_first(relay: Relay) -> None:
+async def test_memory_versions_are_decided_by_ts_or_by_the_first(relay: Relay) -> None:
     """A-06…A-09: FIRST and LATEST-ts, texts of the contract; G-08 live."""
     prefers = [
         aman(30093, "preference", ts, at, preference="tea", updated_at=ts)
@@ -278,7 +278,7 @@ async def test_what_the_relay_signs_rides_in_the_same_transaction(relay: Relay) 
 async def test_who_waits_for_an_admin_is_refused_and_yet_stored_once(
     relay: Relay, tmp_path: Path
 ) -> None:
-    """N29-35, Z-01: a later request takes the place of an earlier one, in one batch or in two."""
+    """N29-35, Z-01: a later request replaces an earlier one, in one batch or in two."""
     review = f'{ACTORS}[groups]\njoins = "review"\nalways = []\nnew = []\n'
     relay.state.enforce(loaded(tmp_path, actors=review))
     await relay.take(on(owner, 9007, h="yard"))
@@ -369,7 +369,7 @@ async def test_what_is_ephemeral_obeys_the_rules_and_leaves_no_trace(relay: Rela
 # -- what would become of an event ----------------------------------------------------------------
 
 
-async def test_an_event_that_is_only_asked_about_is_neither_stored_nor_told(relay: Relay) -> None:
+async def test_a_dry_run_stores_and_delivers_nothing(relay: Relay) -> None:
     removal = out(alice)
     seen = await relay.ingest.dry_run(removal, Letter())
     assert seen.result is WriteOutcome.STORED
@@ -383,7 +383,7 @@ async def test_an_event_that_is_only_asked_about_is_neither_stored_nor_told(rela
     assert await relay.store.head() == head + 1
 
 
-async def test_what_is_refused_before_its_signature_is_foreseen_too(relay: Relay) -> None:
+async def test_a_dry_run_includes_checks_before_the_signature(relay: Relay) -> None:
     ahead = on(alice, 9, content="tomorrow", at=NOON + 90_000)
     seen = await relay.ingest.dry_run(ahead, Letter())
     assert isinstance(seen.result, Reject)
@@ -394,7 +394,7 @@ async def test_what_is_refused_before_its_signature_is_foreseen_too(relay: Relay
     assert ok_reply(seen.result) == (False, "invalid: one h tag only")
 
 
-async def test_refusals_are_remembered_wherever_on_the_road_they_are_said(relay: Relay) -> None:
+async def test_refusals_of_every_stage_are_recorded(relay: Relay) -> None:
     forged = orjson.loads(chat(alice, "forged").raw) | {"sig": "0" * 128}
     unsigned = event_from(forged)
     ahead = on(alice, 9, at=NOON + 90_000)

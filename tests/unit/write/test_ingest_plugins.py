@@ -1,4 +1,4 @@
-"""relay/write/ingest.py: plug-ins are asked behind the signature, obeyed in the lane."""
+"""relay/write/ingest.py: plug-ins are asked after the signature, before the lane."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO = (False, "blocked: says the plug-in")
 
 
 class Sifter:
-    """Refuses what says "bad"; remembers what it was asked about, and how much at once."""
+    """Refuses content "bad"; records every request."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Event, Arrival]] = []
@@ -135,7 +135,7 @@ async def test_no_plug_in_holds_up_a_request_to_vanish(home: Home) -> None:
     await home.vanish(alice)
 
 
-async def test_a_fault_in_the_asking_lets_nothing_in_and_the_road_stays_open(home: Home) -> None:
+async def test_failing_plug_ins_accept_nothing_and_the_lane_goes_on(home: Home) -> None:
     sifter(home).is_broken = True
     one, other = home.made(alice, 1), home.made(alice, 1)
     assert await home.take(one) == [FAILED]

@@ -87,7 +87,7 @@ def test_judging_twice_says_the_same_and_counts_nothing(policy: PolicySet) -> No
     assert here.found == before
 
 
-def test_a_tried_code_is_named_and_counted_by_nobody_here(policy: PolicySet) -> None:
+def test_a_tried_code_is_reported_and_not_counted(policy: PolicySet) -> None:
     request = bob.sign(kinds.JOIN_REQUEST, [["h", "tea"], ["code", "guess-123"]], "", NOON)
     here = world(policy)
     for _ in range(GUESSES_PER_KEY + 1):
@@ -102,7 +102,7 @@ def test_a_tried_code_is_named_and_counted_by_nobody_here(policy: PolicySet) -> 
 
 
 def test_the_order_of_checks(policy: PolicySet) -> None:
-    """Each event has everything wrong that the checks after the one that refuses it look at."""
+    """Each event would also be refused by the checks after the one that refuses it."""
     banned = Management().after(ListChange(ListName.BANNED_KEYS, MALLORY.pubkey, ""))
     here = world(policy).with_management(banned)
     plugin = Reject(Prefix.BLOCKED, "no", "a plug-in")
@@ -127,7 +127,7 @@ def _ahead() -> Event:
     return MALLORY.sign(39000, [["d", "tea"]], "", NOON + 10**6)
 
 
-def test_a_duplicate_in_a_group_is_told_to_its_members_alone(policy: PolicySet) -> None:
+def test_only_members_learn_of_a_duplicate_in_a_group(policy: PolicySet) -> None:
     said = alice.sign(9, [["h", "tea"]], "x", NOON)
     theirs = bob.sign(9, [["h", "tea"]], "x", NOON)
     here = world(policy, said, theirs)

@@ -1,4 +1,4 @@
-"""relay/write/key_rotation.py: a relay is given another key. N29-73."""
+"""relay/write/key_rotation.py: a relay with a new key. N29-73."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_new_key_says_anew_what_the_groups_are(home: Home) -> None:
 
 
 @pytest.mark.proves("N29-73", "N29-60")
-async def test_the_old_key_is_nobody_then(home: Home) -> None:
+async def test_the_old_key_has_no_rights(home: Home) -> None:
     home.relay = NEW
     await home.restart()
     old = home.made(RELAY, 9000, ["p", carol.pubkey], h="tea")
@@ -86,7 +86,7 @@ async def test_a_relay_that_keeps_its_key_says_nothing(home: Home) -> None:
 
 
 @pytest.mark.proves("N29-73")
-async def test_what_the_new_key_has_said_already_holds(home: Home) -> None:
+async def test_what_the_new_key_signed_before_holds(home: Home) -> None:
     home.relay = NEW
     await home.restart()
     late = RELAY.sign(39000, [["d", "tea"], ["name", "As it was"]], "", home.now + 50)

@@ -1,4 +1,4 @@
-"""relay/write/lane.py: many put, one commit runs at a time."""
+"""relay/write/lane.py: many producers, one commit at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLENTY = 1000
 
 
 class Clerk:
-    """Commits what it is given, when it is let; remembers each batch."""
+    """A commit function that waits for permission and records each batch."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -61,7 +61,7 @@ def lane_of(clerk: Clerk, *, max_batch: int = PLENTY, max_waiting: int = PLENTY)
 
 @asynccontextmanager
 async def running(lane: Lane[str]) -> AsyncIterator[None]:
-    """The lane at work; closed, and all of it committed, at the end."""
+    """A running lane; closed and drained at the end."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(lane.run())
         try:
@@ -86,7 +86,7 @@ async def test_items_are_committed_in_the_order_in_which_they_were_put(clerk: Cl
 
 
 async def test_what_queued_while_a_commit_ran_is_the_next_batch(clerk: Clerk) -> None:
-    """A batch is what queued while the one before ran."""
+    """A batch is what was queued while the previous one ran."""
     lane = lane_of(clerk)
     async with running(lane):
         await clerk.busy_with(lane, "a")
@@ -128,7 +128,7 @@ async def test_one_commit_runs_at_a_time(clerk: Clerk) -> None:
 
 
 async def test_a_full_lane_says_no_and_takes_more_when_there_is_room(clerk: Clerk) -> None:
-    """At most `max_waiting` items wait, `put` says no to more; nothing happens with the item."""
+    """At most `max_waiting` items are queued; `put` refuses more."""
     lane = lane_of(clerk, max_waiting=2)
     async with running(lane):
         await clerk.busy_with(lane, "a")
@@ -153,7 +153,7 @@ async def test_a_lane_that_is_not_running_yet_is_bounded_too(clerk: Clerk) -> No
 
 
 async def test_closing_commits_what_waits_and_takes_no_more(clerk: Clerk) -> None:
-    """`run` ends when what waits is committed."""
+    """`run` returns when the queue is empty."""
     lane = lane_of(clerk, max_batch=1)
     async with running(lane):
         await clerk.busy_with(lane, "a")
@@ -191,7 +191,7 @@ async def test_what_a_commit_puts_is_committed_after_it() -> None:
 
 
 async def test_drained_waits_for_the_commit_that_runs(clerk: Clerk) -> None:
-    """Until everything that was put is committed."""
+    """`drained` waits until the queue is empty."""
     lane = lane_of(clerk)
     async with running(lane):
         await lane.drained()
@@ -206,7 +206,7 @@ async def test_drained_waits_for_the_commit_that_runs(clerk: Clerk) -> None:
 
 
 async def test_a_commit_that_raises_is_no_secret() -> None:
-    """`commit` answers its items itself and does not raise: else whoever runs the lane hears it."""
+    """A commit must not raise: the error comes out of `run`."""
 
     async def commit(_batch: Sequence[str]) -> None:
         raise LookupError("nobody foresaw this")
@@ -222,10 +222,10 @@ async def test_a_commit_that_raises_is_no_secret() -> None:
     max_batch=st.integers(1, 4),
     max_waiting=st.integers(1, 6),
 )
-def test_whatever_comes_when_the_promises_hold(
+def test_the_invariants_hold_for_any_order_of_arrival(
     bursts: list[int], max_batch: int, max_waiting: int
 ) -> None:
-    """In order, nothing lost that was taken, nothing twice, each batch within its bound."""
+    """In order, no accepted item lost or repeated, each batch within its bound."""
 
     async def law() -> None:
         clerk, taken, number = Clerk(), [], 0

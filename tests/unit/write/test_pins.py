@@ -1,4 +1,4 @@
-"""Pins on the road of an EVENT: what is pinned is there, whichever way it goes. N29-170…172."""
+"""Pins in the write pipeline: only stored events are pinned. N29-170…172."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a(event: Event) -> list[str]:
 
 
 async def pins(home: Home, group: str = "tea") -> list[list[str]] | None:
-    """What 39005 says, and what the relay believes: the same, also after a restart."""
+    """The pins in 39005, which are those in memory, also after a restart."""
     assert await home.rebuilt() == home.groups
     shown = [row for row in await home.log() if (row.kind, row.d) == (39005, group)]
     assert [list(tag) for tag in home.groups.by_id[group].pins] == [
@@ -78,7 +78,7 @@ async def test_moderators_and_owners_pin_and_members_do_not(home: Home) -> None:
 
 
 @pytest.mark.proves("N29-171")
-async def test_only_what_the_group_has_is_pinned_and_nothing_else_is_told(home: Home) -> None:
+async def test_only_events_of_the_group_are_pinned_and_refusals_reveal_nothing(home: Home) -> None:
     here, there = await said(home, bob, "here"), await said(home, bob, "there", "den")
     note = await home.do(bob, 1)
     gone = await said(home, bob, "gone")
@@ -108,7 +108,7 @@ async def test_only_what_the_group_has_is_pinned_and_nothing_else_is_told(home: 
 
 
 @pytest.mark.proves("N29-172")
-async def test_a_pin_goes_with_its_event(home: Home) -> None:
+async def test_a_pin_is_removed_with_its_event(home: Home) -> None:
     """By its author with or without `h`, by an admin, by a newer version of itself."""
     one, two, three = [await said(home, bob, text) for text in ("one", "two", "three")]
     essay = await home.do(bob, 30023, ["d", "x"], h="tea")
@@ -127,7 +127,7 @@ async def test_a_pin_goes_with_its_event(home: Home) -> None:
 
 
 @pytest.mark.proves("N29-172", "N29-56")
-async def test_a_pin_goes_in_the_transaction_that_takes_its_event(home: Home) -> None:
+async def test_a_pin_is_removed_in_the_transaction_that_removes_its_event(home: Home) -> None:
     """Whatever else the batch does with pins."""
     one, two, three = [await said(home, bob, text) for text in ("one", "two", "three")]
     await home.do(admin, 9010, *e(one), h="tea")
@@ -149,7 +149,7 @@ async def test_a_pin_goes_in_the_transaction_that_takes_its_event(home: Home) ->
 async def test_who_vanishes_takes_along_what_is_pinned_of_theirs(
     home: Home, role: str | None
 ) -> None:
-    """Also where the relay must say again what they did as an admin."""
+    """Also when the relay restates what they did as an admin."""
     hers, his = await said(home, alice, "hers"), await said(home, bob, "his")
     await home.do(admin, 9000, ["p", alice.pubkey, *([role] if role else [])], h="tea")
     if role is not None:
@@ -170,7 +170,7 @@ async def test_the_pins_of_a_group_end_with_it(home: Home) -> None:
 
 
 @pytest.mark.proves("N29-172")
-async def test_an_expired_pin_goes_with_the_next_event_of_the_group(home: Home) -> None:
+async def test_an_expired_pin_is_removed_with_the_next_event_of_the_group(home: Home) -> None:
     brief = await home.do(bob, 9, ["expiration", str(NOON + 5)], h="tea")
     one = await said(home, bob, "one")
     await home.do(admin, 9010, *e(brief, one), h="tea")
@@ -186,7 +186,7 @@ async def test_an_expired_pin_goes_with_the_next_event_of_the_group(home: Home) 
 
 @pytest.mark.proves("N29-28", "N29-152")
 async def test_an_import_pins_what_is_left_of_the_list(home: Home) -> None:
-    """The newest version of an address may come behind the list that names it."""
+    """The newest version of an address may come after the list that names it."""
     one, there = await said(home, bob, "one"), await said(home, bob, "there", "den")
     gone = home.made(bob, 9, h="tea")
     essay = home.made(bob, 30023, ["d", "x"], h="tea")

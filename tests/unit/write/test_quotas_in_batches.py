@@ -1,4 +1,4 @@
-"""`rate` and `quota` on the road of an event: what is counted, and what never is."""
+"""`rate` and `quota` in the write pipeline: what counts, and what never does."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_rate_per_connection_counts_whoever_signed() -> None:
         assert await sent(alice, 2) == STORED
 
 
-async def test_what_the_admin_says_of_a_rate_is_told_as_it_stands() -> None:
+async def test_the_reject_text_of_a_rate_is_sent_as_written() -> None:
     rule = slowly("author", burst=1, more='reject = "take a breath"')
     async with home(rule) as here:
         await here.do(alice, 1)
@@ -131,7 +131,7 @@ async def test_what_a_group_refuses_takes_nothing() -> None:
         await here.do(alice, 9, h="den")
 
 
-async def test_a_duplicate_takes_nothing_and_is_told_so_when_nothing_is_left() -> None:
+async def test_a_duplicate_takes_no_token_and_is_a_duplicate_without_tokens_too() -> None:
     async with home(slowly("author", burst=2)) as here:
         note = await here.do(alice, 1)
         assert await here.take(note, note, note) == [DUPLICATE] * 3
@@ -296,7 +296,7 @@ async def test_a_full_group_can_still_be_led() -> None:
         assert await here.take(here.made(alice, 9, h="tea")) == [stored(0)]
 
 
-async def test_who_is_held_to_a_quota_is_said_by_authors() -> None:
+async def test_authors_limits_whom_a_quota_applies_to() -> None:
     rule = full("author", "events = 1", 'except = { authors = ["owner"] }')
     async with home(rule) as here:
         await here.do(owner, 1)
@@ -351,7 +351,7 @@ async def test_a_key_that_a_file_bans_is_banned_as_by_a_call() -> None:
         await here.do(mallory, 1)
 
 
-async def test_what_a_banned_key_wrote_goes_where_files_delete() -> None:
+async def test_events_of_a_banned_key_are_deleted_where_files_say_delete() -> None:
     async with home() as here:
         note = await here.do(mallory, 1)
         kept = await here.do(alice, 1)

@@ -1,4 +1,4 @@
-"""relay/write/sweeper.py: what has expired is really gone, within minutes. N40-04,
+"""relay/write/sweeper.py: expired events are removed within minutes. N40-04,
 N40-08."""
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def test_versions_by_ts_do_not_come_back_either(home: Home) -> None:
 
 
 @pytest.mark.proves("N29-172")
-async def test_a_pin_goes_with_what_it_names(home: Home) -> None:
+async def test_a_pin_is_removed_with_the_event_that_it_names(home: Home) -> None:
     await home.do(admin, 9007, h="tea")
     note = await home.do(admin, 9, until(10), h="tea")
     await home.do(admin, 9010, ["e", note.id], h="tea")

@@ -45,7 +45,7 @@ async def private_home() -> AsyncIterator[Home]:
 
 
 async def tea_party(home: Home) -> None:
-    """A group that admin made; alice is a moderator, bob and carol came in by themselves."""
+    """A group that admin made; alice is a moderator, bob and carol joined by request."""
     await home.do(admin, 9007, h="tea")
     await home.do(admin, 9000, ["p", alice.pubkey, "moderator"], h="tea")
     await home.do(bob, 9021, h="tea")
@@ -73,8 +73,8 @@ async def is_the_same_after_a_restart(home: Home) -> None:
 
 
 @pytest.mark.proves("N62-01")
-async def test_all_of_the_author_goes_up_to_the_request(home: Home) -> None:
-    """N62-01, N62-04: kind 5 too; what is dated later stays."""
+async def test_all_events_of_the_author_up_to_the_request_are_deleted(home: Home) -> None:
+    """N62-01, N62-04: kind 5 too; later events stay."""
     note = await home.do(alice, 1, ["t", "x"])
     await home.do(alice, 5, ["e", note.id])
     await home.do(alice, 0)
@@ -121,7 +121,7 @@ async def test_what_went_does_not_come_back(home: Home) -> None:
 
 
 async def test_a_vanish_is_felt_within_its_batch(home: Home) -> None:
-    """By what comes behind it, of what came before."""
+    """Later events of the batch see it, about earlier rows."""
     record = await home.do(alice, 30023, ["d", "x"])
     note, wrap, request = (
         home.made(alice, 1),
@@ -152,7 +152,7 @@ async def test_a_vanish_is_felt_within_its_batch(home: Home) -> None:
 
 @pytest.mark.proves("N62-08")
 async def test_the_request_is_kept_and_never_served(home: Home) -> None:
-    """N62-08: sent again it is a duplicate, after a restart too; nobody is sent it live."""
+    """N62-08: sent again it is a duplicate, after a restart too; it is not delivered live."""
     request = await home.vanish(alice)
     assert await home.log() == []
     assert await home.found(ids=[request.id]) == []
@@ -164,7 +164,7 @@ async def test_the_request_is_kept_and_never_served(home: Home) -> None:
 
 @pytest.mark.proves("N62-10")
 async def test_of_several_requests_the_latest_rules(home: Home) -> None:
-    """N62-10: what an earlier one asks for is done already."""
+    """N62-10: an earlier request has nothing left to do."""
     await home.vanish(alice, at=NOON - 10)
     between = await home.do(alice, 1, at=NOON - 5)
     latest = await home.vanish(alice, at=NOON)
@@ -203,7 +203,7 @@ async def test_a_deletion_does_not_undo_a_vanish(home: Home) -> None:
 async def test_a_request_acts_where_it_is_addressed_to(
     home: Home, urls: list[str], *, acts: bool
 ) -> None:
-    """N62-03, Z-13: elsewhere it is an event like any other."""
+    """N62-03, Z-13: for other relays it is an event like any other."""
     note = await home.do(alice, 1)
     request = home.request(alice, *urls)
     assert await home.take(request, note) == [STORED, DELETED if acts else DUPLICATE]
@@ -263,7 +263,7 @@ async def test_nothing_stands_in_the_way_of_a_request(origin: Origin) -> None:
 
 
 async def test_the_key_of_the_relay_does_not_vanish(home: Home) -> None:
-    """Its records are what the groups are (N29-60)."""
+    """The groups follow from its records (N29-60)."""
     await tea_party(home)
     (answer,) = await home.take(home.request(RELAY))
     assert answer == (False, "restricted: the key of this relay cannot vanish from it")
@@ -276,7 +276,7 @@ async def test_the_key_of_the_relay_does_not_vanish(home: Home) -> None:
 
 @pytest.mark.proves("N62-07")
 async def test_membership_ends_in_every_group(home: Home) -> None:
-    """N62-07, N29-83, N29-84: the relay says so, and what the groups are then."""
+    """N62-07, N29-83, N29-84: the relay signs the removals and the new group state."""
     await tea_party(home)
     await home.do(bob, 9007, ["private"], h="den")
     await home.do(bob, 9, h="tea", content="hello")
@@ -307,8 +307,8 @@ async def test_who_vanished_may_come_back(home: Home) -> None:
     await is_the_same_after_a_restart(home)
 
 
-async def test_who_was_known_as_a_member_is_a_stranger_at_once(private_home: Home) -> None:
-    """Already for what comes behind in the batch."""
+async def test_who_was_known_as_a_member_is_unknown_at_once(private_home: Home) -> None:
+    """Already for later events of the batch."""
     home = private_home
     await home.do(owner, 9007, h="tea")
     await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
@@ -339,7 +339,7 @@ async def test_membership_ends_twice_within_a_second(home: Home) -> None:
 
 
 async def test_the_groups_outlive_the_admin_who_made_them(home: Home) -> None:
-    """N29-58: what the admin had said the relay says again."""
+    """N29-58: the relay restates what the admin had done."""
     await tea_party(home)
     await home.do(admin, 9002, ["name", "Tea"], ["closed"], h="tea")
     await home.do(admin, 9009, ["code", "sesame-1"], h="tea")
@@ -369,8 +369,8 @@ async def test_the_groups_outlive_the_admin_who_made_them(home: Home) -> None:
     assert answer == (False, "duplicate: this group id is taken")
 
 
-async def test_an_owner_who_vanishes_still_rules_and_takes_nobody_along(home: Home) -> None:
-    """N62-07: any status. Who rules a group without being in it leaves records there too."""
+async def test_an_owner_who_vanishes_keeps_their_rights(home: Home) -> None:
+    """N62-07: any status. Owners of the relay leave records in groups without being members."""
     await tea_party(home)
     await home.do(owner, 9000, ["p", dave.pubkey], h="tea")
     await home.do(owner, 9001, ["p", carol.pubkey], h="tea")
@@ -384,8 +384,8 @@ async def test_an_owner_who_vanishes_still_rules_and_takes_nobody_along(home: Ho
     await is_the_same_after_a_restart(home)
 
 
-async def test_a_request_to_join_goes_too(home: Home) -> None:
-    """N62-01: no admin finds it waiting."""
+async def test_a_request_to_join_is_deleted_too(home: Home) -> None:
+    """N62-01: no pending request is left."""
     await tea_party(home)
     await home.do(admin, 9001, ["p", carol.pubkey], h="tea")
     waiting = home.made(carol, 9021, h="tea"), home.made(bob, 9022, h="tea")
@@ -399,7 +399,7 @@ async def test_a_request_to_join_goes_too(home: Home) -> None:
 
 
 async def test_a_life_in_groups_and_its_end_in_one_batch(home: Home) -> None:
-    """N29-56: nothing of it was stored when the batch began."""
+    """N29-56: nothing of the group was stored before the batch."""
     answers = await home.take(
         home.made(admin, 9007, h="tea"),
         home.made(admin, 9000, ["p", alice.pubkey, "admin"], h="tea"),
