@@ -148,7 +148,7 @@ def _stands_over(other: WriteRule, match: Condition) -> bool:
 
 
 def _profiles(found: PolicySet) -> Sequence[frozenset[Who]]:
-    """The who-words an author can have in a group, as `who_is_author` gives them."""
+    """The who-words an author can have in a group, as `author_words` gives them."""
     outside = frozenset({Who.ANYONE, Who.AUTHOR})
     known = outside | {Who.KNOWN}
     member = known | {Who.MEMBER}

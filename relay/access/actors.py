@@ -69,7 +69,7 @@ class Household:
         return pubkey in self.owners or pubkey in self.agents
 
 
-def who_is_author(
+def author_words(
     pubkey: str, actors: Actors, groups: Groups, group: Group | None
 ) -> frozenset[Who]:
     """The who-words that hold for an author writing into `group` (None: outside every group)."""

@@ -78,7 +78,7 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     """Unix seconds."""
     origin: Origin
     who: frozenset[Who]
-    """What the author is towards the group: `relay.access.actors.who_is_author`."""
+    """What the author is towards the group: `relay.access.actors.author_words`."""
     has_content: bool = False
     """For a 9002: the group has a stored row beside 9000–9022 and 39000–39005 (Z-03)."""
     previous_found: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from relay.access.actors import is_known, who_is_author
+from relay.access.actors import author_words, is_known
 from relay.access.management import Management
 from relay.access.quotas import InviteGuesses, TokenBuckets
 from relay.access.visibility import Viewer, visibility_for
@@ -78,7 +78,7 @@ class World:
             if len(self._who) >= _MAX_WHO:
                 self._who.clear()
             group = self.groups.get(group_id)
-            who = self._who[key] = who_is_author(pubkey, self.actors, self.groups, group)
+            who = self._who[key] = author_words(pubkey, self.actors, self.groups, group)
         return who
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from relay.access.actors import Actors, Household, is_known, who_is_author
+from relay.access.actors import Actors, Household, author_words, is_known
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import Viewer, everything_visible, kind_is_restricted, visibility_for
 from relay.errors import Prefix
@@ -252,10 +252,10 @@ def test_the_owner_of_a_household_is_no_admin_of_groups() -> None:
     home = Household("cottage", frozenset({dave.pubkey}), frozenset({carol.pubkey}))
     actors = replace(ACTORS, households=(home,))
     group = GROUPS.by_id["tea"]
-    assert Who.OWNER in who_is_author(dave.pubkey, actors, GROUPS, group)
-    assert Who.ADMIN not in who_is_author(dave.pubkey, actors, GROUPS, group)
-    assert Who.AGENT in who_is_author(carol.pubkey, actors, GROUPS, None)
-    assert Who.KNOWN in who_is_author(carol.pubkey, actors, GROUPS, None)
+    assert Who.OWNER in author_words(dave.pubkey, actors, GROUPS, group)
+    assert Who.ADMIN not in author_words(dave.pubkey, actors, GROUPS, group)
+    assert Who.AGENT in author_words(carol.pubkey, actors, GROUPS, None)
+    assert Who.KNOWN in author_words(carol.pubkey, actors, GROUPS, None)
 
 
 def test_the_relay_itself_reads_everything() -> None:
@@ -403,7 +403,7 @@ def test_the_who_words_of_an_author_are(
     who: SecretKey, group: Group | None, words: set[Who]
 ) -> None:
     """The role of agents counts in its group, for writing."""
-    assert who_is_author(who.pubkey, ACTORS, GROUPS, group) - {Who.ANYONE, Who.AUTHOR} == words
+    assert author_words(who.pubkey, ACTORS, GROUPS, group) - {Who.ANYONE, Who.AUTHOR} == words
     assert is_known(who.pubkey, ACTORS, GROUPS) is (Who.KNOWN in words)
 
 
