@@ -22,6 +22,7 @@ from relay.client.client import Client
 from relay.client.errors import ClientError
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
+from relay.memory.registry import MemorySystems
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.chat import KINDS, Chat
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
@@ -29,7 +30,7 @@ from relay.memory.snowclaw.isolation import enters, leaks
 from relay.memory.snowclaw.keys import KeyStyle
 from relay.memory.snowclaw.records import GroupRecord, UserRecord
 from relay.memory.snowclaw.respond import Agent
-from relay.memory.systems import MEMORY_SYSTEMS
+from relay.memory.snowclaw.system import SNOWCLAW
 from relay.nostr import kinds
 from relay.nostr.keys import SecretKey
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from relay.memory.snowclaw.history import HistoryMessage
     from relay.memory.snowclaw.key_filter import KeyFilter
     from relay.nostr.event import Event
+
+_SYSTEMS: Final = MemorySystems((SNOWCLAW,))
 
 _INBOX: Final = 1_000
 """Messages queued for the reader before the subscription is paused."""
@@ -271,11 +274,7 @@ class Snowclaw(SnowclawRecords):
                 and isinstance(record, (UserRecord, GroupRecord))
                 and not enters(record, group)
             )
-            text = (
-                record.text
-                if isinstance(record, AgentMemory)
-                else MEMORY_SYSTEMS.search_text(event)
-            )
+            text = record.text if isinstance(record, AgentMemory) else _SYSTEMS.search_text(event)
             if text and not is_of_others:
                 recalled.append(Recalled(event, self.key_filter.filtered(text).text))
         return recalled[:limit]
@@ -290,7 +289,7 @@ class Snowclaw(SnowclawRecords):
         return [
             event
             for event in newest_first
-            if (text := MEMORY_SYSTEMS.search_text(event))
+            if (text := _SYSTEMS.search_text(event))
             and all(word in text.casefold() for word in words)
         ]
 

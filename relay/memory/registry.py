@@ -131,6 +131,7 @@ class RecordType:
 
     kind: int
     prefix: str = ""
+    """Ends with `:`; empty: the whole kind."""
     required_tags: tuple[str, ...] = ()
     """In the order in which they are checked."""
     search_text: Callable[[Event], str] = no_text
@@ -173,9 +174,8 @@ class MemorySystems:
     """The registry: memory systems, indexed by kind and prefix of `d`. A value."""
 
     __slots__ = (
-        "_own_kinds",
-        "_prefixes",
-        "_types",
+        "_by_kind",
+        "_by_word",
         "by_name",
         "kinds",
         "never_swept",
@@ -184,7 +184,8 @@ class MemorySystems:
     )
 
     def __init__(self, systems: Iterable[MemorySystem] = ()) -> None:
-        """Raises ValueError when two systems have the same name, record type or rule."""
+        """Raises ValueError when two systems have the same name, record type or rule, and for a
+        prefix that does not end with `:`."""
         self.systems: Final = tuple(systems)
         self.by_name: Final = _unique((system.name, system) for system in self.systems)
         self.record_rules: Final = _unique(
@@ -193,16 +194,17 @@ class MemorySystems:
         records = [record for system in self.systems for record in system.records]
         _unique(((record.kind, record.prefix), record) for record in records)
         records.sort(key=lambda record: len(record.prefix), reverse=True)
-        types: dict[int, tuple[RecordType, ...]] = {}
+        # By kind, then by the first word of `d`: asked several times for every event.
+        self._by_kind: Final = {r.kind: r for r in records if not r.prefix}
+        self._by_word: Final = dict[int, dict[str, tuple[RecordType, ...]]]()
         for record in records:
-            types[record.kind] = (*types.get(record.kind, ()), record)
-        self._types: Final = types
-        # `d` is looked at only where it decides: `is_memory` is asked for every event.
-        self._own_kinds: Final = frozenset([r.kind for r in records if not r.prefix])
-        self._prefixes: Final = {
-            kind: tuple([record.prefix for record in of_kind]) for kind, of_kind in types.items()
-        }
-        self.kinds: Final = frozenset(types)
+            word, colon, _ = record.prefix.partition(":")
+            if record.prefix and not (colon and record.prefix.endswith(":")):
+                raise ValueError(f"the prefix {record.prefix!r} does not end with a colon")
+            of_kind = self._by_word.setdefault(record.kind, {})
+            if record.prefix:
+                of_kind[word] = (*of_kind.get(word, ()), record)
+        self.kinds: Final = frozenset(self._by_word)
         """Every kind that a record may have, general kinds such as 30078 too."""
         self.never_swept: Final = KindSet.of(
             *(record.kind for record in records if record.sweeping is Sweeping.NEVER)
@@ -216,17 +218,18 @@ class MemorySystems:
 
     def is_memory(self, event: Event) -> bool:
         """Whether the rules for memory records apply to the event (G-14, G-31, G-33)."""
-        kind = event.kind
-        if kind in self._own_kinds:
-            return True
-        prefixes = self._prefixes.get(kind)
-        return prefixes is not None and event.d.startswith(prefixes)
+        return self.type_of(event) is not None
 
     def type_of(self, event: Event) -> RecordType | None:
-        for record in self._types.get(event.kind, ()):
-            if not record.prefix or event.d.startswith(record.prefix):
-                return record
-        return None
+        of_kind = self._by_word.get(event.kind)
+        if of_kind is None:
+            return None
+        if of_kind:
+            d = event.d
+            for record in of_kind.get(d.partition(":")[0], ()):
+                if d.startswith(record.prefix):
+                    return record
+        return self._by_kind.get(event.kind)
 
     def references(self, event: Event) -> References:
         record = self.type_of(event)

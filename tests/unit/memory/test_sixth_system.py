@@ -278,3 +278,8 @@ def test_without_it_a_policy_cannot_name_it(tmp_path: Path) -> None:
 def test_two_systems_cannot_have_the_same_records() -> None:
     with pytest.raises(ValueError, match="two memory systems have"):
         MemorySystems((*SYSTEMS.systems, MemorySystem("more birds", (RecordType(SIGHTING),))))
+
+
+def test_a_prefix_ends_with_a_colon() -> None:
+    with pytest.raises(ValueError, match="does not end with a colon"):
+        MemorySystems((MemorySystem("more birds", (RecordType(kinds.APP_DATA, "birds"),)),))
