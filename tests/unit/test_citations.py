@@ -1,4 +1,4 @@
-"""Production code cites only NIPs, statements of tests/conformance and files of this repository."""
+"""The code cites only NIPs, statements of tests/conformance and files of this repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".sql", ".toml", ".service", ".yaml") or path.name == "Dockerfile"
 )
-OUTSIDE = re.compile(r"DESIGN|[Cc]ontract §|CONTRACT\b|MEMORY\.md|MEMORY [A-Z]-\d|NIPS\.md|STYLE\b")
+TESTS = sorted(
+    path
+    for path in (ROOT / "tests").rglob("*")
+    if path.suffix in (".py", ".nostr", ".toml", ".md", ".mjs") and path != Path(__file__)
+)
+OUTSIDE = re.compile(
+    r"\bDESIGN\b|[Cc]ontract §|CONTRACT\b|MEMORY\.md|MEMORY [A-Z]-\d|NIPS\.md|\bSTYLE\b"
+)
 FILE = re.compile(r"\b(?:docs|tests|policies|relay|deploy)/[\w./-]*\w\.(?:md|py|sql|txt)\b")
 STATEMENT = re.compile(r"\b(?:N\d\d|NK|[ADGMSXZ])-\d+")
 
@@ -31,3 +38,12 @@ def test_what_a_source_cites_can_be_found(source: Path) -> None:
     assert OUTSIDE.findall(text) == []
     assert [path for path in FILE.findall(text) if not (ROOT / path).exists()] == []
     assert [id_ for id_ in STATEMENT.findall(text) if id_ not in all_statements()] == []
+
+
+def test_no_test_cites_a_page_outside_of_the_repository() -> None:
+    found = [
+        f"{name_of(path)}: {cited}"
+        for path in TESTS
+        for cited in OUTSIDE.findall(path.read_text("utf-8"))
+    ]
+    assert found == []
