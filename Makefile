@@ -6,14 +6,20 @@ PYTHON ?= python3.13 python3.12 python3.11 python3
 
 VENV := .venv
 BIN  := $(VENV)/bin
-# Passed on to what `run`, `test`, `fuzz`, `bench` and `recall-bench` start:
+# Passed on to what `run`, `test`, `test-quick`, `fuzz`, `bench` and `recall-bench` start:
 # make run ARGS="--port 7000"
 ARGS  =
+
+# What `test-quick` runs: no program, no fuzzing, no generated histories.
+QUICK = tests/unit tests/contract tests/golden tests/policy_cases tests/conformance tests/leaks
+
+# A program that starts a hundred times should compile itself once.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Two pips in one environment would tread on each other.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run test fuzz check lint types imports conformance bench recall-bench clean
+.PHONY: help run test test-quick fuzz check lint types imports conformance bench recall-bench clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,10 +30,13 @@ run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777, its data in ./d
 test: $(VENV)/.with-test  ## the whole test suite, on all cores
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
+test-quick: $(VENV)/.with-test  ## the tests that start no program, without the long searches
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not process" $(QUICK) $(ARGS)
+
 fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten minutes
 	FUZZ_EXAMPLES=200000 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --capture=no $(ARGS)
 
-check: lint types imports conformance  ## linter, types, import contracts, conformance
+check: lint types imports conformance  ## format, linter, types, import contracts, conformance
 
 lint: $(VENV)/.with-check  ## only the linter
 	$(BIN)/ruff format --check relay policies tests deploy

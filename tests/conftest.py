@@ -1,8 +1,13 @@
-"""What all tests share: how hypothesis works here, time limits, and what a mark may name."""
+"""What all tests share: where files go, time limits, which tests start programs, marks."""
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -26,9 +31,68 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 TEARDOWN_S: Final = 60.0
 
+OF_PROCESSES: Final = (
+    "tests/conversations/test_conversations.py",
+    "tests/e2e/",
+    "tests/fuzz/test_wire.py",
+    "tests/leaks/test_leaks.py",
+    "tests/leaks/test_tells.py",
+)
+"""Every test below these starts programs."""
+MEMORY: Final = Path("/dev/shm")
+MEMORY_FREE: Final = 4 << 30
+
+
+def keep_files_in_memory() -> None:
+    """Thousands of stores are opened, each waits for the disk a dozen times. TMPDIR goes first.
+
+    What a test proves with `kill -9` does not depend on it: a dead process loses nothing of a
+    tmpfs either.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK | os.X_OK):
+        return
+    about = os.statvfs(MEMORY)
+    if not about.f_flag & os.ST_NOEXEC and about.f_bavail * about.f_frsize >= MEMORY_FREE:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None
+
+
+keep_files_in_memory()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(OF_PROCESSES):
+            item.add_marker("process")
     check_marks(items)
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand items live to the end: the garbage collector need not look at them again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that starts a program says so by its mark: `make test-quick` starts none."""
+    global _may_start_programs
+    _may_start_programs = item.get_closest_marker("process") is not None
+    try:
+        return (yield)
+    finally:
+        _may_start_programs = True
+
+
+_may_start_programs = True
+
+
+def _watch(event: str, args: tuple[object, ...]) -> None:
+    if event == "subprocess.Popen" and not _may_start_programs:
+        raise AssertionError(f"starts {args[1]}: mark it with pytest.mark.process")
+
+
+sys.addaudithook(_watch)
 
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)

@@ -31,6 +31,7 @@ from tests.contract.writing import (
     unsigned,
     write,
 )
+from tests.harness.patience import PROGRAM_S
 
 HERE = Path(__file__).parent
 
@@ -259,6 +260,7 @@ async def test_a_file_of_version_1_keeps_all_that_was_in_it(path: Path) -> None:
         await store.close()
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_store_that_was_not_closed_does_not_keep_the_process_from_exiting(path: Path) -> None:
     program = (
@@ -270,5 +272,7 @@ def test_a_store_that_was_not_closed_does_not_keep_the_process_from_exiting(path
         "    raise SystemExit(7)\n"
         "asyncio.run(main())\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program, str(path)], timeout=50, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(path)], timeout=PROGRAM_S, check=False
+    )
     assert ended.returncode == 7

@@ -59,6 +59,7 @@ def test_a_folder_that_is_not_there_is_a_users_error(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_lock_of_a_killed_process_is_gone_with_it(tmp_path: Path) -> None:
     with subprocess.Popen(

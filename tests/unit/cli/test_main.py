@@ -17,6 +17,8 @@ import pytest
 import relay
 from tests.harness.patience import PROGRAM_S
 
+pytestmark = pytest.mark.process
+
 SOURCE = Path(relay.__file__).parent.parent
 START = """
 import sys

@@ -23,6 +23,7 @@ def test_lazy_exports_match_all(package: object) -> None:
         package.Nobody  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_recording_a_hook_does_not_import_aiohttp() -> None:
     asked = "import relay.client.nmem.hook_recording, sys; print('aiohttp' in sys.modules)"

@@ -19,7 +19,7 @@ from tests.harness.patience import ANSWER_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 GOOD = [alice.sign(1, [], f"note {number}", 1_700_000_000) for number in range(120)]
 BATCHES = 9

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from policies.plugins import Chain, objection
 from relay.verdict import Origin
 from tests.cast import alice
 from tests.unit.policies.plugins.stage import NOON, SILENT, function, note, process, said, until
 
 if TYPE_CHECKING:
-    import pytest
-
     from policies.plugins import Arrival, Plugin, Reject
     from relay.nostr.event import Event
 
@@ -28,6 +28,7 @@ def against(word: str, asked: list[str] | None = None) -> Plugin:
     return function(rule, name=word)
 
 
+@pytest.mark.process
 async def test_the_first_objection_wins_and_the_next_is_asked_only_about_the_rest() -> None:
     second: list[str] = []
     async with Chain([against("red"), against("blue", second), process("accept")]) as chain:
@@ -46,6 +47,7 @@ async def test_nobody_is_asked_about_a_request_to_vanish_or_ones_own_history() -
     assert not Chain().asks_about(note(), Origin.WIRE)
 
 
+@pytest.mark.process
 async def test_no_process_runs_before_somebody_asks() -> None:
     async with Chain([process("exit at once")]) as chain:
         await asyncio.sleep(0)
@@ -54,6 +56,7 @@ async def test_no_process_runs_before_somebody_asks() -> None:
         await until(lambda: chain.failures)
 
 
+@pytest.mark.process
 async def test_a_reload_keeps_what_is_the_same_and_starts_what_is_new() -> None:
     async with Chain([process("who")]) as chain:
         before = await said(chain, "a")
@@ -63,6 +66,7 @@ async def test_a_reload_keeps_what_is_the_same_and_starts_what_is_new() -> None:
         assert await said(chain, "c") not in (before, [SILENT])
 
 
+@pytest.mark.process
 async def test_what_a_reload_drops_still_answers_what_it_was_asked() -> None:
     async with Chain([process("slow", 5000)]) as chain:
         assert await said(chain, "a") == [""]
@@ -73,6 +77,7 @@ async def test_what_a_reload_drops_still_answers_what_it_was_asked() -> None:
         assert await said(chain, "c") == ["blocked: no c"]
 
 
+@pytest.mark.process
 async def test_what_was_wrong_with_a_plug_in_is_forgotten_with_it() -> None:
     heard: list[list[str]] = []
     chain = Chain([process("exit at once")], changed=lambda lines: heard.append(list(lines)))

@@ -25,6 +25,8 @@ from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
 from tests.unit.policies.plugins.stage import ARRIVAL, NOON, SILENT, note, process, said, until
 
+pytestmark = pytest.mark.process
+
 # -- the protocol ---------------------------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from policies.plugins import Chain
 from policies.plugins.definition import DEADLINE_MS, PLUGIN_KEYS
 from relay.verdict import Arrival, Origin
@@ -17,7 +19,8 @@ from tests.unit.policies.plugins.stage import ARRIVAL, NOON, note, said, words
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+
+pytestmark = pytest.mark.process
 
 SECTION = readme.section("Plug-ins")
 [PROCESS, FUNCTION] = re.findall(r"^```toml\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
