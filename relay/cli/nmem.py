@@ -22,7 +22,6 @@ from relay.cli.nmem_status import status
 from relay.cli.options import (
     client_options,
     json_option,
-    limit_option,
     print_counts,
     print_json,
     printable,
@@ -74,7 +73,14 @@ def nmem() -> None:
     metavar="T",
     help="Observation type, such as file_edit, git_commit, marker.",
 )
-@limit_option(20)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Most results.",
+)
 @click.option("--full", is_flag=True, help="Print full rows instead of excerpts.")
 @click.option("--ids", is_flag=True, help="Print ids only, one per line.")
 @click.option(

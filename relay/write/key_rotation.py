@@ -71,7 +71,7 @@ async def signed_with_new_key(
                     found,
                     plan,
                     now=now,
-                    tie=keep.tie,
+                    high_tie=keep.high_tie,
                 )
         return plan
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,7 +99,7 @@ def _keeper(home: Path) -> Iterator[dict[str, str]]:
         os.kill(int(lock.read_text()), signal.SIGKILL)
 
 
-def _hooked(environ: dict[str, str], event: str, hook: dict[str, object]) -> float:
+def _hooked(environ: dict[str, str], event: str, hook: Mapping[str, object]) -> float:
     said = json.dumps(hook).encode()
     began = time.perf_counter()
     subprocess.run(

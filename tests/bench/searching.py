@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -52,7 +53,7 @@ def events(count: int) -> Iterator[Event]:
     weights = list(accumulate(1 / (rank + 3) for rank in range(WORDS)))
     for number in range(count):
         said = chance.choices(known, cum_weights=weights, k=chance.choice(LENGTHS))
-        fields = {
+        fields: dict[str, Any] = {
             "id": hashlib.sha256(b"searched %d" % number).hexdigest(),
             "pubkey": chance.choice(AUTHORS),
             "created_at": FIRST + number,

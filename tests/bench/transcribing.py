@@ -50,7 +50,12 @@ def session(number: int) -> Iterator[bytes]:
         match at % 3:
             case 0:
                 written = {"file_path": f"{HOME}/x.py", "content": said(4000)}
-                tool = {"type": "tool_use", "id": f"toolu_{at}", "name": "Write", "input": written}
+                tool: dict[str, object] = {
+                    "type": "tool_use",
+                    "id": f"toolu_{at}",
+                    "name": "Write",
+                    "input": written,
+                }
                 line = _by_assistant([{"type": "text", "text": said(1000)}, tool])
                 line["requestId"] = f"req_{at}"
             case 1:

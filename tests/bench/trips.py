@@ -58,7 +58,8 @@ async def _measure(store: SqliteStore) -> None:
     store._writer._db.set_trace_callback(None)
     print(f"statements of it, each a call if aiosqlite carried it: {len(statements)}")
 
-    by_time, by_author = ({}, {"authors": ["a1" * 32]})
+    by_time: dict[str, object] = {}
+    by_author: dict[str, object] = {"authors": ["a1" * 32]}
     for name, asked in (("newest", by_time), ("of an author", by_author)):
         filter_ = filter_from(asked, FilterTerms())
         query = store._compiler.page(

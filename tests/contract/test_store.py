@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -472,7 +472,7 @@ async def test_a_closed_store_raises(store: Store) -> None:
     """Finish what was begun; after this every call raises StoreFault."""
     await stored(store, unsigned(cast.alice))
     await store.close()
-    ask = {"limit": 1, "upto": 1, "now": 0, "after": None, "size": 1}
+    ask: dict[str, Any] = {"limit": 1, "upto": 1, "now": 0, "after": None, "size": 1}
     batch = Batch(unsigned(cast.bob))
     for call in (
         lambda: store.append(batch.wanted, batch.decide),
@@ -484,9 +484,9 @@ async def test_a_closed_store_raises(store: Store) -> None:
         store.is_writable,
     ):
         with pytest.raises(StoreFault):
-            await call()  # type: ignore[operator]
+            await call()
     with pytest.raises(StoreFault):
-        store.page_now(asked(), EVERYTHING, **ask)  # type: ignore[arg-type]
+        store.page_now(asked(), EVERYTHING, **ask)
     assert batch.found is None
 
 

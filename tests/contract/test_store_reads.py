@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -159,24 +159,22 @@ async def test_places_are_those_of_the_page(store: Store) -> None:
         row = by_id[event_from_raw(raw).id]
         assert (place.created_at, place.seq) == (row.event.created_at, row.seq)
     for (one, _), (other, _) in pairwise(got):
-        assert (-one.created_at, one.tie, one.seq) < (-other.created_at, other.tie, other.seq)
+        assert (-one.created_at, one.id_key, one.seq) < (-other.created_at, other.id_key, other.seq)
 
 
 async def test_places_are_valid_as_after(store: Store) -> None:
     """In order of Place, after `after`."""
     crowd = a_crowd()
     await write(store, *crowd)
-    ask = {"limit": 1000, "upto": MAX, "now": 0}
-    whole = list(
-        await store.places(asked(), EVERYTHING, after=None, size=1000, **ask)  # type: ignore[arg-type]
-    )
+    ask: dict[str, Any] = {"limit": 1000, "upto": MAX, "now": 0}
+    whole = list(await store.places(asked(), EVERYTHING, after=None, size=1000, **ask))
     for start in (0, 1, 17, len(whole) - 1):
         rest = await store.places(
             asked(),
             EVERYTHING,
             after=whole[start][0],
             size=1000,
-            **ask,  # type: ignore[arg-type]
+            **ask,
         )
         assert list(rest) == whole[start + 1 :]
         first_two = await store.places(
@@ -184,7 +182,7 @@ async def test_places_are_valid_as_after(store: Store) -> None:
             EVERYTHING,
             after=whole[start][0],
             size=2,
-            **ask,  # type: ignore[arg-type]
+            **ask,
         )
         assert list(first_two) == whole[start + 1 : start + 3]
 

@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.keys import SecretKey
     from relay.storage import Store
     from tests.contract.conftest import Reopenable
 
 STORED, DELETED, DUPLICATE = WriteOutcome.STORED, WriteOutcome.DELETED, WriteOutcome.DUPLICATE
 
 
-def request_of(who: cast.SecretKey, until: int, content: str = "") -> Event:
+def request_of(who: SecretKey, until: int, content: str = "") -> Event:
     return unsigned(who, 62, [["relay", "ALL_RELAYS"]], content, until)
 
 
@@ -65,7 +66,7 @@ def named_filters(events: Sequence[Event]) -> list[Filter]:
 
 async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
     """Ids that any way of asking finds."""
-    ask = {"limit": 10_000, "upto": MAX, "now": 0, "after": None, "size": 10_000}
+    ask: dict[str, Any] = {"limit": 10_000, "upto": MAX, "now": 0, "after": None, "size": 10_000}
     page = await store.page(filter_, EVERYTHING, **ask)
     now = store.page_now(filter_, EVERYTHING, **ask)
     places = await store.places(filter_, EVERYTHING, **ask)
@@ -120,7 +121,7 @@ async def test_rows_that_the_same_plan_adds_are_deleted_too(store: Store) -> Non
     await change(store, plan)
     assert await read(store) == raws(record)
     found = await look_up(store, ids=[note.id, other.id], slots=[Slot(ALICE, 30078, "x")])
-    assert found.rows == found.slots == {}
+    assert (found.rows, found.slots) == ({}, {})
 
 
 @pytest.mark.proves("N62-05", "N59-09")

@@ -17,7 +17,7 @@ from relay.lifecycle.deletion import (
     vanish,
     vanish_outcome,
 )
-from relay.lifecycle.rows import Found, Keep, Lookups, Stored, Tie, WritePlan, keep_by_kind
+from relay.lifecycle.rows import Found, Keep, Lookups, Stored, WritePlan, keep_by_kind
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Account, Quota
     from relay.access.visibility import Visibility
     from relay.groups.group import Group
-    from relay.lifecycle.rows import RetentionDependency, Tombstone
+    from relay.lifecycle.rows import RetentionDependency, Slot, Tombstone
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -141,7 +141,7 @@ class Batch:
                 found,
                 self.plan,
                 now=self._now,
-                tie=Tie.HIGH,
+                high_tie=True,
                 quiet=self._quiet,
             )
             if isinstance(result, Stored) and event.kind == kinds.DELETION:
@@ -196,7 +196,7 @@ async def look_up(
     store: Store,
     *,
     ids: Sequence[str] = (),
-    slots: Sequence[object] = (),
+    slots: Sequence[Slot | None] = (),
     tombstones: Sequence[str] = (),
     prefixes: Sequence[tuple[str, str]] = (),
     groups_with_content: Sequence[str] = (),
@@ -214,8 +214,8 @@ async def look_up(
 
     wanted = Lookups(
         frozenset(ids),
-        frozenset(slots),
-        frozenset(tombstones),  # type: ignore[arg-type]
+        frozenset(slot for slot in slots if slot is not None),
+        frozenset(tombstones),
         frozenset(prefixes),
         frozenset(groups_with_content),
         frozenset(vanishing),

@@ -138,7 +138,7 @@ def table(counts: dict[str, Counter[str]]) -> str:
     """A row for each folder, and one for all."""
     verdicts = ("ok", "failed", "skipped")
     total = sum(counts.values(), Counter[str]())
-    rows = [("", *verdicts)]
+    rows: list[tuple[str, ...]] = [("", *verdicts)]
     rows += [
         (name, *(str(row[verdict]) for verdict in verdicts))
         for name, row in [*sorted(counts.items()), ("all", total)]

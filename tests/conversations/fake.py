@@ -62,6 +62,7 @@ class FakeRelay:
                     await self._send_live(event)
             case m.Login(event):
                 here = relay_address(self.url)
+                assert here is not None
                 try:
                     check_login(event, CHALLENGE, frozenset({here}), int(time.time()))
                 except Invalid as refused:

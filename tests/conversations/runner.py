@@ -287,10 +287,13 @@ class Run:
         if not isinstance(given, dict):
             return given
         key = key or role.key
-        event = {"pubkey": key.pubkey, "kind": 1, "tags": [], "content": ""} | given
+        event: dict[str, Any] = {"pubkey": key.pubkey, "kind": 1, "tags": [], "content": ""}
+        event |= given
         if "created_at" not in event:
             event["created_at"] = self._next_time()
-        hashed = (event[name] for name in ("pubkey", "created_at", "kind", "tags", "content"))
+        hashed: list[Any] = [
+            event[name] for name in ("pubkey", "created_at", "kind", "tags", "content")
+        ]
         try:
             digest = sha256(id_bytes(*hashed))
         except TypeError:

@@ -15,7 +15,7 @@ import websockets
 from tests.harness.patience import ANSWER_S, PROGRAM_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -192,13 +192,13 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def until(what: str, seconds: float = ANSWER_S) -> AsyncIterator[AsyncIterator[int]]:
+async def until(what: str, seconds: float = ANSWER_S) -> AsyncIterator[AsyncGenerator[int, None]]:
     """Tries, numbered, for what can only be asked again and again; fails after `seconds`.
 
     `async with until("the rule is in force") as tries: async for number in tries: … break`
     """
 
-    async def tries() -> AsyncIterator[int]:
+    async def tries() -> AsyncGenerator[int, None]:
         number = 0
         while True:
             yield number

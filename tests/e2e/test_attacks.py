@@ -480,12 +480,13 @@ async def test_odd_group_ids_do_no_harm(rookery: Rookery) -> None:
                 event = cast.stranger.sign(kind, tags, "", now)
                 accepted, text = await wire.publish(event)
                 assert not text.startswith("error:"), (id_[:20], kind, text)
-            for filter_ in (
+            filters: list[dict[str, object]] = [
                 {"#h": [id_]},
                 {"#d": [id_]},
                 {"kinds": [39000], "#d": [id_]},
                 {"kinds": [30078], "#d": [f"{id_}:"]},
-            ):
+            ]
+            for filter_ in filters:
                 await wire.query(filter_)
         for id_ in made:
             [state] = await wire.query({"kinds": [39000], "#d": [id_]})
@@ -939,4 +940,4 @@ async def test_a_removed_members_running_answer_stops(rookery: Rookery) -> None:
 async def _count(wire: Wire) -> int:
     await wire.send("COUNT", "c", {"kinds": [9]})
     answer = await wire.receive()
-    return answer[2]["count"]
+    return int(answer[2]["count"])

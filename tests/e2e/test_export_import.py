@@ -35,7 +35,7 @@ def golden_events() -> list[dict[str, Any]]:
 
 
 def is_ephemeral(event: dict[str, Any]) -> bool:
-    return 20000 <= event["kind"] < 30000
+    return bool(20000 <= event["kind"] < 30000)
 
 
 def is_expired(event: dict[str, Any]) -> bool:

@@ -105,7 +105,7 @@ async def until_marker(wire: Wire, marker: Event, *subs: str) -> dict[str, set[s
 async def count(wire: Wire, *filters: dict[str, Any]) -> int | str:
     await wire.send("COUNT", "c", *filters)
     frame = await wire.receive()
-    return frame[2]["count"] if frame[0] == "COUNT" else frame[2]
+    return int(frame[2]["count"]) if frame[0] == "COUNT" else str(frame[2])
 
 
 # -- rights that end while a subscription is open --------------------------------------------------
@@ -114,7 +114,7 @@ async def count(wire: Wire, *filters: dict[str, Any]) -> int | str:
 async def quiet_since(place: RelayWithGroups, wire: Wire, sub: str) -> list[str]:
     """Contents that a subscription gets until a public marker, which it must ask for too."""
     marker = await place.say(cast.alice, 1, content=f"marker {time.monotonic_ns()}")
-    got = []
+    got: list[str] = []
     while True:
         frame = await wire.receive()
         if frame[:2] == ["EVENT", sub]:
@@ -227,7 +227,8 @@ async def test_envelopes_come_to_those_who_name_them(place: RelayWithGroups) -> 
     envelope = await place.say(sealed, 1080, content=nip44())
     member, nobody = await place.enter(cast.carol), await place.enter()
     stranger = await place.enter(cast.stranger)
-    for filters in ({"ids": [envelope.id]}, {"authors": [sealed.pubkey]}):
+    asked: list[dict[str, object]] = [{"ids": [envelope.id]}, {"authors": [sealed.pubkey]}]
+    for filters in asked:
         assert [row["id"] for row in await member.query(filters)] == [envelope.id]
         for wire in (nobody, stranger):
             assert await wire.query(filters) == []

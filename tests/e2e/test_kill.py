@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import websockets
@@ -251,7 +251,8 @@ async def is_told_by_the_log(rookery: Rookery) -> Groups:
 @pytest.mark.proves("N29-55", "N29-56", "N29-139", "N29-172")
 @pytest.mark.slow
 async def test_pins_members_and_the_tree_survive_kills_in_the_middle(tmp_path: Path) -> None:
-    chance, said, groups = random.Random(29), [], ["tea", "food", "green", "black"]
+    chance, groups = random.Random(29), ["tea", "food", "green", "black"]
+    said: list[Any] = []
     events, acknowledged = moderation(chance, groups, said), []
     async with Rookery(tmp_path / "data") as rookery:
         await rookery.init(

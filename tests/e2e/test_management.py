@@ -64,7 +64,8 @@ async def called(url: str, method: str, *params: object) -> Any:
 async def information(url: str) -> dict[str, Any]:
     at, headers = url.replace("ws:", "http:"), {"Accept": "application/nostr+json"}
     async with ClientSession() as http, http.get(at, headers=headers) as answer:
-        return json.loads(await answer.read())
+        document: dict[str, Any] = json.loads(await answer.read())
+        return document
 
 
 async def writes(url: str, who: SecretKey, kind: int = 1) -> str:

@@ -73,7 +73,7 @@ async def over_stdio(place: Machine, mode: str = "auto") -> AsyncIterator[Agent]
     server = StdioServerParameters(
         command=sys.executable, args=[*COMMAND], env=place.environ, cwd=place.work
     )
-    async with McpClient(server, mode=mode) as client:  # type: ignore[arg-type]
+    async with McpClient(server, mode=mode) as client:
         yield Agent(client)
 
 
@@ -82,7 +82,7 @@ async def over_http(place: Machine, mode: str = "auto") -> AsyncIterator[Agent]:
     async with listening(place) as (url, token):
         http = create_mcp_http_client({"Authorization": f"Bearer {token}"})
         server = streamable_http_client(url, http_client=http)
-        async with http, McpClient(server, mode=mode) as client:  # type: ignore[arg-type]
+        async with http, McpClient(server, mode=mode) as client:
             yield Agent(client)
 
 

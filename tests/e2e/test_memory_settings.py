@@ -309,7 +309,7 @@ async def test_an_envelope_key_that_is_taken_away_is_live_no_more(rookery: Rooke
         await enforce(rookery, "")
         assert await writer.publish(sealed_one) == TAKEN
         await reader.send("REQ", "again", by_key)
-        heard = []
+        heard: list[list[Any]] = []
         while not heard or heard[-1][1] != "again":
             heard.append(await reader.receive())
         assert [frame for frame in heard if frame[0] == "EVENT"] == []

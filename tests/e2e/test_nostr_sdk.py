@@ -52,6 +52,8 @@ pytestmark = [pytest.mark.slow, LASTING_LOOP]
 WAIT = timedelta(seconds=ANSWER_S)
 GROUP_KINDS = [9, 30078, 30093, 30095, 9000, 9002, 9007, 39001, 39002]
 HK = "tea"
+Draft = tuple[int, list[list[str]], str]
+"""Kind, tags, content."""
 CONFIG = "snowclaw:config:global"
 
 
@@ -158,8 +160,9 @@ class Person:
         sub = f"count {self._counts}"
         await relay.send_msg(ClientMessage.count(sub, _filter(conditions)))
         answer = await self.heard(lambda frame: frame[:2] == ["COUNT", sub])
-        assert isinstance(answer[2]["count"], int)
-        return answer[2]["count"]
+        number = answer[2]["count"]
+        assert isinstance(number, int)
+        return number
 
     async def subscribe(self, *filters: dict[str, Any]) -> str:
         """Open it, wait for EOSE."""
@@ -167,7 +170,7 @@ class Person:
         opened = await self.client.subscribe(ReqTarget.single(self.url, wanted))
         assert opened.success, opened.failed
         await self.heard(lambda frame: frame[:2] == ["EOSE", opened.id])
-        return opened.id
+        return str(opened.id)
 
     def got(self, sub: str) -> list[str]:
         """Contents of what a subscription brought so far."""
@@ -180,7 +183,7 @@ class Person:
         )
 
 
-class _Login(Authenticator):
+class _Login(Authenticator):  # type: ignore[misc]
     """NIP-42 by nostr-sdk, telling which event it was, so that its OK can be waited for."""
 
     def __init__(self, person: Person) -> None:
@@ -196,7 +199,7 @@ class _Login(Authenticator):
 
 
 def _id(event: Event) -> str:
-    return event.id().to_hex()
+    return str(event.id().to_hex())
 
 
 def _filter(conditions: dict[str, Any]) -> Filter:
@@ -208,13 +211,13 @@ def _filter(conditions: dict[str, Any]) -> Filter:
 # -- what an agent remembers -----------------------------------------------------------------------
 
 
-def aman(kind: int, label: str, d: str, payload: dict[str, Any], ts: int) -> tuple[Any, ...]:
+def aman(kind: int, label: str, d: str, payload: dict[str, Any], ts: int) -> Draft:
     """Kind, tags in the order of A-01 with the group behind, content."""
     tags = [["d", d], ["k", label], ["hk", HK], ["v", "1"], ["ts", str(ts)], ["h", "tea"]]
     return kind, tags, compact(payload)
 
 
-def tool(content: str, ts: int) -> tuple[Any, ...]:
+def tool(content: str, ts: int) -> Draft:
     payload = {
         "history_key": HK,
         "tool_name": "weather",
@@ -228,12 +231,12 @@ def tool(content: str, ts: int) -> tuple[Any, ...]:
     return aman(30095, "aman_tool_history", d, payload, ts)
 
 
-def preference(text: str, ts: int) -> tuple[Any, ...]:
+def preference(text: str, ts: int) -> Draft:
     payload = {"history_key": HK, "preference": text, "updated_at": ts}
     return aman(30093, "aman_preference", f"{HK}:preference", payload, ts)
 
 
-def group_memory(purpose: str, ts: int) -> tuple[Any, ...]:
+def group_memory(purpose: str, ts: int) -> Draft:
     content = {
         "purpose": purpose,
         "members": [[cast.alice.npub, "alice"]],
@@ -243,7 +246,7 @@ def group_memory(purpose: str, ts: int) -> tuple[Any, ...]:
     return 30078, [["d", "snowclaw:memory:group:tea"], ["h", "tea"]], compact(content)
 
 
-def config(mode: str, **tags: str) -> tuple[Any, ...]:
+def config(mode: str, **tags: str) -> Draft:
     """Document's form and code's form at once (S-15)."""
     fields = [["respond_mode", mode], ["context_history", "20"]]
     content = compact({"respond_mode": mode, "context_history": 20})

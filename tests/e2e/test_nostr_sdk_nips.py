@@ -69,7 +69,7 @@ async def _why_not_again(person: Person, event: Event) -> str:
     sent = await person.client.send_event(event)
     assert not sent.success
     [reason] = sent.failed.values()
-    return reason
+    return str(reason)
 
 
 # -- NIP-01 ----------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ async def test_a_script_for_strfry_decides_what_is_stored(rookery: Rookery) -> N
         ]
         for note in notes:
             await wire.send_event(note)
-        answers = {}
+        answers: dict[str, bool] = {}
         while len(answers) < len(notes):
             frame = await wire.receive()
             answers[frame[1]] = frame[2]

@@ -89,7 +89,7 @@ class Ledger:
             if message[0] in _ANSWERED_VERBS
         )
         for named in answers.keys() | self.most.keys() | self.is_open.keys():
-            least = self.is_open.get(named, False)
+            least = int(self.is_open.get(named, False))
             if named[0] == "REQ":
                 least += self.counts[named[1]]
             assert least <= answers[named] <= self.most[named], (named, self.heard)

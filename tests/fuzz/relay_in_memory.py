@@ -120,7 +120,7 @@ class Visit:
         assert address is not None
         connection = Connection(
             services,
-            self._memory,
+            self._memory,  # type: ignore[arg-type]
             self._memory,  # type: ignore[arg-type]
             frozenset({address}),
             address=None,

@@ -25,8 +25,9 @@ from relay.server.control import ControlServer
 from relay.verdict import Origin
 from tests.fuzz.effort import share
 from tests.fuzz.relay_in_memory import SETTINGS, RelayInMemory
-from tests.fuzz.thrown import NOTES, bent_events, events, frames, json_values, now, weighed
+from tests.fuzz.thrown import NOTES, bent_events, events, frames, now, weighed
 from tests.harness.patience import ANSWER_S
+from tests.unit.nostr.strategies import json_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -264,7 +265,7 @@ def test_every_line_of_an_import_is_accounted_for(tally: Tally) -> None:
                     "file",
                     Origin.IMPORT,
                     place,
-                    say=said.append,
+                    report=said.append,
                     note=lambda _: None,
                     pauses_s=(),
                 )

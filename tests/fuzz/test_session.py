@@ -108,7 +108,7 @@ def _check_event(event: Event) -> None:
 def _check_filters(filters: Iterable[Filter]) -> None:
     """Said again, a filter means the same."""
     for filter_ in filters:
-        if not filter_.impossible and filter_.kinds != {-1}:
+        if not filter_.impossible and filter_.kinds != frozenset({-1}):
             assert filter_from(as_json(filter_), TERMS) == filter_
 
 

@@ -22,7 +22,6 @@ from tests.fuzz.ledger import Ledger, Marker, message_of
 from tests.fuzz.thrown import (
     Frame,
     bent_events,
-    json_values,
     now,
     odd_texts,
     ok_reply,
@@ -31,6 +30,7 @@ from tests.fuzz.thrown import (
     weighed,
 )
 from tests.harness.patience import ANSWER_S
+from tests.unit.nostr.strategies import json_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

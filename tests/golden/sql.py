@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import ANONYMOUS, Viewer, everything_visible, visibility_for
-from relay.groups.group import Flag, Group, Groups
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
 from relay.lifecycle.retention import LastScan, MaxAge, MaxAmount, Scope, SweepRule
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet

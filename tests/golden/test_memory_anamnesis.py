@@ -185,9 +185,9 @@ def test_a_supersession_leads_to_what_holds_now() -> None:
         at = wanted[name]["created_at"]
         is_as_signed(supersession_draft(found.old, found.new, created_at=at), wanted[name])
     archive = archive_of(records_of(*VECTORS["dag"]["events"], wanted["event"]))
-    found = resolve(wanted["resolve"]["hash"], archive)
-    assert found.current == wanted["resolve"]["current"]
-    assert list(found.chain) == wanted["resolve"]["chain"]
+    resolved = resolve(wanted["resolve"]["hash"], archive)
+    assert resolved.current == wanted["resolve"]["current"]
+    assert list(resolved.chain) == wanted["resolve"]["chain"]
     document_ = archive.document(C)
     assert document_ is not None
     assert document_["superseded_by"] == D

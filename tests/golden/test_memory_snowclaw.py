@@ -31,7 +31,7 @@ from relay.memory.snowclaw.encryption import encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer
 from relay.memory.snowclaw.key_filter import KeyFilter
-from relay.memory.snowclaw.keys import Everywhere, OfGroup, OfUser
+from relay.memory.snowclaw.keys import Everywhere, OfGroup, OfUser, Scope
 from relay.memory.snowclaw.records import GroupRecord, UserRecord, newest, record_in
 from relay.memory.snowclaw.respond import Agent, should_respond
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -144,7 +144,11 @@ def test_collective_memory_is_read_and_written_alike() -> None:
 @pytest.mark.proves("S-17")
 @pytest.mark.parametrize("case", VECTORS["config_resolution"], ids=lambda case: str(case)[:60])
 def test_the_nearest_scope_that_sets_a_value_has_it(case: dict[str, Any]) -> None:
-    scopes = {"npub": OfUser(MEMBER), "group": OfGroup("techteam"), "global": Everywhere()}
+    scopes: dict[str, Scope] = {
+        "npub": OfUser(MEMBER),
+        "group": OfGroup("techteam"),
+        "global": Everywhere(),
+    }
     config = DynamicConfig(frozenset({OWNER}), config_of(case["file"] or {}))
     for name, scope in scopes.items():
         if case[name] is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,9 @@ from relay.nostr.nip19 import (
     encode_pointer,
 )
 from tests.golden import document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SAMPLES = document("nip19.json")
 PLAIN = [case for case in SAMPLES["cases"] if "hex" in case]
@@ -67,7 +70,7 @@ def test_a_compound_code_is_no_key(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", COMPOUND, ids=lambda case: case["type"])
 def test_a_compound_code_points_to_what_it_says(case: dict[str, Any]) -> None:
     relays = tuple(case["relays"])
-    pointers = {
+    pointers: dict[str, Callable[[], ProfilePointer | AddressPointer]] = {
         "nprofile": lambda: ProfilePointer(case["pubkey"], relays),
         "naddr": lambda: AddressPointer(case["identifier"], case["pubkey"], case["kind"], relays),
     }

@@ -524,14 +524,17 @@ def memory(table: Table) -> None:
         content="{}",
     )
     for tier, words in (("public", "known"), ("private", "author owner")):
-        more = {"tier": tier, "model": "m", "confidence": "0.9", "source": "s", "version": "1"}
+        fields = {"tier": tier, "model": "m", "confidence": "0.9", "source": "s", "version": "1"}
         add(
             f"collective memory, {tier}",
             "N78-03",
             30078,
             robot,
             words,
-            tags=[["d", f"snow:memory:{tier}"], *([f"snow:{key}", more[key]] for key in more)],
+            tags=[
+                ["d", f"snow:memory:{tier}"],
+                *([f"snow:{key}", value] for key, value in fields.items()),
+            ],
             content='{"summary":"s","detail":"d"}',
         )
     about = "Tea is best without milk."
@@ -725,7 +728,7 @@ def what_goes(table: Table) -> None:
     add("a note by who is banned at the end", "N86-11", 1, banned, "everyone", life=Life.GOES)
 
 
-def preference(hk: str, table: Table) -> dict[str, object]:
+def preference(hk: str, table: Table) -> dict[str, Any]:
     """Tags and content of an aman preference of the next row's time."""
     ts = table.start + len(table.rows)
     content = json.dumps({"history_key": hk, "preference": "psst", "updated_at": ts})

@@ -286,7 +286,7 @@ async def test_naming_what_one_may_not_know_of_is_answered_as_naming_nothing(
     wire = await relay.enter("an outsider")
     for number in range(len(list(namings(*unknown)))):
         kind, tags = list(namings(*unknown))[number]
-        answers = set()
+        answers: set[tuple[bool, str]] = set()
         for names in (*known, unknown):
             kind, tags = list(namings(*names))[number]
             nonce = ["t", f"{len(answers)} {names[0][:4]}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,7 @@ async def law(store: Store, writes: list[Draft], rules: list[str], cuts: list[in
         before = await home.log()
         for cut in cuts:
             transactions = home.sweep.by_rules(Purpose.SWEEP)
+            assert isinstance(transactions, AsyncGenerator)
             for _ in range(cut):
                 if await anext(transactions, None) is None:
                     break

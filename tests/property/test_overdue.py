@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +13,9 @@ from relay.lifecycle.rows import RetentionDependency, UpTo
 from tests.contract.writing import look_up, write
 from tests.harness.reference_store import ReferenceStore
 from tests.property import world
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
 
 NOW = 3 + 86_400
 """One day after the middle of the times in `tests.property.world`."""
@@ -43,7 +48,7 @@ def test_both_stores_find_the_same_due_rows(
         reference = ReferenceStore()
         everything = SweepRules(tuple(rules), never)
         async with world.sqlite_store() as sqlite:
-            events = []
+            events: list[Event] = []
             for draft in drafts:
                 events.append(draft.event(events))
             for store in (reference, sqlite):

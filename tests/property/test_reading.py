@@ -15,7 +15,7 @@ from msgspec import structs
 
 from policies import load
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
-from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan
+from relay.lifecycle.rows import Found, Keep, Stored, WritePlan
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import filter_from
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
+    from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.storage import Store
 
@@ -92,11 +93,11 @@ async def played(store: Store, case: ReadCase) -> list[Stored]:
 
     def decide(found: Found) -> WritePlan:
         plan = WritePlan()
-        events = []
+        events: list[Event] = []
         for draft, group, quiet in case.drafts:
             events.append(draft.event(events))
             result = plan_for(
-                events[-1], group, Keep.ALL, found, plan, now=0, tie=Tie.HIGH, quiet=quiet
+                events[-1], group, Keep.ALL, found, plan, now=0, high_tie=True, quiet=quiet
             )
             if isinstance(result, Stored):
                 rows.append(result)
@@ -282,7 +283,7 @@ def _involving(groups: Groups, rows: Sequence[Stored]) -> Groups:
 
 
 def _rows_of(case: ReadCase) -> list[Stored]:
-    events = []
+    events: list[Event] = []
     for draft, _, _ in case.drafts:
         events.append(draft.event(events))
     return [

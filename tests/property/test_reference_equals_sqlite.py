@@ -365,6 +365,6 @@ class Twins(RuleBasedStateMachine):
 
 @pytest.mark.slow
 def test_reference_equals_sqlite() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Twins, settings=settings(max_examples=60, stateful_step_count=12, deadline=None)
     )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.keys import SecretKey
     from relay.storage import Store
 
 ACTORS: Final = [cast.alice, cast.bob, cast.carol]
@@ -66,7 +67,7 @@ plain_tags = st.one_of(
 class Draft:
     """An event to write; its references to earlier events are resolved then."""
 
-    who: cast.SecretKey
+    who: SecretKey
     kind: int
     tags: tuple[tuple[str, ...], ...]
     h: str | None

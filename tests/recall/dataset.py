@@ -135,7 +135,7 @@ def _session(number: int, talk: dict[str, Any]) -> Session:
 
 def _said(turn: dict[str, Any]) -> str:
     shown = turn.get("blip_caption")
-    return turn["text"] + (f" [photo: {shown}]" if shown else "")
+    return str(turn["text"]) + (f" [photo: {shown}]" if shown else "")
 
 
 def _question(asked: dict[str, Any], known: set[int]) -> Question:

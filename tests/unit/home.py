@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import policies
 from relay.access.management import changes_of
@@ -75,7 +75,7 @@ class Letter:
 
     authenticated: frozenset[str] = frozenset()
     address = None
-    connection = None
+    connection: int | None = None
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()
@@ -117,7 +117,7 @@ class Home:
         self._verifiers: Executor = executor if verifiers is None else verifiers
         self._numbers = 0
 
-    async def __aenter__(self) -> Home:
+    async def __aenter__(self) -> Self:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
         groups = await signed_with_new_key(
             self.store, groups, self.relay, self.policy.keep, self.now

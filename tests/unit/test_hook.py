@@ -69,7 +69,7 @@ def is_locked(home: Path) -> bool:
 @contextlib.contextmanager
 def keeper(home: Path, *answers: bytes) -> Iterator[list[bytes]]:
     """One that says this to one hook after another; what they asked."""
-    asked = []
+    asked: list[bytes] = []
 
     def answer() -> None:
         for each in answers:
@@ -149,6 +149,7 @@ def test_waiting_for_a_reply_times_out(home: Path, monkeypatch: pytest.MonkeyPat
         assert not ask_keeper(["Stop"])
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_one_of_many_hooks_starts_the_keeper_with_the_lock(home: Path) -> None:
     (home / "hold").touch()

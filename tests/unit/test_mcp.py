@@ -191,6 +191,7 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.mark.slow
 @pytest.mark.proves("M-29")
+@pytest.mark.process
 async def test_a_files_history_has_a_summary_and_numbers(
     repository: Repository,
 ) -> None:
@@ -223,6 +224,7 @@ async def test_a_files_history_has_a_summary_and_numbers(
 
 
 @pytest.mark.slow
+@pytest.mark.process
 async def test_unusual_file_names_are_parsed(repository: Repository) -> None:
     repository.commit("one\x1f\x1etwo", **{"ü b\t*.txt": "\x00bin", "--help": "1\n", "x": "1\n"})
     path, (commit,) = await git.commits_in(repository.folder, "ü b\t*.txt", 50)
@@ -235,6 +237,7 @@ async def test_unusual_file_names_are_parsed(repository: Repository) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.process
 async def test_files_outside_the_repository_are_refused(
     repository: Repository, tmp_path: Path
 ) -> None:
@@ -251,6 +254,7 @@ async def test_files_outside_the_repository_are_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.process
 async def test_commands_configured_by_a_repository_are_not_run(
     repository: Repository, tmp_path: Path
 ) -> None:
@@ -377,7 +381,7 @@ async def test_answers_within_a_short_time_share_a_synchronisation() -> None:
     sync = Synchronise()
     sync.may_end.set()
     async with Freshness("ws://relay", sync) as fresh:
-        assert await asyncio.gather(fresh.remark(), fresh.remark()) == ["", ""]
+        assert list(await asyncio.gather(fresh.remark(), fresh.remark())) == ["", ""]
         assert await fresh.remark() == ""
         assert sync.number == 1
         assert await fresh.after_a_write() == ""
@@ -552,6 +556,7 @@ async def test_recalled_text_cannot_close_its_fence(box: tuple[Nmem, Toolbox]) -
 # -- without the extra ----------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.proves("M-29")
 def test_a_missing_extra_is_reported_with_the_install_command(tmp_path: Path) -> None:

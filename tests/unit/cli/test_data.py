@@ -1,4 +1,4 @@
-"""`rookery export` and `rookery import` (relay/cli), on a fake data folder."""
+"""`rookery export` and `rookery import` (relay/cli), over a folder that is a fake."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from relay.cli.import_lines import MAX_LINE, Place
 from relay.cli.importing import import_events
 from relay.errors import StoreFault
 from relay.nostr.keys import is_signed
+from relay.server.control import Rows
 from relay.verdict import Origin
 from tests.cast import alice, bob, stranger
 
@@ -73,7 +74,9 @@ class FakeFolder:
             self.rows[event.id] = event
         return True, ""
 
-    async def events(self, filter_: Filter) -> AsyncIterator[Sequence[bytes]]:
+    async def events(
+        self, filter_: Filter, _rows: Rows = Rows.ALL
+    ) -> AsyncIterator[Sequence[bytes]]:
         rows = [event.raw for event in self.rows.values() if filter_.matches(event)]
         for start in range(0, len(rows), 3):
             yield rows[start : start + 3]
@@ -134,7 +137,7 @@ def lines_of(*events: Event) -> bytes:
     return b"".join(event.raw + b"\n" for event in events)
 
 
-def test_an_export_contains_the_stored_bytes_in_order(
+def test_an_export_has_the_stored_bytes_in_order_of_seq(
     folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     folder.rows = {note.id: note for note in reversed(NOTES)}
@@ -153,7 +156,7 @@ def test_an_export_made_twice_is_the_same_to_the_byte(
     assert one.read_bytes() == other.read_bytes() == lines_of(*NOTES)
 
 
-def test_a_filter_selects_exported_events(
+def test_a_filter_chooses_what_is_exported(
     folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     theirs = bob.sign(1, [["h", "tea"]], "hi", NOW)
@@ -162,7 +165,7 @@ def test_a_filter_selects_exported_events(
     assert capfdbinary.readouterr().out == lines_of(theirs)
 
 
-def test_a_filter_may_use_indexed_tags(
+def test_a_filter_may_name_what_the_folder_indexes(
     folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     (data / "rookery.toml").write_text('[storage]\nindex_tags = ["title"]\n')
@@ -183,14 +186,14 @@ def test_a_filter_may_use_indexed_tags(
         ('{"search":"tea"}', "--filter: search is not supported here"),
     ],
 )
-def test_an_invalid_filter_is_a_usage_error(
+def test_a_bad_filter_is_bad_usage(
     folder: FakeFolder, data: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exported(data, "--filter", text) == 2
     assert said in capsys.readouterr().err
 
 
-def test_faults_of_rookery_toml_are_reported_with_lines(
+def test_faults_of_rookery_toml_are_told_with_their_lines(
     folder: FakeFolder, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (data / "rookery.toml").write_text("[storage]\nindex = 1\n")
@@ -222,7 +225,7 @@ def test_with_events_on_stdout_the_json_summary_is_on_stderr(
     assert orjson.loads(err) == {"events": 1, "bytes": len(out)}
 
 
-def test_a_failed_export_keeps_the_old_file(
+def test_an_export_that_fails_leaves_the_old_file_alone(
     folder: FakeFolder, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(_: Filter) -> AsyncIterator[Sequence[bytes]]:
@@ -237,7 +240,9 @@ def test_a_failed_export_keeps_the_old_file(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out"]
 
 
-def test_an_exported_file_is_private(folder: FakeFolder, data: Path, tmp_path: Path) -> None:
+def test_an_exported_file_is_its_owners_alone(
+    folder: FakeFolder, data: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "out"
     exported(data, "-o", str(target))
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
@@ -260,15 +265,16 @@ def test_a_device_is_written_to_and_not_replaced(folder: FakeFolder, data: Path)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
-def test_an_unwritable_folder_is_named(
+def test_where_nothing_can_be_written_the_folder_is_named(
     folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exported(data, "-o", str(tmp_path / "nowhere" / "out")) == 1
     assert f"{tmp_path}/nowhere is not writable" in capsys.readouterr().err
 
 
+@pytest.mark.process
 @pytest.mark.slow
-def test_a_closed_pipe_ends_an_export_without_a_traceback(tmp_path: Path) -> None:
+def test_a_reader_that_has_enough_ends_an_export_without_a_traceback(tmp_path: Path) -> None:
     program = (
         "import sys; from tests.unit.cli import test_data as t; from types import ModuleType\n"
         "from contextlib import asynccontextmanager\n"
@@ -295,7 +301,7 @@ def test_a_closed_pipe_ends_an_export_without_a_traceback(tmp_path: Path) -> Non
 # -- import: what is read -------------------------------------------------------------------------
 
 
-def test_an_import_stores_every_event_and_prints_counts(
+def test_an_import_stores_every_event_and_says_so(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(file, *NOTES)
@@ -328,7 +334,7 @@ def test_an_export_read_back_is_byte_equal(
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_refused_lines_are_reported_with_reason_and_id(
+def test_what_is_refused_is_named_by_line_reason_and_id(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forged = NOTES[2].raw.replace(NOTES[2].sig.encode(), NOTES[3].sig.encode())
@@ -371,7 +377,7 @@ def test_duplicates_and_superseded_versions_are_no_refusals(
     )
 
 
-def test_trust_skips_write_permissions(folder: FakeFolder, data: Path, file: Path) -> None:
+def test_trust_lifts_the_rules_about_the_author(folder: FakeFolder, data: Path, file: Path) -> None:
     write(file, STRANGE)
     assert imported(data, file, "--trust") == 0
     assert folder.origins == [Origin.TRUSTED_IMPORT]
@@ -395,7 +401,7 @@ def test_the_summary_of_an_import_can_be_json(
     assert err.startswith(f"{file}:9: restricted:")
 
 
-def test_crlf_bom_and_a_missing_last_newline_are_accepted(
+def test_lines_may_end_like_on_windows_begin_with_a_mark_and_lack_the_last_end(
     folder: FakeFolder, data: Path, file: Path
 ) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + NOTES[0].raw + b"\r\n  \r\n" + NOTES[1].raw)
@@ -403,7 +409,7 @@ def test_crlf_bom_and_a_missing_last_newline_are_accepted(
     assert list(folder.rows) == [NOTES[0].id, NOTES[1].id]
 
 
-def test_a_line_of_maximum_length_is_accepted(
+def test_the_longest_line_that_is_allowed_is_taken(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fits = NOTES[0].raw + b" " * (MAX_LINE - len(NOTES[0].raw))
@@ -437,14 +443,14 @@ def test_an_empty_file_is_an_import_of_nothing(
     assert folder.batches == []
 
 
-def test_a_missing_file_is_a_usage_error(
+def test_a_file_that_is_not_there_is_bad_usage(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert imported(data, file) == 2
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_refusals_are_printed_without_control_characters(
+def test_what_is_printed_cannot_move_the_cursor(
     folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "a\x1b[2Jb"
@@ -469,7 +475,7 @@ def test_a_batch_of_large_events_holds_fewer(folder: FakeFolder, data: Path, fil
     assert folder.batches == [3, 1]
 
 
-def test_an_import_continues_after_the_last_acknowledged_batch(
+def test_an_import_goes_on_behind_the_last_acknowledged_batch(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(file, *[NOTES[0]] * 511, b"{", *[NOTES[1]] * 511, STRANGE, NOTES[2])
@@ -496,7 +502,7 @@ def test_an_import_continues_after_the_last_acknowledged_batch(
     assert notes_in(data) == []
 
 
-def test_an_import_interrupted_by_ctrl_c_can_continue(
+def test_ctrl_c_leaves_an_import_that_can_go_on(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(file, *[NOTES[0]] * 512, NOTES[1])
@@ -508,7 +514,7 @@ def test_an_import_interrupted_by_ctrl_c_can_continue(
     assert notes_in(data) == []
 
 
-def test_a_changed_file_is_imported_from_the_start(
+def test_a_file_that_changed_meanwhile_is_read_from_its_beginning(
     folder: FakeFolder, data: Path, file: Path
 ) -> None:
     write(file, *[NOTES[0]] * 512, NOTES[1])
@@ -520,7 +526,9 @@ def test_a_changed_file_is_imported_from_the_start(
     assert folder.batches == [512, 512, 2]
 
 
-def test_another_origin_starts_the_import_over(folder: FakeFolder, data: Path, file: Path) -> None:
+def test_with_trust_a_stopped_import_without_it_begins_anew(
+    folder: FakeFolder, data: Path, file: Path
+) -> None:
     write(file, *[STRANGE] * 512, NOTES[1])
     folder.breaks_after = 1
     imported(data, file)
@@ -530,7 +538,7 @@ def test_another_origin_starts_the_import_over(folder: FakeFolder, data: Path, f
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"origin":"IMPORT","offset":-4,"line":0}'])
-def test_an_unreadable_progress_file_is_ignored(
+def test_a_note_that_cannot_be_read_is_no_obstacle(
     folder: FakeFolder, data: Path, file: Path, content: bytes
 ) -> None:
     write(file, *[NOTES[0]] * 512, NOTES[1])
@@ -562,7 +570,7 @@ async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]
 
 
 @pytest.mark.parametrize("text", ["error: disk full", "rate-limited: queue full"])
-async def test_temporary_refusals_are_retried(folder: FakeFolder, text: str) -> None:
+async def test_what_is_refused_for_now_is_tried_again(folder: FakeFolder, text: str) -> None:
     tries: dict[str, int] = {}
 
     def at_first(event: Event) -> str | None:
@@ -582,7 +590,7 @@ async def test_one_event_that_always_fails_does_not_stop_the_others(folder: Fake
     assert said == [f"F:2: error: our fault (id {NOTES[1].id})"]
 
 
-async def test_a_failing_store_stops_the_import(folder: FakeFolder) -> None:
+async def test_a_store_that_takes_nothing_stops_the_import(folder: FakeFolder) -> None:
     folder.fails = lambda _: "error: disk full"
     place = Place()
     with pytest.raises(StoreFault, match="error: disk full"):
@@ -599,7 +607,7 @@ async def test_a_failing_store_stops_the_import(folder: FakeFolder) -> None:
     assert place == Place()
 
 
-async def test_a_file_of_invalid_lines_is_read_in_batches(folder: FakeFolder) -> None:
+async def test_a_file_of_nothing_but_rubbish_is_read_in_parts(folder: FakeFolder) -> None:
     places: list[int] = []
     await import_events(
         folder,

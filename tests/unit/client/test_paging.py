@@ -30,7 +30,7 @@ def answer_of(events: list[Event], wanted: Filter, most: int) -> list[Event]:
 
 
 def read(paging: Paging, events: list[Event], most: int) -> list[list[Event]]:
-    pages = []
+    pages: list[list[Event]] = []
     while (wanted := paging.wanted) is not None:
         assert len(pages) < 1000
         pages.append(paging.take(answer_of(events, wanted, most)))

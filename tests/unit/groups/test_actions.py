@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -40,7 +42,7 @@ def asked(kind: int, *tags: list[str], group: str = "tea") -> object:
     return msgspec.structs.replace(found, id="")
 
 
-def action(cls: type[Record], group: str = "tea", **fields: object) -> Record:
+def action(cls: type[Record], group: str = "tea", **fields: Any) -> Record:
     return cls(group=group, pubkey=admin.pubkey, created_at=NOON, **fields)
 
 

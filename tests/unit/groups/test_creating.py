@@ -98,7 +98,7 @@ def test_a_9007_with_flags_gets_them_and_the_forced_ones() -> None:
     world.make(admin, "tea", ["hidden"], ["name", "Tea"], ["supported_kinds", "9"])
     assert world.tea.flags == {Flag.HIDDEN, Flag.RESTRICTED}
     assert world.tea.metadata == (("name", "Tea"),)
-    assert world.tea.supported_kinds == {9}
+    assert world.tea.supported_kinds == frozenset({9})
 
 
 @pytest.mark.proves("N29-26", "N29-27")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from relay.groups.context import GroupSettings
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
     Step = Callable[[World], object]
 
@@ -51,16 +52,18 @@ policies = st.builds(
 )
 
 
-def put(world: World, who: object, whom: list[tuple[object, list[str]]], group: str) -> object:
+def put(
+    world: World, who: SecretKey, whom: list[tuple[SecretKey, list[str]]], group: str
+) -> object:
     tags = [["p", key.pubkey, *held] for key, held in whom]
     return world.do(who, 9000, *tags, group=group)
 
 
-def remove(world: World, who: object, whom: list[object], group: str) -> object:
+def remove(world: World, who: SecretKey, whom: list[SecretKey], group: str) -> object:
     return world.do(who, 9001, *(["p", key.pubkey] for key in whom), group=group)
 
 
-def edit(world: World, who: object, flags: list[Flag], sure: bool, group: str) -> object:  # noqa: FBT001
+def edit(world: World, who: SecretKey, flags: list[Flag], sure: bool, group: str) -> object:  # noqa: FBT001
     sure_tags = [["public"], ["visible"], ["open"]] if sure else []
     more = [["name", "Tea"], ["t", "x"], ["supported_kinds", "9"]][: len(flags)]
     flag_tags = [[flag.value] for flag in flags]
@@ -76,7 +79,7 @@ def place_of(world: World, group: str) -> list[list[str]]:
     return above + [["child", child] for child in now.children]
 
 
-def place(world: World, who: object, parent: str, group: str) -> object:
+def place(world: World, who: SecretKey, parent: str, group: str) -> object:
     """With another parent or none, and the children in another order."""
     flags = [[flag] for flag in world.groups.by_id[group].flags] if group in ids_of(world) else []
     children = [tag for tag in place_of(world, group) if tag[0] == "child"][::-1]
@@ -88,7 +91,7 @@ def ids_of(world: World) -> list[str]:
     return list(world.groups.by_id)
 
 
-def pin(world: World, who: object, places: list[float], group: str) -> object:
+def pin(world: World, who: SecretKey, places: list[float], group: str) -> object:
     """Rows of any group, by id or by address."""
     chosen = [world.log[int(place_ * len(world.log))] for place_ in places if world.log]
     tags = [
@@ -99,18 +102,18 @@ def pin(world: World, who: object, places: list[float], group: str) -> object:
     return world.pin(who, *tags, group=group)
 
 
-def invite(world: World, who: object, some: list[str], extra: list[str], group: str) -> object:
+def invite(world: World, who: SecretKey, some: list[str], extra: list[str], group: str) -> object:
     return world.do(who, 9009, *(["code", code] for code in some), [*extra], group=group)
 
 
-def join(world: World, who: object, place: float | None, group: str) -> object:
+def join(world: World, who: SecretKey, place: float | None, group: str) -> object:
     """With a code that some group has or had, if any."""
     codes_ = [row.tag("code") for row in world.log if row.kind == 9009]
     code = codes_[int(place * len(codes_))] if codes_ and place is not None else None
     return world.join(who, code, group)
 
 
-def delete(world: World, who: object, places: list[float], group: str) -> object:
+def delete(world: World, who: SecretKey, places: list[float], group: str) -> object:
     wanted = {9009, 9021, 9, 9000}
     rows = [row for row in world.log if row.kind in wanted]
     chosen = [rows[int(place * len(rows))].id for place in places if rows]
@@ -125,11 +128,11 @@ def sweep(world: World, place: float) -> None:
         world.forget(rows[int(place * len(rows))])
 
 
-def write(world: World, who: object, d: str, group: str) -> object:
+def write(world: World, who: SecretKey, d: str, group: str) -> object:
     return world.do(who, 30023, ["d", d], group=group, at=world.now)
 
 
-def leave_all(world: World, who: object, cause: Cause) -> None:
+def leave_all(world: World, who: SecretKey, cause: Cause) -> None:
     world.now += 1  # as after a vanish: what a key does next is later than it
     _, drafts = removals_from_groups(world.groups, who.pubkey, world.now, cause, RELAY)
     world.mend(drafts)
@@ -139,7 +142,9 @@ def change_policy(world: World, settings: GroupSettings) -> None:
     world.settings = settings
 
 
-def step(function: Callable[..., object], *arguments: st.SearchStrategy[object]) -> object:
+def step(
+    function: Callable[..., object], *arguments: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Step]:
     return st.tuples(*arguments).map(lambda given_: lambda world: function(world, *given_))
 
 
@@ -379,7 +384,7 @@ def test_forced_flags_are_on_in_every_group_that_is_made_or_edited(history: list
 
 @pytest.mark.proves("N29-58")
 @given(histories, st.sampled_from([admin, alice, owner]))
-def test_a_vanish_changes_nobody_elses_membership(history: list[Step], who: object) -> None:
+def test_a_vanish_changes_nobody_elses_membership(history: list[Step], who: SecretKey) -> None:
     """Their records are deleted, the effect on others stays."""
     world = lived(history)
     before, drafts = removals_from_groups(

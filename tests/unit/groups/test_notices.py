@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from relay.nostr import kinds
 from relay.nostr.event import id_bytes
 from tests.cast import admin, alice, bob, carol, stranger
 from tests.unit.groups.world import NOON, OPEN, RELAY, World, tea_party
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MEMBERS = {admin.pubkey: ("admin",), alice.pubkey: (), bob.pubkey: ("moderator", "poet")}
 
@@ -67,7 +71,7 @@ def test_an_empty_supported_kinds_is_published() -> None:
 @pytest.mark.proves("N29-69")
 def test_only_changed_notices_are_made() -> None:
     world = tea_party(OPEN)
-    steps = [
+    steps: list[tuple[Callable[[], object], list[int]]] = [
         (lambda: world.put(admin, carol), [9000, 39002]),
         (lambda: world.put(admin, carol, "admin"), [9000, 39001]),
         (lambda: world.put(admin, stranger, "poet"), [9000, 39001, 39002]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,7 +21,6 @@ from relay.lifecycle.rows import (
     Keep,
     Slot,
     Stored,
-    Tie,
     Tombstone,
     WritePlan,
     address_of,
@@ -36,6 +36,9 @@ from relay.verdict import WriteOutcome
 from tests.cast import admin, alice, bob
 from tests.contract.writing import kept_as, read, unsigned, write
 from tests.harness.reference_store import ReferenceStore
+
+if TYPE_CHECKING:
+    from relay.nostr.keys import SecretKey
 
 STORED, DUPLICATE, DELETED = WriteOutcome.STORED, WriteOutcome.DUPLICATE, WriteOutcome.DELETED
 SUPERSEDED, TAKEN = WriteOutcome.SUPERSEDED, WriteOutcome.TAKEN
@@ -71,7 +74,7 @@ def article(at: int, content: str = "", d: str = "x", **more: object) -> Event:
     return unsigned(alice, 30023, [["d", d]], content, at, **more)
 
 
-def deletion(*targets: Event | str, at: int = 1000, by: object = alice, h: str = "") -> Event:
+def deletion(*targets: Event | str, at: int = 1000, by: SecretKey = alice, h: str = "") -> Event:
     """Kind 5: events by id, addresses as they are."""
     tags = [["a", t] if isinstance(t, str) else ["e", t.id] for t in targets]
     return unsigned(by, kinds.DELETION, [*([["h", h]] if h else []), *tags], at=at)
@@ -382,5 +385,5 @@ def test_the_policy_may_keep_the_lowest_id_of_equal_ts() -> None:
     for order in ((one, other), (other, one)):
         found, plan = Found(0), WritePlan()
         for event in order:
-            plan_for(event, None, kept_as(event), found, plan, now=0, tie=Tie.LOW)
+            plan_for(event, None, kept_as(event), found, plan, now=0, high_tie=False)
         assert list(plan.adds) == [one.id]

@@ -222,7 +222,7 @@ def test_an_event_that_was_written_reads_back_the_same(event: Event) -> None:
 @given(strategies.events)
 def test_the_hashed_bytes_equal_those_of_the_json_module(event: Event) -> None:
     """N01-20, N01-21, N01-22, N01-23: what `json.dumps` writes without spaces and escapes."""
-    hashed = [0, event.pubkey, event.created_at, event.kind, event.tags, event.content]
+    hashed: list[Any] = [0, event.pubkey, event.created_at, event.kind, event.tags, event.content]
     plain = json.dumps(hashed, ensure_ascii=False, separators=(",", ":")).encode()
     assert id_bytes(*hashed[1:]) == plain
     assert sha256(plain).hexdigest() == event.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import assume, given
@@ -20,6 +21,9 @@ from relay.nostr.keys import (
 )
 from relay.nostr.nip19 import decode_bech32, encode_bech32
 from tests.cast import alice, bob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOTE = alice.sign(1, [], "hello", 1_700_000_000)
 NO_POINT = "f" * 64
@@ -90,7 +94,7 @@ def test_a_number_outside_the_group_order_is_no_secret_key(number: int) -> None:
 
 
 @pytest.mark.parametrize("spoil", [str.swapcase, lambda text: text[:-1], lambda text: text + "q"])
-def test_a_malformed_secret_key_is_not_quoted(spoil: object) -> None:
+def test_a_malformed_secret_key_is_not_quoted(spoil: Callable[[str], str]) -> None:
     wrong = spoil(alice.nsec)
     with pytest.raises(Invalid) as refused:
         SecretKey.parse(wrong)

@@ -26,7 +26,7 @@ def sign(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sig
 
 def test_the_key_pair_is_made_once_on_this_machine() -> None:
     """Else all is well and slow, and nothing tells."""
-    assert schnorr.lib is not None
+    assert vars(schnorr)["lib"] is not None
 
 
 @pytest.mark.proves("N01-11")

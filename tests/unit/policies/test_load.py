@@ -13,7 +13,7 @@ from policies.load import KNOWN_WRITE, PRESETS
 from policies.settings import AuthWrites
 from relay.access.management import BannedAuthorRows
 from relay.groups.actions import Flag
-from relay.lifecycle.rows import Keep, Tie
+from relay.lifecycle.rows import Keep
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import SecretKey
 from relay.verdict import Who
@@ -169,7 +169,7 @@ def test_a_later_rule_stands_in_the_place_of_the_earlier(tmp_path: Path) -> None
     )
     assert [rule.place.name for rule in found.write_rules] == before
     [rule] = [rule for rule in found.write_rules if rule.place.name == "agents and owners pin"]
-    assert rule.writers == {Who.NOBODY}
+    assert rule.writers == frozenset({Who.NOBODY})
     assert rule.place.file == f"{tmp_path}/a.toml"
 
 
@@ -224,7 +224,11 @@ def test_a_household_has_owners_and_agents_of_its_own(tmp_path: Path) -> None:
         """,
     )
     [home] = found.actors.households
-    assert (home.name, home.owners, home.agents) == ("attic", {alice.pubkey}, {robot.pubkey})
+    assert (home.name, home.owners, home.agents) == (
+        "attic",
+        frozenset({alice.pubkey}),
+        frozenset({robot.pubkey}),
+    )
 
 
 def test_an_unused_draft_of_an_editor_is_not_read(tmp_path: Path) -> None:
@@ -272,8 +276,8 @@ def test_the_packaged_rules_keep_what_memory_needs_kept(tmp_path: Path) -> None:
         "clears": Keep.FIRST,
         "memory entries": Keep.FIRST,
     }
-    assert loaded(tmp_path).keep.tie is Tie.HIGH
-    assert loaded(tmp_path, a='[memory.aman]\ntie = "low"').keep.tie is Tie.LOW
+    assert loaded(tmp_path).keep.high_tie
+    assert not loaded(tmp_path, a='[memory.aman]\ntie = "low"').keep.high_tie
 
 
 def test_every_setting_of_the_design_is_known(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_words_for_authors_are_the_keys_of_the_files(tmp_path: Path) -> None:
         # Whichever file comes first.
         found = loaded(folder, a=rule % words, b=ACTORS)
         [match] = [rule.match for rule in found.sweeps.rules if rule.name == "n"]
-        assert match.authors == keys
+        assert match.authors == frozenset(keys)
         said = match_text(match)
         assert said.startswith("notes (1) by ")
         assert ("agent" in said, "owner" in said) == ("agent" in words, "owner" in words)

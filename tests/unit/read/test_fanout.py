@@ -6,6 +6,7 @@ N01-78…83, N29-94…101, N42-13, N46-03.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -289,7 +290,7 @@ def test_closing_a_slow_reader_does_not_affect_others(relay: Subscribed) -> None
     clients = [Client(), Client(max_bytes=100), Client()]
     for client in clients:
         open_ = relay.follows(client, asked(kinds=[1]))
-        client.on_overflow = lambda open_=open_: relay.fanout.close(open_)
+        client.on_overflow = partial(relay.fanout.close, open_)
     relay.commits(note("tea?"), note("more tea?"))
     assert clients[0].contents() == clients[2].contents() == ["tea?", "more tea?"]
     assert len(relay.fanout) == 2

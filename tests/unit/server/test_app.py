@@ -109,7 +109,8 @@ class Visit:
         message = await self.socket.receive(timeout=ANSWER_S)
         if message.type is not WSMsgType.TEXT:
             return ["closed", self.socket.close_code]
-        return orjson.loads(message.data)
+        frame: list[Any] = orjson.loads(message.data)
+        return frame
 
     async def hears_all(self) -> list[list[Any]]:
         """Every frame to the end."""
@@ -409,7 +410,7 @@ async def test_a_trusted_reader_is_known_by_its_address() -> None:
     """A-20: not by what a header says."""
     trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
     async with serving(policy=trusted) as relay:
-        filter_ = {"kinds": [30093]}
+        filter_: dict[str, object] = {"kinds": [30093]}
         assert await (await relay.visit()).asks(filter_) == [["EOSE", "s"]]
         forged = await relay.visit(X_Forwarded_For="127.0.0.1")
         assert (await forged.asks(filter_))[0][0] == "CLOSED"

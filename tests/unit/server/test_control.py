@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from relay.access.quotas import Sized, SizedBy
     from relay.nostr.event import Event
+    from relay.write.commands import Purpose
+    from relay.write.sweeper import SweepLine
 
 NOTES = [alice.sign(1, [], f"note {number}", 1_700_000_000 + number) for number in range(5)]
 DELETED = NOTES[1]
@@ -117,6 +120,12 @@ class FakeFolder:
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return [refusal for refusal in REFUSED if refusal.number > after]
+
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        raise NotImplementedError
+
+    def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
+        raise NotImplementedError
 
 
 @pytest.fixture

@@ -144,7 +144,8 @@ def document_of(
     **policies: str,
 ) -> dict[str, Any]:
     state = RelayState(loaded(folder, **policies), Groups(), management)
-    return orjson.loads(information(config, state, RELAY.pubkey, features))
+    document: dict[str, Any] = orjson.loads(information(config, state, RELAY.pubkey, features))
+    return document
 
 
 @pytest.mark.proves("N11-05", "N11-06", "N11-07", "N11-10")

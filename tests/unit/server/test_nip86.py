@@ -335,7 +335,7 @@ async def test_a_full_disk_refuses_the_call_and_changes_nothing() -> None:
         async def full(*_: object) -> int:
             raise StoreFault("disk full")
 
-        relay.disk.append = full  # type: ignore[method-assign]
+        relay.disk.append = full  # type: ignore[method-assign,assignment]
         assert (await objected(relay, "banpubkey", alice.pubkey)).startswith("error: ")
         assert await called(relay, "listbannedpubkeys") == []
         assert await (await relay.visit()).asks({}) == [["EOSE", "s"]]
@@ -575,7 +575,8 @@ async def test_changed_texts_are_in_nip11_at_once() -> None:
 
         async def document() -> dict[str, Any]:
             got = await relay.get(Accept="application/nostr+json")
-            return orjson.loads(await got.read())
+            found: dict[str, Any] = orjson.loads(await got.read())
+            return found
 
         assert await called(relay, "changerelayname", "Coffee") is True
         assert await called(relay, "changerelaydescription", "Black <b>only</b>") is True

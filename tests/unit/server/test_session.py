@@ -113,7 +113,7 @@ def test_a_req_opens_a_subscription(client: Client) -> None:
     (effect,) = client.asks("tea", kinds=[9])
     assert isinstance(effect, Subscribe)
     assert effect.sub == "tea"
-    assert [filter_.kinds for filter_ in effect.filters] == [{9}]
+    assert [filter_.kinds for filter_ in effect.filters] == [frozenset({9})]
     assert client.session.open == {"tea"}
 
 

@@ -139,7 +139,8 @@ async def test_an_event_that_raises_fails_alone(
     policy, bad = relay.state.policy, chat(alice, "the one")
 
     def refusal(event: Event, facts: Facts, judged: Any = policy.refusal) -> Reject | None:
-        return judged(event, 1 / 0 if event is bad else facts)
+        verdict: Reject | None = judged(event, 1 / 0 if event is bad else facts)
+        return verdict
 
     monkeypatch.setattr(policy, "refusal", refusal)
     sent = [chat(bob, "0"), put(bob), bad, chat(bob, "1"), out(bob), chat(bob, "2")]

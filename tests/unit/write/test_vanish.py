@@ -356,7 +356,7 @@ async def test_the_groups_outlive_the_admin_who_made_them(home: Home) -> None:
         key: roles for key, roles in before.members.items() if key != admin.pubkey
     }
     assert tea.removed.keys() == {carol.pubkey}
-    assert (tea.metadata, tea.flags) == ((("name", "Tea"),), {Flag.CLOSED})
+    assert (tea.metadata, tea.flags) == ((("name", "Tea"),), frozenset({Flag.CLOSED}))
     assert tea.invites.keys() == {"sesame-2"}
     assert home.groups.ended == {"gone"}
     assert await home.found(authors=[admin.pubkey]) == []

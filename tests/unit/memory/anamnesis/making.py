@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from relay.memory.anamnesis.records import (
     Entry,
@@ -28,11 +28,11 @@ NOON = 1_772_000_000
 _Record = TypeVar("_Record", Memory, Vouch, Supersession, Patch)
 
 
-def entry_of(content: str, *, at: int = NOON, name: str = "Robot", **more: object) -> Entry:
-    return Entry(content, "some id", name, timestamp_of(at), **more)  # type: ignore[arg-type]
+def entry_of(content: str, *, at: int = NOON, name: str = "Robot", **more: Any) -> Entry:
+    return Entry(content, "some id", name, timestamp_of(at), **more)
 
 
-def told(who: SecretKey, content: str, *, at: int = NOON, **more: object) -> Event:
+def told(who: SecretKey, content: str, *, at: int = NOON, **more: Any) -> Event:
     """An entry."""
     return signed(who, entry_draft(entry_of(content, at=at, **more)))
 

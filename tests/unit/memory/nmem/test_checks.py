@@ -138,6 +138,10 @@ def test_a_prompt_is_measured_in_characters() -> None:
     assert fault(making.prompt(content="😀" * 2000)) is None
 
 
+NEITHER: list[object] = [5, None, ["a", 1], {}]
+"""No string, no array of strings."""
+
+
 @pytest.mark.proves("M-05")
 @pytest.mark.parametrize(
     ("changed", "text"),
@@ -158,7 +162,7 @@ def test_a_prompt_is_measured_in_characters() -> None:
                 f"content.summary.{name} must be a string or an array of strings",
             )
             for name in ("learned", "completed", "next_steps", "files_read", "files_edited")
-            for value in (5, None, ["a", 1], {})
+            for value in NEITHER
         ],
         ({"ended_at": 1, "signature": 1, "summary": 1}, "content.ended_at is before started_at"),
         ({"signature": 1, "summary": 1}, "content.signature must be an array of pairs"),

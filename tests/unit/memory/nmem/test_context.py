@@ -66,7 +66,7 @@ def test_a_time_before_all_calendars_keeps_nobody_from_the_context(then: int) ->
 
 @pytest.mark.proves("M-28")
 def test_who_has_nothing_to_hear_hears_nothing() -> None:
-    silent = [
+    silent: list[Session | Row] = [
         session(DAY, None),
         session(DAY, EMPTY_SESSION),
         row(1),

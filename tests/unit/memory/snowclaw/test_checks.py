@@ -134,6 +134,13 @@ def test_what_is_encrypted_is_not_looked_into(d: str) -> None:
     )
 
 
+NO_STRINGS: list[object] = ["x", None, [1], {}]
+NO_PAIRS: list[object] = ["x", None, [1], [[1]], [[1, 2, 3]], {}]
+NO_STRING_MAP: list[object] = ["x", None, [], {"a": 1}]
+NO_INTEGER: list[object] = ["1", None, 1.5, True, []]
+NO_STRING: list[object] = [[], 1]
+
+
 @pytest.mark.proves("S-11")
 @pytest.mark.parametrize(
     ("field", "bad", "shape"),
@@ -141,18 +148,18 @@ def test_what_is_encrypted_is_not_looked_into(d: str) -> None:
         *(
             (name, bad, "an array of strings")
             for name in ("notes", "owner_notes", "themes")
-            for bad in ("x", None, [1], {})
+            for bad in NO_STRINGS
         ),
         *(
             (name, bad, "an array of pairs")
             for name in ("display_names", "members", "decisions")
-            for bad in ("x", None, [1], [[1]], [[1, 2, 3]], {})
+            for bad in NO_PAIRS
         ),
-        *(("preferences", bad, "an object of strings") for bad in ("x", None, [], {"a": 1})),
+        *(("preferences", bad, "an object of strings") for bad in NO_STRING_MAP),
         *(
             (name, bad, "an integer")
             for name in ("first_seen", "last_interaction", "last_activity")
-            for bad in ("1", None, 1.5, True, [])
+            for bad in NO_INTEGER
         ),
         *(("is_owner", bad, "a boolean") for bad in (1, "true", None)),
         *(
@@ -165,9 +172,9 @@ def test_what_is_encrypted_is_not_looked_into(d: str) -> None:
                 "preferences",
                 "members",
             )
-            for bad in ([], 1)
+            for bad in NO_STRING
         ),
-        *(("purpose", bad, "a string") for bad in (1, [])),
+        *(("purpose", bad, "a string") for bad in NO_STRING),
     ],
 )
 def test_a_known_field_of_another_type_is_named(field: str, bad: object, shape: str) -> None:
@@ -179,9 +186,20 @@ def test_a_known_field_of_another_type_is_named(field: str, bad: object, shape: 
 
 @pytest.mark.proves("S-11")
 def test_fields_may_be_missing_or_others() -> None:
-    nulls = {"purpose": None, "notes_json": None, "members_json": None, "profile_json": None}
-    good = {"notes": [], "display_names": [["a", 1]], "preferences": {}, "first_seen": -1}
-    for fields in ({}, nulls, good, {"hex_pubkey": 1, "mood": None, "display_name": []}):
+    nulls: dict[str, object] = {
+        "purpose": None,
+        "notes_json": None,
+        "members_json": None,
+        "profile_json": None,
+    }
+    good: dict[str, object] = {
+        "notes": [],
+        "display_names": [["a", 1]],
+        "preferences": {},
+        "first_seen": -1,
+    }
+    odd: dict[str, object] = {"hex_pubkey": 1, "mood": None, "display_name": []}
+    for fields in ({}, nulls, good, odd):
         assert check(record(USER, fields), TERMS) is None
 
 

@@ -96,7 +96,7 @@ def test_progress_says_of_what(fields: dict[str, object], text: str) -> None:
 
 @pytest.mark.proves("D-08")
 def test_other_lines_have_a_note_too() -> None:
-    queue = {"type": "queue-operation", "operation": "enqueue"}
+    queue: dict[str, object] = {"type": "queue-operation", "operation": "enqueue"}
     assert note_texts(queue) == [NoteText("queue-operation", "[queue: enqueue]")]
     for odd in (None, "", 7):
         queue = {"type": "queue-operation", "operation": odd}
@@ -107,8 +107,9 @@ def test_other_lines_have_a_note_too() -> None:
         NoteText("system", "compacted")
     ]
     assert note_texts({"type": "system", "content": ["x"]}) == [NoteText("system", "")]
-    for odd in ({"type": "summary"}, {"type": None}, {"type": []}, {}):
-        assert note_texts(odd) == [NoteText("unknown", "")]
+    others: list[dict[str, object]] = [{"type": "summary"}, {"type": None}, {"type": []}, {}]
+    for other in others:
+        assert note_texts(other) == [NoteText("unknown", "")]
 
 
 def test_a_tool_without_name_or_id_is_shown_all_the_same() -> None:

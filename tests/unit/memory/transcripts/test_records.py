@@ -32,7 +32,8 @@ def signed(kind: int, *tags: list[str]) -> Event:
 
 
 def is_as_golden(draft: Any, fields: dict[str, Any]) -> bool:
-    return draft == (fields["kind"], fields["tags"], fields["content"], fields["created_at"])
+    golden = (fields["kind"], fields["tags"], fields["content"], fields["created_at"])
+    return bool(draft == golden)
 
 
 @pytest.mark.proves("D-27")

@@ -35,7 +35,7 @@ def event(role: str, content: str = "", at: int = 1, **tags: str) -> Event:
 
 
 def note(role: str, content: str = "", **tags: str) -> Note:
-    return note_of(event(role, content, **tags))
+    return note_of(event(role, content, 1, **tags))
 
 
 def golden_event(fields: dict[str, Any]) -> Event:
