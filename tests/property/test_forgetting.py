@@ -138,7 +138,7 @@ async def law(store: Store, writes: list[Draft], rules: list[str], cuts: list[in
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "_BATCH_ROWS", 2)
     monkeypatch.setattr(sweep, "_SCAN_ROWS", 5)
-    monkeypatch.setattr(sweep, "_REST", 0)
+    monkeypatch.setattr(sweep, "_PAUSE_FACTOR", 0)
 
 
 _LAW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
