@@ -33,6 +33,7 @@ _BULK_CACHE_KIB: Final = 8_192
 _STATEMENTS: Final = 512
 _FIRST_ROWS: Final = 4
 _MOST_ROWS: Final = 100
+_CHUNK_ROWS: Final = 5_000
 CLOSED: Final = "the store is closed"
 
 
@@ -139,7 +140,7 @@ class ReaderFactory:
         return db
 
     def bulk_reader(self) -> sqlite3.Connection:
-        """For one query that may read the whole file: with a small cache of its own."""
+        """With a small cache and without mmap."""
         db = self._opened(TagReader)
         db.execute(f"PRAGMA cache_size = -{_BULK_CACHE_KIB}")
         return db
@@ -200,24 +201,20 @@ class AsyncReader:
                 yield
 
 
-class BulkReader:
-    """A connection for each query, one query at a time."""
+class BulkReader(AsyncReader):
+    """For queries that may read the whole file: the pages they read are not kept in memory."""
 
-    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
-        self._connector = connector
-        self._lock = asyncio.Lock()
-        self._is_open = True
+    async def chunks(self, query: Query, take: Callable[[list[Any]], None]) -> None:
+        """Call `take` with some thousand rows at a time, on the loop."""
+        async with self._free(), self._db.execute(query.sql, query.values) as cursor:
+            rows = list(await cursor.fetchmany(_CHUNK_ROWS))
+            while rows:
+                take(rows)
+                is_last = len(rows) < _CHUNK_ROWS
+                rows = [] if is_last else list(await cursor.fetchmany(_CHUNK_ROWS))
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[aiosqlite.Connection]:
-        async with self._lock:
-            if not self._is_open:
-                raise StoreFault(CLOSED)
-            with sqlite_faults():
-                async with threaded(self._connector) as db:
-                    yield db
-
-    async def close(self) -> None:
-        """Finish the query that runs."""
-        async with self._lock:
-            self._is_open = False
+    async def _free(self) -> AsyncIterator[None]:
+        async with super()._free():
+            yield
+            await self._db.execute_fetchall("PRAGMA shrink_memory")

@@ -7,7 +7,7 @@
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
   it starts again on `reader_conn`.
 - What may take long runs on connections of aiosqlite: `reader_conn` wide scans, `search_conn` full
-  text searches, `bulk_read` queries over the whole file, the text index, and checkpoints, which no
+  text searches, `bulk_conn` queries over the whole file, the text index, and checkpoints, which no
   commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): their table is what a commit costs.
 """
@@ -80,7 +80,6 @@ _LOOP_READ_CALLS: Final = 10
 """How often its progress handler may be called, for reads that do much: about 5 ms."""
 _PROGRESS_STEPS: Final = 20_000
 """Virtual machine instructions between two calls of it: about half a millisecond."""
-_ITEMS_CHUNK: Final = 2_000
 _SEARCH_S: Final = 2.0
 """How long a search may take; one for a word of a million texts takes about a second."""
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
@@ -119,7 +118,7 @@ class SqliteStore:
         self._reader_conn = AsyncReader(self._factory.page_reader)
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._checkpoint_conn = AsyncReader(partial(connection, path))
-        self._bulk_read = BulkReader(self._factory.bulk_reader)
+        self._bulk_conn = BulkReader(self._factory.bulk_reader)
         self._open_connections = AsyncExitStack()
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
@@ -155,7 +154,12 @@ class SqliteStore:
     async def _connect(self) -> None:
         async with AsyncExitStack() as connections:
             connections.callback(lambda: self._loop_conn.close())
-            for db in (self._reader_conn, self._search_conn, self._checkpoint_conn):
+            for db in (
+                self._reader_conn,
+                self._search_conn,
+                self._bulk_conn,
+                self._checkpoint_conn,
+            ):
                 await connections.enter_async_context(db)
             self._open_connections = connections.pop_all()
 
@@ -333,10 +337,12 @@ class SqliteStore:
             filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
         )
         timestamps, ids = array("Q"), bytearray()
-        async with self._bulk_read.connection() as db, db.execute(*query) as cursor:
-            while rows := list(await cursor.fetchmany(_ITEMS_CHUNK)):
-                timestamps.extend(map(itemgetter(0), rows))
-                ids += b"".join(map(itemgetter(1), rows))
+
+        def take(rows: list[tuple[int, bytes]]) -> None:
+            timestamps.extend(map(itemgetter(0), rows))
+            ids.extend(b"".join(map(itemgetter(1), rows)))
+
+        await self._bulk_conn.chunks(query, take)
         return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
 
     async def management(self) -> Management:
@@ -375,11 +381,10 @@ class SqliteStore:
             # Without new rows no amount can have been exceeded since.
             queries.insert(0, self._sweeps.has_new_rows(rule, exempt, last_scan))
         found: list[int] = []
-        async with self._bulk_read.connection() as db:
-            for query in queries:
-                found = [seq for (seq,) in await db.execute_fetchall(*query)]
-                if not found:
-                    break
+        for query in queries:
+            found = [seq for (seq,) in await self._bulk_conn.rows(query)]
+            if not found:
+                break
         return found
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
@@ -525,7 +530,6 @@ class SqliteStore:
         self._wake()
         if self._checkpoint is not None:
             await self._checkpoint
-        await self._bulk_read.close()
         await self._open_connections.aclose()
         await self._index.close()
         await asyncio.get_running_loop().run_in_executor(self._writing, self._writer.finish)
