@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.harness.patience import slowdown
 from tests.leaks import read_paths
 from tests.leaks.guards import signed_row, statements
 from tests.leaks.people import FLAGS, VIEWERS
@@ -32,7 +33,6 @@ pytestmark = pytest.mark.slow
 
 VERBS: Final = ("REQ", "COUNT", "NEG-OPEN")
 NAMES: Final = sorted(VIEWERS)
-SOON_S: Final = 6
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def relay(tmp_path: Path) -> AsyncIterator[LeakRelay]:
 async def told(relay: LeakRelay) -> list[Row]:
     """Publish all of it, and let go what goes; the rows, also those that the relay signed."""
     await relay.ban_those_who_are_here()
-    await relay.publish(relay.write(SOON_S))
+    await relay.publish(relay.write(3 + round(3 * slowdown())))
     await relay.end()
     signed = await relay.signed_rows()
     shown = {(row.event.kind, row.group) for row in signed}

@@ -45,19 +45,22 @@ async def test_a_lost_connection_loses_no_event(fake: FakeRelay) -> None:
 
 
 async def test_at_most_window_events_are_in_flight(fake: FakeRelay) -> None:
-    held: list[str] = []
+    in_flight: list[tuple[Visitor, str]] = []
 
     async def hold(visitor: Visitor, frame: list[Any]) -> None:
-        held.append(frame[1]["id"])
-        if len(held) == 3:
-            for event_id in held:
-                await visitor.say_ok(event_id)
-            held.clear()
+        in_flight.append((visitor, frame[1]["id"]))
 
     fake.on["EVENT"] = hold
-    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
-        report = await client.publish_many(EVENTS[:18], window=3)
-    assert report.stored == 18
+    async with Client(fake.url, robot, timeouts=TIMEOUTS) as client, asyncio.TaskGroup() as tasks:
+        publishing = tasks.create_task(client.publish_many(EVENTS[:18], window=3))
+        for _ in range(6):
+            await fake.until(lambda: len(in_flight) >= 3)
+            await client.count({})  # a fourth event would have been sent before this
+            assert len(in_flight) == 3
+            answered, in_flight[:] = in_flight[:], []
+            for visitor, event_id in answered:
+                await visitor.say_ok(event_id)
+    assert publishing.result().stored == 18
 
 
 async def test_a_missing_ok_raises_unanswered(fake: FakeRelay) -> None:
