@@ -134,7 +134,7 @@ def add_tool(
 def clear(
     hk: str, sender: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
 ) -> None:
-    """Clear the context: earlier summaries and tools are ignored. Nothing is deleted."""
+    """Clear the context. Earlier summaries and tools are ignored; nothing is deleted."""
     _write(Server(relay, key_file), lambda memory: memory.clear(hk, sender), as_json=as_json)
 
 
@@ -162,7 +162,7 @@ def subscribe(
 def show(
     hk: str, relay: str | None, key_file: Path | None, *, any_author: bool, as_json: bool
 ) -> int:
-    """Show the memory: preference, summary, tools (newest first), clears."""
+    """Show the memory of a history key: preference, summary, tools (newest first), clears."""
 
     async def work(memory: Aman) -> Snapshot:
         return await memory.snapshot(hk, any_author=any_author)
@@ -188,7 +188,7 @@ def show(
 def rehydrate(
     db: Path, relay: str | None, key_file: Path | None, *, any_author: bool, as_json: bool
 ) -> None:
-    """Write the memory at the relay into the tables of an SQLite file.
+    """Write the memory into an SQLite file.
 
     For each history key the rows of summaries, tools and clears are replaced; other rows are kept.
     """
@@ -212,7 +212,7 @@ def rehydrate(
 @client_options
 @json_option
 def import_sqlite(file: Path, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    """Send the memory in an Aman agent's database to the relay, with the times of its rows.
+    """Send an Aman agent's database to the relay. The times of its rows are kept.
 
     Records the relay already has are not sent again. Invalid rows and refused records are counted
     as skipped, with reasons on stderr.

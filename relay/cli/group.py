@@ -157,7 +157,7 @@ def add(
     *,
     as_json: bool,
 ) -> None:
-    """Add users to a group, or replace the roles of members by those given."""
+    """Add users, or replace the roles of members."""
     tags = [["h", group_id], *(["p", user, *roles] for user in users)]
 
     async def work(client: Client) -> Event:
@@ -227,7 +227,7 @@ def invite(
     reusable: bool,
     as_json: bool,
 ) -> None:
-    """Create an invite code: a join request with it makes its author a member."""
+    """Create an invite code. A join request with it makes its author a member."""
     if code is not None and len(code) < _MIN_CODE:
         raise click.BadParameter(f"must have at least {_MIN_CODE} characters", param_hint="--code")
     word = code if code is not None else secrets.token_urlsafe(12)
