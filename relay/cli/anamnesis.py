@@ -158,19 +158,19 @@ def vouch(
     as_json: bool,
 ) -> None:
     """Vouch for a memory, replacing this key's earlier vouch."""
-    said = Attestation(attestation or Attestation.CONFIRM)
+    attested = Attestation(attestation or Attestation.CONFIRM)
 
     async def work(memory: Anamnesis) -> tuple[str, str]:
         full = await memory.full_hash(hashed)
-        return full, (await memory.vouch(full, confidence, said, name)).event.id
+        return full, (await memory.vouch(full, confidence, attested, name)).event.id
 
     full, event_id = with_memory(Server(relay, key_file), work)
     if as_json:
         print_json(
-            {"hash": full, "attestation": said.value, "confidence": confidence, "id": event_id}
+            {"hash": full, "attestation": attested.value, "confidence": confidence, "id": event_id}
         )
     else:
-        click.echo(f"{_DONE[said]} {full[:SHORT]} {confidence:g}")
+        click.echo(f"{_DONE[attested]} {full[:SHORT]} {confidence:g}")
 
 
 _DONE: Final = {

@@ -158,8 +158,8 @@ def _tree(made: Context) -> Tree:
 
 def _beginning(text: str) -> str:
     # Of a message the text, without its header.
-    said = text.partition("\n")[2] if text.startswith("[nostr:") else text
-    line = " ".join(said.split())
+    body = text.partition("\n")[2] if text.startswith("[nostr:") else text
+    line = " ".join(body.split())
     return printable(line if len(line) <= _BEGINNING else f"{line[:_BEGINNING]}…")
 
 

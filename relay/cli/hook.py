@@ -80,13 +80,13 @@ def event(args: tuple[str, ...] = ()) -> None:
         return
     from relay.client.nmem.hook_recording import record_alone
 
-    heard = sys.stdin.buffer
-    assert isinstance(heard, HookInput)
+    hook_input = sys.stdin.buffer
+    assert isinstance(hook_input, HookInput)
     try:
         home = Path.home()
     except RuntimeError:
         return  # without a home folder there is no place to record it
-    answer = record_alone(home, heard.read(), args[0] if args else "", heard.at)
+    answer = record_alone(home, hook_input.read(), args[0] if args else "", hook_input.at)
     sys.stdout.buffer.write(answer.encode(errors="replace"))
     sys.stdout.buffer.flush()
 
@@ -207,9 +207,9 @@ def _uninstalled(settings: dict[str, Any]) -> dict[str, Any]:
         return settings
     hooks = {}
     for name, entries in settings["hooks"].items():
-        left = [kept for entry in entries if (kept := _without_ours(entry)) is not None]
-        if left or not entries:
-            hooks[name] = left
+        remaining = [kept for entry in entries if (kept := _without_ours(entry)) is not None]
+        if remaining or not entries:
+            hooks[name] = remaining
     others = {name: value for name, value in settings.items() if name != "hooks"}
     if not hooks and settings["hooks"]:
         return others
@@ -221,10 +221,10 @@ def _without_ours(entry: Any) -> Any:
     commands = entry.get("hooks") if isinstance(entry, dict) else None
     if not isinstance(commands, list):
         return entry
-    left = [each for each in commands if not _is_ours(each)]
-    if len(left) == len(commands):
+    remaining = [each for each in commands if not _is_ours(each)]
+    if len(remaining) == len(commands):
         return entry
-    return {**entry, "hooks": left} if left else None
+    return {**entry, "hooks": remaining} if remaining else None
 
 
 def _is_ours(command: Any) -> bool:

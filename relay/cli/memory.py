@@ -263,9 +263,9 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
         if key.user
         else ({"notes", "purpose", "themes", "decisions"})
     )
-    said = {name for name, value in given.items() if value}
+    given_names = {name for name, value in given.items() if value}
     if key.plain is not None:
-        if said - {"encrypted"}:
+        if given_names - {"encrypted"}:
             raise click.UsageError(
                 f"{printable(key.text)!r} is a key of the agent's own memory: it takes TEXT only;"
                 " users are an npub or 64, 32 or 16 hex, groups are group:ID"
@@ -273,7 +273,7 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
         if text is None or text == "":
             raise click.UsageError(f"{printable(key.text)!r} takes TEXT only")
         return
-    if text is not None or not said - {"group"} or said - fits:
+    if text is not None or not given_names - {"group"} or given_names - fits:
         options = (
             "--note or --preference" if key.user else ("--note, --purpose, --theme or --decision")
         )

@@ -31,8 +31,8 @@ from relay.client.settings import named_key, relay_url
 from relay.client.sync import (
     Direction,
     RelaySide,
+    StoreResult,
     Sync,
-    Taken,
     Tally,
     comparable,
     items_of,
@@ -228,20 +228,20 @@ class FolderSide:
         if batch:
             yield batch
 
-    async def take(self, events: Sequence[Event]) -> Taken:
-        taken = Taken()
+    async def store(self, events: Sequence[Event]) -> StoreResult:
+        result = StoreResult()
         answers = await submit_with_retries(self._folder, events, self._origin)
         for event, answer in zip(events, answers, strict=True):
             match outcome_of(event, answer):
                 case Outcome.STORED | Outcome.PASSED_ON:
-                    taken.stored += 1
+                    result.stored += 1
                 case Outcome.DUPLICATE:
-                    taken.duplicates += 1
+                    result.duplicates += 1
                 case Outcome.SUPERSEDED | Outcome.REFUSED:
-                    taken.refused.append((event, answer[1]))
+                    result.refused.append((event, answer[1]))
                 case never:
                     assert_never(never)
-        return taken
+        return result
 
     async def _pages(self, filter_: Filter) -> AsyncGenerator[Sequence[bytes], None]:
         pages = self._folder.events(filter_, self._rows)

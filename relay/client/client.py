@@ -392,7 +392,7 @@ class Client:
         pending = self._prefetch(paging, deadline_s)
         try:
             while pending is not None:
-                fresh = paging.take(await pending)
+                fresh = paging.add(await pending)
                 # Prefetch the next page while the caller works on this one.
                 pending = self._prefetch(paging, deadline_s)
                 await asyncio.sleep(0)
@@ -417,7 +417,7 @@ async def _stored(
     connection: Connection, wanted: Sequence[Filter], verifier: SignatureVerifier
 ) -> StoredAnswer:
     answer = StoredAnswer(wanted, verifier)
-    async with connection.request("REQ", wanted, answer, answer.take_raw):
+    async with connection.request("REQ", wanted, answer, answer.receive_raw):
         await answer.wait()
     return answer
 

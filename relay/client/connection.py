@@ -49,9 +49,9 @@ class Timeouts:
     immediately, and may silently return fewer events before authentication."""
     login_s: float = 10.0
     """OK for an AUTH event."""
-    first_wait_s: float = 0.25
+    first_backoff_s: float = 0.25
     """First reconnect delay; doubled on each failure, with jitter."""
-    longest_wait_s: float = 30.0
+    max_backoff_s: float = 30.0
     heartbeat_s: float = 30.0
     """Between pings; a relay that does not answer within half of it counts as lost."""
 
@@ -79,7 +79,7 @@ class Sink(Protocol):
     def is_closed(self) -> bool:
         """Whether the relay has ended the subscription, so that no CLOSE is sent."""
 
-    def take(self, verb: str, frame: list[object]) -> None: ...
+    def receive(self, verb: str, frame: list[object]) -> None: ...
 
     def connection_lost(self) -> None:
         """The connection ended."""
@@ -183,17 +183,17 @@ class Connection:
         verb: str,
         filters: Iterable[Filter],
         sink: Sink,
-        take_raw: Callable[[str], None] | None = None,
+        receive_raw: Callable[[str], None] | None = None,
     ) -> AsyncIterator[None]:
         """A REQ or COUNT for the duration of the block; `sink` receives its frames. Raises
         ConnectionLost.
 
-        `take_raw`, if given, receives EVENT frames encoded without spaces instead of `sink`.
+        `receive_raw`, if given, receives EVENT frames encoded without spaces instead of `sink`.
         """
         sub = f"{verb[0].lower()}{next(self._numbers)}"
         opening = orjson.dumps([verb, sub, *map(as_json, filters)])
-        if take_raw is not None:
-            self._raw_sinks[sub] = take_raw
+        if receive_raw is not None:
+            self._raw_sinks[sub] = receive_raw
         try:
             async with self._subscription(sub, sink, opening, orjson.dumps(["CLOSE", sub])):
                 yield
@@ -264,7 +264,7 @@ class Connection:
     async def _read(self) -> None:
         async for message in self._socket:
             if message.type is aiohttp.WSMsgType.TEXT:
-                self._take(message.data)
+                self._dispatch(message.data)
             elif message.type is aiohttp.WSMsgType.ERROR:
                 # A frame over max_msg_size, or no valid WebSocket frame: not caused by what was
                 # sent.
@@ -274,13 +274,13 @@ class Connection:
                 self._reject_largest()
         self._set_lost()
 
-    def _take(self, text: str) -> None:
+    def _dispatch(self, text: str) -> None:
         if text.startswith(_EVENT_START):
-            take_raw = self._raw_sinks.get(
+            receive_raw = self._raw_sinks.get(
                 text[len(_EVENT_START) : text.find('"', len(_EVENT_START))]
             )
-            if take_raw is not None:
-                take_raw(text)
+            if receive_raw is not None:
+                receive_raw(text)
                 return
         try:
             frame = orjson.loads(text)
@@ -297,9 +297,9 @@ class Connection:
             case ["NOTICE", str(text), *_]:
                 self._notices.append(text)
                 for sink in tuple(self._sinks.values()):
-                    sink.take("NOTICE", frame)
+                    sink.receive("NOTICE", frame)
             case [str(verb), str(sub), *_] if sub in self._sinks:
-                self._sinks[sub].take(verb, frame)
+                self._sinks[sub].receive(verb, frame)
             case _:
                 pass
 
@@ -365,7 +365,7 @@ class Connection:
         text = f"the relay accepts no message of {size} bytes"
         self._resolve(key, Reply(accepted=False, prefix=Prefix.INVALID, text=text))
         if key in self._sinks:
-            self._sinks[key].take("CLOSED", ["CLOSED", key, f"{Prefix.INVALID}: {text}"])
+            self._sinks[key].receive("CLOSED", ["CLOSED", key, f"{Prefix.INVALID}: {text}"])
 
     def _set_lost(self) -> None:
         self.is_lost = True

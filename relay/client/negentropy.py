@@ -63,7 +63,7 @@ class NegentropyReplies:
         self._failure: ClientError | None = None
         self._changed = Notifier()
 
-    def take(self, verb: str, frame: list[object]) -> None:
+    def receive(self, verb: str, frame: list[object]) -> None:
         match verb, frame[2:]:
             case "NEG-MSG", [str(text), *_]:
                 self.was_answered = True

@@ -44,7 +44,7 @@ class Paging:
             return None
         return replace(self._filter, until=self._until, limit=self._size)
 
-    def take(self, answer: Sequence[Event]) -> list[Event]:
+    def add(self, answer: Sequence[Event]) -> list[Event]:
         """The new events of the answer to `wanted`, newest first; for a search in the relay's
         order."""
         if self._filter.search is not None:

@@ -99,7 +99,7 @@ class Reconnector:
     def backoff_s(self, attempt: int) -> float:
         """Backoff in seconds before the next attempt: exponential, bounded, with jitter."""
         longest = min(
-            self.timeouts.longest_wait_s, self.timeouts.first_wait_s * 2.0 ** min(attempt, 32)
+            self.timeouts.max_backoff_s, self.timeouts.first_backoff_s * 2.0 ** min(attempt, 32)
         )
         return _JITTER.uniform(longest / 2, longest)
 

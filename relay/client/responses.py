@@ -103,7 +103,7 @@ class _Response:
             self._failure = failure
             self._done.set()
 
-    def _take_closed(self, frame: list[object]) -> None:
+    def _on_closed(self, frame: list[object]) -> None:
         self.is_closed = True
         self._set_failure(closed_by(frame))
 
@@ -129,15 +129,15 @@ class StoredAnswer(_Response):
         self._verifications: list[asyncio.Future[list[bool]]] = []
         self._chunks: list[list[Event]] = []
 
-    def take(self, verb: str, frame: list[object]) -> None:
+    def receive(self, verb: str, frame: list[object]) -> None:
         if verb == "EVENT":
             self._add(event_in(frame, self._filters))
         elif verb == "EOSE":
             self._done.set()
         elif verb == "CLOSED":
-            self._take_closed(frame)
+            self._on_closed(frame)
 
-    def take_raw(self, text: str) -> None:
+    def receive_raw(self, text: str) -> None:
         """An EVENT frame encoded without spaces."""
         try:
             event = event_in_frame(text)
@@ -184,7 +184,7 @@ class CountAnswer(_Response):
 
     number = 0
 
-    def take(self, verb: str, frame: list[object]) -> None:
+    def receive(self, verb: str, frame: list[object]) -> None:
         if verb == "COUNT":
             match frame[2:]:
                 case [{"count": int(number)}, *_]:
@@ -192,4 +192,4 @@ class CountAnswer(_Response):
                     self.is_closed = True
                     self._done.set()
         elif verb == "CLOSED":
-            self._take_closed(frame)
+            self._on_closed(frame)

@@ -60,17 +60,17 @@ class _Stored:
 class ResumeState:
     """Progress of one subscription."""
 
-    def __init__(self, filters: Sequence[Filter], begun: int, max_ids: int = _MAX_IDS) -> None:
-        """`begun`: local time of the start of the subscription, in seconds."""
+    def __init__(self, filters: Sequence[Filter], started_at: int, max_ids: int = _MAX_IDS) -> None:
+        """`started_at`: local time of the start of the subscription, in seconds."""
         self.is_live = False
         """EOSE of the first REQ was received."""
         self.is_caught_up = False
         """EOSE of the latest REQ was received."""
         self._filters = tuple(filters)
-        self._begun = begun
+        self._started_at = started_at
         self._seen = SeenIds(max_ids)
         self._newest: int | None = None
-        self._since = begun
+        self._since = started_at
         """No event older than this is missing."""
         self._stored = [_Stored() for _ in self._filters]
 
@@ -106,7 +106,7 @@ class ResumeState:
                 filter_,
                 since=max(
                     self._since - OVERLAP_S,
-                    _limit_bound(filter_, stored, self._begun),
+                    _limit_bound(filter_, stored, self._started_at),
                     0 if filter_.since is None else filter_.since,
                 ),
                 limit=None,
@@ -115,12 +115,12 @@ class ResumeState:
         )
 
 
-def _limit_bound(filter_: Filter, stored: _Stored, begun: int) -> int:
+def _limit_bound(filter_: Filter, stored: _Stored, started_at: int) -> int:
     """Older events lie beyond the filter's `limit` and were not asked for."""
     if filter_.limit is None:
         return 0
     if filter_.limit == 0:
-        return begun
+        return started_at
     if stored.oldest is None or stored.count < filter_.limit:
         return 0
     return stored.oldest

@@ -240,7 +240,7 @@ class Subscription:
         if self._overflowed:
             self._changed.notify_all()
 
-    def take_event(self, frame: list[object]) -> ClientError | None:
+    def on_event(self, frame: list[object]) -> ClientError | None:
         """Queue the event of an EVENT frame; returns the failure if the subscription must end."""
         if self._overflowed:
             return None
@@ -259,7 +259,7 @@ class Subscription:
                 self._changed.notify_all()
         return None
 
-    def take_eose(self) -> None:
+    def on_eose(self) -> None:
         if not self._resume.is_live:
             self._unchecked.append(_Stored())
         self._flush_missed()
@@ -286,15 +286,15 @@ class _Request:
         self.failure: ClientError | None = None
         self._subscription = subscription
 
-    def take(self, verb: str, frame: list[object]) -> None:
+    def receive(self, verb: str, frame: list[object]) -> None:
         if self.is_done:
             return
         if verb == "EVENT":
-            if (failure := self._subscription.take_event(frame)) is not None:
+            if (failure := self._subscription.on_event(frame)) is not None:
                 self._end(failure)
         elif verb == "EOSE":
             self.was_answered = True
-            self._subscription.take_eose()
+            self._subscription.on_eose()
         elif verb == "CLOSED":
             self.is_closed = True
             self._end(closed_by(frame))

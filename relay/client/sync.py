@@ -47,7 +47,7 @@ class Direction(Enum):
 
 
 @dataclass(slots=True)
-class Taken:
+class StoreResult:
     """What a side did with events."""
 
     stored: int = 0
@@ -72,7 +72,7 @@ class Side(Protocol):
         `filter_` is the filter that found the ids.
         """
 
-    async def take(self, events: Sequence[Event]) -> Taken:
+    async def store(self, events: Sequence[Event]) -> StoreResult:
         """Store them in this order."""
 
 
@@ -102,19 +102,19 @@ class RelaySide:
                 wanted.difference_update(event.id for event in found)
                 yield sorted(found, key=lambda event: (event.created_at, event.id))
 
-    async def take(self, events: Sequence[Event]) -> Taken:
+    async def store(self, events: Sequence[Event]) -> StoreResult:
         """Raises PublishRefused if several events are all still refused after the last retry."""
-        taken, waiting = Taken(), events
+        result, waiting = StoreResult(), events
         for pause in (*_RETRY_DELAYS_S, None):
             report = await self._writer.publish_many(waiting, patience_s=0)
-            taken.stored += report.stored
-            taken.duplicates += report.duplicates
+            result.stored += report.stored
+            result.duplicates += report.duplicates
             temporary = {
                 refusal.event.id: refusal
                 for refusal in report.refused
                 if pause is not None and refusal.prefix in TEMPORARY
             }
-            taken.refused += [
+            result.refused += [
                 (refusal.event, str(refusal))
                 for refusal in report.refused
                 if refusal.event.id not in temporary
@@ -126,7 +126,7 @@ class RelaySide:
         if 1 < len(events) == sum(_is_temporary(refusal) for refusal in report.refused):
             # Not because of these events: continuing would refuse the rest as well.
             raise report.refused[0]
-        return taken
+        return result
 
 
 def _is_temporary(refusal: PublishRefused) -> bool:
@@ -236,45 +236,45 @@ class Sync:
         retry_reasons: Counter[str] = Counter()
         fetched = 0
 
-        async def take(events: Sequence[Event]) -> None:
+        async def store(events: Sequence[Event]) -> None:
             nonlocal fetched
             fetched += len(events)
             ours = [event for event in events if event.kind not in GROUP_STATE]
             tally.relay_signed += len(events) - len(ours)
-            taken = await self._ours.take(ours)
-            tally.received += taken.stored
-            tally.known_here += taken.duplicates
-            for event, reason in taken.refused:
+            result = await self._ours.store(ours)
+            tally.received += result.stored
+            tally.known_here += result.duplicates
+            for event, reason in result.refused:
                 counted = _count(tally.refused_here, reason)
                 if reason.startswith(f"{Prefix.RESTRICTED}:"):
                     retry.append((event.created_at, bytes.fromhex(event.id)))
                     retry_reasons[counted] += 1
             self._note(tally)
 
-        await _pipelined(source.events(self._filter, self._need), take)
+        await _pipelined(source.events(self._filter, self._need), store)
         tally.not_given = len(self._need) - fetched
         if retry and tally.received:
             # Ids are in no order: the event that makes an author a member may have come after the
             # author's events. So refused events are tried once more, ordered by time.
             retry_ids = [id_ for _, id_ in sorted(retry)]
             tally.refused_here -= retry_reasons
-            await _pipelined(source.events(self._filter, retry_ids), take)
+            await _pipelined(source.events(self._filter, retry_ids), store)
 
     async def _send(self) -> None:
         target = RelaySide(self._theirs, self._theirs)
         tally = self.tally
 
-        async def take(events: Sequence[Event]) -> None:
+        async def store(events: Sequence[Event]) -> None:
             publishable = [event for event in events if not event.has_tag("-")]
             tally.protected += len(events) - len(publishable)
-            taken = await target.take(publishable)
-            tally.sent += taken.stored
-            tally.known_there += taken.duplicates
-            for _, reason in taken.refused:
+            result = await target.store(publishable)
+            tally.sent += result.stored
+            tally.known_there += result.duplicates
+            for _, reason in result.refused:
                 _count(tally.refused_there, reason)
             self._note(tally)
 
-        await _pipelined(self._ours.events(self._filter, self._have), take)
+        await _pipelined(self._ours.events(self._filter, self._have), store)
 
     async def _differences(self, filter_: Filter, items: Items) -> list[Difference]:
         """For the whole set, or for parts of it if the relay refuses to compare so many at once."""
@@ -357,12 +357,12 @@ def _count(reasons: Counter[str], reason: str) -> str:
 
 async def _pipelined(
     batches: AsyncGenerator[Sequence[Event], None],
-    take: Callable[[Sequence[Event]], Awaitable[None]],
+    store: Callable[[Sequence[Event]], Awaitable[None]],
 ) -> None:
     """Process batches one at a time, in order, each while the next is fetched."""
 
-    async def take_one(batch: Sequence[Event]) -> None:
-        await take(batch)
+    async def store_one(batch: Sequence[Event]) -> None:
+        await store(batch)
 
     try:
         async with aclosing(batches), asyncio.TaskGroup() as tasks:
@@ -370,6 +370,6 @@ async def _pipelined(
             async for batch in batches:
                 if storing is not None:
                     await storing
-                storing = tasks.create_task(take_one(batch))
+                storing = tasks.create_task(store_one(batch))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None

@@ -47,12 +47,12 @@ class Parameter:
     name: str
     """Name in the schema; the keyword is the same in snake_case."""
     kind: Kind
-    about: str
+    description: str
     is_required: bool = False
     default: float | str | None = None
-    least: int | None = None
+    minimum: int | None = None
     """Smaller values are a fault."""
-    most: int | None = None
+    maximum: int | None = None
     """Larger values are clamped."""
     choices: tuple[str, ...] = ()
     """Published in the schema; the tool itself checks the value."""
@@ -63,15 +63,15 @@ class Parameter:
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema. No `maximum`, since larger values are clamped."""
-        schema: dict[str, Any] = {"type": self.kind.json_type, "description": self.about}
+        schema: dict[str, Any] = {"type": self.kind.json_type, "description": self.description}
         if self.kind is Kind.IDS:
             schema["items"] = {"type": "integer"}
         if self.choices:
             schema["enum"] = list(self.choices)
         if self.default is not None:
             schema["default"] = self.default
-        if self.least is not None:
-            schema["minimum"] = self.least
+        if self.minimum is not None:
+            schema["minimum"] = self.minimum
         return schema
 
 
@@ -96,16 +96,16 @@ def arguments_in(parameters: Sequence[Parameter], given: Mapping[str, object]) -
 def _value(parameter: Parameter, value: object) -> object:
     if value is None:
         if parameter.is_required:
-            raise ToolFault(f"{parameter.name} is missing: {parameter.about}")
+            raise ToolFault(f"{parameter.name} is missing: {parameter.description}")
         return parameter.default
     if not _fits(parameter.kind, value):
         raise ToolFault(f"{parameter.name} must be {parameter.kind.words}")
     if parameter.kind is Kind.INTEGER:
         value = int(value)  # type: ignore[call-overload]  # checked by _fits
-    if parameter.least is not None and value < parameter.least:  # type: ignore[operator]
-        raise ToolFault(f"{parameter.name} must be at least {parameter.least}")
-    if parameter.most is not None and value > parameter.most:  # type: ignore[operator]
-        return parameter.most
+    if parameter.minimum is not None and value < parameter.minimum:  # type: ignore[operator]
+        raise ToolFault(f"{parameter.name} must be at least {parameter.minimum}")
+    if parameter.maximum is not None and value > parameter.maximum:  # type: ignore[operator]
+        return parameter.maximum
     return value
 
 

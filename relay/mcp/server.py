@@ -91,7 +91,7 @@ def _listed(tool: ToolInfo) -> Tool:
     reads = tool.effect.is_reading
     return Tool(
         name=tool.name,
-        description=tool.about,
+        description=tool.description,
         input_schema=input_schema(tool.parameters),
         annotations=ToolAnnotations(
             read_only_hint=reads,

@@ -113,12 +113,12 @@ class Toolbox:
         return hits(found)
 
     async def timeline(self, anchor: int, before: int, after: int) -> object:
-        around = await self._nmem.timeline(anchor, before, after)
-        at = next(number for number, found in enumerate(around) if found.id == anchor)
+        observations = await self._nmem.timeline(anchor, before, after)
+        at = next(number for number, found in enumerate(observations) if found.id == anchor)
         return {
-            "anchor": whole(around[at]),
-            "before": hits(around[:at]),
-            "after": hits(around[at + 1 :]),
+            "anchor": whole(observations[at]),
+            "before": hits(observations[:at]),
+            "after": hits(observations[at + 1 :]),
         }
 
     async def get_observations(self, ids: list[int]) -> object:
@@ -221,34 +221,42 @@ class ToolInfo:
     name: str
     answer: Callable[..., Awaitable[object]]
     """A method of Toolbox; takes the parameters as keywords."""
-    about: str
+    description: str
     parameters: tuple[Parameter, ...]
     effect: Effect = Effect.READS_MEMORY
 
 
 _PROJECT: Final = Parameter("project", Kind.TEXT, "Only this project; default: all.")
 _BEFORE: Final = Parameter(
-    "before", Kind.INTEGER, "Only records before this time, in Unix seconds.", least=0, most=LARGEST
+    "before",
+    Kind.INTEGER,
+    "Only records before this time, in Unix seconds.",
+    minimum=0,
+    maximum=LARGEST,
 )
 _AFTER: Final = Parameter(
     "after",
     Kind.INTEGER,
     "Only records at or after this time, in Unix seconds.",
-    least=0,
-    most=LARGEST,
+    minimum=0,
+    maximum=LARGEST,
 )
 _PATH: Final = Parameter("file_path", Kind.TEXT, "Path of the file, as recorded.", is_required=True)
 _HERE: Final = Parameter("project", Kind.TEXT, "Project; default: that of the current folder.")
 
 
-def _limit(default: int, most: int) -> Parameter:
-    about = f"Most results; at most {most}."
-    return Parameter("limit", Kind.INTEGER, about, default=default, least=1, most=most)
+def _limit(default: int, maximum: int) -> Parameter:
+    description = f"Most results; at most {maximum}."
+    return Parameter(
+        "limit", Kind.INTEGER, description, default=default, minimum=1, maximum=maximum
+    )
 
 
-def _number(name: str, about: str, default: int, most: int, least: int = 0) -> Parameter:
-    about = f"{about}; at most {most}."
-    return Parameter(name, Kind.INTEGER, about, default=default, least=least, most=most)
+def _number(name: str, description: str, default: int, maximum: int, minimum: int = 0) -> Parameter:
+    description = f"{description}; at most {maximum}."
+    return Parameter(
+        name, Kind.INTEGER, description, default=default, minimum=minimum, maximum=maximum
+    )
 
 
 TOOLS: Final = (
@@ -272,8 +280,8 @@ TOOLS: Final = (
                 Kind.INTEGER,
                 "Number of hits to skip.",
                 default=0,
-                least=0,
-                most=LARGEST,
+                minimum=0,
+                maximum=LARGEST,
             ),
             Parameter(
                 "orderBy",
@@ -346,7 +354,7 @@ TOOLS: Final = (
         " commit by commit.",
         (
             _PATH,
-            _number("max_commits", "Number of commits", 50, 500, least=1),
+            _number("max_commits", "Number of commits", 50, 500, minimum=1),
             Parameter("full", Kind.FLAG, "Include every commit.", default=False),
         ),
     ),
@@ -380,8 +388,8 @@ TOOLS: Final = (
                 Kind.NUMBER,
                 "Weight of the newest observation, 0 to 1.",
                 default=0.08,
-                least=0,
-                most=1,
+                minimum=0,
+                maximum=1,
             ),
         ),
         Effect.PURE,

@@ -147,7 +147,7 @@ class Phone:
 @contextlib.asynccontextmanager
 async def phone(url: str, ahead_s: int = 0) -> AsyncIterator[Phone]:
     wanted = {"kinds": [9], "authors": [cast.robot.pubkey], "#h": ["tea"]}
-    timeouts = Timeouts(first_wait_s=0.05, longest_wait_s=0.2)
+    timeouts = Timeouts(first_backoff_s=0.05, max_backoff_s=0.2)
     async with (
         Client(
             url, cast.alice, timeouts=timeouts, now=lambda: int(time.time()) + ahead_s

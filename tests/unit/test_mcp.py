@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # -- arguments ------------------------------------------------------------------------------------
 
 QUERY = Parameter("query", Kind.TEXT, "words", is_required=True)
-LIMIT = Parameter("limit", Kind.INTEGER, "rows", default=20, least=1, most=100)
+LIMIT = Parameter("limit", Kind.INTEGER, "rows", default=20, minimum=1, maximum=100)
 ORDER = Parameter("orderBy", Kind.TEXT, "order", default="relevance")
 FULL = Parameter("full", Kind.FLAG, "all of it", default=False)
 ALPHA = Parameter("alpha", Kind.NUMBER, "weight", default=0.08)

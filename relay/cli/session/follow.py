@@ -10,7 +10,7 @@ from relay.cli.humanize import counted
 from relay.cli.options import client_options, printable
 from relay.cli.session.common import PATH, Server, plan_of, plan_options, with_spool
 from relay.client.transcripts.follower import Follower
-from relay.client.transcripts.tail import Turn
+from relay.client.transcripts.tail import FileChange
 from relay.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,14 +104,14 @@ class _OnlineReports:
 
 def _report(step: Step) -> None:
     session = printable(step.session)
-    match step.turn:
-        case Turn.REWRITTEN:
+    match step.change:
+        case FileChange.REWRITTEN:
             click.echo(
                 f"{printable(str(step.path))} was rewritten: it is sent from the start; changed"
                 f" lines are in session {session} twice",
                 err=True,
             )
-        case Turn.GONE:
+        case FileChange.GONE:
             click.echo(f"{printable(str(step.path))} was removed; waiting for it", err=True)
         case _ if step.sent is not None:
             sent = step.sent

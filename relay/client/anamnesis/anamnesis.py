@@ -157,7 +157,7 @@ class Anamnesis(AnamnesisReader):
         """Vouch for a memory, replacing this key's earlier vouch. The memory need not be stored
         yet."""
         check_hash(hashed)
-        said = member_of(Attestation, attestation, "attestation")
+        attested = member_of(Attestation, attestation, "attestation")
         if name is None and self._is_named:
             name = str(self._author["name"])
 
@@ -168,7 +168,7 @@ class Anamnesis(AnamnesisReader):
                 name=name,
                 created_at=at,
                 confidence=confidence,
-                attestation=said,
+                attestation=attested,
             )
             _raise_first(vouch_faults(_fields(draft)))
             return draft

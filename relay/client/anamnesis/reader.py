@@ -195,7 +195,7 @@ class AnamnesisReader(MemoryClient):
 
         `topics`: any of these tags. `authors`: public keys. `as_of`: Unix seconds.
         """
-        wish = recall.RecallQuery(
+        recall_query = recall.RecallQuery(
             topics=tuple(topics),
             memory_type=None
             if memory_type is None
@@ -222,7 +222,7 @@ class AnamnesisReader(MemoryClient):
             if is_searched:
                 archive = await self._search(question, info)
             ranked = text_ranks(question, archive, is_searched=is_searched)
-            hits = recall.recalled(ranked, archive, wish, self._client.now())
+            hits = recall.recalled(ranked, archive, recall_query, self._client.now())
             if hits:
                 return hits
         return []
@@ -273,9 +273,9 @@ class AnamnesisReader(MemoryClient):
         records: list[Record] = []
         ordered = sorted(hashes)
         for start in range(0, len(ordered), _BATCH):
-            some = frozenset(ordered[start : start + _BATCH])
+            batch = frozenset(ordered[start : start + _BATCH])
             wanted = Filter(
-                kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("x", some),)
+                kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("x", batch),)
             )
             records += self._records(await self.read(wanted))
         return records

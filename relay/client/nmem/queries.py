@@ -251,13 +251,13 @@ def trace(
     if row is None:
         return None
     names = scope.names | {"session": session_id}
-    said = db.execute(
+    prompt_rows = db.execute(
         "SELECT id, session_id, timestamp, source, content FROM prompts"
         " WHERE session_id = :session AND (:before IS NULL OR timestamp < :before)"
         " AND (:after IS NULL OR timestamp >= :after) ORDER BY timestamp, id",
         names,
     )
-    prompts = [FoundPrompt(*each) for each in said]
+    prompts = [FoundPrompt(*each) for each in prompt_rows]
     done = db.execute(
         _COLUMNS + " WHERE o.session_id = :session AND" + _SCOPED + " ORDER BY o.timestamp, o.id",
         names,

@@ -72,7 +72,7 @@ class NmemRecorder(NmemReader):
         """Record the payload of a coding agent's hook; returns the context for the agent, if any.
         Raises Invalid."""
         text = payload if isinstance(payload, str) else compact(payload)
-        told = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             record_hook,
             self.database,
             text,
@@ -82,20 +82,20 @@ class NmemRecorder(NmemReader):
             self._secrets,
             self._group,
         )
-        return told.answer
+        return result.answer
 
     async def session(self, id: str, project: str = "unknown") -> Session:
         """The session, created now if unknown. Raises Invalid for an empty id."""
         if not id:
             raise Invalid("a session must have an id")
 
-        def begun(db: Any) -> Session:
+        def create(db: Any) -> Session:
             begin_session(db, Session(id, project, self._client.now()), self._group)
             session = session_in(db, id)
             assert session is not None
             return session
 
-        return await self._write(begun)
+        return await self._write(create)
 
     async def end_session(
         self, id: str, summary: Summary | Mapping[str, object] | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import PublishRefused
 from relay.client.transcripts.files import files_in, session_file, session_ids
-from relay.client.transcripts.tail import UNIDENTIFIED, Tail, Turn
+from relay.client.transcripts.tail import UNIDENTIFIED, FileChange, Tail
 from relay.errors import UserError
 from relay.memory.transcripts.records import Status
 
@@ -35,7 +35,7 @@ class Step:
 
     path: Path
     session: str
-    turn: Turn
+    change: FileChange
     """GREW, REWRITTEN or GONE."""
     lines: int = 0
     sent: Delivered | None = None
@@ -99,29 +99,29 @@ class Follower:
     async def _add(self, path: Path, session: str | None) -> None:
         plan = self._plan if session is None else replace(self._plan, session=session)
         tail = Tail(path, self._transcripts.pubkey, plan, self._place_of(path))
-        turn = await asyncio.to_thread(tail.resume)
+        change = await asyncio.to_thread(tail.resume)
         self._tails[path] = tail
-        if turn is Turn.REWRITTEN:
-            self._report(Step(path, tail.session or path.stem, turn))
+        if change is FileChange.REWRITTEN:
+            self._report(Step(path, tail.session or path.stem, change))
 
     async def _send_more(self, tail: Tail) -> None:
         while True:
-            news = await asyncio.to_thread(tail.more)
-            if news.turn is Turn.GONE:
+            update = await asyncio.to_thread(tail.more)
+            if update.change is FileChange.GONE:
                 if tail.path not in self._missing:
                     self._missing.add(tail.path)
-                    self._report(Step(tail.path, tail.session or tail.path.stem, news.turn))
+                    self._report(Step(tail.path, tail.session or tail.path.stem, update.change))
                 return
             self._missing.discard(tail.path)
-            if news.turn is Turn.NOTHING:
+            if update.change is FileChange.NOTHING:
                 return
             session = tail.session or tail.path.stem
-            if news.turn is Turn.REWRITTEN:
-                self._report(Step(tail.path, session, news.turn))
+            if update.change is FileChange.REWRITTEN:
+                self._report(Step(tail.path, session, update.change))
                 continue
-            sent = await self._transcripts.deliver(news.drafts)
+            sent = await self._transcripts.deliver(update.drafts)
             await asyncio.to_thread(tail.sent)
-            self._report(Step(tail.path, session, news.turn, news.lines, sent))
+            self._report(Step(tail.path, session, update.change, update.lines, sent))
             await self._introduce(tail, session)
 
     async def _introduce(self, tail: Tail, session: str) -> None:

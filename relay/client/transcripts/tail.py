@@ -36,7 +36,7 @@ _COMPARED: Final = 1 << 10
 """Bytes at the start and end of the read part that are compared again."""
 
 
-class Turn(Enum):
+class FileChange(Enum):
     """What happened to a file since the last poll."""
 
     NOTHING = "nothing new"
@@ -45,8 +45,8 @@ class Turn(Enum):
     GONE = "the file is not there"
 
 
-class News(NamedTuple):
-    turn: Turn
+class Update(NamedTuple):
+    change: FileChange
     drafts: list[Draft]
     lines: int
 
@@ -109,54 +109,54 @@ class Tail:
         """Working folder; empty while unknown."""
         return self._opening.base or ""
 
-    def resume(self) -> Turn:
+    def resume(self) -> FileChange:
         """Continue at the saved offset; NOTHING without one."""
         saved = self._saved_offset()
         if saved is None:
-            return Turn.NOTHING
+            return FileChange.NOTHING
         self._open_with(SessionFacts(saved.base, saved.ms, saved.session))
         try:
             with self.path.open("rb") as file:
                 while self._size < saved.size and self._convert(file, saved.size - self._size):
                     pass
         except FileNotFoundError:
-            return Turn.GONE
+            return FileChange.GONE
         if (self._size, self._hash.hexdigest()) == (saved.size, saved.hash):
-            return Turn.NOTHING
+            return FileChange.NOTHING
         self._reset()
-        return Turn.REWRITTEN
+        return FileChange.REWRITTEN
 
     def has_changed(self) -> bool:
         """Whether `more` may return lines: a folder may contain thousands of old files, which
         should not be opened twice a second."""
         return self._stamp is None or _stamp_of(self.path) != self._stamp
 
-    def more(self) -> News:
+    def more(self) -> Update:
         """The events of new lines, in batches. Call `sent` afterwards."""
         stamp = _stamp_of(self.path)
-        news = self._read_news()
-        self._stamp = stamp if news.turn in (Turn.NOTHING, Turn.GONE) else None
-        return news
+        update = self._read_update()
+        self._stamp = stamp if update.change in (FileChange.NOTHING, FileChange.GONE) else None
+        return update
 
-    def _read_news(self) -> News:
+    def _read_update(self) -> Update:
         try:
             with self.path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if not self._is_same(file, size):
                     self._reset()
-                    return News(Turn.REWRITTEN, [], 0)
+                    return Update(FileChange.REWRITTEN, [], 0)
                 if size == self._polled_size:
-                    return News(Turn.NOTHING, [], 0)
+                    return Update(FileChange.NOTHING, [], 0)
                 if self._converter is None and not self._is_identified(file, size):
                     self._polled_size = size
-                    return News(Turn.NOTHING, [], 0)
+                    return Update(FileChange.NOTHING, [], 0)
                 before = self.tally.lines
                 drafts = self._convert(file, size - self._size)
                 self._polled_size = size if not drafts else self._size
-                turn = Turn.GREW if drafts else Turn.NOTHING
-                return News(turn, drafts, self.tally.lines - before)
+                change = FileChange.GREW if drafts else FileChange.NOTHING
+                return Update(change, drafts, self.tally.lines - before)
         except FileNotFoundError:
-            return News(Turn.GONE, [], 0)
+            return Update(FileChange.GONE, [], 0)
 
     def sent(self) -> None:
         """The events of `more` are at the relay or in the spool. Durable when it returns."""

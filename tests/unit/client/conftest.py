@@ -13,7 +13,7 @@ from tests.unit.client.fake_relay import FakeRelay
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-TIMEOUTS = Timeouts(deadline_s=ANSWER_S, challenge_s=0.05, first_wait_s=0.01, longest_wait_s=0.02)
+TIMEOUTS = Timeouts(deadline_s=ANSWER_S, challenge_s=0.05, first_backoff_s=0.01, max_backoff_s=0.02)
 
 
 @pytest.fixture

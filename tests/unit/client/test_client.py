@@ -564,7 +564,7 @@ async def test_an_unreachable_url_raises_at_once_with_the_reason(
 async def test_a_patient_client_waits_for_its_relay_to_start(fake: FakeRelay) -> None:
     await fake.stop()
     patient = Timeouts(
-        patience_s=ANSWER_S, challenge_s=0.05, first_wait_s=0.01, longest_wait_s=0.02
+        patience_s=ANSWER_S, challenge_s=0.05, first_backoff_s=0.01, max_backoff_s=0.02
     )
 
     async def connected() -> None:

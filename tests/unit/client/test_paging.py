@@ -33,7 +33,7 @@ def read(paging: Paging, events: list[Event], most: int) -> list[list[Event]]:
     pages: list[list[Event]] = []
     while (wanted := paging.wanted) is not None:
         assert len(pages) < 1000
-        pages.append(paging.take(answer_of(events, wanted, most)))
+        pages.append(paging.add(answer_of(events, wanted, most)))
     return pages
 
 
@@ -70,7 +70,7 @@ def test_the_number_of_pages_within_one_second_is_bounded() -> None:
     paging, given = Paging(Filter(), 1, 0), 0
     while (wanted := paging.wanted) is not None and given < 1000:
         at = 5 if wanted.until is None else wanted.until
-        paging.take([alice.sign(1, [], f"{given}", at)])
+        paging.add([alice.sign(1, [], f"{given}", at)])
         given += 1
     assert 100 < given < 1000
 
@@ -78,5 +78,5 @@ def test_the_number_of_pages_within_one_second_is_bounded() -> None:
 def test_a_search_is_one_page_in_the_order_of_the_relay() -> None:
     answer = [NOTES[3], NOTES[9], NOTES[1]]
     paging = Paging(Filter(search="note"), 5_000, 0)
-    assert paging.take(answer) == answer
+    assert paging.add(answer) == answer
     assert paging.wanted is None

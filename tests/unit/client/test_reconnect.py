@@ -122,7 +122,9 @@ async def test_a_filter_too_large_for_the_relay_is_closed_and_not_resent(
 
 
 def test_the_reconnect_backoff_is_exponential_bounded_and_jittered() -> None:
-    reconnector = Reconnector("ws://x", (), Timeouts(first_wait_s=1, longest_wait_s=60), lambda: 0)
+    reconnector = Reconnector(
+        "ws://x", (), Timeouts(first_backoff_s=1, max_backoff_s=60), lambda: 0
+    )
     for attempt, whole in [(0, 1), (1, 2), (2, 4), (5, 32), (6, 60), (5000, 60)]:
         waits = {reconnector.backoff_s(attempt) for _ in range(50)}
         assert len(waits) > 1

@@ -10,7 +10,7 @@ import pytest
 
 from relay.client import Client, PublishRefused, Transcripts
 from relay.client.transcripts.follower import Follower
-from relay.client.transcripts.tail import Tail, Turn
+from relay.client.transcripts.tail import FileChange, Tail
 from relay.memory.transcripts.plan import Plan
 from tests.cast import robot
 from tests.unit.client.conftest import TIMEOUTS
@@ -61,12 +61,16 @@ def test_lines_are_told_when_their_end_is_there(path: Path) -> None:
     write(path, LINES[0], LINES[1][:20])
     tailed = tail(path)
     assert texts(tailed.more().drafts) == ["line 0"]
-    assert tailed.more().turn is Turn.NOTHING
+    assert tailed.more().change is FileChange.NOTHING
     write(path, LINES[1][20:-1])
-    assert tailed.more().turn is Turn.NOTHING
+    assert tailed.more().change is FileChange.NOTHING
     write(path, b"\n", LINES[2])
-    news = tailed.more()
-    assert (news.turn, news.lines, texts(news.drafts)) == (Turn.GREW, 2, ["line 1", "line 2"])
+    update = tailed.more()
+    assert (update.change, update.lines, texts(update.drafts)) == (
+        FileChange.GREW,
+        2,
+        ["line 1", "line 2"],
+    )
 
 
 def test_line_by_line_gives_the_events_of_the_whole_file(path: Path) -> None:
@@ -81,7 +85,7 @@ def test_line_by_line_gives_the_events_of_the_whole_file(path: Path) -> None:
 def test_nothing_is_told_before_the_file_has_said_where_it_runs(path: Path) -> None:
     write(path, HEADLESS)
     tailed = tail(path)
-    assert (tailed.more().turn, tailed.session) == (Turn.NOTHING, None)
+    assert (tailed.more().change, tailed.session) == (FileChange.NOTHING, None)
     write(path, LINES[0])
     drafts = tailed.more().drafts
     assert [robot.sign(*draft).id for draft in drafts] == [e.id for e in told(HEADLESS + LINES[0])]
@@ -102,7 +106,7 @@ def test_what_was_sent_is_not_told_again_after_a_restart(path: Path) -> None:
     first.sent()
     write(path, *LINES[3:5])
     again = tail(path)
-    assert again.resume() is Turn.NOTHING
+    assert again.resume() is FileChange.NOTHING
     drafts = again.more().drafts
     assert texts(drafts) == ["line 3", "line 4"]
     assert {robot.sign(*d).id for d in drafts} < {e.id for e in told(b"".join(LINES[:5]))}
@@ -112,7 +116,7 @@ def test_what_was_told_and_not_sent_is_told_again(path: Path) -> None:
     write(path, *LINES[:3])
     tail(path).more()
     again = tail(path)
-    assert again.resume() is Turn.NOTHING
+    assert again.resume() is FileChange.NOTHING
     assert texts(again.more().drafts) == ["line 0", "line 1", "line 2"]
 
 
@@ -122,7 +126,7 @@ def test_another_plan_begins_at_the_start(path: Path) -> None:
     first.more()
     first.sent()
     again = tail(path, Plan(group="tea"))
-    assert again.resume() is Turn.NOTHING
+    assert again.resume() is FileChange.NOTHING
     assert len(again.more().drafts) == 6
 
 
@@ -133,7 +137,7 @@ def test_a_bookmark_that_cannot_be_read_is_none(path: Path, content: bytes) -> N
     place.parent.mkdir()
     place.write_bytes(content)
     tailed = tail(path)
-    assert tailed.resume() is Turn.NOTHING
+    assert tailed.resume() is FileChange.NOTHING
     assert len(tailed.more().drafts) == 4
 
 
@@ -166,11 +170,11 @@ def test_a_file_written_anew_is_noticed_and_told_from_its_start(path: Path, how:
     tailed = tail(path)
     tailed.more()
     new = changed(path, how)
-    assert tailed.more().turn is Turn.REWRITTEN
+    assert tailed.more().change is FileChange.REWRITTEN
     assert tailed.session == SESSION
     drafts = tailed.more().drafts
     assert [robot.sign(*draft).id for draft in drafts] == [e.id for e in told(b"".join(new))]
-    assert tailed.more().turn is Turn.NOTHING
+    assert tailed.more().change is FileChange.NOTHING
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -181,7 +185,7 @@ def test_a_file_written_anew_while_nobody_looked_is_noticed_too(path: Path, how:
     first.sent()
     new = changed(path, how)
     again = tail(path)
-    assert again.resume() is Turn.REWRITTEN
+    assert again.resume() is FileChange.REWRITTEN
     assert again.more().lines == len(new)
 
 
@@ -191,10 +195,10 @@ def test_a_file_that_goes_and_comes_back(path: Path) -> None:
     tailed.more()
     tailed.sent()
     away = path.rename(path.with_suffix(".away"))
-    assert tailed.more().turn is Turn.GONE
-    assert tail(path).resume() is Turn.GONE
+    assert tailed.more().change is FileChange.GONE
+    assert tail(path).resume() is FileChange.GONE
     away.rename(path)
-    assert tailed.more().turn is Turn.NOTHING
+    assert tailed.more().change is FileChange.NOTHING
     write(path, LINES[2])
     assert texts(tailed.more().drafts) == ["line 2"]
 
@@ -203,15 +207,15 @@ def test_a_file_in_which_nothing_was_new_is_not_looked_at_until_it_changes(path:
     write(path, LINES[0])
     tailed = tail(path)
     assert tailed.has_changed()
-    assert tailed.more().turn is Turn.GREW
+    assert tailed.more().change is FileChange.GREW
     assert tailed.has_changed()  # there may be more
-    assert tailed.more().turn is Turn.NOTHING
+    assert tailed.more().change is FileChange.NOTHING
     assert not tailed.has_changed()
     write(path, LINES[1])
     assert tailed.has_changed()
-    assert tailed.more().turn is Turn.GREW
+    assert tailed.more().change is FileChange.GREW
     remove(path)
-    assert tailed.more().turn is Turn.GONE
+    assert tailed.more().change is FileChange.GONE
     assert not tailed.has_changed()
     write(path, *LINES[:2])
     assert tailed.has_changed()
@@ -250,10 +254,10 @@ async def test_a_session_is_sent_as_it_grows_and_each_line_once(
     async with follower(fake, path, steps) as following:
         write(path, LINES[3])
         await following.poll()
-    assert [(step.session, step.turn, step.lines) for step in steps] == [
-        (SESSION, Turn.GREW, 2),
-        (SESSION, Turn.GREW, 1),
-        (SESSION, Turn.GREW, 1),
+    assert [(step.session, step.change, step.lines) for step in steps] == [
+        (SESSION, FileChange.GREW, 2),
+        (SESSION, FileChange.GREW, 1),
+        (SESSION, FileChange.GREW, 1),
     ]
     assert ids(fake) == {event.id for event in told(b"".join(LINES[:4]))}
     assert len(fake.verbs("EVENT")) == 8 + 1  # and what the session is, once
@@ -312,7 +316,12 @@ async def test_a_file_written_anew_is_said_and_sent(fake: FakeRelay, path: Path)
         remove(path)
         await following.poll()
         await following.poll()
-    assert [step.turn for step in steps] == [Turn.GREW, Turn.REWRITTEN, Turn.GREW, Turn.GONE]
+    assert [step.change for step in steps] == [
+        FileChange.GREW,
+        FileChange.REWRITTEN,
+        FileChange.GREW,
+        FileChange.GONE,
+    ]
     assert {event.id for event in told(LINES[7])} <= ids(fake)
 
 
