@@ -19,7 +19,9 @@ from relay.cli.connect import Server
 from relay.cli.options import (
     PublicKey,
     client_options,
+    format_option,
     json_option,
+    limit_option,
     print_counts,
     print_json,
     printable,
@@ -321,22 +323,8 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
 )
 @click.option("--include-superseded", is_flag=True, help="Include superseded memories.")
 @click.option("--as-of", type=Moment(), metavar="TIME", help="State of knowledge at that time.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Most results.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "context"]),
-    default="table",
-    show_default=True,
-    help="context: fenced text for a model.",
-)
+@limit_option(10)
+@format_option("table")
 @client_options
 @json_option
 def recall(

@@ -13,7 +13,9 @@ from relay.cli.options import (
     Words,
     client_options,
     console,
+    format_option,
     json_option,
+    limit_option,
     print_json,
     printable,
 )
@@ -119,21 +121,8 @@ class Found(NamedTuple):
     help="Only this kind.",
 )
 @click.option("--group", metavar="ID", help="Only records with the h tag of this group.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 500),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Most results.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "context"]),
-    default="table",
-    help="context: each text between <memory> and </memory>, for a model.",
-)
+@limit_option(20, 500)
+@format_option("table")
 @client_options
 @json_option
 def search(

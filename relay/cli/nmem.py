@@ -22,6 +22,7 @@ from relay.cli.nmem_status import status
 from relay.cli.options import (
     client_options,
     json_option,
+    limit_option,
     print_counts,
     print_json,
     printable,
@@ -73,14 +74,7 @@ def nmem() -> None:
     metavar="T",
     help="Observation type, such as file_edit, git_commit, marker.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Most results.",
-)
+@limit_option(20)
 @click.option("--full", is_flag=True, help="Print full rows instead of excerpts.")
 @click.option("--ids", is_flag=True, help="Print ids only, one per line.")
 @click.option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import orjson
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     KeyType = click.ParamType[str]
+    Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 else:
     KeyType = click.ParamType  # takes no arguments in older versions of click
 
@@ -35,6 +36,32 @@ folder_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="The relay's data folder.",
 )
+
+
+def limit_option(default: int, most: int | None = None) -> Callable[[Decorated], Decorated]:
+    """`--limit N`."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, most),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help="Maximum number of results.",
+    )
+
+
+def format_option(plain: str) -> Callable[[Decorated], Decorated]:
+    """`--format`: `plain` (the default), or fenced text for a model (G-23)."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice([plain, "context"]),
+        default=plain,
+        show_default=True,
+        help="context: each text between <memory> and </memory>, for a model.",
+    )
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

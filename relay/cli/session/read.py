@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.options import Words, client_options, console, json_option, print_json, printable
+from relay.cli.options import (
+    Words,
+    client_options,
+    console,
+    format_option,
+    json_option,
+    limit_option,
+    print_json,
+    printable,
+)
 from relay.cli.session.chat import render
 from relay.cli.session.common import Server, on_relay
 from relay.cli.tables import print_nothing_found
@@ -97,21 +106,8 @@ def show_command(
 @click.argument("query", type=Words(), metavar="Q")
 @click.option("--session", "session_id", metavar="S", help="Only in this session.")
 @click.option("--group", metavar="G", help="Only in sessions of this group.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Most results.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "context"]),
-    default="text",
-    help="context: fenced text for a model.",
-)
+@limit_option(20)
+@format_option("text")
 @client_options
 @json_option
 def search_command(

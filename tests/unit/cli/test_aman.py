@@ -1,4 +1,4 @@
-"""`rookery aman`, against a fake relay: what it prints, and with which exit code."""
+"""`rookery aman`, against a fake relay: output and exit codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-async def test_a_write_says_what_was_stored(
+async def test_a_write_prints_the_stored_record(
     rookery: Rookery,
     relay: FakeRelay,
     capsys: pytest.CaptureFixture[str],
@@ -92,7 +92,7 @@ async def test_a_repeat_is_a_duplicate_and_no_error(
     assert json.loads(capsys.readouterr().out)["outcome"] == "duplicate"
 
 
-async def test_json_says_what_was_stored(
+async def test_json_output_of_a_write(
     rookery: Rookery, relay: FakeRelay, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("set-preference", "HK", "speed", "--json") == 0
@@ -104,7 +104,7 @@ async def test_json_says_what_was_stored(
     }
 
 
-async def test_a_refusal_is_said_with_the_key_it_was_about(
+async def test_a_refusal_names_the_key(
     rookery: Rookery, relay: FakeRelay, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
@@ -129,14 +129,14 @@ async def test_a_refusal_is_said_with_the_key_it_was_about(
         ("set-preference", "HK"),
     ],
 )
-async def test_bad_usage_is_said(
+async def test_usage_errors(
     rookery: Rookery, capsys: pytest.CaptureFixture[str], args: tuple[str, ...]
 ) -> None:
     assert await rookery(*args) == 2
     assert "--help" in capsys.readouterr().err
 
 
-async def test_a_bad_secretbox_key_is_named_and_not_repeated(
+async def test_an_invalid_secretbox_key_is_reported_without_quoting_it(
     rookery: Rookery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOSTR_SECRETBOX_KEY", "hex:00ff")
@@ -164,7 +164,7 @@ async def fill(relay: FakeRelay, rookery: Rookery) -> None:
     await rookery("subscribe", "HK", "iran", "bitcoin")
 
 
-async def test_show_prints_all_that_is_remembered(
+async def test_show_prints_the_whole_memory(
     rookery: Rookery, relay: FakeRelay, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await fill(relay, rookery)
@@ -194,14 +194,14 @@ async def test_show_prints_all_that_is_remembered(
     assert shown["unread"] == []
 
 
-async def test_nothing_stored_is_said_with_exit_code_1(
+async def test_nothing_stored_exits_with_1(
     rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("show", "HK") == 1
     assert capsys.readouterr() == ("nothing stored for HK\n", "")
 
 
-async def test_what_another_wrote_is_shown_on_demand(
+async def test_records_of_other_authors_are_shown_on_request(
     rookery: Rookery, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROOKERY_KEY", rover.nsec)
@@ -212,7 +212,7 @@ async def test_what_another_wrote_is_shown_on_demand(
     assert "speed" in capsys.readouterr().out
 
 
-async def test_a_locked_record_is_told_on_stderr_and_the_rest_is_shown(
+async def test_a_locked_record_is_reported_on_stderr(
     rookery: Rookery,
     relay: FakeRelay,
     capsys: pytest.CaptureFixture[str],
@@ -243,7 +243,7 @@ async def test_rehydrate_counts_what_it_wrote(
     file.close()
 
 
-async def test_import_sqlite_counts_what_is_at_the_relay_and_says_what_is_not(
+async def test_import_sqlite_counts_records_and_reports_skipped_rows(
     rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = sqlite3.connect(tmp_path / "old.db")
@@ -271,7 +271,7 @@ async def test_import_sqlite_counts_what_is_at_the_relay_and_says_what_is_not(
     assert capsys.readouterr().err == "rookery: there is no file missing.db\n"
 
 
-async def test_a_relay_that_cannot_filter_by_hk_is_used_and_that_is_said(
+async def test_a_relay_without_hk_filters_is_used_with_a_remark(
     rookery: Rookery, relay: FakeRelay, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.information = {}

@@ -1,4 +1,4 @@
-"""`rookery anamnesis`, against a fake relay: what it prints, and with which exit code."""
+"""`rookery anamnesis`, against a fake relay: output and exit codes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_settings(folder: Path, text: str) -> None:
 # -- telling --------------------------------------------------------------------------------------
 
 
-async def test_remember_prints_the_hash_and_says_what_is_a_duplicate(
+async def test_remember_prints_the_hash_and_reports_duplicates(
     rookery: Rookery, relay: FakeRelay, capsys: Capture
 ) -> None:
     await relay.publish(told(rover, "b"))
@@ -102,9 +102,7 @@ async def test_remember_prints_the_hash_and_says_what_is_a_duplicate(
 
 
 @pytest.mark.proves("X-03")
-async def test_what_is_over_ten_kilobytes_is_warned_about(
-    rookery: Rookery, capsys: Capture
-) -> None:
+async def test_content_over_ten_kilobytes_warns(rookery: Rookery, capsys: Capture) -> None:
     text = "é" * 5_120
     assert await rookery("remember", text) == 0
     assert capsys.readouterr().err == ""
@@ -114,7 +112,7 @@ async def test_what_is_over_ten_kilobytes_is_warned_about(
     assert err == "warning: content is over 10 KB\n"
 
 
-async def test_the_author_is_who_client_toml_says(
+async def test_the_author_is_read_from_client_toml(
     rookery: Rookery, relay: FakeRelay, tmp_path: Path
 ) -> None:
     write_settings(tmp_path, 'author_id = "r2"\nauthor_name = "Robot 2"')
@@ -124,7 +122,7 @@ async def test_the_author_is_who_client_toml_says(
     assert json.loads(relay.events[1].content)["name"] == "Robot 2"
 
 
-async def test_a_table_with_faults_is_told(
+async def test_faults_of_the_table_are_reported(
     rookery: Rookery, capsys: Capture, tmp_path: Path
 ) -> None:
     write_settings(tmp_path, "autor_id = 5\nauthor_name = 5")
@@ -143,7 +141,7 @@ async def test_a_table_with_faults_is_told(
         (("--partial", "--name", "N"), "partly vouched {} 1", "partial"),
     ],
 )
-async def test_a_vouch_says_what_was_said(
+async def test_a_vouch_prints_its_attestation(
     rookery: Rookery,
     relay: FakeRelay,
     capsys: Capture,
@@ -158,7 +156,7 @@ async def test_a_vouch_says_what_was_said(
     assert json.loads(capsys.readouterr().out)["attestation"] == (attestation or "confirm")
 
 
-async def test_a_word_is_withdrawn_if_there_is_one(
+async def test_a_vouch_is_withdrawn_if_there_is_one(
     rookery: Rookery, relay: FakeRelay, capsys: Capture
 ) -> None:
     assert await rookery("withdraw", A) == 1
@@ -189,9 +187,7 @@ async def test_supersede_prints_the_new_hash(
     )
 
 
-async def test_a_refusal_is_said_with_the_key_it_was_about(
-    rookery: Rookery, relay: FakeRelay, capsys: Capture
-) -> None:
+async def test_a_refusal_names_the_key(rookery: Rookery, relay: FakeRelay, capsys: Capture) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
 
@@ -219,7 +215,7 @@ async def test_a_refusal_is_said_with_the_key_it_was_about(
         ("validate", "missing.json"),
     ],
 )
-async def test_bad_usage_is_said(rookery: Rookery, capsys: Capture, args: tuple[str, ...]) -> None:
+async def test_usage_errors(rookery: Rookery, capsys: Capture, args: tuple[str, ...]) -> None:
     assert await rookery(*args) == 2
     err = capsys.readouterr().err
     assert "--help" in err
@@ -259,7 +255,7 @@ async def test_get_prints_the_document(rookery: Rookery, relay: FakeRelay, capsy
     assert "'abc' is not a hash" in capsys.readouterr().err
 
 
-async def test_a_beginning_of_several_hashes_lists_them(
+async def test_an_ambiguous_prefix_lists_the_hashes(
     rookery: Rookery, relay: FakeRelay, capsys: Capture
 ) -> None:
     # Found by trying: both hashes begin with the same eight characters.
@@ -296,7 +292,7 @@ async def tell_a_story(relay: FakeRelay) -> None:
         await relay.publish(event)
 
 
-async def test_trace_draws_what_a_memory_rests_on(
+async def test_trace_prints_the_ancestors(
     rookery: Rookery, relay: FakeRelay, capsys: Capture
 ) -> None:
     await tell_a_story(relay)
@@ -326,7 +322,7 @@ async def test_trace_draws_what_a_memory_rests_on(
     assert capsys.readouterr().out == "000000000000 missing\n"
 
 
-async def test_trust_says_what_it_counts(
+async def test_trust_prints_its_components(
     rookery: Rookery, relay: FakeRelay, capsys: Capture, tmp_path: Path
 ) -> None:
     for event in (told(robot, "a", anchors=("u",)), vouched(alice, A), vouched(rover, A)):
@@ -349,7 +345,7 @@ async def test_trust_says_what_it_counts(
     assert await rookery("trust", B) == 1
 
 
-async def test_recall_ranks_and_says_when_the_relay_cannot_search(
+async def test_recall_ranks_and_reports_a_relay_without_search(
     rookery: Rookery, relay: FakeRelay, capsys: Capture
 ) -> None:
     far = "rain, in a long text that says many other things beside it"
@@ -419,7 +415,7 @@ async def test_import_and_export_count(
 
 
 @pytest.mark.proves("X-20")
-async def test_validate_says_every_error_and_warns(
+async def test_validate_prints_errors_and_warnings(
     rookery: Rookery,
     relay: FakeRelay,
     capsys: Capture,
@@ -461,7 +457,7 @@ async def test_validate_says_every_error_and_warns(
 
 
 @pytest.mark.proves("X-21")
-async def test_the_benchmark_needs_no_relay_and_repeats_itself(
+async def test_the_benchmark_is_offline_and_deterministic(
     rookery: Rookery, relay: FakeRelay, capsys: Capture
 ) -> None:
     reports = []

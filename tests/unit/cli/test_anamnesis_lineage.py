@@ -40,7 +40,7 @@ def rookery(relay: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.proves("X-17")
-async def test_the_way_to_what_holds_now_is_printed(rookery: Rookery, capsys: Capture) -> None:
+async def test_resolve_prints_the_chain(rookery: Rookery, capsys: Capture) -> None:
     assert await rookery("resolve", B[:8]) == 0
     assert capsys.readouterr().out == f"{B}\n{C}\n"
     assert await rookery("resolve", C, "--json") == 0
@@ -52,9 +52,7 @@ async def test_the_way_to_what_holds_now_is_printed(rookery: Rookery, capsys: Ca
     }
 
 
-async def test_what_lost_the_place_is_said(
-    relay: FakeRelay, rookery: Rookery, capsys: Capture
-) -> None:
+async def test_resolve_reports_forks(relay: FakeRelay, rookery: Rookery, capsys: Capture) -> None:
     relay.information = {"pubkey": owner.pubkey}
     other = content_hash("d")
     await relay.publish(told(rover, "d"))
@@ -67,7 +65,7 @@ async def test_what_lost_the_place_is_said(
 
 
 @pytest.mark.proves("X-09")
-async def test_what_rests_on_a_memory_is_listed(rookery: Rookery, capsys: Capture) -> None:
+async def test_children_are_listed(rookery: Rookery, capsys: Capture) -> None:
     assert await rookery("children", A) == 0
     assert capsys.readouterr().out == f"{B[:12]}  b\n"
     assert await rookery("children", A, "--json") == 0
@@ -78,7 +76,7 @@ async def test_what_rests_on_a_memory_is_listed(rookery: Rookery, capsys: Captur
 
 
 @pytest.mark.proves("X-10")
-async def test_whose_work_it_is_is_told_with_whole_keys(rookery: Rookery, capsys: Capture) -> None:
+async def test_credit_prints_full_keys(rookery: Rookery, capsys: Capture) -> None:
     assert await rookery("credit", C) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"2  {robot.npub}  Robot", f"1  {rover.npub}  Robot"]
@@ -89,7 +87,7 @@ async def test_whose_work_it_is_is_told_with_whole_keys(rookery: Rookery, capsys
     }
 
 
-async def test_a_name_that_is_only_the_key_is_not_said_twice(
+async def test_a_name_equal_to_the_key_is_not_repeated(
     relay: FakeRelay, rookery: Rookery, capsys: Capture
 ) -> None:
     await relay.publish(told(rover, "d", name=rover.pubkey))
@@ -98,7 +96,7 @@ async def test_a_name_that_is_only_the_key_is_not_said_twice(
 
 
 @pytest.mark.parametrize("command", ["resolve", "credit"])
-async def test_a_memory_that_nobody_knows_is_an_error(
+async def test_an_unknown_memory_is_an_error(
     rookery: Rookery, capsys: Capture, command: str
 ) -> None:
     assert await rookery(command, "0" * 64) == 1
@@ -108,7 +106,7 @@ async def test_a_memory_that_nobody_knows_is_an_error(
 
 
 @pytest.mark.proves("X-07")
-async def test_a_memory_is_amended_and_that_is_undone(
+async def test_an_amendment_can_be_undone(
     relay: FakeRelay, rookery: Rookery, capsys: Capture
 ) -> None:
     assert await rookery("amend", C[:12], "--confidence", "0.9", "--tag", "x", "--tag", "y") == 0
@@ -122,7 +120,7 @@ async def test_a_memory_is_amended_and_that_is_undone(
 
 
 @pytest.mark.parametrize("args", [(), ("--undo", "--confidence", "0")])
-async def test_an_amendment_of_nothing_is_bad_usage(
+async def test_an_empty_amendment_is_a_usage_error(
     relay: FakeRelay, rookery: Rookery, capsys: Capture, args: tuple[str, ...]
 ) -> None:
     before = len(relay.events)

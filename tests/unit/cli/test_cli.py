@@ -1,4 +1,4 @@
-"""The command line as a whole: help, exit codes, and how it says what went wrong."""
+"""The command line: help, exit codes and error output."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_command_within_another_has_help_with_an_example(
         assert re.search(f"Examples?: .*(rookery {' '.join(words)}|mcp)", out), words
 
 
-def test_every_option_says_what_it_is_for_and_one_that_many_have_says_the_same() -> None:
+def test_every_option_has_help_and_shared_options_have_the_same() -> None:
     said: dict[str, set[str]] = {}
     for words, found in every_command():
         for option in found.params:
@@ -125,7 +125,7 @@ def test_every_option_says_what_it_is_for_and_one_that_many_have_says_the_same()
         (["group", "show"], "rookery group show: Missing argument 'ID'"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_2(
+def test_usage_errors_are_one_line_and_exit_2(
     args: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(args) == 2
@@ -135,7 +135,7 @@ def test_bad_usage_is_one_line_and_exit_2(
     assert "\n" not in line
 
 
-def test_what_a_relay_or_a_file_says_gives_a_terminal_no_orders(
+def test_control_characters_are_not_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*args: object, **more: object) -> None:
@@ -147,7 +147,7 @@ def test_what_a_relay_or_a_file_says_gives_a_terminal_no_orders(
     assert told == "rookery: restricted: \ufffd]0;mine\ufffd \ufffd2J \ufffdtxt\nsecond line\n"
 
 
-def test_an_argument_that_is_no_utf_8_is_bad_usage_unless_it_names_a_file(
+def test_an_argument_that_is_not_utf_8_must_be_a_file_name(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     bad = os.fsdecode(b"\xff")
@@ -159,7 +159,7 @@ def test_an_argument_that_is_no_utf_8_is_bad_usage_unless_it_names_a_file(
 
 
 @pytest.mark.parametrize("args", [[], ["group"]])
-def test_without_a_command_the_help_is_shown_and_it_is_bad_usage(
+def test_without_a_command_the_help_is_printed_with_exit_2(
     args: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(args) == 2
@@ -175,7 +175,7 @@ def test_without_a_command_the_help_is_shown_and_it_is_bad_usage(
         (PermissionError(13, "Permission denied", "/x"), 1, "rookery: /x: Permission denied"),
     ],
 )
-def test_what_a_user_can_put_right_is_one_line(
+def test_user_errors_are_one_line(
     error: Exception,
     code: int,
     says: str,
@@ -187,7 +187,7 @@ def test_what_a_user_can_put_right_is_one_line(
     assert complaint(capsys) == says
 
 
-def test_faults_of_a_file_have_a_line_each(
+def test_faults_of_a_file_are_one_line_each(
     command: Callable[[BaseException | int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command(ConfigFaults([Fault("a.toml", 3, "one"), Fault("a.toml", 9, "two")]))
@@ -206,7 +206,7 @@ def test_ctrl_c_is_130_and_no_traceback(
     assert capsys.readouterr().err.strip() == ""
 
 
-def test_a_bug_of_ours_is_not_dressed_up(command: Callable[[BaseException | int], None]) -> None:
+def test_a_bug_is_raised_unchanged(command: Callable[[BaseException | int], None]) -> None:
     command(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         run(["keygen"])
@@ -219,7 +219,7 @@ def test_a_command_may_return_its_exit_code(
     assert run(["keygen"]) == 1
 
 
-def test_a_module_without_the_command_it_is_listed_for_is_found_out(
+def test_a_module_without_its_command_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cli, "COMMANDS", {"nothing": ("init", "is not there")})

@@ -1,4 +1,4 @@
-"""`rookery export` and `rookery import` (relay/cli), over a folder that is a fake."""
+"""`rookery export` and `rookery import` (relay/cli), on a fake data folder."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def lines_of(*events: Event) -> bytes:
     return b"".join(event.raw + b"\n" for event in events)
 
 
-def test_an_export_has_the_stored_bytes_in_order_of_seq(
+def test_an_export_contains_the_stored_bytes_in_order(
     folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     folder.rows = {note.id: note for note in reversed(NOTES)}
@@ -156,7 +156,7 @@ def test_an_export_made_twice_is_the_same_to_the_byte(
     assert one.read_bytes() == other.read_bytes() == lines_of(*NOTES)
 
 
-def test_a_filter_chooses_what_is_exported(
+def test_a_filter_selects_exported_events(
     folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     theirs = bob.sign(1, [["h", "tea"]], "hi", NOW)
@@ -165,7 +165,7 @@ def test_a_filter_chooses_what_is_exported(
     assert capfdbinary.readouterr().out == lines_of(theirs)
 
 
-def test_a_filter_may_name_what_the_folder_indexes(
+def test_a_filter_may_use_indexed_tags(
     folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     (data / "rookery.toml").write_text('[storage]\nindex_tags = ["title"]\n')
@@ -186,14 +186,14 @@ def test_a_filter_may_name_what_the_folder_indexes(
         ('{"search":"tea"}', "--filter: search is not supported here"),
     ],
 )
-def test_a_bad_filter_is_bad_usage(
+def test_an_invalid_filter_is_a_usage_error(
     folder: FakeFolder, data: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exported(data, "--filter", text) == 2
     assert said in capsys.readouterr().err
 
 
-def test_faults_of_rookery_toml_are_told_with_their_lines(
+def test_faults_of_rookery_toml_are_reported_with_lines(
     folder: FakeFolder, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (data / "rookery.toml").write_text("[storage]\nindex = 1\n")
@@ -225,7 +225,7 @@ def test_with_events_on_stdout_the_json_summary_is_on_stderr(
     assert orjson.loads(err) == {"events": 1, "bytes": len(out)}
 
 
-def test_an_export_that_fails_leaves_the_old_file_alone(
+def test_a_failed_export_keeps_the_old_file(
     folder: FakeFolder, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(_: Filter) -> AsyncIterator[Sequence[bytes]]:
@@ -240,9 +240,7 @@ def test_an_export_that_fails_leaves_the_old_file_alone(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "out"]
 
 
-def test_an_exported_file_is_its_owners_alone(
-    folder: FakeFolder, data: Path, tmp_path: Path
-) -> None:
+def test_an_exported_file_is_private(folder: FakeFolder, data: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     exported(data, "-o", str(target))
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
@@ -265,7 +263,7 @@ def test_a_device_is_written_to_and_not_replaced(folder: FakeFolder, data: Path)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
-def test_where_nothing_can_be_written_the_folder_is_named(
+def test_an_unwritable_folder_is_named(
     folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exported(data, "-o", str(tmp_path / "nowhere" / "out")) == 1
@@ -274,7 +272,7 @@ def test_where_nothing_can_be_written_the_folder_is_named(
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_reader_that_has_enough_ends_an_export_without_a_traceback(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_an_export_without_a_traceback(tmp_path: Path) -> None:
     program = (
         "import sys; from tests.unit.cli import test_data as t; from types import ModuleType\n"
         "from contextlib import asynccontextmanager\n"
@@ -301,7 +299,7 @@ def test_a_reader_that_has_enough_ends_an_export_without_a_traceback(tmp_path: P
 # -- import: what is read -------------------------------------------------------------------------
 
 
-def test_an_import_stores_every_event_and_says_so(
+def test_an_import_stores_every_event_and_prints_counts(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(file, *NOTES)
@@ -334,7 +332,7 @@ def test_an_export_read_back_is_byte_equal(
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_what_is_refused_is_named_by_line_reason_and_id(
+def test_refused_lines_are_reported_with_reason_and_id(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forged = NOTES[2].raw.replace(NOTES[2].sig.encode(), NOTES[3].sig.encode())
@@ -377,7 +375,7 @@ def test_duplicates_and_superseded_versions_are_no_refusals(
     )
 
 
-def test_trust_lifts_the_rules_about_the_author(folder: FakeFolder, data: Path, file: Path) -> None:
+def test_trust_skips_write_permissions(folder: FakeFolder, data: Path, file: Path) -> None:
     write(file, STRANGE)
     assert imported(data, file, "--trust") == 0
     assert folder.origins == [Origin.TRUSTED_IMPORT]
@@ -401,7 +399,7 @@ def test_the_summary_of_an_import_can_be_json(
     assert err.startswith(f"{file}:9: restricted:")
 
 
-def test_lines_may_end_like_on_windows_begin_with_a_mark_and_lack_the_last_end(
+def test_crlf_bom_and_a_missing_last_newline_are_accepted(
     folder: FakeFolder, data: Path, file: Path
 ) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + NOTES[0].raw + b"\r\n  \r\n" + NOTES[1].raw)
@@ -409,7 +407,7 @@ def test_lines_may_end_like_on_windows_begin_with_a_mark_and_lack_the_last_end(
     assert list(folder.rows) == [NOTES[0].id, NOTES[1].id]
 
 
-def test_the_longest_line_that_is_allowed_is_taken(
+def test_a_line_of_maximum_length_is_accepted(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fits = NOTES[0].raw + b" " * (MAX_LINE - len(NOTES[0].raw))
@@ -443,14 +441,14 @@ def test_an_empty_file_is_an_import_of_nothing(
     assert folder.batches == []
 
 
-def test_a_file_that_is_not_there_is_bad_usage(
+def test_a_missing_file_is_a_usage_error(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert imported(data, file) == 2
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_what_is_printed_cannot_move_the_cursor(
+def test_refusals_are_printed_without_control_characters(
     folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "a\x1b[2Jb"
@@ -475,7 +473,7 @@ def test_a_batch_of_large_events_holds_fewer(folder: FakeFolder, data: Path, fil
     assert folder.batches == [3, 1]
 
 
-def test_an_import_goes_on_behind_the_last_acknowledged_batch(
+def test_an_import_continues_after_the_last_acknowledged_batch(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(file, *[NOTES[0]] * 511, b"{", *[NOTES[1]] * 511, STRANGE, NOTES[2])
@@ -502,7 +500,7 @@ def test_an_import_goes_on_behind_the_last_acknowledged_batch(
     assert notes_in(data) == []
 
 
-def test_ctrl_c_leaves_an_import_that_can_go_on(
+def test_an_import_interrupted_by_ctrl_c_can_continue(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(file, *[NOTES[0]] * 512, NOTES[1])
@@ -514,7 +512,7 @@ def test_ctrl_c_leaves_an_import_that_can_go_on(
     assert notes_in(data) == []
 
 
-def test_a_file_that_changed_meanwhile_is_read_from_its_beginning(
+def test_a_changed_file_is_imported_from_the_start(
     folder: FakeFolder, data: Path, file: Path
 ) -> None:
     write(file, *[NOTES[0]] * 512, NOTES[1])
@@ -526,9 +524,7 @@ def test_a_file_that_changed_meanwhile_is_read_from_its_beginning(
     assert folder.batches == [512, 512, 2]
 
 
-def test_with_trust_a_stopped_import_without_it_begins_anew(
-    folder: FakeFolder, data: Path, file: Path
-) -> None:
+def test_another_origin_starts_the_import_over(folder: FakeFolder, data: Path, file: Path) -> None:
     write(file, *[STRANGE] * 512, NOTES[1])
     folder.breaks_after = 1
     imported(data, file)
@@ -538,7 +534,7 @@ def test_with_trust_a_stopped_import_without_it_begins_anew(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"origin":"IMPORT","offset":-4,"line":0}'])
-def test_a_note_that_cannot_be_read_is_no_obstacle(
+def test_an_unreadable_progress_file_is_ignored(
     folder: FakeFolder, data: Path, file: Path, content: bytes
 ) -> None:
     write(file, *[NOTES[0]] * 512, NOTES[1])
@@ -570,7 +566,7 @@ async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]
 
 
 @pytest.mark.parametrize("text", ["error: disk full", "rate-limited: queue full"])
-async def test_what_is_refused_for_now_is_tried_again(folder: FakeFolder, text: str) -> None:
+async def test_temporary_refusals_are_retried(folder: FakeFolder, text: str) -> None:
     tries: dict[str, int] = {}
 
     def at_first(event: Event) -> str | None:
@@ -590,7 +586,7 @@ async def test_one_event_that_always_fails_does_not_stop_the_others(folder: Fake
     assert said == [f"F:2: error: our fault (id {NOTES[1].id})"]
 
 
-async def test_a_store_that_takes_nothing_stops_the_import(folder: FakeFolder) -> None:
+async def test_a_failing_store_stops_the_import(folder: FakeFolder) -> None:
     folder.fails = lambda _: "error: disk full"
     place = Place()
     with pytest.raises(StoreFault, match="error: disk full"):
@@ -607,7 +603,7 @@ async def test_a_store_that_takes_nothing_stops_the_import(folder: FakeFolder) -
     assert place == Place()
 
 
-async def test_a_file_of_nothing_but_rubbish_is_read_in_parts(folder: FakeFolder) -> None:
+async def test_a_file_of_invalid_lines_is_read_in_batches(folder: FakeFolder) -> None:
     places: list[int] = []
     await import_events(
         folder,

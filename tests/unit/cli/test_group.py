@@ -1,4 +1,4 @@
-"""`rookery group`, against a fake relay that knows just enough of NIP-29."""
+"""`rookery group`, against a fake relay with a minimal NIP-29."""
 
 from __future__ import annotations
 
@@ -113,9 +113,7 @@ async def test_a_group_is_created_with_its_metadata(
     assert capsys.readouterr().out == "created tea (private, restricted, closed)\n"
 
 
-async def test_naming_one_flag_does_not_open_the_others(
-    relay: GroupRelay, rookery: Rookery
-) -> None:
+async def test_giving_one_flag_keeps_the_others_on(relay: GroupRelay, rookery: Rookery) -> None:
     relay.defaults = []
     assert await rookery("create", "cellar", "--hidden") == 0
     assert relay.flags("cellar") == {"private", "restricted", "closed", "hidden"}
@@ -123,7 +121,7 @@ async def test_naming_one_flag_does_not_open_the_others(
     assert relay.flags("shop") == {"restricted", "closed"}
 
 
-async def test_a_group_open_to_all_is_so_on_a_relay_that_shuts_new_groups(
+async def test_an_open_group_is_open_on_a_relay_with_closed_defaults(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("create", "square", "--public", "--unrestricted", "--open") == 0
@@ -133,7 +131,7 @@ async def test_a_group_open_to_all_is_so_on_a_relay_that_shuts_new_groups(
     assert "open to all" in capsys.readouterr().out
 
 
-async def test_flags_that_the_relay_does_not_drop_are_told(
+async def test_flags_the_relay_enforces_are_reported(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.always = ["private", "closed"]
@@ -143,7 +141,7 @@ async def test_flags_that_the_relay_does_not_drop_are_told(
     assert err == "the relay does not allow turning off: private, closed\n"
 
 
-async def test_a_relay_that_looks_only_at_9002_gets_one(
+async def test_a_relay_that_ignores_9007_tags_gets_a_9002(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.reads_creation = False
@@ -161,7 +159,7 @@ async def test_an_id_in_use_is_refused(
     assert capsys.readouterr().err.endswith("refused: duplicate: this id is in use\n")
 
 
-async def test_people_are_added_with_roles_and_removed(
+async def test_users_are_added_with_roles_and_removed(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("create", "tea")
@@ -174,7 +172,7 @@ async def test_people_are_added_with_roles_and_removed(
     assert relay.users["tea"].keys() == {owner.pubkey}
 
 
-async def test_a_refusal_names_who_asked_and_how_to_be_another(
+async def test_a_refusal_names_the_key_and_how_to_use_another(
     relay: GroupRelay,
     rookery: Rookery,
     tmp_path: Path,
@@ -191,7 +189,7 @@ async def test_a_refusal_names_who_asked_and_how_to_be_another(
     assert "--key-file" in line
 
 
-async def test_who_is_no_member_is_said_to_be_none(
+async def test_removing_a_non_member_is_reported(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("create", "tea")
@@ -206,7 +204,7 @@ async def test_who_is_no_member_is_said_to_be_none(
     assert (out, err) == ("", f"not in tea: {bob.npub}\n")
 
 
-async def test_of_a_role_that_the_group_has_not_it_is_said_that_it_is_a_label(
+async def test_an_unlisted_role_is_reported(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("create", "tea")
@@ -222,7 +220,7 @@ async def test_of_a_role_that_the_group_has_not_it_is_said_that_it_is_a_label(
         assert capsys.readouterr().err == "", role
 
 
-async def test_a_relay_that_lists_no_roles_is_given_any(
+async def test_any_role_is_accepted_if_the_relay_lists_none(
     relay: GroupRelay, rookery: Rookery
 ) -> None:
     await rookery("create", "tea")
@@ -239,7 +237,7 @@ async def test_a_relay_that_lists_no_roles_is_given_any(
         ("invalid: created_at: must be within 600 seconds of now", False),
     ],
 )
-async def test_a_refused_login_blames_the_address_only_when_it_is_that(
+async def test_a_refused_login_mentions_the_url_only_if_relevant(
     relay: GroupRelay,
     rookery: Rookery,
     capsys: pytest.CaptureFixture[str],
@@ -278,7 +276,7 @@ async def test_groups_are_listed(
     assert "private, restricted, closed" in out
 
 
-async def test_what_others_sign_is_no_group_of_this_relay(
+async def test_group_events_signed_by_others_are_ignored(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events.append(bob.sign(kinds.GROUP_METADATA, [["d", "fake"]], "", 1_700_000_000))
@@ -286,7 +284,7 @@ async def test_what_others_sign_is_no_group_of_this_relay(
     assert json.loads(capsys.readouterr().out) == []
 
 
-async def test_a_group_is_shown_with_its_people(
+async def test_a_group_is_shown_with_members_and_roles(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("create", "tea", "--name", "Tea room")
@@ -298,7 +296,7 @@ async def test_a_group_is_shown_with_its_people(
         assert text in out
 
 
-async def test_members_that_may_not_be_seen_are_said_to_be_so(
+async def test_an_unreadable_member_list_is_reported(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("create", "tea")
@@ -310,14 +308,14 @@ async def test_members_that_may_not_be_seen_are_said_to_be_so(
     assert json.loads(capsys.readouterr().out)["members"] is None
 
 
-async def test_a_group_that_is_not_there_is_said_so(
+async def test_an_unknown_group_is_reported(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("show", "nowhere") == 1
     assert "no group 'nowhere' is visible to this key" in capsys.readouterr().err
 
 
-async def test_names_cannot_command_the_terminal(
+async def test_names_are_printed_without_control_characters(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("create", "tea", "--name", "\x1b[31mred[bold]")
@@ -350,7 +348,7 @@ async def test_an_invite_is_a_code_and_a_link(
     assert relay.sent(kinds.CREATE_INVITE)[0].tags == [["h", "tea"], ["code", first["code"]]]
 
 
-async def test_an_invite_may_end_and_may_be_for_many(relay: GroupRelay, rookery: Rookery) -> None:
+async def test_an_invite_may_expire_and_be_reusable(relay: GroupRelay, rookery: Rookery) -> None:
     await rookery("create", "tea")
     code = "come-to-tea"
     assert await rookery("invite", "tea", "--code", code, "--days", "2", "--reusable") == 0
@@ -363,7 +361,7 @@ async def test_an_invite_may_end_and_may_be_for_many(relay: GroupRelay, rookery:
     ]
 
 
-async def test_a_code_that_is_easily_guessed_is_bad_usage(
+async def test_a_short_code_is_a_usage_error(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("invite", "tea", "--code", "tea") == 2
@@ -371,7 +369,7 @@ async def test_a_code_that_is_easily_guessed_is_bad_usage(
     assert relay.visits == 0
 
 
-async def test_a_relay_that_is_not_there_comes_with_advice(
+async def test_an_unreachable_relay_is_reported_with_advice(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await relay.stop()
@@ -382,7 +380,7 @@ async def test_a_relay_that_is_not_there_comes_with_advice(
     await relay.start()
 
 
-async def test_the_key_of_the_owner_that_serve_made_signs(
+async def test_the_owner_key_of_serve_signs(
     relay: GroupRelay, rookery: Rookery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ROOKERY_KEY")

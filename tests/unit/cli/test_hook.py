@@ -1,4 +1,4 @@
-"""`rookery hook install` and `uninstall`: an agent's settings, and nothing else in them."""
+"""`rookery hook install` and `uninstall`: only their own entries change."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def commands(path: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.proves("M-22")
-def test_all_hooks_are_put_where_there_were_none(tmp_path: Path, ask: Ask) -> None:
+def test_install_adds_all_hooks(tmp_path: Path, ask: Ask) -> None:
     path = settings_in(tmp_path / "made")
     told = ask("install", "--settings", str(path))
     assert told == {"settings": str(path), "changed": True, "backup": None}
@@ -70,7 +70,7 @@ def test_all_hooks_are_put_where_there_were_none(tmp_path: Path, ask: Ask) -> No
 
 
 @pytest.mark.proves("M-22")
-def test_what_stands_there_stays_and_is_all_that_is_left_after(tmp_path: Path, ask: Ask) -> None:
+def test_existing_hooks_survive_install_and_uninstall(tmp_path: Path, ask: Ask) -> None:
     path = settings_in(tmp_path, json.dumps(THEIRS, indent=4))
     path.chmod(0o640)
     text = path.read_bytes()
@@ -90,7 +90,7 @@ def test_what_stands_there_stays_and_is_all_that_is_left_after(tmp_path: Path, a
 
 
 @pytest.mark.proves("M-22")
-def test_put_twice_it_stands_there_once(tmp_path: Path, ask: Ask) -> None:
+def test_install_is_idempotent(tmp_path: Path, ask: Ask) -> None:
     path = settings_in(tmp_path, "{}")
     ask("install", "--settings", str(path))
     before = path.read_bytes()
@@ -121,7 +121,7 @@ def test_the_hooks_of_an_older_installation_are_replaced(tmp_path: Path, ask: As
     assert commands(path)["Stop"] == ["bell", f"{program} hook Stop"]
 
 
-def test_without_a_program_of_its_own_no_package_of_a_project_is_run(
+def test_the_installed_command_runs_no_package_of_a_project(
     tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/opt/some python/python3")
@@ -132,7 +132,7 @@ def test_without_a_program_of_its_own_no_package_of_a_project_is_run(
     assert json.loads(path.read_text()) == {}
 
 
-def test_a_link_stays_a_link(tmp_path: Path, ask: Ask) -> None:
+def test_a_symbolic_link_is_kept(tmp_path: Path, ask: Ask) -> None:
     path = settings_in(tmp_path, "{}")
     link = tmp_path / "link.json"
     link.symlink_to(path)
@@ -146,7 +146,7 @@ def test_a_link_stays_a_link(tmp_path: Path, ask: Ask) -> None:
     ["{", "[]", "5", '{"hooks": []}', '{"hooks": {"Stop": {}}}', "// a comment\n{}"],
 )
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
-def test_settings_that_are_not_understood_are_left_as_they_are(
+def test_unreadable_settings_are_not_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, verb: str
 ) -> None:
     path = settings_in(tmp_path, text)
@@ -165,7 +165,7 @@ def test_odd_entries_of_others_are_kept(tmp_path: Path, ask: Ask) -> None:
     assert json.loads(path.read_text()) == odd
 
 
-def test_it_says_in_words_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_install_prints_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = settings_in(tmp_path, "{}")
     for verb, words in (
         ("install", "installed in"),
@@ -176,7 +176,7 @@ def test_it_says_in_words_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixt
         assert words in capsys.readouterr().out
 
 
-def test_who_has_a_key_in_this_folder_alone_is_told_that_hooks_will_not_find_it(
+def test_install_warns_if_hooks_find_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

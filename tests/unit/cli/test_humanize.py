@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Human-readable counts, sizes and ages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOW = 1_700_000_000
 @pytest.mark.parametrize(
     ("number", "words"), [(0, "0 events"), (1, "1 event"), (1_200, "1,200 events")]
 )
-def test_what_is_counted_agrees_with_its_number(number: int, words: str) -> None:
+def test_counts_have_singular_and_plural(number: int, words: str) -> None:
     assert counted(number, "event") == words
 
 
@@ -30,7 +30,7 @@ def test_what_is_counted_agrees_with_its_number(number: int, words: str) -> None
         (-1, "in the future"),
     ],
 )
-def test_an_age_is_told_in_its_largest_unit(seconds: int, words: str) -> None:
+def test_an_age_uses_its_largest_unit(seconds: int, words: str) -> None:
     assert age_of(NOW - seconds, NOW) == words
 
 

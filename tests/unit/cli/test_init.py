@@ -1,4 +1,4 @@
-"""`rookery init`, `rookery keygen`, and the folder that `serve` makes for itself."""
+"""`rookery init`, `rookery keygen`, and the folder that `serve` creates."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_init_writes_settings_policies_and_a_key(
     assert (folder / "relay.key").read_text().strip() not in out
 
 
-def test_the_relay_s_key_is_new_and_its_owner_s_alone(tmp_path: Path) -> None:
+def test_the_relay_key_is_new_and_private(tmp_path: Path) -> None:
     keys = []
     for name in ("a", "b"):
         init_folder(tmp_path / name, [owner.pubkey], [], "group", None, None)
@@ -96,12 +96,12 @@ def test_group_is_the_preset_when_none_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "policies/10-preset.toml").read_text("utf-8") == packaged
 
 
-def test_settings_that_nobody_chose_are_the_defaults(tmp_path: Path) -> None:
+def test_settings_not_given_are_the_defaults(tmp_path: Path) -> None:
     init_folder(tmp_path, [owner.pubkey], [], "group", None, None)
     assert load_config(tmp_path / "rookery.toml") == Config()
 
 
-def test_every_setting_stands_in_the_file_with_its_default(tmp_path: Path) -> None:
+def test_the_file_lists_every_setting_with_its_default(tmp_path: Path) -> None:
     init_folder(tmp_path, [owner.pubkey], [], "group", None, None)
     text = (tmp_path / "rookery.toml").read_text("utf-8")
     shown = tomllib.loads(re.sub(r"^# (?=[a-z_]+ = )", "", text, flags=re.MULTILINE))
@@ -123,13 +123,13 @@ def test_every_setting_stands_in_the_file_with_its_default(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ['say "hi" \\o/', "a\nb\tc", "\x7f\x01", "Nest 🪺", "{name}"])
-def test_any_name_is_written_as_it_was_given(tmp_path: Path, name: str) -> None:
+def test_names_are_escaped_as_toml(tmp_path: Path, name: str) -> None:
     init_folder(tmp_path, [owner.pubkey], [], "group", name, None)
     assert toml(tmp_path / "rookery.toml")["relay"]["name"] == name
 
 
 @pytest.mark.parametrize("file", ALL)
-def test_nothing_that_exists_is_overwritten(
+def test_existing_files_are_not_overwritten(
     tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "policies").mkdir()
@@ -140,16 +140,14 @@ def test_nothing_that_exists_is_overwritten(
     assert (tmp_path / file).read_text() == "mine"
 
 
-def test_other_policy_files_of_the_admin_stay(tmp_path: Path) -> None:
+def test_other_policy_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies/20-mine.toml").write_text("# mine\n")
     assert run(["init", str(tmp_path), "--owner", owner.npub]) == 0
     assert listing(tmp_path) == {*ALL, "policies/20-mine.toml"}
 
 
-def test_a_failure_half_way_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = init_module._write
 
     def full_disk(path: Path, text: str, mode: int) -> None:
@@ -173,7 +171,7 @@ def test_a_failure_half_way_leaves_nothing_behind(
         ("--url", "https://nest.example", "does not begin with wss:// or ws://"),
     ],
 )
-def test_a_value_that_cannot_be_is_bad_usage_and_writes_nothing(
+def test_an_invalid_value_is_a_usage_error_and_writes_nothing(
     tmp_path: Path, option: str, value: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "data"
@@ -183,7 +181,7 @@ def test_a_value_that_cannot_be_is_bad_usage_and_writes_nothing(
 
 
 @pytest.mark.parametrize("spelling", [alice.nsec, alice.nsec.upper(), alice.nsec[:-1]])
-def test_a_secret_key_given_by_mistake_is_refused_and_not_repeated(
+def test_a_secret_key_is_refused_and_not_quoted(
     tmp_path: Path, spelling: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["init", str(tmp_path), "--owner", spelling]) == 2
@@ -192,9 +190,7 @@ def test_a_secret_key_given_by_mistake_is_refused_and_not_repeated(
     assert spelling[5:] not in err
 
 
-def test_an_installation_without_its_presets_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_preset_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(init_module, "files", lambda _: tmp_path)
     with pytest.raises(UserError, match=r"policies/presets/group\.toml is missing"):
         init_folder(tmp_path / "data", [owner.pubkey], [], "group", None, None)
@@ -212,13 +208,13 @@ def test_a_fresh_folder_has_a_new_owner_and_an_agent(tmp_path: Path) -> None:
     }
 
 
-def test_keys_that_are_in_a_fresh_folder_already_are_taken(tmp_path: Path) -> None:
+def test_existing_keys_in_a_fresh_folder_are_used(tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys/owner.nsec").write_text(rover.nsec)
     assert fresh_folder(tmp_path).owner == rover.pubkey
 
 
-def test_a_folder_is_fresh_until_somebody_made_it(tmp_path: Path) -> None:
+def test_a_folder_is_fresh_until_initialised(tmp_path: Path) -> None:
     assert is_fresh(tmp_path / "not-there")
     (tmp_path / "lost+found").mkdir()
     assert is_fresh(tmp_path)
@@ -228,7 +224,7 @@ def test_a_folder_is_fresh_until_somebody_made_it(tmp_path: Path) -> None:
         fresh_folder(tmp_path)
 
 
-def test_keygen_prints_one_new_pair_in_every_spelling(capsys: pytest.CaptureFixture[str]) -> None:
+def test_keygen_prints_a_key_pair_in_every_encoding(capsys: pytest.CaptureFixture[str]) -> None:
     pairs = []
     for _ in range(2):
         assert run(["keygen", "--json"]) == 0
@@ -240,7 +236,7 @@ def test_keygen_prints_one_new_pair_in_every_spelling(capsys: pytest.CaptureFixt
         assert (key.hex, key.pubkey, key.npub) == (pair["secret"], pair["public"], pair["npub"])
 
 
-def test_keygen_for_people_says_which_line_is_secret(capsys: pytest.CaptureFixture[str]) -> None:
+def test_keygen_marks_the_secret_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["keygen"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["nsec", "npub", "hex"]

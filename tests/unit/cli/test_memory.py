@@ -119,7 +119,7 @@ async def test_a_user_is_shown_with_the_owner_s_notes_marked(
     ]
 
 
-async def test_an_owner_sees_their_notes_in_the_agent_s_record_too(
+async def test_an_owner_sees_their_notes_in_the_agents_record(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     by_owner = record(ALICE, {"notes": ["VIP"]}, by=owner)
@@ -168,7 +168,7 @@ async def test_a_group_is_shown_and_as_json_in_the_document_s_form(
 
 
 @pytest.mark.parametrize("form", ["npub", "pubkey", "32", "16"])
-async def test_a_user_is_found_under_every_form(
+async def test_a_user_is_found_by_every_key_form(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     forms = {
@@ -188,7 +188,7 @@ async def test_a_user_is_found_under_every_form(
         assert "another" not in out
 
 
-async def test_words_of_the_agent_and_topics_are_shown(
+async def test_agent_keys_and_topics_are_shown(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = [
@@ -213,7 +213,7 @@ async def test_words_of_the_agent_and_topics_are_shown(
     assert json.loads(capsys.readouterr().out)["summary"] == "in short"
 
 
-async def test_what_is_locked_is_told_and_its_ciphertext_is_not_shown(
+async def test_a_locked_record_is_reported_without_its_ciphertext(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = [record("snowclaw:core:x", "AkY2V", ["encrypted", "nip44"], by=rover)]
@@ -223,7 +223,7 @@ async def test_what_is_locked_is_told_and_its_ciphertext_is_not_shown(
     assert "AkY2V" not in out
 
 
-async def test_of_whom_nothing_is_known_it_is_said(
+async def test_missing_memory_is_reported(
     rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("memory", "get", alice.npub) == 1
@@ -250,7 +250,7 @@ async def test_of_whom_nothing_is_known_it_is_said(
         ("", "d must be snowclaw:<category>:<key>"),
     ],
 )
-async def test_a_key_that_is_none_is_bad_usage(
+async def test_an_invalid_key_is_a_usage_error(
     rookery: Rookery, capsys: pytest.CaptureFixture[str], key: str, why: str
 ) -> None:
     assert await rookery("memory", "get", key) == 2
@@ -262,7 +262,7 @@ async def test_a_key_that_is_none_is_bad_usage(
 # -- memory set, list, forget ------------------------------------------------------------------
 
 
-async def test_what_is_set_is_told_with_its_id_and_address(
+async def test_set_prints_id_and_address(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = [record(ALICE, {"notes": ["old"], "mood": 1})]
@@ -289,7 +289,7 @@ async def test_what_is_set_is_told_with_its_id_and_address(
     assert "4711" not in sent(relay)[-1].content
 
 
-async def test_what_is_known_to_be_so_is_not_written_again(
+async def test_an_unchanged_value_is_not_written(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = [record(TEA, {"themes": ["green"]})]
@@ -313,14 +313,14 @@ async def test_what_is_known_to_be_so_is_not_written_again(
         ("city", "x", "--note", "y"),
     ],
 )
-async def test_what_does_not_fit_the_key_is_bad_usage(
+async def test_options_not_matching_the_key_are_usage_errors(
     relay: FakeRelay, rookery: Rookery, args: tuple[str, ...]
 ) -> None:
     assert await rookery("memory", "set", *args) == 2
     assert sent(relay) == []
 
 
-async def test_a_mistyped_user_is_not_silently_a_word(
+async def test_a_mistyped_user_key_is_reported(
     rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("memory", "set", alice.pubkey[:-1], "--note", "x") == 2
@@ -328,7 +328,7 @@ async def test_a_mistyped_user_is_not_silently_a_word(
 
 
 @pytest.mark.proves("S-23")
-async def test_an_owner_s_note_is_handed_to_the_agent(
+async def test_an_owners_note_is_written_by_the_agent(
     relay: FakeRelay, rookery: Rookery, tmp_path: Path
 ) -> None:
     (tmp_path / "bot").write_text(robot.nsec)
@@ -346,7 +346,7 @@ async def test_an_owner_s_note_is_handed_to_the_agent(
 
 
 @pytest.mark.proves("S-23")
-async def test_without_an_agent_s_key_an_owner_is_told_so(
+async def test_without_an_agents_key_an_owner_gets_an_error(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.on["EVENT"] = refused
@@ -360,7 +360,7 @@ async def test_without_an_agent_s_key_an_owner_is_told_so(
 
 
 @pytest.mark.parametrize("terminal", [{}, {"FORCE_COLOR": "1", "COLUMNS": "80"}])
-async def test_nothing_found_is_said_beside_the_output_and_is_no_failure(
+async def test_nothing_found_is_reported_on_stderr_with_exit_0(
     rookery: Rookery,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -387,7 +387,7 @@ async def test_nothing_found_is_said_beside_the_output_and_is_no_failure(
         assert json.loads(capsys.readouterr().out) == []
 
 
-async def test_keys_are_whole_on_a_narrow_terminal(
+async def test_keys_are_not_truncated_on_a_narrow_terminal(
     relay: FakeRelay,
     rookery: Rookery,
     capsys: pytest.CaptureFixture[str],
@@ -400,7 +400,7 @@ async def test_keys_are_whole_on_a_narrow_terminal(
     assert capsys.readouterr().out == f"{ALICE}  {DAY}  {robot.npub[:12]}\n"
 
 
-async def test_one_key_a_line_sorted_with_time_and_author(
+async def test_list_prints_sorted_keys_with_time_and_author(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = [
@@ -426,7 +426,7 @@ async def test_one_key_a_line_sorted_with_time_and_author(
 
 @pytest.mark.proves("G-30")
 @pytest.mark.parametrize("said", [{}, "no document"])
-async def test_on_another_relay_one_s_own_are_listed_and_that_is_said(
+async def test_without_prefix_queries_ones_own_keys_are_listed_with_a_remark(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], said: object
 ) -> None:
     relay.information = said
@@ -439,7 +439,7 @@ async def test_on_another_relay_one_s_own_are_listed_and_that_is_said(
 
 
 @pytest.mark.proves("S-25")
-async def test_what_is_forgotten_is_told_under_every_form_of_a_key(
+async def test_forget_works_with_every_key_form(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forms = [record(f"snowclaw:memory:npub:{key}", {}) for key in (alice.npub, alice.pubkey[:32])]
@@ -452,7 +452,7 @@ async def test_what_is_forgotten_is_told_under_every_form_of_a_key(
     assert {event.kind for event in sent(relay)} == {5}
 
 
-async def test_an_owner_forgets_in_the_agent_s_name(
+async def test_an_owner_forgets_with_the_agents_key(
     relay: FakeRelay, rookery: Rookery, tmp_path: Path
 ) -> None:
     (tmp_path / "bot").write_text(robot.nsec)
@@ -529,7 +529,7 @@ async def test_a_search_is_narrowed(
 
 
 @pytest.mark.proves("G-26")
-async def test_a_question_in_a_sentence_finds_what_has_its_words_when_nothing_has_all(
+async def test_a_sentence_falls_back_to_any_of_its_words(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert isinstance(relay.information, dict)
@@ -554,7 +554,7 @@ async def test_a_question_in_a_sentence_finds_what_has_its_words_when_nothing_ha
 
 
 @pytest.mark.proves("G-26")
-async def test_a_claim_is_quoted_with_who_vouches_and_what_took_the_place_of_what(
+async def test_a_claim_is_printed_with_vouchers_and_supersessions(
     relay: FakeRelay,
     rookery: Rookery,
     capsys: pytest.CaptureFixture[str],
@@ -587,7 +587,7 @@ async def test_a_claim_is_quoted_with_who_vouches_and_what_took_the_place_of_wha
 
 
 @pytest.mark.proves("G-26")
-async def test_each_system_is_asked_once_by_the_relay_s_own_search(
+async def test_each_system_is_searched_with_one_query(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert isinstance(relay.information, dict)
@@ -610,7 +610,7 @@ async def test_each_system_is_asked_once_by_the_relay_s_own_search(
 
 @pytest.mark.proves("G-26")
 @pytest.mark.parametrize("empty", ["", " ", '""', "language:en"])
-async def test_a_search_for_nothing_does_not_find_everything(
+async def test_an_empty_search_is_a_usage_error(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], empty: str
 ) -> None:
     relay.events = hits()
@@ -621,7 +621,7 @@ async def test_a_search_for_nothing_does_not_find_everything(
 
 
 @pytest.mark.proves("G-23")
-async def test_for_a_model_what_is_found_stands_in_a_fence(
+async def test_the_context_format_is_fenced(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = hits()
@@ -637,7 +637,7 @@ async def test_for_a_model_what_is_found_stands_in_a_fence(
 
 
 @pytest.mark.proves("S-20")
-async def test_config_is_set_by_the_owner_and_what_is_not_named_stays(
+async def test_config_is_set_by_the_owner_and_other_values_are_kept(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("config", "set", "group:tea", "respond_mode=all", by=owner) == 0
@@ -667,7 +667,7 @@ async def test_config_by_another_key_fails_before_it_is_sent(
     assert await rookery(*args, "--owner", alice.npub, by=alice) == 0
 
 
-async def test_configuration_of_a_group_that_is_not_there_is_stored_and_warned_of(
+async def test_configuration_of_an_unknown_group_is_stored_with_a_warning(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ("config", "set", "group:tea", "respond_mode=all")
@@ -683,7 +683,7 @@ async def test_configuration_of_a_group_that_is_not_there_is_stored_and_warned_o
     assert capsys.readouterr().err == ""
 
 
-async def test_where_nobody_says_who_the_owner_is_the_relay_decides(
+async def test_without_a_known_owner_the_relay_decides(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.information = {}
@@ -711,7 +711,7 @@ async def test_where_nobody_says_who_the_owner_is_the_relay_decides(
         (("npub:npub1xxx", "respond_mode=all"), "not a valid npub"),
     ],
 )
-async def test_bad_configuration_is_bad_usage(
+async def test_invalid_configuration_is_a_usage_error(
     relay: FakeRelay,
     rookery: Rookery,
     capsys: pytest.CaptureFixture[str],
@@ -724,7 +724,7 @@ async def test_bad_configuration_is_bad_usage(
 
 
 @pytest.mark.proves("S-17")
-async def test_each_value_is_told_with_where_it_comes_from(
+async def test_each_value_is_printed_with_its_source(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     relay.events = [
@@ -747,7 +747,7 @@ async def test_each_value_is_told_with_where_it_comes_from(
     }
 
 
-async def test_a_user_is_found_under_the_spelling_of_configuration_too(
+async def test_a_user_is_found_with_an_npub_prefix(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = [record(ALICE, {"notes": ["likes tea"]})]
@@ -756,7 +756,7 @@ async def test_a_user_is_found_under_the_spelling_of_configuration_too(
         assert "likes tea" in capsys.readouterr().out
 
 
-async def test_a_key_that_names_nobody_is_no_word_of_the_agent_s_own(
+async def test_an_invalid_user_key_is_not_taken_as_an_agent_key(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for key, why in (
@@ -769,7 +769,7 @@ async def test_a_key_that_names_nobody_is_no_word_of_the_agent_s_own(
     assert sent(relay) == []
 
 
-async def test_a_user_s_key_is_never_a_secret_one(
+async def test_a_secret_key_is_refused_as_user_key(
     rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("config", "get", "group:tea", "--npub", alice.nsec, by=owner) == 2
@@ -800,7 +800,7 @@ def of_tea() -> list[Event]:
     ]
 
 
-async def test_the_text_for_the_model_comes_first_and_then_why(
+async def test_the_context_is_printed_before_its_explanation(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = of_tea()
@@ -832,7 +832,7 @@ async def test_a_context_as_json_has_every_piece(
     assert len([piece for piece in made["pieces"] if piece["part"] == "history"]) == 3
 
 
-async def test_the_file_says_how_a_context_looks(
+async def test_the_context_style_is_read_from_client_toml(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     relay.events = of_tea()
@@ -843,7 +843,7 @@ async def test_the_file_says_how_a_context_looks(
     assert "[alice]: one" not in out
 
 
-async def test_an_owner_sees_what_the_agent_would_be_given(
+async def test_an_owner_sees_the_agents_context(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     relay.events = of_tea()
@@ -853,7 +853,7 @@ async def test_an_owner_sees_what_the_agent_would_be_given(
     assert "Purpose: to drink" in capsys.readouterr().out
 
 
-async def test_what_is_known_of_a_group_is_shown_before_anybody_spoke(
+async def test_group_memory_is_shown_without_messages(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = [record(TEA, {"purpose": "to drink"})]
@@ -863,7 +863,7 @@ async def test_what_is_known_of_a_group_is_shown_before_anybody_spoke(
     assert err == ""
 
 
-async def test_a_group_in_which_nobody_spoke_wants_a_message(
+async def test_an_empty_group_needs_a_message(
     rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("context", "tea") == 1

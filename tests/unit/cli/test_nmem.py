@@ -1,4 +1,4 @@
-"""`rookery nmem`: its commands, on a cache of this machine."""
+"""`rookery nmem`, on a cache of this machine."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def as_json(said: Provenance) -> Any:
     return json.loads(out)
 
 
-def test_a_session_that_begins_beyond_all_calendars_is_told_by_its_number(
-    here: Database, nmem: Nmem
-) -> None:
+def test_a_start_beyond_the_year_9999_is_printed_as_a_number(here: Database, nmem: Nmem) -> None:
     with here.transaction() as db:
         begin_session(db, Session("far", "rook", 2**63 - 1), None)
     code, out, _ = nmem("status")
@@ -110,13 +108,13 @@ def test_a_search_prints_an_array_or_ids(here: Database, nmem: Nmem) -> None:
 @pytest.mark.parametrize(
     "args", [("x", "--full", "--ids"), ("x", "--limit", "0"), ("x", "--order-by", "age"), ()]
 )
-def test_a_search_that_cannot_be_is_bad_usage(nmem: Nmem, args: tuple[str, ...]) -> None:
+def test_an_invalid_search_is_a_usage_error(nmem: Nmem, args: tuple[str, ...]) -> None:
     code, out, err = nmem("search", *args)
     assert (code, out) == (2, "")
     assert "rookery nmem search" in err
 
 
-def test_the_status_tells_of_the_file_and_of_what_waits(here: Database, nmem: Nmem) -> None:
+def test_status_prints_the_file_and_queued_records(here: Database, nmem: Nmem) -> None:
     status = as_json(nmem("status", "--json"))
     assert status["file"] == str(here.path)
     assert status["bytes"] > 0
@@ -134,7 +132,7 @@ def test_the_status_tells_of_the_file_and_of_what_waits(here: Database, nmem: Nm
     assert not re.search("True|False|None", out)
 
 
-def test_the_status_of_an_empty_cache_is_told_in_words_too(nmem: Nmem) -> None:
+def test_status_of_an_empty_cache(nmem: Nmem) -> None:
     _, out, _ = nmem("status")
     assert "last session: none yet\n" in out
     assert "refused: 0 records by the relay\n" in out
@@ -142,7 +140,7 @@ def test_the_status_of_an_empty_cache_is_told_in_words_too(nmem: Nmem) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_pin_says_what_it_did(nmem: Nmem) -> None:
+def test_pin_prints_its_result(nmem: Nmem) -> None:
     assert nmem("pin", "2") == (0, "pinned 2\n", "")
     assert as_json(nmem("search", "1.py"))[0]["is_pinned"] is True
     assert nmem("unpin", "2") == (0, "unpinned 2\n", "")
@@ -152,7 +150,7 @@ def test_a_pin_says_what_it_did(nmem: Nmem) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_mark_prints_its_number_and_keeps_no_secret(nmem: Nmem) -> None:
+def test_mark_prints_its_id_and_removes_secrets(nmem: Nmem) -> None:
     assert nmem("mark", "tea, password=hunter2") == (0, "5\n", "")
     (found,) = as_json(nmem("search", "tea", "--full"))
     assert (found["project"], found["content"]) == ("rook", "tea, [REDACTED]")
@@ -161,7 +159,7 @@ def test_a_mark_prints_its_number_and_keeps_no_secret(nmem: Nmem) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_the_context_is_that_of_the_project(nmem: Nmem) -> None:
+def test_context_of_the_project(nmem: Nmem) -> None:
     assert nmem("context", "--project", 'a "b"') == (
         0,
         'No context available for project "a "b"".\n',
@@ -174,7 +172,7 @@ def test_the_context_is_that_of_the_project(nmem: Nmem) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_purge_deletes_only_when_that_is_confirmed(nmem: Nmem) -> None:
+def test_a_purge_deletes_only_if_confirmed(nmem: Nmem) -> None:
     assert nmem("purge", "--session", "s") == (
         0,
         "would delete 3 observations, 1 prompts, 1 sessions; add --confirm to delete\n",
@@ -194,7 +192,7 @@ def test_a_purge_deletes_only_when_that_is_confirmed(nmem: Nmem) -> None:
     assert waiting == 2, "the two deletions: the relay may have what they name"
 
 
-async def test_what_is_purged_is_deleted_at_the_relay_at_once(
+async def test_a_purge_deletes_at_the_relay_at_once(
     here: Database, nmem: Nmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = {event.id for event in sent(here)}
@@ -211,7 +209,7 @@ async def test_what_is_purged_is_deleted_at_the_relay_at_once(
         assert set(deletion.tag_values("e")) == there
 
 
-def test_that_the_relay_has_not_deleted_yet_is_said(
+def test_a_pending_deletion_is_reported(
     here: Database, nmem: Nmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.cli.nmem._PATIENCE_S", 0.1)
@@ -230,7 +228,7 @@ def test_that_the_relay_has_not_deleted_yet_is_said(
         (("--older-than", "90 days"), "'90 days' is not an age"),
     ],
 )
-def test_a_purge_without_a_right_condition_is_bad_usage(
+def test_a_purge_without_a_valid_condition_is_a_usage_error(
     nmem: Nmem, args: tuple[str, ...], words: str
 ) -> None:
     code, out, err = nmem("purge", *args, "--confirm")
@@ -247,7 +245,7 @@ def test_a_time_is_a_number_or_a_date(nmem: Nmem, before: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_it_is_maintained(nmem: Nmem) -> None:
+def test_maintain(nmem: Nmem) -> None:
     assert nmem("maintain") == (0, "observations 0, prompts 0, sessions 0\n", "")
     assert as_json(nmem("maintain", "--rebuild-fts", "--json")) == {"indexed": 4}
     assert as_json(nmem("maintain", "--session", "t", "--json")) == {"summarised": 0}
@@ -257,7 +255,7 @@ def test_it_is_maintained(nmem: Nmem) -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("verb", ["sync", "rebuild"])
-def test_a_relay_that_is_away_is_said_in_one_line(
+def test_an_unreachable_relay_is_reported_in_one_line(
     nmem: Nmem, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.client.nmem.memory._RELAY_S", 0.1)
@@ -267,7 +265,7 @@ def test_a_relay_that_is_away_is_said_in_one_line(
     assert len(err.splitlines()) == 1
 
 
-def test_what_is_imported_is_counted_and_what_is_not_there_named(
+def test_imports_are_counted_and_a_missing_file_is_named(
     here: Database, nmem: Nmem, tmp_path: Path
 ) -> None:
     code, _, err = nmem("import", str(tmp_path / "gone.db"))
@@ -276,7 +274,7 @@ def test_what_is_imported_is_counted_and_what_is_not_there_named(
 
 
 @pytest.mark.proves("M-09")
-def test_a_plain_cache_is_warned_of_once(nmem: Nmem, home: Path) -> None:
+def test_an_unencrypted_cache_warns_once(nmem: Nmem, home: Path) -> None:
     _, settings = find_nmem_settings(home)
     with cache(settings.db) as database:
         a_session(database)
@@ -292,7 +290,7 @@ def test_a_plain_cache_is_warned_of_once(nmem: Nmem, home: Path) -> None:
 
 
 @pytest.mark.proves("M-09")
-def test_another_reason_why_a_cache_is_plain_is_said_again(
+def test_another_reason_warns_again(
     nmem: Nmem, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, settings = find_nmem_settings(home)
@@ -305,7 +303,7 @@ def test_another_reason_why_a_cache_is_plain_is_said_again(
     assert "" in reasons
 
 
-def test_settings_and_keys_that_cannot_be_used_are_named(
+def test_invalid_settings_and_keys_are_reported(
     nmem: Nmem, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ROOKERY_KEY")

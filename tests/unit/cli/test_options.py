@@ -1,4 +1,4 @@
-"""relay/cli/options.py: what commands print obeys nobody but the reader."""
+"""relay/cli/options.py: output without control characters."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 OBEYED = "\x1b[2J\x07\x7f\x9b31m\x85\u2028\u202e\u2066\u200f"
 
 
-def test_text_has_nothing_left_that_a_terminal_obeys() -> None:
+def test_text_has_no_control_characters() -> None:
     assert printable(f"a{OBEYED}b") == "a�[2J���31m�����b"
 
 
-def test_json_says_all_of_it_and_has_nothing_that_a_terminal_obeys(
+def test_json_is_complete_and_has_no_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     value = {"naïve 🍵": [f"\\u009b {OBEYED} \\", "\\\x9b"]}

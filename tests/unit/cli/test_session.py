@@ -1,4 +1,4 @@
-"""`rookery session`, against a fake relay: what it prints, and with which exit code."""
+"""`rookery session`, against a fake relay: output and exit codes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.mark.proves("D-18")
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_golden_file_goes_in_and_comes_out_to_the_byte(
+async def test_a_golden_file_is_exported_byte_for_byte(
     relay: FakeRelay, rookery: Rookery, capfdbinary: pytest.CaptureFixture[bytes], name: str
 ) -> None:
     path, want = GOLDEN / f"{name}.jsonl", document(f"memory/conversation/expected/{name}.json")
@@ -116,7 +116,7 @@ async def test_export_for_another_branch(rookery: Rookery, tmp_path: Path) -> No
 
 
 @pytest.mark.proves("D-19")
-async def test_missing_parts_are_named_and_nothing_is_written(
+async def test_missing_parts_are_reported_and_nothing_is_written(
     relay: FakeRelay, rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events += [event for event in told(DATA) if event.tag("line") not in {"2", "3"}]
@@ -129,7 +129,7 @@ async def test_missing_parts_are_named_and_nothing_is_written(
     assert capsys.readouterr().err.splitlines()[0] == "lines 2 to 3 are missing"
 
 
-async def test_where_nobody_said_where_it_ran_the_current_folder_is_filled_in(
+async def test_an_unknown_directory_is_replaced_by_the_current_folder(
     relay: FakeRelay, rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events += told(DATA)
@@ -140,7 +140,7 @@ async def test_where_nobody_said_where_it_ran_the_current_folder_is_filled_in(
 
 
 @pytest.mark.proves("D-23")
-async def test_paths_that_nobody_can_restore_are_reported(
+async def test_relative_paths_are_reported(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign = '{"cwd":".","file":"src/a.py"}'
@@ -164,7 +164,7 @@ async def test_verify_names_the_first_line_that_differs(
     assert json.loads(capsys.readouterr().out) == {"identical": False, "line": 5}
 
 
-async def test_a_tree_is_imported_each_file_under_its_own_session(
+async def test_a_folder_is_imported_with_one_session_per_file(
     rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = tmp_path / "tree"
@@ -203,7 +203,7 @@ async def test_a_tree_is_imported_each_file_under_its_own_session(
         (("resume", "../nope"), 1, "is not a session id"),
     ],
 )
-async def test_what_cannot_be_done_is_said(
+async def test_errors_are_reported(
     rookery: Rookery,
     file: Path,
     tmp_path: Path,
@@ -221,7 +221,7 @@ async def test_what_cannot_be_done_is_said(
     assert said in capsys.readouterr().err
 
 
-async def test_a_refusal_says_who_asked(
+async def test_a_refusal_names_the_signing_key(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
@@ -234,7 +234,7 @@ async def test_a_refusal_says_who_asked(
     assert robot.npub in err
 
 
-async def test_refused_events_are_counted_and_the_exit_code_says_so(
+async def test_refused_events_are_counted_with_exit_1(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
@@ -248,7 +248,7 @@ async def test_refused_events_are_counted_and_the_exit_code_says_so(
     assert capsys.readouterr().err == "  refused 4: invalid: not here\n"
 
 
-async def test_what_was_stripped_is_said_at_the_export(
+async def test_an_export_reports_stripped_parts(
     rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.jsonl"
@@ -282,7 +282,7 @@ async def test_list_shows_title_status_notes_and_time(
     assert (row["author"], row["cwd"]) == (robot.pubkey, HOME)
 
 
-async def test_a_list_on_a_narrow_terminal_has_its_ids_in_one_piece(
+async def test_a_list_on_a_narrow_terminal_keeps_ids_whole(
     rookery: Rookery,
     file: Path,
     capsys: pytest.CaptureFixture[str],
@@ -299,7 +299,7 @@ async def test_a_list_on_a_narrow_terminal_has_its_ids_in_one_piece(
 
 
 @pytest.mark.proves("D-25", "D-26")
-async def test_show_is_a_chat_with_tools_folded(
+async def test_show_prints_a_chat_with_shortened_tools(
     rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("import", str(file))
@@ -322,7 +322,7 @@ async def test_show_is_a_chat_with_tools_folded(
 
 
 @pytest.mark.proves("D-26")
-async def test_a_time_beyond_all_calendars_is_shown_as_its_number(
+async def test_a_time_beyond_the_year_9999_is_printed_as_a_number(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     far = 999_999_999_999_999_999
@@ -332,7 +332,7 @@ async def test_a_time_beyond_all_calendars_is_shown_as_its_number(
         assert str(far // 1000) in capsys.readouterr().out
 
 
-async def test_show_tells_permissions_modes_and_outputs_without_a_call(
+async def test_show_prints_permissions_modes_and_outputs_without_a_call(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def note(at: int, role: str, content: object, *tags: list[str]) -> Event:
@@ -374,7 +374,7 @@ async def test_show_tells_permissions_modes_and_outputs_without_a_call(
 
 
 @pytest.mark.proves("G-23")
-async def test_search_can_fence_what_it_finds(
+async def test_search_can_print_fenced_text(
     rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.jsonl"
@@ -400,7 +400,7 @@ async def test_search_can_fence_what_it_finds(
         assert "contains no word" in capsys.readouterr().err
 
 
-async def test_resume_writes_where_claude_code_looks(
+async def test_resume_writes_to_claude_codes_folder(
     rookery: Rookery, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("import", str(file))
@@ -425,7 +425,7 @@ async def test_resume_writes_where_claude_code_looks(
     assert written.read_bytes() == b"another\n"
 
 
-async def test_follow_once_sends_what_is_new(
+async def test_follow_once_sends_new_lines(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("follow", str(file), "--once") == 0
@@ -451,7 +451,7 @@ async def test_follow_once_sends_what_is_new(
     assert any(event.content == "alone" for event in relay.events)
 
 
-async def test_follow_says_what_was_refused_and_goes_on(
+async def test_follow_reports_refusals_and_continues(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
@@ -467,7 +467,7 @@ async def test_follow_says_what_was_refused_and_goes_on(
     assert err == "  refused: invalid: not here\n" * 4
 
 
-async def test_what_is_refused_after_it_waited_is_said_by_the_next_run(
+async def test_queued_refusals_are_reported_by_the_next_run(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
@@ -485,7 +485,7 @@ async def test_what_is_refused_after_it_waited_is_said_by_the_next_run(
         assert capsys.readouterr().err == said * refused
 
 
-async def test_import_tells_its_result_as_json(
+async def test_import_prints_its_result_as_json(
     rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("import", str(file), "--json") == 0
@@ -546,7 +546,7 @@ async def test_pns_derives_wraps_and_unwraps(
         ("unwrap", robot.sign(1, [], "", 5).raw, "envelope: has kind 1, not 1080"),
     ],
 )
-async def test_pns_says_what_is_wrong(
+async def test_pns_reports_errors(
     rookery: Rookery,
     said_to: Callable[[bytes], None],
     capsys: pytest.CaptureFixture[str],
@@ -559,7 +559,7 @@ async def test_pns_says_what_is_wrong(
     assert said in capsys.readouterr().err
 
 
-async def test_an_envelope_of_another_device_stays_shut(
+async def test_an_envelope_of_another_device_cannot_be_opened(
     rookery: Rookery, said_to: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = pns.derive(person("another device"))

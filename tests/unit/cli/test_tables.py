@@ -1,4 +1,4 @@
-"""Tables on terminals of any width: what people copy out of them is there in one piece."""
+"""Tables on terminals of any width: keys are never truncated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.mark.parametrize("width", [40, 80, 100, 120, 200])
 @pytest.mark.parametrize("is_framed", [True, False])
-def test_keys_and_numbers_are_whole_on_a_line_at_any_width(
+def test_keys_and_numbers_are_never_wrapped(
     terminal: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     width: int,
@@ -42,7 +42,7 @@ def test_keys_and_numbers_are_whole_on_a_line_at_any_width(
     assert out.count("words") == 16, "nor is a text cut"
 
 
-def test_where_there_is_no_room_a_row_is_a_paragraph(
+def test_rows_become_paragraphs_on_a_narrow_terminal(
     terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal.setenv("COLUMNS", "80")
@@ -53,6 +53,6 @@ def test_where_there_is_no_room_a_row_is_a_paragraph(
     )
 
 
-def test_a_table_without_rows_shows_its_heads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_without_rows_has_headers(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(COLUMNS, [])
     assert "author" in capsys.readouterr().out

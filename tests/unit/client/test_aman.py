@@ -75,7 +75,7 @@ async def everything(memory: Aman) -> None:
 
 
 @pytest.mark.proves("A-01", "A-02")
-async def test_what_is_written_is_what_the_original_writes(fake: FakeRelay) -> None:
+async def test_records_equal_those_of_aman(fake: FakeRelay) -> None:
     async with aman(fake) as memory:
         await memory.set_preference("user-1", "prefer_speed")
         await memory.add_tool(
@@ -143,7 +143,7 @@ async def test_the_same_entry_again_is_a_duplicate(fake: FakeRelay) -> None:
 
 
 @pytest.mark.proves("A-27")
-async def test_what_a_tool_gave_is_cut_at_two_thousand_characters(fake: FakeRelay) -> None:
+async def test_tool_content_is_truncated_to_two_thousand_characters(fake: FakeRelay) -> None:
     async with aman(fake) as memory:
         await memory.add_tool("u", "read", success=True, content="x" * 5000)
         (call,) = await memory.tools("u")
@@ -151,7 +151,7 @@ async def test_what_a_tool_gave_is_cut_at_two_thousand_characters(fake: FakeRela
 
 
 @pytest.mark.proves("A-15")
-async def test_a_clear_cuts_what_was_written_before_it_in_the_same_second_and_nothing_after(
+async def test_a_clear_applies_to_earlier_records_of_its_second_only(
     fake: FakeRelay,
 ) -> None:
     async with aman(fake) as memory:
@@ -174,7 +174,7 @@ async def test_a_clear_cuts_what_was_written_before_it_in_the_same_second_and_no
 
 @pytest.mark.proves("A-23", "A-24", "A-26")
 @pytest.mark.parametrize("spelling", ["hex_prefixed", "hex", "base64"])
-async def test_with_a_key_what_is_written_is_encrypted_and_read_back(
+async def test_with_a_key_records_are_encrypted_and_readable(
     fake: FakeRelay, spelling: str
 ) -> None:
     async with aman(fake, key=GOLDEN["secretbox"]["key_forms"][spelling]) as memory:
@@ -198,7 +198,7 @@ async def test_the_key_may_stand_in_the_environment(
 
 @pytest.mark.proves("A-24")
 @pytest.mark.parametrize("bad", GOLDEN["secretbox"]["bad_keys"], ids=lambda bad: bad["key"][:6])
-def test_a_key_that_is_none_is_an_error_that_does_not_tell_it(
+def test_an_invalid_key_raises_without_quoting_it(
     bad: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match=bad["error"]) as caught:
@@ -246,7 +246,7 @@ def test_the_payload_hash_is_the_golden_one(case: dict[str, Any]) -> None:
     assert Aman.payload_hash(case["payload"]) == case["sha256"]
 
 
-def test_what_was_altered_or_is_no_object_is_not_opened() -> None:
+def test_altered_or_invalid_payloads_are_not_decrypted() -> None:
     with pytest.raises(Invalid, match="cannot decrypt"):
         Aman.open_sealed(GOLDEN["secretbox"]["tampered"]["content"], KEY)
     with pytest.raises(Invalid, match="not a JSON object"):
@@ -296,7 +296,7 @@ async def test_a_snapshot_is_one_query_by_history_key(fake: FakeRelay) -> None:
 
 
 @pytest.mark.proves("G-30")
-async def test_a_relay_without_hk_filters_is_read_whole_and_that_is_said(fake: FakeRelay) -> None:
+async def test_without_hk_filters_everything_is_read_and_reported(fake: FakeRelay) -> None:
     fake.information = {"name": "another relay"}
     async with aman(fake) as memory:
         await everything(memory)
@@ -397,7 +397,7 @@ async def test_a_watcher_sees_that_a_record_was_deleted(fake: FakeRelay) -> None
         await snapshots.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_watcher_begins_with_what_is_known_while_the_relay_is_away(
+async def test_watch_starts_with_the_cached_snapshot_offline(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     await fake.stop()
@@ -474,7 +474,7 @@ async def test_rows_of_a_key_seen_are_replaced_and_others_stay(
 
 
 @pytest.mark.proves("A-22")
-async def test_a_row_that_cannot_be_read_is_reported_and_its_local_copy_stays(
+async def test_an_unreadable_record_is_reported_and_its_row_kept(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     path = tmp_path / "aman.db"
@@ -488,9 +488,7 @@ async def test_a_row_that_cannot_be_read_is_reported_and_its_local_copy_stays(
     assert {row["tool_name"] for row in rows(path, "tool_history")} == {"locked", "open"}
 
 
-async def test_what_waits_for_the_relay_is_in_the_tables_too(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_rehydrate_includes_queued_writes(fake: FakeRelay, tmp_path: Path) -> None:
     async def put_off(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], "error: the store is busy")
 
@@ -503,7 +501,7 @@ async def test_what_waits_for_the_relay_is_in_the_tables_too(
     assert done.rows.tools == 1
 
 
-async def test_a_file_that_is_no_database_is_named(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_an_invalid_sqlite_file_is_reported(fake: FakeRelay, tmp_path: Path) -> None:
     path = tmp_path / "aman.db"
     path.write_text("not a database, but more than a few bytes of text" * 20)
     async with aman(fake) as memory:
@@ -545,7 +543,7 @@ def original(path: Path) -> None:
     file.close()
 
 
-def test_the_agent_goes_on_writing_while_its_database_is_read(
+def test_an_import_does_not_lock_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.client.aman_tables._BATCH", 2)
@@ -561,7 +559,7 @@ def test_the_agent_goes_on_writing_while_its_database_is_read(
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
-async def test_an_existing_database_comes_to_the_relay_with_its_times_once(
+async def test_an_import_keeps_times_and_is_idempotent(
     fake: FakeRelay, tmp_path: Path, key: str | None
 ) -> None:
     path, seen = tmp_path / "aman.db", []
@@ -585,9 +583,7 @@ async def test_an_existing_database_comes_to_the_relay_with_its_times_once(
         assert len(fake.events) == 5
 
 
-async def test_a_preference_that_is_there_is_not_encrypted_and_sent_again(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_an_unchanged_preference_is_not_sent_again(fake: FakeRelay, tmp_path: Path) -> None:
     path = tmp_path / "aman.db"
     original(path)
     async with aman(fake, key=KEY) as memory:
@@ -596,9 +592,7 @@ async def test_a_preference_that_is_there_is_not_encrypted_and_sent_again(
     assert [event.kind for event in fake.events].count(30093) == 1
 
 
-async def test_what_the_relay_refuses_is_skipped_with_the_reason(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_refused_rows_are_skipped_with_the_reason(fake: FakeRelay, tmp_path: Path) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         if frame[1]["kind"] == 30095:
             await visitor.say_no(frame[1]["id"], "invalid: ts is in the future")
@@ -630,7 +624,7 @@ async def test_an_import_by_a_key_that_may_not_write_is_refused(
             await memory.import_tables(path)
 
 
-async def test_what_was_rehydrated_can_be_imported(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_rehydrated_tables_can_be_imported(fake: FakeRelay, tmp_path: Path) -> None:
     path = tmp_path / "aman.db"
     async with aman(fake) as memory:
         await everything(memory)

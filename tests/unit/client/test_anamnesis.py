@@ -95,7 +95,7 @@ async def test_without_an_author_it_is_the_key(fake: FakeRelay) -> None:
         Anamnesis(fake.url, robot, {"id": "x"})
 
 
-async def test_what_was_told_before_is_not_told_twice(fake: FakeRelay) -> None:
+async def test_a_repeated_memory_is_not_published_again(fake: FakeRelay) -> None:
     async with memory_of(fake) as memory:
         first = await memory.add(memory.entry("a"))
     async with memory_of(fake, now=NOW + 9) as memory:
@@ -137,7 +137,7 @@ async def test_a_relay_that_keeps_the_first_is_not_asked_before(fake: FakeRelay)
         ({"memory_type": "rumour"}, "memory_type must be one of episodic, semantic"),
     ],
 )
-async def test_what_no_relay_would_take_is_not_sent(
+async def test_invalid_entries_are_not_sent(
     fake: FakeRelay, fields: dict[str, Any], why: str
 ) -> None:
     async with memory_of(fake) as memory:
@@ -164,7 +164,7 @@ async def test_a_vouch_is_replaced_and_taken_back(fake: FakeRelay) -> None:
     assert set(deletion.tag_values("e")) == {first.id, second.id}
 
 
-async def test_a_vouch_that_says_nothing_is_not_sent(fake: FakeRelay) -> None:
+async def test_an_invalid_vouch_is_not_sent(fake: FakeRelay) -> None:
     async with memory_of(fake) as memory:
         for confidence, attestation in ((2.0, "confirm"), (1.0, "perhaps")):
             with pytest.raises(Invalid):
@@ -191,7 +191,7 @@ async def test_a_correction_is_a_new_memory_and_a_pointer_to_it(fake: FakeRelay)
     assert json.loads(pointer.content) == {"superseded_by": B}
 
 
-async def test_what_is_unknown_or_the_same_is_not_corrected(fake: FakeRelay) -> None:
+async def test_unknown_or_identical_memories_cannot_be_superseded(fake: FakeRelay) -> None:
     async with memory_of(fake) as memory:
         with pytest.raises(UnknownMemory, match=f"unknown memory {A[:12]}$"):
             await memory.supersede(A, "b")
@@ -200,7 +200,7 @@ async def test_what_is_unknown_or_the_same_is_not_corrected(fake: FakeRelay) -> 
     assert fake.verbs("EVENT") == []
 
 
-async def test_a_correction_that_is_refused_takes_its_memory_back(fake: FakeRelay) -> None:
+async def test_a_refused_correction_deletes_its_new_memory(fake: FakeRelay) -> None:
     await fake.publish(told(rover, "a"))
     await refuse(fake, 30078, "restricted: only the author or the owner may supersede a memory")
     async with memory_of(fake) as memory:
@@ -215,7 +215,7 @@ async def test_a_correction_that_is_refused_takes_its_memory_back(fake: FakeRela
     assert [event.kind for event in fake.events] == [78, 78, 5, 78]
 
 
-async def test_who_writes_no_entries_puts_anothers_in_the_place(fake: FakeRelay) -> None:
+async def test_an_owner_can_supersede_with_an_existing_memory(fake: FakeRelay) -> None:
     for event in (told(robot, "a"), told(rover, "b")):
         await fake.publish(event)
     await refuse(fake, 78, "restricted: only agents may write memory")
@@ -243,9 +243,7 @@ async def test_metadata_are_amended_and_the_amendment_undone(fake: FakeRelay) ->
                 await memory.amend(A, **fields)
 
 
-async def test_what_is_written_while_the_relay_is_away_is_read_and_comes_to_it(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_offline_writes_are_readable_and_sent_later(fake: FakeRelay, tmp_path: Path) -> None:
     await fake.stop()
     async with memory_of(fake, folder=tmp_path) as memory:
         assert (await memory.add(memory.entry("a"))).outcome is Outcome.QUEUED
@@ -264,7 +262,7 @@ async def test_what_is_written_while_the_relay_is_away_is_read_and_comes_to_it(
 
 
 @pytest.mark.proves("X-06")
-async def test_what_cannot_be_read_is_told_and_in_nobodys_way(fake: FakeRelay) -> None:
+async def test_unreadable_records_are_reported_and_skipped(fake: FakeRelay) -> None:
     good = told(robot, "a")
     bad = rover.sign(78, [["d", f"anamnesis:memory:{A}"], ["x", A]], "{", NOW)
     foreign = rover.sign(30078, [["d", "mine"], ["x", A]], "whatever", NOW)
@@ -283,7 +281,7 @@ async def test_what_cannot_be_read_is_told_and_in_nobodys_way(fake: FakeRelay) -
         assert await memory.trust(B) is None
 
 
-async def test_of_what_cannot_be_read_only_the_last_is_remembered(
+async def test_the_number_of_unreadable_records_kept_is_bounded(
     fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.client.anamnesis.reader._MAX_UNREAD", 1)
@@ -297,7 +295,7 @@ async def test_of_what_cannot_be_read_only_the_last_is_remembered(
 
 
 @pytest.mark.proves("X-17")
-async def test_whose_correction_counts_depends_on_who_asks_it(fake: FakeRelay) -> None:
+async def test_valid_corrections_depend_on_the_owners(fake: FakeRelay) -> None:
     for event in (told(robot, "a"), told(rover, "b"), superseded(rover, A, B)):
         await fake.publish(event)
 
@@ -371,7 +369,7 @@ async def test_trust_counts_households_once_and_reputation(fake: FakeRelay) -> N
     assert validate({"content": "a"}).valid is False
 
 
-async def test_a_hash_is_found_by_how_it_begins(fake: FakeRelay) -> None:
+async def test_a_hash_is_found_by_its_prefix(fake: FakeRelay) -> None:
     first, second = _alike()
     beginning = content_hash(first)[:8]
     async with memory_of(fake) as memory:
@@ -422,7 +420,7 @@ async def texts(memory: Anamnesis, query: str, **wish: Any) -> list[str]:
 
 
 @pytest.mark.proves("X-18")
-async def test_without_a_search_every_memory_is_looked_through_and_that_is_said(
+async def test_without_search_all_memories_are_scanned_and_that_is_reported(
     fake: FakeRelay,
 ) -> None:
     await fill(fake)
@@ -455,7 +453,7 @@ async def test_when_nothing_has_all_the_words_any_will_do(fake: FakeRelay) -> No
 
 
 @pytest.mark.proves("X-18")
-async def test_a_wish_narrows_what_is_recalled(fake: FakeRelay) -> None:
+async def test_recall_filters_narrow_the_result(fake: FakeRelay) -> None:
     await fill(fake)
     late = told(alice, "late rain", at=NOW + 60, memory_type=MemoryType.SEMANTIC, confidence=0.9)
     rain = content_hash("rain in the north")
@@ -589,7 +587,7 @@ async def test_a_file_is_sent_as_it_is_and_again_changes_nothing(
     assert all("vouchers" not in json.loads(event.content) for event in fake.events)
 
 
-async def test_what_the_relay_refuses_is_told_by_its_line(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_refused_entries_are_reported_by_line(fake: FakeRelay, tmp_path: Path) -> None:
     file = tmp_path / "entries.jsonl"
     file.write_text(f"{entry_line('a')}\n\n{entry_line('b')}\n")
 
@@ -606,7 +604,7 @@ async def test_what_the_relay_refuses_is_told_by_its_line(fake: FakeRelay, tmp_p
     assert (done.stored, done.refused) == (1, ("line 3: invalid: too loud",))
 
 
-async def test_what_can_be_no_event_is_not_sent(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_entries_that_cannot_be_events_are_not_sent(fake: FakeRelay, tmp_path: Path) -> None:
     file = tmp_path / "entries.jsonl"
     file.write_text(
         entry_line("a", context={"k": "x" * 3_000})
@@ -628,7 +626,7 @@ async def test_what_can_be_no_event_is_not_sent(fake: FakeRelay, tmp_path: Path)
     assert [event.tag("x") for event in fake.events] == [B]
 
 
-async def test_what_is_exported_is_what_is_imported(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_an_export_can_be_imported(fake: FakeRelay, tmp_path: Path) -> None:
     for event in (
         told(robot, "b", at=NOW + 1, tags=("t",)),
         told(robot, "a"),
@@ -685,7 +683,7 @@ def test_the_table_of_client_toml_is_read() -> None:
     assert anamnesis_settings(ClientFile(), Path("/home/me")).author_id is None
 
 
-def test_every_fault_of_the_table_is_told_and_no_secret() -> None:
+def test_every_fault_of_the_table_is_reported_without_secrets() -> None:
     with pytest.raises(ConfigFaults) as faults:
         settings_of(
             author_id=5,

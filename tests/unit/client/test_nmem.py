@@ -55,7 +55,7 @@ async def nmem(
 # -- recorded and found ---------------------------------------------------------------------------
 
 
-async def test_a_script_says_it_in_plain_words(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_string_names_are_accepted_for_enums(fake: FakeRelay, tmp_path: Path) -> None:
     async with Nmem(fake.url, robot, f"{tmp_path}/plain.db", "hush") as memory:
         assert memory.database.is_encrypted
         hook = {"hook_event_name": "SessionStart", "session_id": "s", "cwd": str(tmp_path)}
@@ -85,7 +85,7 @@ async def test_words_that_mean_nothing_are_refused(fake: FakeRelay, tmp_path: Pa
         assert (await memory.counts()).sessions == 1
 
 
-async def test_what_is_recorded_is_found(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_recorded_observations_are_found(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path) as memory:
         await memory.session("s", "rook")
         prompt = await memory.prompt("s", "do it", Source.USER)
@@ -112,9 +112,7 @@ async def test_what_is_recorded_is_found(fake: FakeRelay, tmp_path: Path) -> Non
         assert await memory.last_session() == ended
 
 
-async def test_what_is_not_there_is_said_as_the_document_says_it(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_missing_rows_raise_the_specified_texts(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path) as memory:
         with pytest.raises(NotFound, match=r"^anchor observation not found$"):
             await memory.timeline(7)
@@ -165,7 +163,7 @@ async def test_secrets_leave_before_anything_is_stored(fake: FakeRelay, tmp_path
     assert b"hunter2" not in (tmp_path / f"{robot.pubkey[:8]}.db").read_bytes()
 
 
-async def test_a_marker_stands_in_the_newest_session_of_its_project(
+async def test_a_marker_belongs_to_the_newest_session_of_its_project(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     async with nmem(fake, tmp_path) as memory:
@@ -198,7 +196,7 @@ async def test_a_hook_is_taken_by_the_class_too(fake: FakeRelay, tmp_path: Path)
 
 @pytest.mark.proves("M-10", "M-11")
 @pytest.mark.parametrize("relay", ["of ours", "of ours, too much to compare", "of others"])
-async def test_two_machines_come_to_the_same_memory(
+async def test_two_machines_converge(
     fake: FakeRelay, tmp_path: Path, relay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if relay != "of others":
@@ -234,7 +232,7 @@ async def test_two_machines_come_to_the_same_memory(
 
 
 @pytest.mark.proves("M-11")
-async def test_what_is_refused_stays_with_the_reason_and_holds_up_nothing(
+async def test_a_refused_record_is_kept_with_its_reason_and_blocks_nothing(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
     async def take(visitor: Visitor, frame: list[Any]) -> None:
@@ -262,7 +260,7 @@ async def test_what_is_refused_stays_with_the_reason_and_holds_up_nothing(
 
 
 @pytest.mark.proves("M-11")
-async def test_a_relay_that_is_away_is_said_and_nothing_is_lost(
+async def test_an_unreachable_relay_raises_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with FakeRelay() as gone:
@@ -276,7 +274,7 @@ async def test_a_relay_that_is_away_is_said_and_nothing_is_lost(
         assert (await memory.counts()).waiting == 5
 
 
-async def test_what_is_purged_here_is_gone_there(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_a_purge_deletes_at_the_relay(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path) as here, nmem(fake, tmp_path, rover) as there:
         a_session(here.database)
         await here.sync()
@@ -293,7 +291,7 @@ async def test_what_is_purged_here_is_gone_there(fake: FakeRelay, tmp_path: Path
         assert rows(there.database, "sessions") == []
 
 
-async def test_what_the_relay_has_lost_stays_in_the_cache(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_rows_missing_at_the_relay_stay_in_the_cache(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path) as memory:
         a_session(memory.database)
         await memory.sync()
@@ -303,7 +301,7 @@ async def test_what_the_relay_has_lost_stays_in_the_cache(fake: FakeRelay, tmp_p
 
 
 @pytest.mark.proves("M-07")
-async def test_the_owner_of_the_relay_pins_what_agents_did(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_the_relay_owner_can_pin_agents_observations(fake: FakeRelay, tmp_path: Path) -> None:
     fake.information = {"pubkey": owner.pubkey}
     async with nmem(fake, tmp_path) as agent, nmem(fake, tmp_path, owner) as user:
         a_session(agent.database)
@@ -320,7 +318,7 @@ async def test_the_owner_of_the_relay_pins_what_agents_did(fake: FakeRelay, tmp_
 
 
 @pytest.mark.parametrize("named", ["", "somebody", None, 7])
-async def test_a_relay_whose_owner_is_no_key_has_none(
+async def test_an_invalid_relay_owner_is_ignored(
     fake: FakeRelay, tmp_path: Path, named: object
 ) -> None:
     fake.information = {"pubkey": named}
@@ -331,9 +329,7 @@ async def test_a_relay_whose_owner_is_no_key_has_none(
 
 
 @pytest.mark.proves("M-07")
-async def test_a_pin_that_is_deleted_at_the_relay_pins_no_more(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_a_pin_deleted_at_the_relay_has_no_effect(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path) as here, nmem(fake, tmp_path, rover) as there:
         a_session(here.database)
         await here.pin(1)
@@ -347,7 +343,7 @@ async def test_a_pin_that_is_deleted_at_the_relay_pins_no_more(
         assert [each.is_pinned for each in await there.get([1])] == [False]
 
 
-async def test_a_cache_is_that_of_one_key(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_a_cache_belongs_to_one_key(fake: FakeRelay, tmp_path: Path) -> None:
     path = tmp_path / "nmem.db"
     async with Client(fake.url, robot, timeouts=TIMEOUTS) as client, Nmem(client, robot, path):
         pass
@@ -357,7 +353,7 @@ async def test_a_cache_is_that_of_one_key(fake: FakeRelay, tmp_path: Path) -> No
                 pass
 
 
-async def test_what_is_shared_with_a_group_names_it(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_records_shared_with_a_group_have_its_h_tag(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path, group="den") as memory:
         a_session(memory.database)
         await memory.mark("tea", "rook")
@@ -439,7 +435,7 @@ async def test_a_database_of_twelve_migrations_is_read_as_the_document_names_it(
 
 @pytest.mark.proves("M-12")
 @pytest.mark.parametrize("content", [b"", b"tea and biscuits" * 99, None])
-async def test_what_is_no_database_of_nmem_is_named(
+async def test_an_invalid_nmem_database_is_reported(
     fake: FakeRelay, tmp_path: Path, content: bytes | None
 ) -> None:
     path = tmp_path / "theirs.db"
@@ -460,9 +456,7 @@ def client_file(home: Path, text: str) -> None:
 
 
 @pytest.mark.proves("M-26")
-async def test_a_question_in_a_sentence_finds_what_has_its_words_when_nothing_has_all(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_a_sentence_falls_back_to_any_of_its_words(fake: FakeRelay, tmp_path: Path) -> None:
     async with nmem(fake, tmp_path) as memory:
         await memory.session("s", "rook")
         kettle = await memory.observe("s", "command", "boil the kettle slowly")
@@ -548,7 +542,7 @@ def said(text: str) -> object:
         ("nonsense", None),
     ],
 )
-async def test_a_session_is_summed_up_by_a_model_that_is_configured(
+async def test_a_session_is_summarised_by_the_configured_model(
     tmp_path: Path, answer: object, intent: str | None
 ) -> None:
     asked: list[Any] = []
@@ -580,7 +574,7 @@ async def test_a_session_is_summed_up_by_a_model_that_is_configured(
         assert (summary["intent"], summary["learned"]) == (intent, ["[REDACTED]"])
 
 
-async def test_sessions_are_summed_up_one_at_a_time_so_that_sending_goes_on(
+async def test_sessions_are_summarised_one_at_a_time(
     tmp_path: Path,
 ) -> None:
     asked: list[Any] = []
@@ -596,7 +590,7 @@ async def test_sessions_are_summed_up_one_at_a_time_so_that_sending_goes_on(
     assert len(asked) == 2
 
 
-async def test_an_endpoint_that_is_away_is_an_error_of_the_world(tmp_path: Path) -> None:
+async def test_an_unreachable_endpoint_raises_oserror(tmp_path: Path) -> None:
     async with FakeRelay() as gone:
         url = gone.url.replace("ws://", "http://")
     client_file(tmp_path, f'[nmem]\nsummary_url = "{url}"\nsummary_model = "m"\n')

@@ -75,7 +75,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.proves("M-09")
-def test_with_a_key_the_file_is_encrypted_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_with_a_key_the_file_is_encrypted_and_private(tmp_path: Path) -> None:
     path = tmp_path / "nmem.db"
     with cache(path, KEY) as made:
         a_session(made, "plum")
@@ -114,7 +114,7 @@ def test_a_passphrase_encrypts_too(tmp_path: Path) -> None:
 
 @pytest.mark.proves("M-09")
 @pytest.mark.usefixtures("without_cipher")
-def test_without_sqlcipher_the_file_is_plain_and_says_so(tmp_path: Path) -> None:
+def test_without_sqlcipher_the_file_is_plain_with_a_warning(tmp_path: Path) -> None:
     with cache(tmp_path / "nmem.db", KEY) as made:
         assert not made.is_encrypted
         assert "is not encrypted" in made.warning
@@ -136,7 +136,7 @@ def test_an_encrypted_file_never_becomes_a_plain_one(
 
 
 @pytest.mark.proves("M-09")
-def test_a_plain_file_is_encrypted_when_it_is_made_anew(tmp_path: Path) -> None:
+def test_a_rebuild_encrypts_a_plain_file(tmp_path: Path) -> None:
     path = tmp_path / "nmem.db"
     with cache(path) as plain:
         a_session(plain)
@@ -165,7 +165,7 @@ def test_the_key_is_that_of_the_environment_of_a_file_or_made(tmp_path: Path) ->
     assert made.text not in repr(made)
 
 
-def test_those_who_are_the_first_at_once_have_one_key(tmp_path: Path) -> None:
+def test_concurrent_first_users_share_one_key(tmp_path: Path) -> None:
     for number in range(20):
         own = tmp_path / f"{number}/nmem.key"
         with ThreadPoolExecutor(8) as threads:
@@ -174,7 +174,7 @@ def test_those_who_are_the_first_at_once_have_one_key(tmp_path: Path) -> None:
         assert list(own.parent.iterdir()) == [own]
 
 
-def test_a_key_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_key_file_raises(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read the key"):
         cache_key({}, tmp_path / "gone", tmp_path / "own")
     (tmp_path / "empty").write_text("\n")
@@ -220,7 +220,7 @@ def test_a_cache_of_a_newer_version_of_ours_is_named_and_left_alone(here: Databa
         Database(here.path)
 
 
-def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> None:
+def test_an_invalid_file_is_reported_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "nmem.db"
     path.write_bytes(b"tea and biscuits" * 100)
     for key in (None, KEY):
@@ -229,7 +229,7 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> N
     assert path.read_bytes() == b"tea and biscuits" * 100
 
 
-def test_a_cache_that_was_deleted_is_begun_anew(here: Database) -> None:
+def test_a_deleted_cache_is_created_again(here: Database) -> None:
     a_session(here)
     here.path.unlink()
     a_session(here, "t")
@@ -257,7 +257,7 @@ def test_many_programs_record_at_once_and_nothing_is_lost(here: Database) -> Non
 
 
 @pytest.mark.proves("M-03", "M-16")
-def test_a_hook_told_twice_is_one_row_of_the_newest_prompt(here: Database) -> None:
+def test_a_repeated_hook_is_recorded_once_under_the_newest_prompt(here: Database) -> None:
     told(here, "SessionStart")
     told(here, "UserPromptSubmit", NOW + 1, prompt="first")
     told(here, "UserPromptSubmit", NOW + 2, prompt="second")
@@ -268,7 +268,7 @@ def test_a_hook_told_twice_is_one_row_of_the_newest_prompt(here: Database) -> No
 
 
 @pytest.mark.proves("M-14")
-def test_a_session_that_is_resumed_stays_the_same(here: Database) -> None:
+def test_a_resumed_session_keeps_its_row(here: Database) -> None:
     a_session(here)
     told(here, "SessionStart", NOW + 99, source="resume")
     ((_, project, started, ended, _, _),) = rows(here, "sessions")
@@ -317,7 +317,7 @@ def test_a_transcript_is_read_on_from_where_it_ended(here: Database, tmp_path: P
 
 
 @pytest.mark.proves("M-19")
-def test_a_transcript_that_is_not_there_is_no_fault(here: Database, tmp_path: Path) -> None:
+def test_a_missing_transcript_is_ignored(here: Database, tmp_path: Path) -> None:
     for path in (tmp_path / "gone", tmp_path, "\0"):
         told(here, "Stop", transcript_path=str(path))
     assert rows(here, "_cursor") == []
@@ -380,7 +380,7 @@ def test_a_rebuilt_cache_has_the_tables_indices_and_triggers_of_a_new_one(
 
 
 @pytest.mark.proves("M-10", "M-11")
-def test_what_the_relay_was_not_told_survives_a_rebuild(here: Database) -> None:
+def test_unsent_records_survive_a_rebuild(here: Database) -> None:
     events = told_to_a_relay(here)
     a_session(here, "later", NOW + 500)
     rebuild(here, None, events, robot.pubkey, NOBODY)
@@ -390,7 +390,7 @@ def test_what_the_relay_was_not_told_survives_a_rebuild(here: Database) -> None:
     assert len(sent(here)) == 5
 
 
-def test_another_program_goes_on_with_the_rebuilt_file(here: Database) -> None:
+def test_another_program_continues_with_the_rebuilt_file(here: Database) -> None:
     other = Database(here.path)
     a_session(here)
     rebuild(here, None, sent(here), robot.pubkey, NOBODY)
@@ -460,7 +460,7 @@ def test_a_pin_taken_back_or_deleted_pins_no_more(here: Database) -> None:
     assert query(here, "SELECT is_pinned FROM observations") == [(0,)]
 
 
-def test_a_session_is_what_oneself_says_it_is_then_what_the_lowest_key_says(
+def test_session_versions_prefer_ones_own_then_the_lowest_key(
     here: Database,
 ) -> None:
     keys = sorted((rover, alice, owner), key=lambda key: key.pubkey)
@@ -514,7 +514,7 @@ def test_old_rows_of_sessions_that_were_summed_up_leave_the_cache(here: Database
 
 
 @pytest.mark.proves("M-25")
-def test_what_the_relay_does_not_have_yet_is_not_swept(here: Database) -> None:
+def test_unsent_rows_are_not_swept(here: Database) -> None:
     a_session(here)
     with here.transaction() as db:
         summarise(db, "s", Summary("tea"), None)
@@ -544,9 +544,7 @@ def purged(here: Database, wanted: Purge) -> Removed:
     ],
     ids=str,
 )
-def test_a_purge_takes_what_all_of_it_holds_for(
-    here: Database, wanted: Purge, removed: Removed
-) -> None:
+def test_a_purge_matches_all_conditions(here: Database, wanted: Purge, removed: Removed) -> None:
     a_session(here, "s")
     a_session(here, "t", NOW + 100)
     events = sent(here)
@@ -560,13 +558,13 @@ def test_a_purge_takes_what_all_of_it_holds_for(
     assert len(events) == 10
 
 
-def test_a_purge_of_what_was_never_sent_tells_the_relay_nothing(here: Database) -> None:
+def test_a_purge_of_unsent_records_queues_no_deletion(here: Database) -> None:
     a_session(here)
     assert purged(here, Purge(session="s")) == Removed(3, 1, 1)
     assert sent(here) == []
 
 
-def test_a_purge_names_what_may_be_on_its_way_too(here: Database) -> None:
+def test_a_purge_also_deletes_records_in_flight(here: Database) -> None:
     """The relay may have it, and its answer was lost: else it would come back from there."""
     bind(here, robot.pubkey)
     a_session(here)
@@ -579,7 +577,7 @@ def test_a_purge_names_what_may_be_on_its_way_too(here: Database) -> None:
     assert len(ids) == 5
 
 
-def test_a_purge_leaves_what_others_wrote(here: Database) -> None:
+def test_a_purge_keeps_records_of_others(here: Database) -> None:
     put_all(here, [observed()], robot.pubkey, NOBODY)
     assert purged(here, Purge(obs_type="marker")) == Removed()
 
@@ -625,7 +623,7 @@ def test_a_search_narrows_pages_and_orders(here: Database) -> None:
     assert found("tea NEAR coffee") == []
 
 
-def test_a_timeline_stands_around_its_anchor(here: Database) -> None:
+def test_a_timeline_surrounds_its_anchor(here: Database) -> None:
     a_session(here, "s", edits=6)
     with here.reading() as db:
         found = timeline(db, 3, 1, 2)

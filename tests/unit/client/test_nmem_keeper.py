@@ -72,7 +72,7 @@ async def asked(home: Path, *said: bytes) -> bytes:
     return answer
 
 
-async def test_it_records_what_it_is_told(home: Path) -> None:
+async def test_the_keeper_records_hooks(home: Path) -> None:
     async with kept(home):
         assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
         assert await asked(home, *words("", SOON), PROMPT) == b"+"
@@ -81,7 +81,7 @@ async def test_it_records_what_it_is_told(home: Path) -> None:
     assert prompts(home) == [SOON], "what was told twice is there once"
 
 
-async def test_a_hook_that_says_nothing_does_not_end_it(home: Path) -> None:
+async def test_an_empty_request_does_not_end_the_keeper(home: Path) -> None:
     async with kept(home) as task:
         assert await asked(home) == b"-"
         assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
@@ -98,7 +98,7 @@ async def test_garbage_is_a_line_in_the_log(home: Path) -> None:
     ("position", "word"),
     [(0, b"0.0"), (1, b"ws://127.0.0.1:2"), (2, b"nsec1"), (3, b"another"), (5, b"noon"), (5, b"")],
 )
-async def test_who_has_other_settings_is_told_so_and_it_ends(
+async def test_a_hook_with_other_settings_is_refused_and_ends_the_keeper(
     home: Path, position: int, word: bytes
 ) -> None:
     said = [*words("Stop", SOON), PROMPT]
@@ -138,13 +138,13 @@ async def test_a_cache_that_can_be_used_again_is_used_from_the_next_hook_on(home
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 5, 6])
-async def test_who_says_less_than_it_should_is_another_version(home: Path, number: int) -> None:
+async def test_a_malformed_request_counts_as_another_version(home: Path, number: int) -> None:
     async with kept(home) as task:
         assert await asked(home, *[*words("Stop", SOON), PROMPT][:number]) == b"-"
         await asyncio.wait_for(task, ANSWER_S)
 
 
-async def test_what_was_begun_before_it_ends_is_recorded(home: Path) -> None:
+async def test_hooks_in_progress_are_recorded_before_the_keeper_ends(home: Path) -> None:
     transcript = home / "transcript"
     os.mkfifo(transcript)
     hook = json.dumps({**json.loads(PROMPT), "transcript_path": str(transcript)}).encode()
@@ -163,9 +163,7 @@ async def test_what_was_begun_before_it_ends_is_recorded(home: Path) -> None:
     assert prompts(home) == [SOON]
 
 
-async def test_who_never_ends_what_it_says_is_not_waited_for(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unfinished_request_times_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.client.nmem.keeper._REQUEST_S", 0.05)
     async with kept(home):
         reader, writer = await asyncio.open_unix_connection(home / SOCKET)
@@ -184,7 +182,7 @@ async def test_it_ends_when_client_toml_changes(home: Path) -> None:
         await asyncio.wait_for(task, ANSWER_S)
 
 
-async def test_there_is_only_one_and_its_socket_is_its_owners(home: Path) -> None:
+async def test_there_is_one_keeper_with_a_private_socket(home: Path) -> None:
     async with kept(home):
         await asyncio.wait_for(keep(home), ANSWER_S)
         assert stat.S_IMODE((home / SOCKET).stat().st_mode) == 0o600
@@ -200,7 +198,7 @@ def locked(home: Path) -> int:
     return lock
 
 
-async def test_the_lock_of_the_hook_that_started_it_becomes_its_own(home: Path) -> None:
+async def test_the_keeper_inherits_the_lock_of_its_hook(home: Path) -> None:
     lock = locked(home)
     async with kept(home, lock=os.dup(lock)):
         os.close(lock)
@@ -211,7 +209,7 @@ async def test_the_lock_of_the_hook_that_started_it_becomes_its_own(home: Path) 
     os.close(locked(home))
 
 
-async def test_with_a_lock_that_is_not_ours_it_ends_at_once(home: Path) -> None:
+async def test_without_the_lock_the_keeper_ends_at_once(home: Path) -> None:
     lock = locked(home)
     another = os.open((home / SOCKET).with_name(LOCK), os.O_RDWR)
     await asyncio.wait_for(keep(home, lock=another), ANSWER_S)
@@ -228,7 +226,7 @@ def prompts(home: Path) -> list[int]:
 
 
 @pytest.mark.proves("M-03", "M-13")
-async def test_a_hook_that_records_itself_what_it_has_told_is_recorded_once(home: Path) -> None:
+async def test_a_hook_recorded_by_both_hook_and_keeper_is_stored_once(home: Path) -> None:
     async with kept(home):
         assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
         await asyncio.to_thread(record_alone, home, PROMPT, "UserPromptSubmit", SOON)
@@ -236,7 +234,7 @@ async def test_a_hook_that_records_itself_what_it_has_told_is_recorded_once(home
     assert prompts(home) == [SOON, SOON + 1]
 
 
-async def test_what_a_hook_said_that_waits_no_longer_is_left_to_it(home: Path) -> None:
+async def test_a_hook_that_stopped_waiting_is_not_recorded(home: Path) -> None:
     async with kept(home) as task:
         assert await asked(home, *words("UserPromptSubmit", NOW), PROMPT) == b"-"
         assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
@@ -250,7 +248,7 @@ async def test_without_work_it_ends(home: Path) -> None:
     assert not (home / SOCKET).exists()
 
 
-async def test_what_one_that_was_killed_left_behind_is_no_hindrance(home: Path) -> None:
+async def test_the_socket_of_a_killed_keeper_is_replaced(home: Path) -> None:
     (home / SOCKET).parent.mkdir(parents=True)
     (home / SOCKET).touch()
     async with kept(home):
@@ -258,7 +256,7 @@ async def test_what_one_that_was_killed_left_behind_is_no_hindrance(home: Path) 
 
 
 @pytest.mark.parametrize("size", [10, 1_000_001])
-def test_the_log_says_what_went_wrong_in_a_line_and_stays_small(home: Path, size: int) -> None:
+def test_errors_are_logged_on_one_line_and_the_log_is_rotated(home: Path, size: int) -> None:
     log_of(home).parent.mkdir(parents=True)
     log_of(home).write_text("x" * (size - 1) + "\n")
     log(home, "Stop", UserError("one\ntwo"), NOW)

@@ -101,7 +101,7 @@ def asked(fake: FakeRelay) -> list[dict[str, Any]]:
 
 
 @pytest.mark.proves("S-28")
-async def test_it_starts_from_what_the_relay_has_and_follows_what_comes(fake: FakeRelay) -> None:
+async def test_start_loads_records_and_follows_changes(fake: FakeRelay) -> None:
     await fake.publish(record(ALICE, {"notes": ["likes tea"]}))
     await fake.publish(record("snowclaw:memory:group:tea", {"purpose": "to drink"}))
     await fake.publish(config("global", respond_mode="all"))
@@ -123,7 +123,7 @@ async def test_it_starts_from_what_the_relay_has_and_follows_what_comes(fake: Fa
 
 
 @pytest.mark.proves("S-28", "G-30")
-async def test_a_relay_without_prefix_queries_is_asked_plainly_and_that_is_said(
+async def test_without_prefix_queries_all_records_are_read_and_that_is_reported(
     fake: FakeRelay,
 ) -> None:
     fake.information = {"name": "another relay"}
@@ -136,7 +136,7 @@ async def test_a_relay_without_prefix_queries_is_asked_plainly_and_that_is_said(
 
 
 @pytest.mark.proves("S-18", "S-19")
-async def test_a_configuration_by_the_owner_holds_from_the_next_message_on(
+async def test_the_owners_configuration_applies_from_the_next_message(
     fake: FakeRelay,
 ) -> None:
     async with started(fake, file_config={"respond_mode": "none"}) as claw:
@@ -170,7 +170,7 @@ async def test_it_follows_through_a_lost_connection(fake: FakeRelay) -> None:
         await until(lambda: claw.respond_mode() == "all")
 
 
-async def test_messages_come_to_their_reader_after_they_were_seen(fake: FakeRelay) -> None:
+async def test_messages_are_yielded_after_see(fake: FakeRelay) -> None:
     await fake.publish(alice.sign(0, [], '{"name":"alice"}', NOW - 99))
     async with started(fake) as claw:
         messages = claw.messages()
@@ -212,7 +212,7 @@ async def test_a_relay_that_will_not_have_it_is_an_error_for_the_reader(fake: Fa
         assert isinstance(claw.failure, QueryClosed)
 
 
-async def test_start_says_what_the_relay_says(fake: FakeRelay) -> None:
+async def test_start_raises_the_relays_refusal(fake: FakeRelay) -> None:
     async def closed(visitor: Visitor, frame: list[Any]) -> None:
         if frame[2].get("kinds") == [9, 11, 12]:
             await visitor.say("CLOSED", frame[1], "restricted: not here")
@@ -277,7 +277,7 @@ async def test_twenty_changes_are_saved_at_once(fake: FakeRelay) -> None:
 
 
 @pytest.mark.proves("S-31")
-async def test_flush_writes_what_changed_and_nothing_else(fake: FakeRelay) -> None:
+async def test_flush_publishes_changed_records_only(fake: FakeRelay) -> None:
     await fake.publish(record(ALICE, {"preferences": {"language": "en"}, "mood": 1}))
     async with started(fake) as claw:
         claw.set_preference(alice.npub, "language", "en")
@@ -289,7 +289,7 @@ async def test_flush_writes_what_changed_and_nothing_else(fake: FakeRelay) -> No
         assert await claw.flush() == ()
 
 
-async def test_half_a_character_holds_up_nothing(fake: FakeRelay) -> None:
+async def test_a_lone_surrogate_blocks_nothing(fake: FakeRelay) -> None:
     async with started(fake) as claw:
         claw.note_user(alice.npub, "cut \ud83d")
         claw.note_group("tea", "cut \ud83d")
@@ -316,7 +316,7 @@ async def test_before_it_was_loaded_nothing_stored_is_lost_by_a_flush(fake: Fake
 
 
 @pytest.mark.proves("S-31")
-async def test_while_the_relay_is_away_the_change_stays(fake: FakeRelay) -> None:
+async def test_offline_changes_stay_unsaved(fake: FakeRelay) -> None:
     async with started(fake) as claw:
         await fake.stop()
         await until(lambda: not claw.is_online)
@@ -340,7 +340,7 @@ async def note_and_lose_the_relay(fake: FakeRelay, error: Exception | None = Non
             raise error
 
 
-async def test_what_cannot_be_saved_on_close_is_said(fake: FakeRelay) -> None:
+async def test_a_failed_save_on_close_raises(fake: FakeRelay) -> None:
     with pytest.raises(Unanswered, match="not saved"):
         await note_and_lose_the_relay(fake)
     await fake.start()
@@ -404,9 +404,7 @@ async def test_a_fresh_start_equals_the_state_at_the_last_flush(
         assert (claw.users(), claw.groups()) == known
 
 
-async def test_with_a_folder_it_starts_and_saves_while_the_relay_is_away(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_with_a_folder_it_starts_and_saves_offline(fake: FakeRelay, tmp_path: Path) -> None:
     async with started(fake, folder=tmp_path) as claw:
         claw.note_user(alice.npub, "old")
         await claw.flush()
@@ -423,7 +421,7 @@ async def test_with_a_folder_it_starts_and_saves_while_the_relay_is_away(
     assert [fields["notes"] for fields in stored(fake, ALICE)] == [["old"], ["old", "new"]]
 
 
-async def test_what_cannot_be_read_is_not_written_over(fake: FakeRelay) -> None:
+async def test_unreadable_records_are_not_overwritten(fake: FakeRelay) -> None:
     await fake.publish(record(ALICE, {"notes": "no list"}))
     await fake.publish(record("snowclaw:memory:group:tea", {"themes": 5}))
     async with started(fake) as claw:
@@ -439,7 +437,7 @@ async def test_what_cannot_be_read_is_not_written_over(fake: FakeRelay) -> None:
 
 
 @pytest.mark.proves("S-12", "S-13")
-async def test_what_was_encrypted_stays_so(fake: FakeRelay) -> None:
+async def test_encrypted_records_stay_encrypted(fake: FakeRelay) -> None:
     key = conversation_key(robot, robot.pubkey)
     draft = Draft(30078, [["d", ALICE]], '{"notes":["secret"]}', NOW - 9)
     await fake.publish(robot.sign(*encrypted(draft, key, bytes(32))))
@@ -455,7 +453,7 @@ async def test_what_was_encrypted_stays_so(fake: FakeRelay) -> None:
 
 
 @pytest.mark.proves("S-25")
-async def test_forgetting_names_the_event_and_takes_what_was_noted_since(fake: FakeRelay) -> None:
+async def test_forget_deletes_the_record_and_unsaved_changes(fake: FakeRelay) -> None:
     old = record(ALICE, {"notes": ["x"]})
     await fake.publish(old)
     async with started(fake) as claw:
@@ -502,7 +500,7 @@ async def test_the_owner_s_own_note_is_a_record_of_the_owner(fake: FakeRelay) ->
 
 
 @pytest.mark.proves("S-20", "S-15")
-async def test_only_an_owner_sets_configuration_and_what_is_not_named_stays(
+async def test_only_an_owner_sets_configuration_and_other_values_are_kept(
     fake: FakeRelay,
 ) -> None:
     async with started(fake) as claw:
@@ -528,7 +526,7 @@ async def test_only_an_owner_sets_configuration_and_what_is_not_named_stays(
 
 
 @pytest.mark.proves("G-30")
-async def test_it_recalls_by_the_relay_s_search_or_word_by_word(fake: FakeRelay) -> None:
+async def test_recall_uses_the_relays_search_or_scans(fake: FakeRelay) -> None:
     searched: list[object] = []
 
     async def answer(visitor: Visitor, frame: list[Any]) -> None:
@@ -556,7 +554,7 @@ async def test_it_recalls_by_the_relay_s_search_or_word_by_word(fake: FakeRelay)
 
 
 @pytest.mark.proves("S-33")
-async def test_what_is_recalled_for_a_group_is_nothing_of_another(fake: FakeRelay) -> None:
+async def test_recall_for_a_group_excludes_other_groups(fake: FakeRelay) -> None:
     fake.information = {"name": "another relay"}
     await fake.publish(record("snowclaw:memory:group:coffee", {"themes": ["beans"]}))
     await fake.publish(robot.sign(30078, [["d", "snowclaw:core:b"]], "beans", NOW))
@@ -567,7 +565,7 @@ async def test_what_is_recalled_for_a_group_is_nothing_of_another(fake: FakeRela
         ]
 
 
-async def test_what_a_relay_gives_to_everybody_is_a_leak(fake: FakeRelay) -> None:
+async def test_records_readable_by_anyone_are_leaks(fake: FakeRelay) -> None:
     fake.challenges_at_once = True
     await fake.publish(rover.sign(39002, [["d", "tea"], ["p", bob.pubkey]], "", NOW))
     of_tea = robot.sign(30078, [["d", "snowclaw:memory:group:tea"], ["h", "tea"]], "{}", NOW)

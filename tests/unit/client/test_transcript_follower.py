@@ -57,7 +57,7 @@ def texts(drafts: list[Draft]) -> list[str]:
     return [draft.content for draft in drafts if draft.kind == 1988]
 
 
-def test_lines_are_told_when_their_end_is_there(path: Path) -> None:
+def test_a_line_is_converted_once_complete(path: Path) -> None:
     write(path, LINES[0], LINES[1][:20])
     tailed = tail(path)
     assert texts(tailed.more().drafts) == ["line 0"]
@@ -82,7 +82,7 @@ def test_line_by_line_gives_the_events_of_the_whole_file(path: Path) -> None:
     assert [robot.sign(*draft).id for draft in drafts] == [e.id for e in told(b"".join(LINES))]
 
 
-def test_nothing_is_told_before_the_file_has_said_where_it_runs(path: Path) -> None:
+def test_nothing_is_converted_before_the_directory_is_known(path: Path) -> None:
     write(path, HEADLESS)
     tailed = tail(path)
     assert (tailed.more().change, tailed.session) == (FileChange.NOTHING, None)
@@ -92,14 +92,14 @@ def test_nothing_is_told_before_the_file_has_said_where_it_runs(path: Path) -> N
     assert (tailed.session, tailed.base) == (SESSION, "/w/rook")
 
 
-def test_a_file_that_never_says_where_it_runs_is_told_all_the_same(path: Path) -> None:
+def test_a_file_without_a_directory_is_converted_anyway(path: Path) -> None:
     write(path, b'{"sessionId":"s-9","text":"%s"}\n' % (b"x" * (1 << 20)))
     tailed = tail(path)
     assert len(tailed.more().drafts) > 20
     assert tailed.session == "s-9"
 
 
-def test_what_was_sent_is_not_told_again_after_a_restart(path: Path) -> None:
+def test_sent_lines_are_not_returned_after_a_restart(path: Path) -> None:
     write(path, *LINES[:3])
     first = tail(path)
     first.more()
@@ -112,7 +112,7 @@ def test_what_was_sent_is_not_told_again_after_a_restart(path: Path) -> None:
     assert {robot.sign(*d).id for d in drafts} < {e.id for e in told(b"".join(LINES[:5]))}
 
 
-def test_what_was_told_and_not_sent_is_told_again(path: Path) -> None:
+def test_unsent_lines_are_returned_again(path: Path) -> None:
     write(path, *LINES[:3])
     tail(path).more()
     again = tail(path)
@@ -131,7 +131,7 @@ def test_another_plan_begins_at_the_start(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"no json", b"[1]"])
-def test_a_bookmark_that_cannot_be_read_is_none(path: Path, content: bytes) -> None:
+def test_an_unreadable_offset_file_is_ignored(path: Path, content: bytes) -> None:
     write(path, *LINES[:2])
     place = path.parent.parent / "places" / "a.place"
     place.parent.mkdir()
@@ -165,7 +165,7 @@ HOW = ["cut", "in place", "in place, longer", "another file"]
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_file_written_anew_is_noticed_and_told_from_its_start(path: Path, how: str) -> None:
+def test_a_rewritten_file_is_converted_from_its_start(path: Path, how: str) -> None:
     write(path, *LINES[:3])
     tailed = tail(path)
     tailed.more()
@@ -178,7 +178,7 @@ def test_a_file_written_anew_is_noticed_and_told_from_its_start(path: Path, how:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_file_written_anew_while_nobody_looked_is_noticed_too(path: Path, how: str) -> None:
+def test_a_file_rewritten_between_runs_is_detected(path: Path, how: str) -> None:
     write(path, *LINES[:3])
     first = tail(path)
     first.more()
@@ -189,7 +189,7 @@ def test_a_file_written_anew_while_nobody_looked_is_noticed_too(path: Path, how:
     assert again.more().lines == len(new)
 
 
-def test_a_file_that_goes_and_comes_back(path: Path) -> None:
+def test_a_file_that_is_removed_and_restored(path: Path) -> None:
     write(path, *LINES[:2])
     tailed = tail(path)
     tailed.more()
@@ -203,7 +203,7 @@ def test_a_file_that_goes_and_comes_back(path: Path) -> None:
     assert texts(tailed.more().drafts) == ["line 2"]
 
 
-def test_a_file_in_which_nothing_was_new_is_not_looked_at_until_it_changes(path: Path) -> None:
+def test_an_unchanged_file_is_not_opened(path: Path) -> None:
     write(path, LINES[0])
     tailed = tail(path)
     assert tailed.has_changed()
@@ -263,7 +263,7 @@ async def test_a_session_is_sent_as_it_grows_and_each_line_once(
     assert len(fake.verbs("EVENT")) == 8 + 1  # and what the session is, once
 
 
-async def test_a_long_beginning_is_sent_in_one_go(fake: FakeRelay, path: Path) -> None:
+async def test_a_long_existing_part_is_sent_in_bulk(fake: FakeRelay, path: Path) -> None:
     steps: list[Step] = []
     lines = [line(message=str(number)) for number in range(100)]
     write(path, *lines)
@@ -273,7 +273,7 @@ async def test_a_long_beginning_is_sent_in_one_go(fake: FakeRelay, path: Path) -
     assert [step.sent.stored for step in steps if step.sent is not None] == [200]
 
 
-async def test_a_folder_is_followed_with_the_files_to_come(fake: FakeRelay, path: Path) -> None:
+async def test_new_files_of_a_folder_are_followed(fake: FakeRelay, path: Path) -> None:
     steps: list[Step] = []
     folder = path.parent
     write(folder / "agent-1.jsonl", LINES[0])
@@ -290,7 +290,7 @@ async def test_a_folder_is_followed_with_the_files_to_come(fake: FakeRelay, path
     ]
 
 
-async def test_lines_wait_on_disk_while_the_relay_is_away(
+async def test_lines_are_queued_on_disk_offline(
     fake: FakeRelay, path: Path, tmp_path: Path
 ) -> None:
     steps: list[Step] = []
@@ -306,7 +306,7 @@ async def test_lines_wait_on_disk_while_the_relay_is_away(
     assert ids(fake) == {event.id for event in told(b"".join(LINES[:2]))}
 
 
-async def test_a_file_written_anew_is_said_and_sent(fake: FakeRelay, path: Path) -> None:
+async def test_a_rewritten_file_is_reported_and_sent(fake: FakeRelay, path: Path) -> None:
     steps: list[Step] = []
     write(path, *LINES[:2])
     async with follower(fake, path, steps) as following:
@@ -325,7 +325,7 @@ async def test_a_file_written_anew_is_said_and_sent(fake: FakeRelay, path: Path)
     assert {event.id for event in told(LINES[7])} <= ids(fake)
 
 
-async def test_a_key_that_may_not_write_ends_it_and_keeps_the_place(
+async def test_a_key_without_permission_ends_it_and_keeps_the_offset(
     fake: FakeRelay, path: Path
 ) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
@@ -343,9 +343,7 @@ async def test_a_key_that_may_not_write_ends_it_and_keeps_the_place(
     assert len(ids(fake)) == 2
 
 
-async def test_a_line_that_is_refused_does_not_hold_up_the_others(
-    fake: FakeRelay, path: Path
-) -> None:
+async def test_a_refused_line_does_not_block_others(fake: FakeRelay, path: Path) -> None:
     events = told(LINES[0])
 
     async def refuse_one(visitor: Visitor, frame: list[Any]) -> None:

@@ -80,7 +80,7 @@ def sent(fake: FakeRelay) -> int:
 
 
 @pytest.mark.proves("D-14")
-async def test_a_file_is_sent_once_and_comes_back_to_the_byte(fake: FakeRelay, file: Path) -> None:
+async def test_a_file_is_sent_once_and_exported_byte_for_byte(fake: FakeRelay, file: Path) -> None:
     async with transcripts(fake) as memory:
         first = await memory.import_file(file)
         assert (first.session, first.lines, first.notes, first.archive) == (SESSION, 6, 5, 6)
@@ -106,9 +106,7 @@ async def test_a_grown_file_sends_its_tail_alone(fake: FakeRelay, file: Path) ->
         assert await memory.export(SESSION) == DATA + more
 
 
-async def test_an_import_that_was_broken_off_goes_on_where_it_was(
-    fake: FakeRelay, file: Path
-) -> None:
+async def test_an_interrupted_import_continues(fake: FakeRelay, file: Path) -> None:
     fake.events += EVENTS[:5]
     async with transcripts(fake) as memory:
         result = await memory.import_file(file)
@@ -140,7 +138,7 @@ async def test_events_that_the_file_no_longer_gives_are_counted(
             await memory.export(SESSION)
 
 
-async def test_who_may_not_write_hears_it_once(fake: FakeRelay, file: Path) -> None:
+async def test_a_key_without_permission_gets_one_refusal(fake: FakeRelay, file: Path) -> None:
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
 
@@ -166,7 +164,7 @@ async def test_one_refused_event_does_not_keep_the_others(fake: FakeRelay, file:
 
 
 @pytest.mark.parametrize("content", [None, b""], ids=["not there", "no line"])
-async def test_what_is_no_session_file_is_named(
+async def test_an_invalid_session_file_is_reported(
     fake: FakeRelay, tmp_path: Path, content: bytes | None
 ) -> None:
     path = tmp_path / "a.jsonl"
@@ -191,7 +189,7 @@ async def test_a_relay_of_small_messages_gets_small_events(fake: FakeRelay, file
 
 
 @pytest.mark.proves("D-29", "D-30")
-async def test_in_envelopes_nothing_of_a_session_is_to_be_seen(fake: FakeRelay, file: Path) -> None:
+async def test_envelopes_disclose_nothing_of_a_session(fake: FakeRelay, file: Path) -> None:
     channel = pns.derive(robot)
     data = DATA + line(message="x" * 200_000)
     put(file, data)
@@ -235,9 +233,7 @@ async def test_a_session_shared_with_a_group_names_it_in_every_event(
 
 
 @pytest.mark.proves("D-18", "D-21")
-async def test_an_export_fills_in_the_directory_that_is_asked_for(
-    fake: FakeRelay, file: Path
-) -> None:
+async def test_an_export_contains_the_requested_directory(fake: FakeRelay, file: Path) -> None:
     async with transcripts(fake) as memory:
         await memory.import_file(file)
         assert await memory.export(SESSION, "/elsewhere") == DATA.replace(
@@ -245,7 +241,7 @@ async def test_an_export_fills_in_the_directory_that_is_asked_for(
         )
 
 
-async def test_where_a_session_ran_is_asked_for_when_nobody_said(fake: FakeRelay) -> None:
+async def test_an_export_without_a_known_directory_raises(fake: FakeRelay) -> None:
     fake.events += EVENTS
     async with transcripts(fake) as memory:
         with pytest.raises(UserError, match="--cwd"):
@@ -254,7 +250,7 @@ async def test_where_a_session_ran_is_asked_for_when_nobody_said(fake: FakeRelay
 
 
 @pytest.mark.proves("D-19")
-async def test_what_is_missing_is_named(fake: FakeRelay) -> None:
+async def test_missing_lines_are_reported(fake: FakeRelay) -> None:
     fake.events += [event for event in EVENTS if event.tag("line") != "3"]
     async with transcripts(fake) as memory:
         with pytest.raises(Incomplete, match=f"session {SESSION} is incomplete: line 3 is missing"):
@@ -264,7 +260,7 @@ async def test_what_is_missing_is_named(fake: FakeRelay) -> None:
         assert exported == b"".join([*whole[:2], *whole[3:]])
 
 
-async def test_a_session_that_is_not_there(fake: FakeRelay) -> None:
+async def test_an_unknown_session_raises(fake: FakeRelay) -> None:
     async with transcripts(fake) as memory:
         with pytest.raises(NoSession, match="no session nope is readable"):
             await memory.export("nope")
@@ -297,7 +293,7 @@ def by_alice(event: Event) -> Event:
 
 
 @pytest.mark.proves("D-27")
-async def test_a_session_is_introduced_once_and_can_be_said_more_of(
+async def test_a_session_state_is_published_once_and_can_be_updated(
     fake: FakeRelay, file: Path
 ) -> None:
     async with transcripts(fake) as memory:
@@ -318,7 +314,7 @@ async def test_a_session_is_introduced_once_and_can_be_said_more_of(
 
 
 @pytest.mark.proves("D-27")
-async def test_a_script_says_a_state_in_plain_words(fake: FakeRelay, file: Path) -> None:
+async def test_a_status_can_be_given_by_name(fake: FakeRelay, file: Path) -> None:
     async with transcripts(fake) as memory:
         await memory.import_file(str(file))
         state = await memory.state(SESSION, status="deleted", indicator="waits", custom_title=None)
@@ -335,7 +331,7 @@ async def test_a_script_says_a_state_in_plain_words(fake: FakeRelay, file: Path)
         ({"cwd": None}, "cwd: must be a text"),
     ],
 )
-async def test_a_state_that_is_none_is_refused(
+async def test_an_invalid_state_raises(
     fake: FakeRelay, fields: dict[str, object], fault: str
 ) -> None:
     async with transcripts(fake) as memory:
@@ -359,7 +355,7 @@ async def test_a_deleted_session_is_not_listed_and_its_notes_remain(
         assert len(await memory.messages(SESSION)) == 5
 
 
-async def test_a_session_of_which_nobody_said_anything_is_listed_by_its_notes(
+async def test_a_session_without_state_is_listed_by_its_notes(
     fake: FakeRelay,
 ) -> None:
     fake.events += [event for event in EVENTS if event.kind == 1988]
@@ -369,7 +365,7 @@ async def test_a_session_of_which_nobody_said_anything_is_listed_by_its_notes(
 
 
 @pytest.mark.proves("D-25")
-async def test_messages_come_in_their_order_and_from_a_point_on(fake: FakeRelay) -> None:
+async def test_messages_are_ordered_and_can_start_after_one(fake: FakeRelay) -> None:
     fake.events += EVENTS
     async with transcripts(fake) as memory:
         notes = await memory.messages(SESSION)
@@ -437,7 +433,7 @@ async def test_a_session_is_followed_note_by_note(fake: FakeRelay) -> None:
         assert seen == [note.id for note in notes[:3]]
 
 
-async def test_what_was_stripped_is_not_sent_and_is_said(fake: FakeRelay, file: Path) -> None:
+async def test_stripped_parts_are_not_sent_and_reported(fake: FakeRelay, file: Path) -> None:
     stripping = Stripping(
         frozenset({Part.REQUEST_IDS, Part.SECRETS}), lambda text: text.replace("please", "[…]")
     )
@@ -454,7 +450,7 @@ def test_convert_asks_no_relay() -> None:
     assert [draft.content for draft in drafts] == [event.content for event in EVENTS]
 
 
-def test_each_file_of_a_tree_has_a_session_of_its_own(tmp_path: Path) -> None:
+def test_each_file_of_a_folder_has_its_own_session(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("agent-1", "s-1", "other", "sub/agent-1"):
         (tmp_path / f"{name}.jsonl").write_bytes(line())
@@ -472,7 +468,7 @@ def test_each_file_of_a_tree_has_a_session_of_its_own(tmp_path: Path) -> None:
     assert session_ids(files[:1], taken={"s-1"})[files[0].path] == "agent-1"
 
 
-async def test_with_a_folder_sessions_are_listed_while_the_relay_is_away(
+async def test_with_a_folder_sessions_are_listed_offline(
     fake: FakeRelay, file: Path, tmp_path: Path
 ) -> None:
     @asynccontextmanager
@@ -494,9 +490,7 @@ async def test_with_a_folder_sessions_are_listed_while_the_relay_is_away(
     await fake.start()
 
 
-async def test_an_envelope_that_does_not_open_is_in_nobodys_way(
-    fake: FakeRelay, file: Path
-) -> None:
+async def test_unreadable_envelopes_are_skipped(fake: FakeRelay, file: Path) -> None:
     channel = pns.derive(robot)
     fake.events.append(channel.key.sign(1080, [], "no payload", NOW))
     async with transcripts(fake, robot, channel) as memory:
@@ -504,9 +498,7 @@ async def test_an_envelope_that_does_not_open_is_in_nobodys_way(
         assert await memory.export(SESSION) == DATA
 
 
-async def test_a_tree_in_envelopes_is_compared_with_one_look_at_them(
-    fake: FakeRelay, tmp_path: Path
-) -> None:
+async def test_envelopes_are_fetched_once_per_import(fake: FakeRelay, tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.jsonl" for name in "abc"]
     for path in paths:
         put(path, line(sessionId=path.stem))
