@@ -181,7 +181,7 @@ async def test_a_running_session_is_followed_through_restarts_and_a_relay_that_i
         assert (await next_line(said)).endswith("1 lines, 0 stored, 0 duplicates, 2 waiting")
         await rookery.start("--port", port)
         back = await next_line(said)  # what the session is called may have come too late as well
-        assert re.fullmatch(f"{rookery.url} is back: [23] events waited", back)
+        assert re.fullmatch(f"{rookery.url} is reachable again: [23] events queued", back)
         put(path, line(message="and goes on"))
         assert await next_line(said) == f"{SESSION}: 1 lines, 2 stored, 0 duplicates"
     code, out, err = await robot.says(rookery.url, "follow", str(path), "--once")
