@@ -26,7 +26,7 @@ from policies.key_files import listed_keys
 from policies.plugins.definition import PluginDefinition, plugin_from
 from policies.retention import RetentionEffect, sweep_rules
 from policies.rules.memory import tuned_read, tuned_write
-from policies.settings import SERVER_TABLES, Tie
+from policies.settings import SERVER_TABLES
 from policies.tables import (
     groups_of,
     limits_of,
@@ -327,7 +327,7 @@ def _merged(reading: _Reading, relay: str, home: Path) -> PolicySet | None:
         actors=actors,
         keep=KeepRules(
             [keep.rule for keep in keeps if keep.rule is not None],
-            high_tie=memory.tie is Tie.HIGH,
+            tie=memory.tie,
         ),
         read_rules=tuple(read_rules),
         write_rules=tuple(write_rules),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from relay.lifecycle.rows import Tie
 from relay.memory.check_options import MAX_CHARS
 
 if TYPE_CHECKING:
@@ -29,13 +30,6 @@ class SchemaMode(Enum):
     STRICT = "strict"
     LENIENT = "lenient"
     OFF = "off"
-
-
-class Tie(Enum):
-    """Which id stays at equal `ts` (A-09)."""
-
-    HIGH = "high"
-    LOW = "low"
 
 
 class TsRule(Enum):

@@ -19,7 +19,6 @@ from policies.settings import (
     Limits,
     Memory,
     SchemaMode,
-    Tie,
     TsRule,
     Vouchers,
 )

@@ -40,6 +40,14 @@ class Keep(Enum):
     """The first that arrives: append-only."""
 
 
+class Tie(Enum):
+    """Which version LATEST_TS keeps of those with the same `ts` (A-09)."""
+
+    HIGH = "high"
+    """The one with the highest id."""
+    LOW = "low"
+
+
 class Slot(NamedTuple):
     """Events with the same slot are versions of one record."""
 

@@ -17,6 +17,7 @@ from relay.lifecycle.deletion import (
 from relay.lifecycle.rows import (
     Keep,
     Stored,
+    Tie,
     expiry_of,
     keep_by_kind,
     slot_of,
@@ -37,18 +38,18 @@ if TYPE_CHECKING:
 _NO_GROUPS: Final = Groups()
 
 
-def is_older(event: Event, version: int, keep: Keep, holder: Stored, *, high_tie: bool) -> bool:
+def is_older(event: Event, version: int, keep: Keep, holder: Stored, tie: Tie) -> bool:
     """Whether the slot's holder is kept and the event is not; ties are decided by id."""
     if version != holder.version:
         return version < holder.version
     # NIP-01 keeps the lowest id; for `ts` AMAN's indexer keeps the highest (A-09).
-    if keep is Keep.LATEST_TS and high_tie:
+    if keep is Keep.LATEST_TS and tie is Tie.HIGH:
         return event.id < holder.event.id
     return event.id > holder.event.id
 
 
 def unstored_outcome(
-    event: Event, slot: Slot | None, keep: Keep, found: Found, *, now: int, high_tie: bool
+    event: Event, slot: Slot | None, keep: Keep, found: Found, *, now: int, tie: Tie
 ) -> WriteOutcome | None:
     """Why an accepted event is not stored; None: it is. Raises Invalid (`expiration`)."""
     expires_at = expiry_of(event)
@@ -65,7 +66,7 @@ def unstored_outcome(
         return None
     if keep is Keep.FIRST:
         return WriteOutcome.TAKEN
-    if is_older(event, version_of(event, keep), keep, holder, high_tie=high_tie):
+    if is_older(event, version_of(event, keep), keep, holder, tie):
         return WriteOutcome.SUPERSEDED
     return None
 
@@ -78,12 +79,12 @@ def plan_for(
     plan: WritePlan,
     *,
     now: int,
-    high_tie: bool,
+    tie: Tie,
     quiet: bool = False,
 ) -> Stored | WriteOutcome:
     """`unstored_outcome`, or the row from `add_row`."""
     slot = slot_of(event, keep)
-    outcome = unstored_outcome(event, slot, keep, found, now=now, high_tie=high_tie)
+    outcome = unstored_outcome(event, slot, keep, found, now=now, tie=tie)
     if outcome is not None:
         return outcome
     return add_row(event, slot, keep, group, found, plan, quiet=quiet)
@@ -137,9 +138,9 @@ class KeepRule:
 class KeepRules:
     """The KeepRules of a policy, indexed by kind."""
 
-    def __init__(self, rules: Iterable[KeepRule], *, high_tie: bool = True) -> None:
+    def __init__(self, rules: Iterable[KeepRule], tie: Tie = Tie.HIGH) -> None:
         self.rules = tuple(rules)
-        self.high_tie = high_tie
+        self.tie = tie
         self._by_kind: dict[int, tuple[KeepRule, ...]] = {}
 
     def keep_of(self, event: Event) -> Keep:

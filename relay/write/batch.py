@@ -239,7 +239,7 @@ class Batch:
             self._found,
             self.plan,
             now=self._now,
-            high_tie=keep.high_tie,
+            tie=keep.tie,
         )
         if isinstance(kept, Stored):
             self.rows.append(kept)

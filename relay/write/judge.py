@@ -222,7 +222,7 @@ def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
         candidate.keep,
         world.found,
         now=world.now,
-        high_tie=world.policy.keep.high_tie,
+        tie=world.policy.keep.tie,
     )
 
 

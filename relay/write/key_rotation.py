@@ -71,7 +71,7 @@ async def signed_with_new_key(
                     found,
                     plan,
                     now=now,
-                    high_tie=keep.high_tie,
+                    tie=keep.tie,
                 )
         return plan
 

@@ -17,7 +17,7 @@ from relay.lifecycle.deletion import (
     vanish,
     vanish_outcome,
 )
-from relay.lifecycle.rows import Found, Keep, Lookups, Stored, WritePlan, keep_by_kind
+from relay.lifecycle.rows import Found, Keep, Lookups, Stored, Tie, WritePlan, keep_by_kind
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
@@ -141,7 +141,7 @@ class Batch:
                 found,
                 self.plan,
                 now=self._now,
-                high_tie=True,
+                tie=Tie.HIGH,
                 quiet=self._quiet,
             )
             if isinstance(result, Stored) and event.kind == kinds.DELETION:

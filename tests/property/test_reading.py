@@ -15,7 +15,7 @@ from msgspec import structs
 
 from policies import load
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
-from relay.lifecycle.rows import Found, Keep, Stored, WritePlan
+from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import filter_from
@@ -97,7 +97,7 @@ async def played(store: Store, case: ReadCase) -> list[Stored]:
         for draft, group, quiet in case.drafts:
             events.append(draft.event(events))
             result = plan_for(
-                events[-1], group, Keep.ALL, found, plan, now=0, high_tie=True, quiet=quiet
+                events[-1], group, Keep.ALL, found, plan, now=0, tie=Tie.HIGH, quiet=quiet
             )
             if isinstance(result, Stored):
                 rows.append(result)

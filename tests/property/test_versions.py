@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.lifecycle.deletion import delete_by_author, deletion_targets
-from relay.lifecycle.rows import Found, Keep, Stored, WritePlan, version_of
+from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan, version_of
 from relay.lifecycle.versions import plan_for
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
@@ -43,22 +43,22 @@ deletions = st.lists(
 
 
 async def arrived(
-    events: list[Event], cuts: set[int], keep: Keep, *, high_tie: bool = True
+    events: list[Event], cuts: set[int], keep: Keep, tie: Tie = Tie.HIGH
 ) -> list[bytes]:
     """Ids kept of these versions, in this order and in batches cut there."""
     store = ReferenceStore()
     starts = sorted({0, *(cut for cut in cuts if cut < len(events))})
     for start, end in zip(starts, [*starts[1:], len(events)], strict=True):
-        await _write(store, events[start:end], keep, high_tie=high_tie)
+        await _write(store, events[start:end], keep, tie)
     return [raw for raw in await read(store) if event_from_raw(raw).kind == kinds.PREFERENCE]
 
 
-async def _write(store: Store, events: list[Event], keep: Keep, *, high_tie: bool) -> None:
+async def _write(store: Store, events: list[Event], keep: Keep, tie: Tie) -> None:
     def decide(found: Found) -> WritePlan:
         plan = WritePlan()
         for event in events:
             of = Keep.ALL if event.kind == kinds.DELETION else keep
-            result = plan_for(event, None, of, found, plan, now=0, high_tie=high_tie)
+            result = plan_for(event, None, of, found, plan, now=0, tie=tie)
             if isinstance(result, Stored) and event.kind == kinds.DELETION:
                 delete_by_author(event, deletion_targets(event), found, plan)
         return plan
@@ -85,18 +85,18 @@ def test_the_latest_is_kept_in_every_order(
 
 @pytest.mark.proves("A-07", "A-09", "G-06")
 @settings(max_examples=200)
-@given(versions, st.booleans(), st.data())
+@given(versions, st.sampled_from(Tie), st.data())
 def test_the_latest_by_ts_is_kept_in_every_order(
     versions: list[Event],
-    high_tie: bool,  # noqa: FBT001
+    tie: Tie,
     data: st.DataObject,
 ) -> None:
     shuffled = data.draw(st.permutations(versions))
     cuts = data.draw(st.sets(st.integers(1, 6)))
     newest = max(version_of(event, Keep.LATEST_TS) for event in versions)
     tied = [event for event in versions if version_of(event, Keep.LATEST_TS) == newest]
-    best = sorted(tied, key=lambda event: event.id)[-1 if high_tie else 0]
-    left = asyncio.run(arrived(shuffled, cuts, Keep.LATEST_TS, high_tie=high_tie))
+    best = sorted(tied, key=lambda event: event.id)[-1 if tie is Tie.HIGH else 0]
+    left = asyncio.run(arrived(shuffled, cuts, Keep.LATEST_TS, tie=tie))
     assert left == [best.raw]
 
 

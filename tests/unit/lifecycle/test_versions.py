@@ -21,6 +21,7 @@ from relay.lifecycle.rows import (
     Keep,
     Slot,
     Stored,
+    Tie,
     Tombstone,
     WritePlan,
     address_of,
@@ -385,5 +386,5 @@ def test_the_policy_may_keep_the_lowest_id_of_equal_ts() -> None:
     for order in ((one, other), (other, one)):
         found, plan = Found(0), WritePlan()
         for event in order:
-            plan_for(event, None, kept_as(event), found, plan, now=0, high_tie=False)
+            plan_for(event, None, kept_as(event), found, plan, now=0, tie=Tie.LOW)
         assert list(plan.adds) == [one.id]

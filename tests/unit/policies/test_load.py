@@ -13,7 +13,7 @@ from policies.load import KNOWN_WRITE, PRESETS
 from policies.settings import AuthWrites
 from relay.access.management import BannedAuthorRows
 from relay.groups.actions import Flag
-from relay.lifecycle.rows import Keep
+from relay.lifecycle.rows import Keep, Tie
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import SecretKey
 from relay.verdict import Who
@@ -276,8 +276,8 @@ def test_the_packaged_rules_keep_what_memory_needs_kept(tmp_path: Path) -> None:
         "clears": Keep.FIRST,
         "memory entries": Keep.FIRST,
     }
-    assert loaded(tmp_path).keep.high_tie
-    assert not loaded(tmp_path, a='[memory.aman]\ntie = "low"').keep.high_tie
+    assert loaded(tmp_path).keep.tie is Tie.HIGH
+    assert loaded(tmp_path, a='[memory.aman]\ntie = "low"').keep.tie is Tie.LOW
 
 
 def test_every_setting_of_the_design_is_known(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from policies.settings import (
     AnonymousRead,
     AuthWrites,
     SchemaMode,
-    Tie,
     TsRule,
     Vouchers,
 )
@@ -27,7 +26,7 @@ from relay.errors import ConfigFaults
 from relay.groups.actions import Flag
 from relay.groups.context import Joins
 from relay.lifecycle.retention import Scope
-from relay.lifecycle.rows import Keep, UpTo
+from relay.lifecycle.rows import Keep, Tie, UpTo
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.verdict import Who
 from tests.unit.policies import readme
