@@ -27,6 +27,7 @@ from relay.access.management import MAX_ENTRIES, BannedAuthorRows
 from relay.errors import Fault
 from relay.groups.actions import Flag
 from relay.groups.context import GroupSettings, Joins
+from relay.lifecycle.rows import Tie
 from relay.nostr.kinds import MAX_KIND, KindSet
 from relay.toml.fields import Table, nearest
 
