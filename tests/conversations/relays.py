@@ -13,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from relay.cli.init import init_folder
 from tests import cast
 from tests.harness.patience import PROGRAM_S
 
@@ -36,9 +37,9 @@ class RunningRelay:
         self._data = folder / "data"
         self._process: subprocess.Popen[str] | None = None
         self._printed: deque[str] = deque(maxlen=60)
-        keys = [arg for key in cast.OWNERS.values() for arg in ("--owner", key.npub)]
-        keys += [arg for key in cast.AGENTS.values() for arg in ("--agent", key.pubkey)]
-        self._run("init", str(self._data), *keys, "--preset", preset)
+        owners = [key.pubkey for key in cast.OWNERS.values()]
+        agents = [key.pubkey for key in cast.AGENTS.values()]
+        init_folder(self._data, owners, agents, preset, None, None)
         if policy:
             (self._data / "policies" / "90-script.toml").write_text(policy, encoding="utf-8")
         self.url = self._start()
@@ -96,21 +97,6 @@ class RunningRelay:
                 if listening:
                     found.put(listening[1])
         found.put(None)
-
-    def _run(self, *args: str) -> None:
-        done = subprocess.run(
-            self._command(*args),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=PROGRAM_S,
-            cwd=REPOSITORY,
-        )
-        if done.returncode:
-            self._printed.extend(done.stdout.splitlines())
-            raise self._died(f"`rookery {args[0]}` ended with {done.returncode}")
 
     @staticmethod
     def _command(*args: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import websockets
 
+from relay.cli import run
 from tests.harness.patience import ANSWER_S, PROGRAM_S
 
 if TYPE_CHECKING:
@@ -38,8 +40,11 @@ class Rookery:
         return self._process.pid
 
     async def init(self, *args: str) -> None:
-        code, text = await command("init", str(self.folder), *args)
-        assert code == 0, text
+        """`rookery init` in this process: a start of Python for each test would cost minutes."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            code = run(["init", str(self.folder), *args])
+        assert code == 0, printed.getvalue()
 
     async def start(self, *args: str) -> None:
         self._process = await asyncio.create_subprocess_exec(
