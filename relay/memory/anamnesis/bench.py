@@ -163,13 +163,13 @@ class PlainFile:
         self._lines.append(text)
 
     def ask(self, question: str, session: int) -> Answer | None:
-        asked = set(words(question))
+        question_words = set(words(question))
         shared, best = 0, ""
         for line in reversed(self._lines):
-            in_it = len(asked & set(words(line)))
-            if in_it > shared:
-                shared, best = in_it, line
-        return Answer(best, round(shared / len(asked), _DIGITS)) if shared else None
+            count = len(question_words & set(words(line)))
+            if count > shared:
+                shared, best = count, line
+        return Answer(best, round(shared / len(question_words), _DIGITS)) if shared else None
 
 
 class Anamnesis:
@@ -188,14 +188,14 @@ class Anamnesis:
         self._memories.setdefault(content_hash(text), Memory(event, entry))
 
     def ask(self, question: str, session: int) -> Answer | None:
-        asked = set(words(question)) - _STOP_WORDS
+        question_words = set(words(question)) - _STOP_WORDS
         texts = {hashed: memory.entry.content for hashed, memory in self._memories.items()}
         found = ranks(question, texts)
         archive = archive_of(self._memories[hashed] for hashed in found)
         now = _BEGIN + session * _DAY_S
         for hit in recalled(found, archive, RecallQuery(limit=1), now):
             text = hit.memory.entry.content
-            held = len(asked & set(words(text))) / len(asked)
+            held = len(question_words & set(words(text))) / len(question_words)
             if held >= _MIN_SHARE:
                 return Answer(text, round(held, _DIGITS))
         return None
@@ -222,7 +222,7 @@ def report_of(seed: int, systems: dict[str, Callable[[], System]] | None = None)
 
 def _scores(system: System, scenario: Scenario, seed: int, sessions: int) -> Scores:
     for planted in scenario.planted:
-        system.add(planted.told, 0)
+        system.add(planted.sentence, 0)
     for session in range(1, sessions + 1):
         for line in filler_of(seed, session):
             system.add(line, session)
@@ -251,22 +251,22 @@ def _scores(system: System, scenario: Scenario, seed: int, sessions: int) -> Sco
 def _exact(answer: Answer | None, planted: Planted) -> float:
     if answer is None:
         return 0.0
-    said, wanted = words(answer.text), words(planted.answer)
-    if any(said[at : at + len(wanted)] == wanted for at in range(len(said))):
+    given, expected = words(answer.text), words(planted.answer)
+    if any(given[at : at + len(expected)] == expected for at in range(len(given))):
         return 1.0
-    return 0.5 if sum(word in said for word in wanted) * 2 >= len(wanted) else 0.0
+    return 0.5 if sum(word in given for word in expected) * 2 >= len(expected) else 0.0
 
 
 def _semantic(answer: Answer | None, planted: Planted) -> float:
-    return 0.0 if answer is None else f1(words(answer.text), words(planted.told))
+    return 0.0 if answer is None else f1(words(answer.text), words(planted.sentence))
 
 
-def f1(said: Sequence[str], wanted: Sequence[str]) -> float:
+def f1(given: Sequence[str], expected: Sequence[str]) -> float:
     """F1 over words, with multiplicity."""
-    shared = sum(min(said.count(word), wanted.count(word)) for word in set(said))
+    shared = sum(min(given.count(word), expected.count(word)) for word in set(given))
     if not shared:
         return 0.0
-    precision, recall = shared / len(said), shared / len(wanted)
+    precision, recall = shared / len(given), shared / len(expected)
     return 2 * precision * recall / (precision + recall)
 
 

@@ -39,7 +39,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    told: str
+    sentence: str
     question: Question
     answer: str
 
@@ -148,14 +148,14 @@ _DRINKS: Final = (
 )
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 
-_TOLD: Final = {
+_SENTENCES: Final = {
     Category.FACTS: "{who} keeps the {thing} in {place}, on shelf {number}.",
     Category.CONTEXT: "We were in {place} on {day} when {who} showed us the {thing}.",
     Category.REASONING: "{who} moved to {place} because {cause}.",
     Category.PREFERENCES: "{who} prefers {drink} to anything else at meetings.",
     Category.COMMITMENTS: "I promised {who} to send the {thing} by {day}.",
 }
-_ASKED: Final = {
+_QUESTIONS: Final = {
     Category.FACTS: "Where would I find the {thing} that {who} keeps?",
     Category.CONTEXT: "In which place did {who} first show the {thing}?",
     Category.REASONING: "What made {who} leave for {place}?",
@@ -188,11 +188,11 @@ def scenario_of(seed: int) -> Scenario:
     planted = []
     for category in list(Category) * EACH:
         words = _words(random, people.pop())
-        question = Question(category, _ASKED[category].format_map(words))
-        told, answer = _TOLD[category], _ANSWER[category]
-        planted.append(Planted(told.format_map(words), question, answer.format_map(words)))
+        question = Question(category, _QUESTIONS[category].format_map(words))
+        sentence, answer = _SENTENCES[category], _ANSWER[category]
+        planted.append(Planted(sentence.format_map(words), question, answer.format_map(words)))
     never_told = [
-        Question(category, _ASKED[category].format_map(_words(random, people.pop())))
+        Question(category, _QUESTIONS[category].format_map(_words(random, people.pop())))
         for category in Category
     ]
     return Scenario(tuple(planted), tuple(never_told))

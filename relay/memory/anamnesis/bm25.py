@@ -22,13 +22,13 @@ def words(text: str) -> list[str]:
 
 def ranks(query: str, texts: Mapping[str, str]) -> dict[str, float]:
     """key → rank of the texts that hold any word of the query; lower is better, as FTS5 has it."""
-    asked = set(words(query))
+    query_words = set(words(query))
     counted = {key: Counter(words(text)) for key, text in texts.items()}
     lengths = {key: sum(found.values()) for key, found in counted.items()}
     average = (sum(lengths.values()) / len(lengths) if lengths else 0.0) or 1.0
     weight = {
         word: _rarity(sum(word in found for found in counted.values()), len(texts))
-        for word in sorted(asked)
+        for word in sorted(query_words)
     }
     found_ranks = {}
     for key, found in counted.items():
@@ -37,7 +37,7 @@ def ranks(query: str, texts: Mapping[str, str]) -> dict[str, float]:
             times = found[word]
             longer = 1 - _B + _B * lengths[key] / average
             score += rarity * times * (_K1 + 1) / (times + _K1 * longer)
-        if asked & found.keys():
+        if query_words & found.keys():
             found_ranks[key] = -score
     return found_ranks
 

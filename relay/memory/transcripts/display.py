@@ -74,7 +74,7 @@ def note_of(event: Event) -> Note:
     if role is Role.ASSISTANT and tool_name is not None and not event.content:
         role = Role.TOOL_CALL  # notedeck's format of a single tool call (D-09)
     # The `e` of a response has no marker, those of the thread have one (D-07).
-    asked = (tag[1] for tag in event.tags if tag[:1] == ["e"] and len(tag) == 2)
+    targets = (tag[1] for tag in event.tags if tag[:1] == ["e"] and len(tag) == 2)
     return Note(
         id=event.id,
         author=event.pubkey,
@@ -82,7 +82,7 @@ def note_of(event: Event) -> Note:
         role=role,
         content=event.content,
         ms=order_of(event)[0],
-        answers=next(asked, None) if role is Role.PERMISSION_RESPONSE else None,
+        answers=next(targets, None) if role is Role.PERMISSION_RESPONSE else None,
         tool_id=event.tag("tool-id"),
         tool_name=tool_name,
         model=event.tag("model"),
@@ -174,8 +174,12 @@ def entries(notes: Iterable[Note]) -> list[Entry]:
                         requests[key] = len(folded)
                 folded.append(_permission(note))
             case Role.PERMISSION_RESPONSE:
-                asked = (requests.get(key) for key in (note.answers, note.perm_id) if key)
-                _put(folded, next((at for at in asked if at is not None), None), decision_of(note))
+                positions = (requests.get(key) for key in (note.answers, note.perm_id) if key)
+                _put(
+                    folded,
+                    next((at for at in positions if at is not None), None),
+                    decision_of(note),
+                )
             case _:
                 folded.append(Message(note))
     return folded

@@ -22,7 +22,7 @@ class Perfect:
     """Knows the scenario by heart."""
 
     def __init__(self) -> None:
-        self.known = {each.question.text: each.told for each in scenario_of(7).planted}
+        self.known = {each.question.text: each.sentence for each in scenario_of(7).planted}
 
     def add(self, text: str, session: int) -> None:
         pass
@@ -65,7 +65,7 @@ def test_every_kind_of_memory_is_planted_once_a_person_and_some_never() -> None:
     assert len({question.text for question in asked}) == len(asked)
     assert {question.category for question in scenario.never_told} == set(Category)
     for planted in scenario.planted:
-        assert planted.answer in planted.told
+        assert planted.answer in planted.sentence
 
 
 @pytest.mark.proves("X-21")
