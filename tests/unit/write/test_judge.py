@@ -143,3 +143,32 @@ def test_a_request_to_vanish_is_asked_of_no_rule(policy: PolicySet) -> None:
     assert judged.vanishes
     own = RELAY.sign(kinds.VANISH, [["relay", "ALL_RELAYS"]], "", NOON)
     assert refused_by(judge(candidate(own, policy), world(policy)).outcome) == "requests to vanish"
+
+
+@pytest.mark.parametrize(
+    ("places", "group"),
+    [
+        ((), None),
+        ((None,), None),
+        (("tea",), "tea"),
+        (("tea", None), "tea"),
+        (("tea", "den"), None),
+    ],
+)
+def test_a_deletion_without_h_belongs_to_the_one_group_of_its_rows(
+    policy: PolicySet, places: tuple[str | None, ...], group: str | None
+) -> None:
+    """N29-104."""
+    rows = [
+        alice.sign(9, [] if place is None else [["h", place]], str(place), NOON) for place in places
+    ]
+    deletion = alice.sign(kinds.DELETION, [["e", row.id] for row in rows], "", NOON)
+    judged = judge(candidate(deletion, policy), world(policy, *rows))
+    assert judged.outcome is WriteOutcome.STORED
+    assert judged.group == group
+
+
+def test_a_stored_event_that_has_expired_is_no_duplicate(policy: PolicySet) -> None:
+    """Until the sweep removes its row."""
+    note = alice.sign(1, [["expiration", str(NOON)]], "x", NOON - 60)
+    assert judge(candidate(note, policy), world(policy, note)).outcome is WriteOutcome.EXPIRED
