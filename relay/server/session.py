@@ -109,7 +109,7 @@ class Session:
         addresses: frozenset[RelayAddress],
         *,
         max_subscriptions: int,
-        trusted: bool = False,
+        trusted: bool,
     ) -> None:
         self._challenge = challenge
         self._addresses = addresses
@@ -132,7 +132,7 @@ class Session:
         """Sent on connect (N42-02)."""
         return messages.auth_challenge(self._challenge)
 
-    def receive(self, message: ClientMessage, now: int, size: int = 0) -> Sequence[Effect]:
+    def receive(self, message: ClientMessage, now: int, size: int) -> Sequence[Effect]:
         """`size`: bytes of the frame. `now`: Unix seconds."""
         if isinstance(message, BadFrame):
             return self._bad(message.refused)

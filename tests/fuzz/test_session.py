@@ -44,7 +44,7 @@ assert HERE is not None
 
 def new_session() -> Session:
     assert HERE is not None
-    return Session(CHALLENGE, frozenset({HERE}), max_subscriptions=3)
+    return Session(CHALLENGE, frozenset({HERE}), max_subscriptions=3, trusted=False)
 
 
 def test_every_frame_is_understood_or_refused(tally: Tally) -> None:

@@ -10,8 +10,19 @@ import pytest
 from relay.access.visibility import Viewer
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr import messages
-from relay.nostr.filters import FilterTerms
-from relay.nostr.messages import BadEvent, BadFrame, BadQuery, Close, Count, Publish, Subscribe
+from relay.nostr.filters import Filter, FilterTerms
+from relay.nostr.messages import (
+    BadEvent,
+    BadFrame,
+    BadQuery,
+    Close,
+    Count,
+    NegClose,
+    NegMessage,
+    NegOpen,
+    Publish,
+    Subscribe,
+)
 from relay.nostr.nip42 import RelayAddress
 from relay.server.session import (
     MAX_BAD_FRAMES,
@@ -182,12 +193,19 @@ def test_the_bytes_of_open_filters_are_limited(client: Client) -> None:
     large = ["x" * (MAX_OPEN_BYTES // 2)]
     client.asks("a", **{"#t": large})
     (refusal,) = told(client.asks("b", **{"#t": large}))
-    assert refusal[:2] == ["CLOSED", "b"]
-    assert refusal[2].endswith("bytes of filters in open subscriptions")
+    text = "rate-limited: at most 1048576 bytes of filters in open subscriptions"
+    assert refusal == ["CLOSED", "b", text]
     assert isinstance(client.asks("b")[0], Subscribe)
     assert [type(effect) for effect in client.asks("a", **{"#t": large})] == [Close, Subscribe]
     client.says("CLOSE", "a")
     assert isinstance(client.asks("c", **{"#t": large})[0], Subscribe)
+
+
+def test_open_filters_may_have_exactly_the_largest_size(client: Client) -> None:
+    first, second = (Subscribe(sub, (Filter(),)) for sub in "ab")
+    client.session.receive(first, NOW, MAX_OPEN_BYTES - 100)
+    assert told(client.session.receive(second, NOW, 101))[0][:2] == ["CLOSED", "b"]
+    assert client.session.receive(second, NOW, 100) == (second,)
 
 
 def test_a_replacement_that_is_refused_ends_the_old_one_too(client: Client) -> None:
@@ -221,8 +239,23 @@ def test_a_malformed_req_is_closed(client: Client) -> None:
 def test_a_malformed_count_does_not_close_the_subscription_of_its_id(client: Client) -> None:
     """N45-05: a query id does not collide with a subscription id of the same text."""
     client.asks("tea")
-    client.says("COUNT", "tea", {"kinds": "9"})
+    refusal = told(client.says("COUNT", "tea", {"kinds": "9"}))
+    assert refusal == [["CLOSED", "tea", "invalid: kinds: must be an array"]]
     assert client.session.open == {"tea"}
+
+
+def test_negentropy_messages_are_taken_over_as_they_are(client: Client) -> None:
+    frames = (["NEG-OPEN", "n", {}, "61"], ["NEG-MSG", "n", "61"], ["NEG-CLOSE", "n"])
+    effects = [effect for frame in frames for effect in client.says(*frame)]
+    assert effects == [NegOpen("n", Filter(), b"a"), NegMessage("n", b"a"), NegClose("n")]
+
+
+def test_a_malformed_negentropy_message_ends_its_session(client: Client) -> None:
+    """N77-04."""
+    ended, refusal = client.says("NEG-MSG", "n", "not hex")
+    assert ended == NegClose("n")
+    text = "invalid: NEG-MSG: the negentropy message is not hex"
+    assert told([refusal]) == [["NEG-ERR", "n", text]]
 
 
 def test_an_invalid_event_gets_ok_false_with_its_id(client: Client) -> None:
@@ -242,13 +275,13 @@ def test_nip46_events_are_rate_limited_per_connection(client: Client) -> None:
     call = Publish(stranger.sign(24133, [["p", alice.pubkey]], "connect", NOW))
 
     def sent(many: int, now: int) -> list[bool]:
-        return [isinstance(client.session.receive(call, now)[0], Publish) for _ in range(many)]
+        return [isinstance(client.session.receive(call, now, 0)[0], Publish) for _ in range(many)]
 
     assert sent(MAX_CALLS + 1, NOW) == [True] * MAX_CALLS + [False]
-    (refused,) = told(client.session.receive(call, NOW))
+    (refused,) = told(client.session.receive(call, NOW, 0))
     assert refused[:3] == ["OK", call.event.id, False]
     assert refused[3].startswith("rate-limited: ")
-    assert client.session.receive(Publish(NOTE), NOW) == (Publish(NOTE),)
+    assert client.session.receive(Publish(NOTE), NOW, 0) == (Publish(NOTE),)
     assert sent(3, NOW + 1) == [True, True, False]
     assert sent(1, NOW - 60) == [False]  # a clock that was set back gives nothing
     assert sent(MAX_CALLS + 1, NOW + 3600) == [True] * MAX_CALLS + [False]
@@ -291,8 +324,8 @@ def test_a_valid_message_resets_the_count_of_bad_frames(
     noise = BadFrame(Invalid("message is not JSON"))
     for _ in range(3):
         for _ in range(MAX_BAD_FRAMES - 1):
-            assert len(client.session.receive(noise, NOW)) == 1
-        client.session.receive(message, NOW)
+            assert len(client.session.receive(noise, NOW, 0)) == 1
+        client.session.receive(message, NOW, 0)
 
 
 # logins ------------------------------------------------------------------------------------------
