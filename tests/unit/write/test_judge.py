@@ -168,6 +168,51 @@ def test_a_deletion_without_h_belongs_to_the_one_group_of_its_rows(
     assert judged.group == group
 
 
+@pytest.mark.parametrize(
+    ("tags", "quiet"),
+    [
+        ([], False),
+        ([["k", "1"], ["k", "x"]], False),
+        ([["k", "1"], ["k", "1059"]], True),
+        ([["a", f"30023:{alice.pubkey}:x"]], False),
+        ([["a", f"30093:{alice.pubkey}:x"]], True),
+        ([["a", f"30078:{alice.pubkey}:anamnesis:vouch:x"]], True),
+        ([["a", "30093"]], True),
+        ([["a", "x"], ["a", ""]], False),
+    ],
+)
+def test_a_deletion_of_what_not_everyone_may_read_is_quiet(
+    policy: PolicySet, tags: list[list[str]], quiet: bool
+) -> None:
+    """N29-104: by the kinds that it names, stored or not."""
+    deletion = alice.sign(kinds.DELETION, tags, "", NOON)
+    assert judge(candidate(deletion, policy), world(policy)).quiet is quiet
+
+
+def test_a_deletion_in_a_private_group_is_quiet(policy: PolicySet) -> None:
+    """N29-104."""
+    public, private = alice.sign(1, [], "x", NOON), alice.sign(9, [["h", "tea"]], "x", NOON)
+    here = world(policy, public, private)
+    for rows, quiet in (([public], False), ([private], True), ([public, private], True)):
+        deletion = alice.sign(kinds.DELETION, [["e", row.id] for row in rows], "", NOON)
+        assert judge(candidate(deletion, policy), here).quiet is quiet
+
+
+@pytest.mark.parametrize(
+    ("origin", "quiet"),
+    [(Origin.WIRE, False), (Origin.IMPORT, False), (Origin.TRUSTED_IMPORT, True)],
+)
+def test_only_a_trusted_import_makes_a_deletion_of_an_unknown_id_quiet(
+    policy: PolicySet, origin: Origin, quiet: bool
+) -> None:
+    """Its target is gone from the export, and may have been private."""
+    note = alice.sign(1, [], "x", NOON)
+    for rows, expected in (((), quiet), ((note,), False)):
+        deletion = alice.sign(kinds.DELETION, [["e", note.id]], "", NOON)
+        judged = judge(candidate(deletion, policy, origin), world(policy, *rows))
+        assert judged.quiet is expected
+
+
 def test_a_stored_event_that_has_expired_is_no_duplicate(policy: PolicySet) -> None:
     """Until the sweep removes its row."""
     note = alice.sign(1, [["expiration", str(NOON)]], "x", NOON - 60)
