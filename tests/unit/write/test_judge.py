@@ -182,7 +182,7 @@ def test_a_deletion_without_h_belongs_to_the_one_group_of_its_rows(
     ],
 )
 def test_a_deletion_of_what_not_everyone_may_read_is_quiet(
-    policy: PolicySet, tags: list[list[str]], quiet: bool
+    policy: PolicySet, *, tags: list[list[str]], quiet: bool
 ) -> None:
     """N29-104: by the kinds that it names, stored or not."""
     deletion = alice.sign(kinds.DELETION, tags, "", NOON)
@@ -203,7 +203,7 @@ def test_a_deletion_in_a_private_group_is_quiet(policy: PolicySet) -> None:
     [(Origin.WIRE, False), (Origin.IMPORT, False), (Origin.TRUSTED_IMPORT, True)],
 )
 def test_only_a_trusted_import_makes_a_deletion_of_an_unknown_id_quiet(
-    policy: PolicySet, origin: Origin, quiet: bool
+    policy: PolicySet, *, origin: Origin, quiet: bool
 ) -> None:
     """Its target is gone from the export, and may have been private."""
     note = alice.sign(1, [], "x", NOON)
