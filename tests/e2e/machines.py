@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relay.hook import LOCK, SOCKET
-from tests.e2e.rookery import until
 from tests.harness.patience import PROGRAM_S
+from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.nostr.keys import read_key_file
-from tests.e2e.rookery import Rookery, command, connected, until
+from tests.harness.relay_program import Rookery, command, connected, until
 from tests.unit.policies import readme
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from relay.client import Aman
 from relay.client.writer import Outcome
 from relay.nostr.keys import SecretKey
 from tests import cast
-from tests.e2e.rookery import Rookery, outputs, until
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import Rookery, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

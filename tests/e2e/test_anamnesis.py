@@ -13,7 +13,7 @@ from relay.memory.anamnesis.checks import content_hash
 from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.keys import SecretKey
 from tests import cast
-from tests.e2e.rookery import Rookery, outputs
+from tests.harness.relay_program import Rookery, outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

@@ -19,9 +19,9 @@ import websockets
 
 from tests import cast
 from tests.bench.wire import frame
-from tests.e2e.rookery import Rookery, Wire, connected, until
 from tests.e2e.test_slow_reader import DEAF, MIB, memory, publish_all
 from tests.harness.patience import ANSWER_S, here
+from tests.harness.relay_program import Rookery, Wire, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -16,8 +16,8 @@ import pytest
 
 from relay.client import Client, Snowclaw, Timeouts
 from tests import cast
-from tests.e2e.rookery import Rookery, command, until
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import Rookery, command, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import cast, golden
-from tests.e2e.rookery import Rookery, command, connected, outputs, until
+from tests.harness.relay_program import Rookery, command, connected, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

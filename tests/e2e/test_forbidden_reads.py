@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import cast
-from tests.e2e.rookery import Rookery, Wire, connected, until
+from tests.harness.relay_program import Rookery, Wire, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -12,9 +12,9 @@ import pytest
 
 from tests import cast
 from tests.e2e.machines import LAUNCH, machine
-from tests.e2e.rookery import Rookery, until
+from tests.harness.fake_relay import FakeRelay
 from tests.harness.patience import here
-from tests.unit.client.fake_relay import FakeRelay
+from tests.harness.relay_program import Rookery, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

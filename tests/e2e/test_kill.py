@@ -18,7 +18,7 @@ from relay.groups.notices import notices_for
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import read_key_file
 from tests import cast
-from tests.e2e.rookery import Rookery, Wire, connected, outputs
+from tests.harness.relay_program import Rookery, Wire, connected, outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ import pytest
 from aiohttp import ClientSession
 
 from tests import cast
-from tests.e2e.rookery import Rookery, connected
 from tests.harness.patience import PROGRAM_S
+from tests.harness.relay_program import Rookery, connected
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey

@@ -28,7 +28,7 @@ from relay.client.nmem import Nmem
 from relay.memory.nmem.summary import Summary
 from tests import cast
 from tests.e2e.machines import LAUNCH, machine
-from tests.e2e.rookery import Rookery, until
+from tests.harness.relay_program import Rookery, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

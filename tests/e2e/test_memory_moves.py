@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import cast
-from tests.e2e.rookery import Rookery, command, connected, outputs
+from tests.harness.relay_program import Rookery, command, connected, outputs
 
 if TYPE_CHECKING:
     from pathlib import Path

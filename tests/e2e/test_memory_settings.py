@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import cast
-from tests.e2e.rookery import Rookery, Wire, command, connected, until
+from tests.harness.relay_program import Rookery, Wire, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

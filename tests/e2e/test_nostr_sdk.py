@@ -35,8 +35,8 @@ from nostr_sdk import (
 )
 
 from tests import cast
-from tests.e2e.rookery import Rookery, connected
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import Rookery, connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -27,8 +27,8 @@ from nostr_sdk import (
 )
 
 from tests import cast
-from tests.e2e.rookery import Rookery, connected
 from tests.e2e.test_nostr_sdk import LASTING_LOOP, WAIT, Person
+from tests.harness.relay_program import Rookery, connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

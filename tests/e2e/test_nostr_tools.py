@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import cast
-from tests.e2e.rookery import Rookery
 from tests.harness.patience import PROGRAM_S
+from tests.harness.relay_program import Rookery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 
 from tests import cast
-from tests.e2e.rookery import Rookery, command, connected, until
 from tests.harness.patience import here
+from tests.harness.relay_program import Rookery, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cast import alice, bob, owner, robot, stranger
-from tests.e2e.rookery import Rookery, command, connected, outputs, until
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import Rookery, command, connected, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests import cast
-from tests.e2e.rookery import Rookery, Wire, command, connected, until
 from tests.harness.patience import ANSWER_S, PROGRAM_S, here
+from tests.harness.relay_program import Rookery, Wire, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,9 +14,9 @@ import pytest
 
 from relay.client import Client
 from tests import cast
-from tests.e2e.rookery import Rookery, outputs
 from tests.golden import HERE
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import Rookery, outputs
 from tests.unit.memory.transcripts.telling import SESSION, line
 
 if TYPE_CHECKING:

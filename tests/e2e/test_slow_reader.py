@@ -15,8 +15,8 @@ import pytest
 import websockets
 
 from tests import cast
-from tests.e2e.rookery import Rookery, Wire, command, connected, until
 from tests.harness.patience import here
+from tests.harness.relay_program import Rookery, Wire, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

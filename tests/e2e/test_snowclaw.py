@@ -16,7 +16,7 @@ from relay.client import Client, Snowclaw
 from relay.client.writer import Outcome
 from relay.nostr.keys import SecretKey
 from tests import cast
-from tests.e2e.rookery import Rookery, outputs, until
+from tests.harness.relay_program import Rookery, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

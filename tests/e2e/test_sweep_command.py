@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relay.nostr.keys import npub
 from tests import cast
-from tests.e2e.rookery import Rookery, command, connected, until
+from tests.harness.relay_program import Rookery, command, connected, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 
 from relay.nostr.event import event_from_raw
 from tests import cast
-from tests.e2e.rookery import Rookery, command, until
+from tests.harness.relay_program import Rookery, command, until
 
 if TYPE_CHECKING:
     from pathlib import Path

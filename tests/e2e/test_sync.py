@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import cast
-from tests.e2e.rookery import Rookery, connected, outputs
-from tests.unit.client.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay
+from tests.harness.relay_program import Rookery, connected, outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from relay.nostr.event import Event
-    from tests.unit.client.fake_relay import Visitor
+    from tests.harness.fake_relay import Visitor
 
 pytestmark = pytest.mark.slow
 

@@ -18,14 +18,14 @@ import pytest
 from relay.client import Aman, Client, Snowclaw
 from relay.client.writer import Outcome
 from tests import cast
-from tests.e2e.rookery import Rookery, connected, outputs, until
+from tests.harness.relay_program import Rookery, connected, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from relay.nostr.keys import SecretKey
-    from tests.e2e.rookery import Wire
+    from tests.harness.relay_program import Wire
 
 pytestmark = pytest.mark.slow
 

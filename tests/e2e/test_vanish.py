@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import cast
-from tests.e2e.rookery import Rookery, Wire, command, connected
+from tests.harness.relay_program import Rookery, Wire, command, connected
 
 if TYPE_CHECKING:
     from pathlib import Path

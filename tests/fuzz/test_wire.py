@@ -16,7 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import cast
-from tests.e2e.rookery import Rookery
 from tests.fuzz.effort import share
 from tests.fuzz.ledger import Ledger, Marker, message_of
 from tests.fuzz.thrown import (
@@ -30,6 +29,7 @@ from tests.fuzz.thrown import (
     weighed,
 )
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import Rookery
 from tests.unit.nostr.strategies import json_values
 
 if TYPE_CHECKING:

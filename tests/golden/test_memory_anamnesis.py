@@ -30,7 +30,7 @@ from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import SecretKey
 from tests.golden import document
-from tests.unit.home import STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,7 +14,7 @@ import aiohttp
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import SecretKey
 from tests import cast
-from tests.e2e.rookery import Rookery, Wire, connected, until
+from tests.harness.relay_program import Rookery, Wire, connected, until
 from tests.leaks.guards import Table, found, happen, signed_row
 from tests.leaks.people import KEYS, RELAY, TRUSTED_ADDRESS, VIEWERS
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
-    from tests.e2e.rookery import Wire
+    from tests.harness.relay_program import Wire
     from tests.leaks.guards import Row
     from tests.leaks.read_paths import Question
     from tests.leaks.relay import Frames

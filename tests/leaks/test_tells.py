@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
-    from tests.e2e.rookery import Wire
+    from tests.harness.relay_program import Wire
     from tests.leaks.read_paths import Filters
 
 pytestmark = pytest.mark.slow

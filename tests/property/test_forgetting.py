@@ -17,8 +17,8 @@ from relay.write import sweeper as sweep
 from relay.write.commands import Purpose
 from tests.cast import robot, rover
 from tests.harness.reference_store import ReferenceStore
+from tests.harness.relay_in_process import NOON, Home, policy_of
 from tests.property.world import sqlite_store
-from tests.unit.home import NOON, Home, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

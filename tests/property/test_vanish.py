@@ -14,8 +14,8 @@ from relay.lifecycle.rows import Vanish
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner
 from tests.harness.reference_store import ReferenceStore
+from tests.harness.relay_in_process import DELETED, STORED, Home, policy_of, store_of
 from tests.property.world import run
-from tests.unit.home import DELETED, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event

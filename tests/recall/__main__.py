@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests import cast
-from tests.e2e.rookery import Rookery
+from tests.harness.relay_program import Rookery
 from tests.recall import synthetic
 from tests.recall.dataset import CATEGORIES, LOCOMO, DatasetFault, conversations_in, read
 from tests.recall.measures import Quality, chance, mean, quality, sessions_of

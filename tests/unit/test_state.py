@@ -24,8 +24,8 @@ from relay.verdict import Origin
 from relay.write.ingest import Ingest
 from tests.cast import admin, alice, bob, carol, owner, person, robot
 from tests.contract.writing import unsigned, write
+from tests.harness.folders import loaded
 from tests.harness.reference_store import ReferenceStore
-from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from relay.nostr.kinds import KindSet
 from relay.verdict import Who
 from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
 from tests.contract.writing import asked, group_of, unsigned
-from tests.unit.policies.folders import loaded
+from tests.harness.folders import loaded
 
 if TYPE_CHECKING:
     from relay.access.read_rules import Row

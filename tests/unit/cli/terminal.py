@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
     from relay.nostr.keys import SecretKey
-    from tests.unit.client.fake_relay import FakeRelay
+    from tests.harness.fake_relay import FakeRelay
 
 Rookery = Callable[..., Coroutine[Any, Any, int]]
 """Runs a command with these words; its exit code."""

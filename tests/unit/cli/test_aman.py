@@ -11,14 +11,14 @@ import pytest
 from relay.memory.aman.records import Clear, ToolCall, draft_of
 from relay.nostr.event import event_from
 from tests.cast import robot, rover
+from tests.harness.fake_relay import FakeRelay
 from tests.unit.cli.terminal import Rookery, command_line
-from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.unit.client.fake_relay import Visitor
+    from tests.harness.fake_relay import Visitor
 
 KEY = "00" * 31 + "07"
 

@@ -11,15 +11,15 @@ import pytest
 
 from relay.memory.anamnesis.checks import content_hash
 from tests.cast import alice, robot, rover
+from tests.harness.fake_relay import FakeRelay
 from tests.unit.cli.terminal import Rookery, command_line
-from tests.unit.client.fake_relay import FakeRelay
 from tests.unit.memory.anamnesis.making import NOON, superseded, told, vouched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.unit.client.fake_relay import Visitor
+    from tests.harness.fake_relay import Visitor
 
     Capture = pytest.CaptureFixture[str]
 

@@ -9,8 +9,8 @@ import pytest
 
 from relay.memory.anamnesis.checks import content_hash
 from tests.cast import owner, robot, rover
+from tests.harness.fake_relay import FakeRelay
 from tests.unit.cli.terminal import Rookery, command_line
-from tests.unit.client.fake_relay import FakeRelay
 from tests.unit.memory.anamnesis.making import NOON, superseded, told
 
 if TYPE_CHECKING:

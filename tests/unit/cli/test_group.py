@@ -12,15 +12,15 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
 from tests.cast import alice, bob, owner, person
+from tests.harness.fake_relay import FakeRelay
 from tests.unit.cli.terminal import Rookery, command_line
-from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from relay.nostr.event import Event
-    from tests.unit.client.fake_relay import Visitor
+    from tests.harness.fake_relay import Visitor
 
 FLAGS = ["private", "restricted", "closed", "hidden"]
 

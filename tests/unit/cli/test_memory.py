@@ -18,7 +18,7 @@ from relay.memory.anamnesis.records import (
 )
 from relay.nostr.event import event_from
 from tests.cast import alice, bob, owner, robot, rover
-from tests.unit.client.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from tests.unit.client.fake_relay import Visitor
+    from tests.harness.fake_relay import Visitor
 
     Rookery = Callable[..., Coroutine[Any, Any, int]]
 

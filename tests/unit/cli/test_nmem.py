@@ -16,7 +16,7 @@ from relay.client.nmem.updates import begin_session
 from relay.client.settings import FILE
 from relay.memory.nmem.records import Session
 from tests.cast import robot
-from tests.unit.client.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay
 from tests.unit.client.nmem_cache import NOW, a_session, cache, sent, told
 
 if TYPE_CHECKING:

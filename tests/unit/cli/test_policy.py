@@ -19,8 +19,8 @@ from relay.nostr.filters import Filter
 from relay.verdict import Origin
 from tests.cast import alice, bob, owner, robot, stranger
 from tests.harness.clock import now
+from tests.harness.folders import written
 from tests.unit.memory.anamnesis.making import told as told_by
-from tests.unit.policies.folders import written
 
 if TYPE_CHECKING:
     from pathlib import Path

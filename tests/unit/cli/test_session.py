@@ -14,8 +14,8 @@ from relay.nostr import pns
 from relay.nostr.event import event_from_raw
 from tests.cast import person, robot
 from tests.golden import HERE, document
+from tests.harness.fake_relay import FakeRelay
 from tests.unit.cli.terminal import Rookery, command_line
-from tests.unit.client.fake_relay import FakeRelay
 from tests.unit.memory.transcripts.telling import (
     HOME,
     SESSION,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
-    from tests.unit.client.fake_relay import Visitor
+    from tests.harness.fake_relay import Visitor
 
 GOLDEN = HERE / "memory" / "conversation"
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.jsonl"))

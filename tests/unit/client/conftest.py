@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.client import Timeouts
+from tests.harness.fake_relay import FakeRelay
 from tests.harness.patience import ANSWER_S
-from tests.unit.client.fake_relay import FakeRelay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden/memory/aman.json").read_text("utf-8")

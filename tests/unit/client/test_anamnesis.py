@@ -29,7 +29,7 @@ from tests.unit.memory.anamnesis.making import superseded, told, vouched
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden/memory/anamnesis.json").read_text("utf-8")

@@ -12,7 +12,7 @@ from tests.cast import robot
 from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 EVENTS = [robot.sign(9, [["h", "tea"]], str(number), 1_700_000_000) for number in range(20)]
 

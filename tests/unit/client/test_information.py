@@ -20,7 +20,7 @@ from tests.cast import owner, robot
 from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
-    from tests.unit.client.fake_relay import FakeRelay
+    from tests.harness.fake_relay import FakeRelay
 
 SAID = {
     "pubkey": owner.pubkey,

@@ -9,12 +9,12 @@ import pytest
 
 from relay.client import Client, Incomparable, QueryClosed, Unanswered, negentropy
 from tests.cast import alice
-from tests.unit.client.fake_relay import items
+from tests.harness.fake_relay import items
 
 if TYPE_CHECKING:
     from relay.client import Timeouts
     from relay.nostr.event import Event
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 NOTES = {"kinds": [1]}
 MANY = [alice.sign(1, [], f"note {number}", 1_700_000_000 + number // 3) for number in range(1000)]

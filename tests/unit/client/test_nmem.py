@@ -25,9 +25,9 @@ from relay.memory.nmem.secrets import SecretFilter, Sensitivity
 from relay.memory.nmem.summary import Summary
 from relay.nostr.filters import FilterTerms
 from tests.cast import owner, robot, rover
-from tests.unit.client import fake_relay
+from tests.harness import fake_relay
+from tests.harness.fake_relay import FakeRelay
 from tests.unit.client.conftest import TIMEOUTS
-from tests.unit.client.fake_relay import FakeRelay
 from tests.unit.client.nmem_cache import NOW, a_session, cache, fetch_all, query, rows
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.keys import SecretKey
-    from tests.unit.client.fake_relay import Visitor
+    from tests.harness.fake_relay import Visitor
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from tests.cast import alice
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 CHAT = {"kinds": [9]}
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 NOW = 1_700_000_000
 ALICE = f"snowclaw:memory:npub:{alice.pubkey[:32]}"

@@ -15,7 +15,7 @@ from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 CHAT = {"kinds": [9]}
 NOW = 1_700_000_000

@@ -11,14 +11,14 @@ from relay.client import sync as syncing
 from relay.client.sync import Direction, RelaySide, Sync, Tally, halves
 from relay.nostr.filters import Filter
 from tests.cast import alice, bob
-from tests.unit.client.fake_relay import FakeRelay, items
+from tests.harness.fake_relay import FakeRelay, items
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from relay.client import Timeouts
     from relay.nostr.event import Event
-    from tests.unit.client.fake_relay import Visitor
+    from tests.harness.fake_relay import Visitor
 
 NOW = 1_700_000_000
 NOTES = [alice.sign(1, [], f"note {number}", NOW + number) for number in range(600)]

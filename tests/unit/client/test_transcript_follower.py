@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from relay.client.transcripts.follower import Step
     from relay.memory.draft import Draft
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 NOW = 1_800_000_000
 LINES = [line(message=f"line {number}") for number in range(8)]

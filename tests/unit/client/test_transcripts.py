@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.nostr.pns import Channel
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 NOW = 1_800_000_000
 DATA = b"".join(

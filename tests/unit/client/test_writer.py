@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client.writer import Make
-    from tests.unit.client.fake_relay import FakeRelay, Visitor
+    from tests.harness.fake_relay import FakeRelay, Visitor
 
 NOW = 1_700_000_000
 KIND = 30078

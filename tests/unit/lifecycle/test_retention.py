@@ -13,7 +13,7 @@ from relay.lifecycle.retention import DAY_S, NOT_FIRST, PINNED
 from relay.verdict import Origin
 from relay.write.commands import Purpose, SweepRows, WriteEvent
 from tests.cast import admin, alice, owner, robot
-from tests.unit.home import NOON, STORED, Home, Letter, policy_of, store_of
+from tests.harness.relay_in_process import NOON, STORED, Home, Letter, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

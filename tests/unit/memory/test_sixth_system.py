@@ -36,7 +36,7 @@ from relay.server.http import information
 from tests.cast import owner, robot, rover
 from tests.contract.writing import EVERYTHING
 from tests.harness.reference_store import ReferenceStore
-from tests.unit.home import NOON, RELAY, STORED, Home, store_of
+from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -10,7 +10,7 @@ import pytest
 
 from relay.lifecycle.retention import DAY_S
 from tests.cast import robot, rover
-from tests.unit.home import NOON, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import NOON, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,7 +11,7 @@ from relay.access.actors import Actors
 from relay.cli import run
 from relay.cli.policy.case_runner import results
 from relay.memory.systems import MEMORY_SYSTEMS
-from tests.unit.policies.folders import written
+from tests.harness.folders import written
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import pytest
 
 from relay.cli import run
 from tests.cast import alice, owner, robot, stranger
+from tests.harness.folders import written
 from tests.unit.policies.facts import event_by
-from tests.unit.policies.folders import written
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from relay.errors import Prefix
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
 from tests.cast import alice, robot
+from tests.harness.folders import faults_of, loaded
 from tests.unit.policies.facts import NOBODY, being, event_by
-from tests.unit.policies.folders import faults_of, loaded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from policies.diff import Comparison, Effect, Finding
 from relay.cli.policy.worlds import HistoryJudge
 from relay.groups.group import Groups, replayed
 from tests.cast import alice, bob, carol, owner, person, robot
+from tests.harness.folders import loaded
 from tests.unit.policies.facts import NOW
-from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

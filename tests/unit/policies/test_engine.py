@@ -17,8 +17,8 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event, event_from
 from relay.verdict import Origin, Reject, Who
 from tests.cast import alice, bob, owner, robot, stranger
+from tests.harness.folders import loaded
 from tests.unit.policies.facts import NOBODY, NOW, being, event_by
-from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
     from relay.verdict import Facts

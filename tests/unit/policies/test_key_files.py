@@ -13,7 +13,7 @@ from relay.access.management import MAX_ENTRIES
 from relay.errors import ConfigFaults
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests.cast import alice, bob, carol, owner
-from tests.unit.policies.folders import faults_of, loaded, written
+from tests.harness.folders import faults_of, loaded, written
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 from policies.lint import warnings_of
 from policies.load import PRESETS
-from tests.unit.policies.folders import loaded
+from tests.harness.folders import loaded
 
 if TYPE_CHECKING:
     from pathlib import Path

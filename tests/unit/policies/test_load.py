@@ -18,7 +18,7 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import SecretKey
 from relay.verdict import Who
 from tests.cast import alice, owner
-from tests.unit.policies.folders import faults_of, loaded
+from tests.harness.folders import faults_of, loaded
 
 BAD = tomllib.loads((Path(__file__).parent / "faults.toml").read_text())["fault"]
 

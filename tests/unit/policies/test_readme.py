@@ -15,8 +15,8 @@ from policies.lint import warnings_of
 from relay.cli.policy.case_runner import result_of, results
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests import cast
+from tests.harness.folders import faults_of
 from tests.unit.policies import readme
-from tests.unit.policies.folders import faults_of
 
 if TYPE_CHECKING:
     from tests.unit.policies.readme import Recipe

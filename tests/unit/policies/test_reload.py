@@ -10,7 +10,7 @@ from policies.reload import fingerprint, reloaded
 from relay.errors import ConfigFaults
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests.cast import owner
-from tests.unit.policies.folders import written
+from tests.harness.folders import written
 
 if TYPE_CHECKING:
     from pathlib import Path

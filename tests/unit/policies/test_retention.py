@@ -16,7 +16,7 @@ from relay.lifecycle.rows import Keep, Stored, UpTo
 from relay.nostr.event import signed
 from relay.nostr.kinds import KindSet
 from tests.cast import alice, bob, owner, robot, rover
-from tests.unit.policies.folders import faults_of, loaded
+from tests.harness.folders import faults_of, loaded
 
 BAD = tomllib.loads((Path(__file__).parent / "retention_faults.toml").read_text())["fault"]
 

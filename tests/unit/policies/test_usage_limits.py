@@ -15,8 +15,8 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import alice
+from tests.harness.folders import loaded
 from tests.unit.policies.facts import NOBODY, event_by
-from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cast import owner
-from tests.unit.policies.folders import loaded
+from tests.harness.folders import loaded
 
 if TYPE_CHECKING:
     from policies import PolicySet

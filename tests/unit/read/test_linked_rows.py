@@ -21,7 +21,7 @@ from tests.contract.writing import asked, read
 from tests.harness.client_in_memory import Client
 from tests.harness.controlled_store import ControlledStore
 from tests.harness.read_side import Limits
-from tests.unit.home import STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import STORED, Home, policy_of, store_of
 from tests.unit.read.test_query import settled
 
 if TYPE_CHECKING:

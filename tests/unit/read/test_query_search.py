@@ -17,7 +17,7 @@ from relay.read.query import QueryQueue, QueryRunner
 from relay.storage.sqlite.fts import FtsMatcher
 from tests.cast import alice, bob
 from tests.harness.client_in_memory import Client
-from tests.unit.policies.folders import loaded
+from tests.harness.folders import loaded
 from tests.unit.read.test_query import QuerySide, chat, note, settled
 
 if TYPE_CHECKING:

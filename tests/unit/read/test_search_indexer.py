@@ -13,8 +13,8 @@ from relay.nostr.kinds import KindSet
 from relay.read.search_indexer import SearchIndexer, rules_for, text_by
 from tests.cast import alice
 from tests.contract.writing import EVERYTHING, unsigned
+from tests.harness.folders import loaded
 from tests.harness.read_side import ReadSide
-from tests.unit.policies.folders import loaded
 
 if TYPE_CHECKING:
     from policies import PolicySet

@@ -34,8 +34,8 @@ from relay.state import RelayState
 from relay.write.ingest import Ingest
 from tests.cast import alice, owner, person, robot
 from tests.harness.controlled_store import ControlledStore
+from tests.harness.folders import loaded, written
 from tests.harness.patience import ANSWER_S
-from tests.unit.policies.folders import loaded, written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

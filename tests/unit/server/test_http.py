@@ -17,8 +17,8 @@ from relay.server.http import client_address, information, is_within, page, want
 from relay.state import RelayState
 from relay.storage import Features
 from tests.cast import alice, owner, robot
+from tests.harness.folders import loaded
 from tests.harness.reference_store import ReferenceStore
-from tests.unit.policies.folders import loaded
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, serving
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from relay.access.management import ListName
 from relay.access.visibility import Viewer
 from relay.verdict import Origin
 from tests.cast import alice, bob, carol, owner, robot
-from tests.unit.home import RELAY, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,7 +15,7 @@ from relay.access.quotas import GUESSES_PER_KEY
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, person
-from tests.unit.home import STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -19,8 +19,8 @@ from relay.state import rebuilt_groups
 from relay.verdict import Reject, Who, WriteOutcome, ok_reply
 from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.harness.controlled_store import ControlledStore
-from tests.unit.home import DUPLICATE, NOON, RELAY, STORED, Home, Letter
-from tests.unit.policies.folders import loaded
+from tests.harness.folders import loaded
+from tests.harness.relay_in_process import DUPLICATE, NOON, RELAY, STORED, Home, Letter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

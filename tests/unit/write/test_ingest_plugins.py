@@ -11,7 +11,15 @@ import pytest
 from relay.errors import Prefix
 from relay.verdict import Arrival, Origin, Reject
 from tests.cast import alice, owner, robot
-from tests.unit.home import DUPLICATE, NOON, STORED, Home, Letter, policy_of, store_of
+from tests.harness.relay_in_process import (
+    DUPLICATE,
+    NOON,
+    STORED,
+    Home,
+    Letter,
+    policy_of,
+    store_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

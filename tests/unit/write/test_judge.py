@@ -20,7 +20,7 @@ from relay.write.judge import judge, screen_and_judge
 from relay.write.lookups import accounts_of
 from relay.write.world import World
 from tests.cast import alice, bob, owner, person
-from tests.unit.home import NOON, RELAY, URL, policy_of
+from tests.harness.relay_in_process import NOON, RELAY, URL, policy_of
 
 if TYPE_CHECKING:
     from policies import PolicySet

@@ -9,7 +9,7 @@ import pytest
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, person
 from tests.contract.writing import stored
-from tests.unit.home import RELAY, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

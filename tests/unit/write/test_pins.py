@@ -8,7 +8,7 @@ import pytest
 
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, owner, stranger
-from tests.unit.home import NOON, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import NOON, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from relay.verdict import Origin
 from relay.write.commands import ManagementChange
 from tests import cast
 from tests.cast import alice, bob, owner
-from tests.unit.home import DUPLICATE, STORED, Home, Letter, policy_of, store_of
+from tests.harness.relay_in_process import DUPLICATE, STORED, Home, Letter, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from relay.observe import Metrics
 from relay.write.sweeper import Sweeper
 from tests.cast import admin, alice, owner, robot
 from tests.harness.patience import ANSWER_S
-from tests.unit.home import DUPLICATE, NOON, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import DUPLICATE, NOON, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

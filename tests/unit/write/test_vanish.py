@@ -11,7 +11,7 @@ from relay.nostr.nip42 import OwnAddresses, relay_address
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, owner, person, stranger
 from tests.contract.writing import EVERYTHING, asked
-from tests.unit.home import (
+from tests.harness.relay_in_process import (
     DELETED,
     DUPLICATE,
     NOON,

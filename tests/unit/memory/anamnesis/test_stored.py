@@ -12,7 +12,7 @@ from relay.memory.anamnesis.checks import content_hash
 from relay.verdict import Origin
 from tests.cast import alice, bob, carol, dave, owner, robot, rover
 from tests.contract.writing import lookups_for
-from tests.unit.home import NOON, STORED, Home, Letter, policy_of, store_of
+from tests.harness.relay_in_process import NOON, STORED, Home, Letter, policy_of, store_of
 from tests.unit.memory.anamnesis.making import patched, superseded, told, vouched
 
 if TYPE_CHECKING:

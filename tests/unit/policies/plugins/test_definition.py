@@ -13,8 +13,8 @@ from policies.engine import Stage
 from policies.plugins.definition import Command, Entry
 from policies.reload import fingerprint
 from relay.verdict import Origin
+from tests.harness.folders import faults_of, loaded, written
 from tests.unit.policies.facts import NOBODY
-from tests.unit.policies.folders import faults_of, loaded, written
 from tests.unit.policies.plugins.stage import note
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from policies.plugins import Chain
 from policies.plugins.definition import DEADLINE_MS, PLUGIN_KEYS
 from relay.verdict import Arrival, Origin
 from tests.cast import alice
+from tests.harness.folders import loaded
 from tests.unit.policies import readme
-from tests.unit.policies.folders import loaded
 from tests.unit.policies.plugins.stage import ARRIVAL, NOON, note, said, words
 
 if TYPE_CHECKING:
