@@ -70,9 +70,9 @@ class Condition:
     d_prefixes: tuple[str, ...] | None = None
     h: bool | frozenset[str] | None = None
     who: frozenset[Who] | None = None
-    """`authors`, the who-words: the author is one of these …"""
+    """The who-words of `authors`. The author must match one of these or of the keys."""
     authors: frozenset[str] | None = None
-    """… or `authors`, the keys: the author has one of these."""
+    """The keys of `authors`."""
     tags: TagRules = ()
     wraps_for_known: bool | None = None
     """`tags = { p = ["known"] }` on gift wraps: some `p` is a known key."""

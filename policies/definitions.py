@@ -18,7 +18,7 @@ from policies.conditions import (
 )
 from policies.limits import content_from, usage_limit_from
 from policies.retention import RetentionEffect, effect_from
-from policies.rules.people import CODED
+from policies.rules.people import CODED_WRITER_RULES
 from policies.write_rule import Place, WriteRule
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.lifecycle.rows import Keep
@@ -47,7 +47,7 @@ class RuleDefinition:
 
 
 @dataclass(slots=True)
-class KeepDefinition:
+class RetentionDefinition:
     place: Place
     packaged: bool
     enabled: bool = True
@@ -56,7 +56,7 @@ class KeepDefinition:
     effect: RetentionEffect = field(default_factory=RetentionEffect)
     is_switch: bool = False
 
-    def among(self, actors: Actors) -> KeepDefinition:
+    def among(self, actors: Actors) -> RetentionDefinition:
         """The rule with its who-words resolved to the keys of these people."""
         match = with_keys_of(self.match, actors)
         rule = None if self.rule is None else replace(self.rule, match=match)
@@ -92,7 +92,7 @@ RETENTION_KEYS: Final = (
     "never_before",
 )
 _WRITE_KEYS: Final = ("write", "require", "schema", "content", "rate", "quota", "pow")
-_SAID: Final = ("write", "require", "content", "rate", "quota", "pow")
+_REJECT_KEYS: Final = ("write", "require", "content", "rate", "quota", "pow")
 """Keys whose refusals use the text of `reject`."""
 TARGET_KEYS: Final = ("kinds", "tag", "d_prefix")
 _PACKAGED_RULE_KEYS: Final = ("fixed", "needs")
@@ -140,7 +140,7 @@ def rule_from(table: Table, name: str, systems: MemorySystems) -> RuleDefinition
             table.source.fault(table.path, _DOES_NOTHING)
         return rule
     about_writing = any(table.has(key) for key in _WRITE_KEYS)
-    if about_writing or (packaged and name in CODED):
+    if about_writing or (packaged and name in CODED_WRITER_RULES):
         rule.write = _write_rule(table, rule.place, systems)
     if table.has("read"):
         rule.read = _read_rule(table, name)
@@ -150,8 +150,8 @@ def rule_from(table: Table, name: str, systems: MemorySystems) -> RuleDefinition
                 table.wrong(key, f"{key} applies to reading and needs read")
     if rule.write is None and rule.read is None:
         table.source.fault(table.path, _DOES_NOTHING)
-    if table.has("reject") and not any(table.has(key) for key in _SAID):
-        table.wrong("reject", f"reject is the text of a refusal; it needs {_listed(_SAID)}")
+    if table.has("reject") and not any(table.has(key) for key in _REJECT_KEYS):
+        table.wrong("reject", f"reject is the text of a refusal; it needs {_listed(_REJECT_KEYS)}")
     return rule
 
 
@@ -248,20 +248,22 @@ def _only_by(table: Table) -> frozenset[str] | None:
 
 
 _RETENTION_PARTS: Final = ("keep", "days", "count", "bytes", "never", "never_before")
-_FORGETS_NOTHING: Final = f"a rule without {_listed(_RETENTION_PARTS)} does nothing"
+_NO_RETENTION_EFFECT: Final = f"a rule without {_listed(_RETENTION_PARTS)} does nothing"
 
 
-def retention_from(table: Table, name: str, systems: MemorySystems) -> KeepDefinition:
+def retention_from(table: Table, name: str, systems: MemorySystems) -> RetentionDefinition:
     table.refuse_unknown(RETENTION_KEYS)
     enabled = table.boolean("enabled")
-    keep = KeepDefinition(_place(table, name), table.source.packaged, enabled=enabled is not False)
+    keep = RetentionDefinition(
+        _place(table, name), table.source.packaged, enabled=enabled is not False
+    )
     if not set(table.values) - {"name", "enabled"}:
         keep.is_switch = table.has("enabled")
         if not keep.is_switch:
-            table.source.fault(table.path, _FORGETS_NOTHING)
+            table.source.fault(table.path, _NO_RETENTION_EFFECT)
         return keep
     if not any(table.has(key) for key in _RETENTION_PARTS):
-        table.source.fault(table.path, _FORGETS_NOTHING)
+        table.source.fault(table.path, _NO_RETENTION_EFFECT)
     match = table.table("match")
     keep.match = Match() if match is None else match_of_kept(match)
     how = table.choice("keep", Keep)

@@ -79,7 +79,7 @@ _FAMILIES: Final = (
 )
 """(first kind, last kind, name)."""
 _SPANS: Final = frozenset((low, high) for low, high, _ in _FAMILIES)
-_SPELT_OUT: Final = 8
+_MAX_LISTED: Final = 8
 """A wider range of kinds is shown by its ends only."""
 _WIDEST_FIRST: Final = sorted(_FAMILIES, key=lambda family: (family[0], -family[1]))
 
@@ -90,12 +90,12 @@ def kinds_text(kinds: KindSet) -> str:
         return "every kind"
     if not kinds.ranges:
         return "no kind at all"
-    return ", ".join(part for low, high in kinds.ranges for part in _told(low, high))
+    return ", ".join(part for low, high in kinds.ranges for part in _range_parts(low, high))
 
 
-def _told(low: int, high: int) -> Iterator[str]:
+def _range_parts(low: int, high: int) -> Iterator[str]:
     at = low
-    if high - low > _SPELT_OUT and (low, high) not in _SPANS:
+    if high - low > _MAX_LISTED and (low, high) not in _SPANS:
         yield f"kinds {low}-{high}"
         return
     while at <= high:

@@ -17,7 +17,7 @@ from policies.plugins.protocol import asks_plugins
 from policies.rules.content import is_hit
 from policies.rules.forms import FORMS
 from policies.rules.memory import records_objection, schema_objection
-from policies.rules.people import CODED, unproven
+from policies.rules.people import CODED_WRITER_RULES, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
@@ -275,7 +275,8 @@ class PolicySet:
     def refusal(self, event: Event, facts: Facts) -> Reject | None:
         """The first refusal of all rules but rates and quotas; None: accepted.
 
-        Rules about the author come first, so that who may not write learns nothing else (G-03);
+        Rules about the author come first, so that an author who may not write learns nothing else
+        (G-03);
         then login, then form and content. Rates and quotas: `usage_limits`.
         """
         writers, forms, _, _ = self._by_kind.get(event.kind) or self._rules_of_kind(event.kind)
@@ -352,7 +353,7 @@ class PolicySet:
 
     def _writer_refusal(self, indexed: _IndexedRule, event: Event, facts: Facts) -> Reject | None:
         if indexed.writers is None:
-            code = CODED[indexed.rule.place.name]
+            code = CODED_WRITER_RULES[indexed.rule.place.name]
             return code(event, facts, self.memory) if indexed.matches(event, facts) else None
         if indexed.writers.isdisjoint(facts.who) and indexed.matches(event, facts):
             return indexed.refusal

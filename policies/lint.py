@@ -80,7 +80,7 @@ def _about_writing(found: PolicySet) -> Iterator[Fault]:
             if not asks_more and rule.place.name != KNOWN_WRITE:
                 yield _at(rule.place, _does_nothing(rule, found))
         else:
-            barrier = _barrier(rule, found.write_rules[:number], found)
+            barrier = _earlier_refusing_all(rule, found.write_rules[:number], found)
             if barrier is not None:
                 yield _at(
                     rule.place,
@@ -88,7 +88,7 @@ def _about_writing(found: PolicySet) -> Iterator[Fault]:
                     f"{_named(barrier.place)}",
                 )
                 continue
-            shadow = _shadow(rule, found.write_rules[:number], found)
+            shadow = _earlier_refusing_same(rule, found.write_rules[:number], found)
             if shadow is not None:
                 yield _at(
                     rule.place,
@@ -105,26 +105,30 @@ def _does_nothing(rule: WriteRule, found: PolicySet) -> str:
         for other in found.write_rules
         if other.writers is not None
         and Who.ANYONE not in other.writers
-        and _stands_over(other, rule.match)
+        and _covers(other, rule.match)
     ]
     if not others:
         return text
     return f"{text}; {_named(others[-1].place)} decides who may write there: change that rule"
 
 
-def _barrier(rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet) -> WriteRule | None:
+def _earlier_refusing_all(
+    rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet
+) -> WriteRule | None:
     """An earlier rule that matches all events of this one and refuses all authors it allows."""
     assert rule.writers is not None
     allowed = [who for who in _profiles(found) if not rule.writers.isdisjoint(who)]
     for other in earlier:
-        if other.writers is None or not _stands_over(other, rule.match):
+        if other.writers is None or not _covers(other, rule.match):
             continue
         if allowed and all(other.writers.isdisjoint(who) for who in allowed):
             return other
     return None
 
 
-def _shadow(rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet) -> WriteRule | None:
+def _earlier_refusing_same(
+    rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet
+) -> WriteRule | None:
     """An earlier rule that matches all events of this one and refuses all authors it refuses.
 
     Not the preset's rule: repeating who may write here at all is harmless.
@@ -134,14 +138,14 @@ def _shadow(rule: WriteRule, earlier: Sequence[WriteRule], found: PolicySet) -> 
     for other in earlier:
         if other.place.name == KNOWN_WRITE:
             continue
-        if other.writers is None or not _stands_over(other, rule.match):
+        if other.writers is None or not _covers(other, rule.match):
             continue
         if all(other.writers.isdisjoint(who) for who in refused):
             return other
     return None
 
 
-def _stands_over(other: WriteRule, match: Condition) -> bool:
+def _covers(other: WriteRule, match: Condition) -> bool:
     return covers(other.match, match) and not any(
         _may_meet(spared.kinds, match.kinds) for spared in other.excepts
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.definitions import (
-    KeepDefinition,
+    RetentionDefinition,
     RuleDefinition,
     named,
     retention_from,
@@ -58,7 +58,7 @@ KNOWN_WRITE: Final = "known people write"
 
 _ARRAYS: Final = ("include", "rule", "retention", "plugin")
 
-_Definition = RuleDefinition | KeepDefinition | PluginDefinition
+_Definition = RuleDefinition | RetentionDefinition | PluginDefinition
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class _File:
     source: Source
     settings: dict[tuple[str, str], object] = field(default_factory=dict)
     rules: list[RuleDefinition] = field(default_factory=list)
-    keeps: list[KeepDefinition] = field(default_factory=list)
+    keeps: list[RetentionDefinition] = field(default_factory=list)
     plugins: list[PluginDefinition] = field(default_factory=list)
     includes: list[tuple[str, int]] = field(default_factory=list)
     """(name, line)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from policies.conditions import EVERYTHING
-from policies.rules.people import CODED
+from policies.rules.people import CODED_WRITER_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class WriteRule:
 
     @property
     def asks_who(self) -> bool:
-        return self.writers is not None or self.place.name in CODED
+        return self.writers is not None or self.place.name in CODED_WRITER_RULES
 
     @property
     def schema_tags(self) -> tuple[str, ...]:

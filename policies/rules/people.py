@@ -37,7 +37,9 @@ def sealed(event: Event, facts: Facts, memory: Memory) -> Reject | None:
     return _SEALED_BY_STRANGER if facts.authenticated_who.isdisjoint(_MAY_SEAL) else None
 
 
-CODED: Final[Mapping[str, Callable[[Event, Facts, Memory], Reject | None]]] = {ENVELOPES: sealed}
+CODED_WRITER_RULES: Final[Mapping[str, Callable[[Event, Facts, Memory], Reject | None]]] = {
+    ENVELOPES: sealed
+}
 """Packaged rules, by name, whose authors no who-word describes."""
 
 

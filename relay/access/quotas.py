@@ -80,7 +80,7 @@ class Sized(NamedTuple):
 
 @dataclass(slots=True)
 class UsageCounter:
-    """Accounts, counted on as the events of a batch add and remove rows.
+    """Sizes per account, updated as the events of a batch add and remove rows.
 
     The store keeps the numbers in the transaction that changes its rows.
     """

@@ -64,14 +64,14 @@ class Visibility:
     """For the relay itself: no rule applies."""
 
     def may_read(
-        self, row: Row, filter_: Filter | None, readable: Set[Target] = _NO_TARGETS
+        self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS
     ) -> bool:
         """Whether this viewer may receive this row as a match of this filter (None: no filter).
 
-        `readable`: the targets of the row for which `may_read_one_of` holds.
+        `readable_targets`: the targets of the row for which `may_read_one_of` holds.
         """
         return all(
-            self.allows(rule, row, filter_, readable)
+            self.allows(rule, row, filter_, readable_targets)
             for rule in self.rules
             if rule.applies_to(row, self.groups)
         )
@@ -121,7 +121,7 @@ class Visibility:
         rule: ReadRule,
         row: Row,
         filter_: Filter | None,
-        readable: Set[Target] = _NO_TARGETS,
+        readable_targets: Set[Target] = _NO_TARGETS,
     ) -> bool:
         """Whether a rule that applies to this row lets this viewer read it."""
         if rule.only_by is not None and not _names_one(filter_, rule.only_by):
@@ -142,7 +142,7 @@ class Visibility:
             return True
         if Who.ADMIN in readers and row.group in self.admin_of:
             return True
-        if readable and rule.effective_target in readable:
+        if readable_targets and rule.effective_target in readable_targets:
             return True
         if keys:
             if Who.RECIPIENT in readers and not keys.isdisjoint(row.event.tag_values("p")):

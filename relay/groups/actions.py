@@ -166,8 +166,8 @@ Action = CreateGroup | Moderation | JoinRequest | LeaveRequest
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A 39000–39005 that the relay signed: it has what an Action changed under the policy of its
-    day."""
+    """A 39000–39005 that the relay signed: the effect of an Action under the policy in force
+    then."""
 
     kind: int
     group: str

@@ -1,8 +1,9 @@
 """Who joins and leaves: 9021 and 9022 (N29-30…43), vanish and ban (NIP-62, NIP-86).
 
-Invariants: an answer to a join request reveals no more of a group than its author may know; what
-is refused for good is not stored. The state always equals a replay of the log: where a vanish
-deletes 9000–9022, the relay signs records of its own to the same effect (N29-58).
+Invariants: an answer to a join request reveals no more of a group than its author may know; a
+refused request, other than a pending one, is not stored. The state always equals a replay of the
+log: where a vanish deletes 9000–9022, the relay signs records of its own to the same effect
+(N29-58).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
     pending = group.requests.get(pubkey)
     superseded = () if pending is None else (pending,)
     requested = group_after(group, action, context.relay)
-    # Whom a hidden group is hidden from needs a code: otherwise nothing is stored or revealed.
+    # A key that may not know of the hidden group needs a code: else nothing is stored or revealed.
     is_visible = not group.is_hidden or context.knows_group(pubkey, group)
     needs_no_code = (
         is_visible

@@ -146,7 +146,7 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
 def _conceal(
     ruling: Ruling | Reject, pubkey: str, group: Group, context: GroupContext
 ) -> Ruling | Reject:
-    """The ruling; a refusal only NOT_A_MEMBER for whom the group is hidden (N29-06, Z-02)."""
+    """The ruling; for a key that may not know of the group every refusal is NOT_A_MEMBER (Z-02)."""
     if not group.is_hidden or context.knows_group(pubkey, group):
         return ruling
     return NOT_A_MEMBER if isinstance(ruling, Reject) else ruling

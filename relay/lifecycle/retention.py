@@ -114,7 +114,7 @@ PINNED: Final = "pinned"
 NOT_FIRST: Final = "older rows must go first"
 """Reasons why a due row is held; memory systems have their own."""
 
-_GROUP_STATE: Final = (9000, 9020), (39_000, 39_005)
+_GROUP_STATE: Final = (9000, 9020), (min(kinds.GROUP_STATE), max(kinds.GROUP_STATE))
 """Groups are replayed from these kinds."""
 _ONLY_BY_KIND: Final = KindSet.of(kinds.DELETION, kinds.VANISH, (9021, 9022))
 

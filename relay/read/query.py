@@ -186,7 +186,7 @@ class QueryRunner:
         if refusal is not None:
             peer.outbox.put(messages.closed(sub, refusal.refused()))
             return None
-        # Cursor and registration before the first read: what commits from here on is live.
+        # Cursor and registration before the first read: rows committed after this are sent as live.
         subscription = Subscription(
             sub,
             filters,

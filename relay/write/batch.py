@@ -1,8 +1,9 @@
 """Batch: one transaction of the lane. Judges its items in order and collects what they change.
 
-Invariants: each item is judged against the world as the items before it leave it. Nothing here
-waits or acts: `decide` fills a WritePlan for the store, the groups and lists as they are then, and
-the rows to deliver. It may run on another thread than the event loop's.
+Invariants: each item is judged against the world as the items before it leave it. No I/O and
+no await: `decide` fills a WritePlan for the store, the groups and lists as they are then, and the
+rows to deliver. It may run on another thread than the event loop's. Rate tokens and tried invite
+codes are counted here, and stay counted when the commit fails.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ if TYPE_CHECKING:
     from relay.write.judge import Judgement
 
 _CLOCK_SKEW_S: Final = 900
-"""By so much an author's clock may be behind the others'."""
+"""How far an author's clock may be behind."""
 _GROUP_RECORD: Final = Reject(
-    Prefix.RESTRICTED, "what a group follows from cannot be banned: act in the group", "NIP-86"
+    Prefix.RESTRICTED,
+    "events that define a group cannot be banned; use its moderation events",
+    "NIP-86",
 )
 
 

@@ -34,7 +34,7 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     """Keys that logged in on the connection."""
     address: IPv4Address | IPv6Address | None = None
     connection: int | None = None
-    """None: it came over none."""
+    """None: not from a WebSocket."""
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +60,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     vanishes: bool
     """A kind 62 for this relay; one for other relays is an event like any other (N62-03, Z-13)."""
     objection: Reject | None
-    """Of the first plug-in that does not want it."""
+    """The refusal of the first plug-in that refused it."""
 
 
 def candidate_of(

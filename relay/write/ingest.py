@@ -1,10 +1,11 @@
-"""Ingest: takes an EVENT from item to its OK and its delivery to subscribers.
+"""Ingest: takes an EVENT from submission to its OK and its delivery to subscribers.
 
 screen → verify the signature → ask plug-ins → judge and commit in the lane → OK → deliver.
 NIP-86 changes and rows to expire or sweep go through the same lane.
 
 Invariants: orchestration only; what it calls returns values. Events are judged in the lane, each
-after the one before, so no message of a removed member gets in. State changes after the commit.
+after the one before, so a removed member's later message is refused. State changes
+after the commit.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ class Ingest:
             for item in batch:
                 await self._commit([item])
         else:
-            # The batch is on disk: no fault from here on may fail it.
+            # The batch is on disk: from here on nothing may raise or take it back.
             _log_changes(self._state.groups, committed.plan.groups)
             self._state.adopt(committed.groups)
             self._state.manage(committed.management)

@@ -63,7 +63,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     """What becomes of one event and, when it is accepted, what changes with it."""
 
     outcome: Result
-    """STORED and PASSED_ON: accepted. Anything else: nothing changes but `tries_code`."""
+    """STORED and PASSED_ON: accepted. For any other outcome nothing changes, except that
+    a tried code is counted."""
     group: str | None = None
     """The group that the row belongs to."""
     quiet: bool = False
@@ -77,8 +78,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     tries_code: bool = False
     """An invite code was tried: counts whether it is accepted or not."""
     vanishes: bool = False
-    """The author's key vanishes from this relay; False of a request that asks for nothing new. The
-    request itself is not stored as a row."""
+    """The author's key vanishes from this relay; False if this request, or a
+    later one, was already carried out. The request itself is not stored as a row."""
 
     @property
     def result(self) -> Result:
@@ -101,7 +102,7 @@ def screen(
 
 
 def screen_and_judge(candidate: Candidate, world: World) -> Judgement:
-    """The whole way of an event with a valid signature; for what does not come through the lane."""
+    """`screen`, then `judge`. For callers outside the lane: policy test, explain, dry run."""
     refusal = screen(
         candidate.event,
         candidate.sender.origin,
@@ -131,7 +132,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     event, origin, policy = candidate.event, candidate.sender.origin, world.policy
     is_known_id = event.id in world.found.rows
     if origin is not Origin.WIRE:
-        # Whoever reads files into the folder knows what is in it: no rule need keep it secret.
+        # An importer may learn what is stored: duplicates are reported before the rules.
         if is_known_id:
             return Judgement(WriteOutcome.DUPLICATE)
         if event.kind in kinds.GROUP_STATE:
@@ -156,15 +157,15 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     if event.kind == kinds.VANISH and _author_is_unknown(facts, policy):
         return Judgement(_OTHER_RELAYS)
     if not _tries_code(candidate):
-        return _judge_in_groups(candidate, world, facts)
+        return _judge_after_rules(candidate, world, facts)
     if not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
         return Judgement(_TOO_MANY_CODES, tries_code=True)
-    judged = _judge_in_groups(candidate, world, facts)
+    judged = _judge_after_rules(candidate, world, facts)
     return msgspec.structs.replace(judged, tries_code=True)
 
 
-def _judge_in_groups(candidate: Candidate, world: World, facts: Facts) -> Judgement:
-    """What groups say, then versions, then rates and quotas."""
+def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judgement:
+    """Group rules, if it is in a group; then versions; then rates and quotas."""
     event, group_id, slot, found = candidate.event, candidate.group, candidate.slot, world.found
     holder = None if slot is None else found.slots.get(slot)
     ruling: Ruling | None = None
@@ -200,7 +201,7 @@ def _judge_in_groups(candidate: Candidate, world: World, facts: Facts) -> Judgem
     quiet = False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
-    # An import may yet bring what a pin names.
+    # A later line of an import may contain the pinned event.
     outdated = (
         outdated_pins(candidate, world.groups) if facts.origin is Origin.WIRE else frozenset()
     )
@@ -281,7 +282,7 @@ def _deletion_reach(
 def _judge_vanish(request: Event, world: World) -> Judgement:
     """No policy rule is asked (N62-11)."""
     ahead, most = request.created_at - world.now, world.policy.limits.created_at_upper
-    if ahead > most:  # of an import too: it would shut the author out until then (N62-10)
+    if ahead > most:  # of an import too: its tombstone would refuse the author until then (N62-10)
         text = f"created_at: {ahead} s in the future, at most {most} s allowed"
         return Judgement(Reject(Prefix.INVALID, text, "[limits] created_at_upper"))
     if request.pubkey == world.relay:

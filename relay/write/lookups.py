@@ -1,7 +1,7 @@
 """Lookups: what must be read from the store before a batch is judged.
 
-Invariants: everything is read before the first event of the batch is judged. What an event of the
-batch adds or names is looked up because of that event, so the groups before the batch suffice.
+Invariants: everything is read before the first event of the batch is judged. Each event
+contributes its own lookups, so only the groups as of the start of the batch are needed.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ def lookups_for(
     relay: str,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
-    found = _Builder(groups, relay, policy.systems)
+    wanted = _Builder(groups, relay, policy.systems)
     for candidate in candidates:
         if candidate.malformed is None or candidate.vanishes:
-            found.add_event(candidate)
-            found.accounts.update(accounts_of(candidate, policy))
-    found.add_vanishing(candidates)
+            wanted.add_event(candidate)
+            wanted.accounts.update(accounts_of(candidate, policy))
+    wanted.add_vanishing(candidates)
     for command in commands:
         match command:
             case ManagementChange():
-                found.add_change(command)
+                wanted.add_change(command)
             case ExpireRows():
-                found.ids.update(command.ids)
-                found.add_pins(all_pinning(groups))
+                wanted.ids.update(command.ids)
+                wanted.add_pins(all_pinning(groups))
             case SweepRows():
-                found.ids.update(row.event.id for row in command.rows)
+                wanted.ids.update(row.event.id for row in command.rows)
                 slots, dependencies = hold_lookups(command.rows, command.rules, actors)
-                found.slots |= slots
-                found.dependencies |= dependencies
+                wanted.slots |= slots
+                wanted.dependencies |= dependencies
             case _:
                 assert_never(command)
-    return found.lookups()
+    return wanted.lookups()
 
 
 def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:

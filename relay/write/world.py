@@ -153,7 +153,7 @@ def _is_added(group_id: str, prefix: str, added: Mapping[str, Stored]) -> bool:
 # -- events that a memory record refers to --------------------------------------------------------
 
 _FOLLOW_CHAINS: Final = frozenset({Who.AGENT, Who.OWNER})
-"""Following a long chain takes a tenth of a second: not for everybody to ask."""
+"""Following a long chain takes a tenth of a second: only owners and agents may cause it."""
 
 
 def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:

@@ -79,7 +79,7 @@ def _read(
     keys = frozenset() if reader == NO_LOGIN else frozenset({cast.key(reader)})
     visible = visibility_for(Viewer(keys), policy.read_rules, policy.actors, groups)
     row = Stored(1, event, _group_of(event), quiet)
-    # Asked for by author, as a few rows want to be (`only_by`).
+    # Filtered by author, because rules with `only_by` require such a filter.
     asked = Filter(authors=frozenset({event.pubkey}))
     rows = [Stored(1, other, _group_of(other)) for other in beside]
     readable = {

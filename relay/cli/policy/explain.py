@@ -52,7 +52,7 @@ _WORDS: Final = tuple(
 _NOBODY: Final = "nobody"
 _DRAFT_SIGNATURE: Final = "0" * 128
 _ONE_KEY: Final = "1" * 64
-"""Whoever a word of --read stands for when nobody in particular is meant."""
+"""Placeholder key for a who-word given to --read."""
 
 
 @click.command(

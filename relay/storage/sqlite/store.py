@@ -9,7 +9,8 @@
 - What may take long runs on connections of aiosqlite: `reader_conn` wide scans, `search_conn` full
   text searches, `bulk_conn` queries over the whole file, the text index, and checkpoints, which no
   commit waits for.
-- The tags of the newest rows are in memory (`tag_buffer`): their table is what a commit costs.
+- The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a
+  commit's cost.
 """
 
 from __future__ import annotations
