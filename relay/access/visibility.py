@@ -60,8 +60,6 @@ class Visibility:
     groups: Groups
     insider_of: frozenset[str]
     admin_of: frozenset[str]
-    everything: bool = False
-    """For the relay itself: no rule applies."""
 
     def may_read(
         self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS
@@ -181,7 +179,7 @@ class Visibility:
         NIP-29 "private", G-18, G-19. The same for a hidden group as for one that does not exist
         (N29-93).
         """
-        if self.everything or not filters:
+        if not filters:
             return None
         if not self.viewer.keys.isdisjoint(self.actors.banned):
             return BANNED
@@ -265,16 +263,8 @@ class Visibility:
 
 def everything_visible(actors: Actors, groups: Groups) -> Visibility:
     """No rule applies: for the relay itself (replay, export by the owner of the data folder)."""
-    return Visibility(
-        ANONYMOUS,
-        (),
-        frozenset({Who.OWNER}),
-        actors,
-        groups,
-        frozenset(),
-        frozenset(),
-        everything=True,
-    )
+    owner = frozenset({Who.OWNER})
+    return Visibility(ANONYMOUS, (), owner, actors, groups, frozenset(), frozenset())
 
 
 def visibility_for(

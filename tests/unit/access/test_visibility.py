@@ -13,7 +13,13 @@ import pytest
 
 from relay.access.actors import Actors, Household, author_words, is_known
 from relay.access.read_rules import Match, ReadRule, Target
-from relay.access.visibility import Viewer, everything_visible, kind_is_restricted, visibility_for
+from relay.access.visibility import (
+    BANNED,
+    Viewer,
+    everything_visible,
+    kind_is_restricted,
+    visibility_for,
+)
 from relay.errors import Prefix
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
@@ -172,6 +178,29 @@ H_DEN, H_ATTIC, H_TEA, H_YARD = (["h", name] for name in ("den", "attic", "tea",
 )
 def test_a_row_is_read_by(rules: tuple[ReadRule, ...], what: Row, readers: frozenset[str]) -> None:
     assert readers_of(rules, what) == readers
+
+
+@pytest.mark.parametrize(
+    ("reader", "readers"),
+    [
+        (Who.ANYONE, ANYONE),
+        (Who.KNOWN, MEMBERS | {"owner", "robot"}),
+        (Who.MEMBER, MEMBERS),
+        (Who.OWNER, OWNERS),
+        (Who.AGENT, frozenset({"robot"})),
+        (Who.AUTHOR, frozenset({"carol"})),
+        (Who.RECIPIENT, frozenset({"dave"})),
+        (Who.INSIDER, frozenset({"alice", "admin"})),
+        (Who.ADMIN, frozenset({"admin"})),
+        (Who.GROUP, frozenset({"alice", "admin"})),
+        (Who.VISIBLE, ANYONE),
+        (Who.TRUSTED, frozenset()),
+        (Who.NOBODY, frozenset()),
+    ],
+)
+def test_a_rule_with_one_who_word_is_read_by(reader: Who, readers: frozenset[str]) -> None:
+    what = row(9, H_DEN, ["p", dave.pubkey], by=carol)
+    assert readers_of((ReadRule("r", Match(), frozenset({reader})),), what) == readers
 
 
 def test_reading_follows_membership_and_flags(
@@ -335,6 +364,124 @@ def test_a_query_is_accepted_while_a_target_could_be_readable() -> None:
         "around", Match(KindSet.of(1)), frozenset({Who.TARGET}), target=Target(frozenset({7}), "e")
     )
     assert seen_by((like, around), "owner").gate([reactions]) is not None
+
+
+ALICE, BOB = [alice.pubkey], [bob.pubkey]
+
+
+@pytest.mark.parametrize(
+    ("readers", "name", "conditions", "word"),
+    [
+        (Who.AUTHOR, "alice", {}, None),
+        (Who.AUTHOR, "alice", {"authors": ALICE}, None),
+        (Who.AUTHOR, "alice", {"authors": BOB}, NO),
+        (Who.AUTHOR, "passer", {}, AUTH),
+        (Who.RECIPIENT, "alice", {}, None),
+        (Who.RECIPIENT, "alice", {"tag_p": ALICE}, None),
+        (Who.RECIPIENT, "alice", {"tag_p": BOB}, NO),
+        (Who.RECIPIENT, "passer", {}, AUTH),
+        ("tag:w", "alice", {}, None),
+        ("tag:w", "alice", {"tag_w": ALICE}, None),
+        ("tag:w", "alice", {"tag_w": BOB}, NO),
+        ("tag:w", "passer", {}, AUTH),
+        (Who.GROUP, "passer", {"tag_h": ["tea"]}, None),
+        (Who.VISIBLE, "passer", {"tag_h": ["tea"]}, None),
+        (Who.INSIDER, "alice", {"tag_h": ["den"]}, None),
+        (Who.INSIDER, "stranger", {"tag_h": ["tea"]}, NO),
+        (Who.ADMIN, "admin", {"tag_h": ["den"]}, None),
+        (Who.ADMIN, "stranger", {"tag_h": ["tea"]}, NO),
+        (Who.OWNER, "owner", {}, None),
+        (Who.OWNER, "admin", {}, NO),
+        (Who.NOBODY, "owner", {}, NO),
+    ],
+)
+def test_a_query_is_accepted_while_the_viewer_could_be_such_a_reader(
+    readers: Who | str, name: str, conditions: dict[str, object], word: Prefix | None
+) -> None:
+    if isinstance(readers, Who):
+        rule = ReadRule("r", Match(KindSet.of(7)), frozenset({readers}))
+    else:
+        rule = ReadRule("r", Match(KindSet.of(7)), frozenset(), tag_readers=("w",))
+    reject = seen_by((rule,), name).gate([asked(kinds=[7], **conditions)])
+    assert (None if reject is None else reject.prefix) == word
+
+
+SETTINGS: Final = KindSet.of(30078)
+
+
+@pytest.mark.parametrize(
+    ("match", "conditions", "closed"),
+    [
+        (Match(SETTINGS), {}, True),
+        (Match(), {}, False),
+        (Match(KindSet.of(7)), {}, False),
+        (Match(SETTINGS, quiet=True), {}, False),
+        (Match(SETTINGS, ended=True), {}, False),
+        (Match(SETTINGS, tags=(("t", True),)), {"tag_t": ["x"]}, False),
+        (Match(SETTINGS, d=frozenset({"x"})), {"tag_d": ["x"]}, False),
+        (Match(SETTINGS, authors=frozenset(ALICE)), {"authors": ALICE}, False),
+        (Match(SETTINGS, h=frozenset({"tea"})), {"tag_h": ["tea"]}, False),
+        (Match(SETTINGS, h=True), {"tag_h": ["tea"]}, True),
+        (Match(SETTINGS, h=True), {}, False),
+        (Match(SETTINGS, h=False), {"tag_h": ["tea"]}, False),
+        (Match(SETTINGS, h=False), {}, False),
+        (Match(SETTINGS, d_prefixes=("x:",)), {}, False),
+        (Match(SETTINGS, d_prefixes=("x:",)), {"tag_d": ["x:1", "x:2"]}, True),
+        (Match(SETTINGS, d_prefixes=("x:",)), {"tag_d": ["x:1", "y:2"]}, False),
+        (Match(SETTINGS, d_prefixes=("x:y:",)), {"tag_d": ["x:y:"]}, True),
+        (Match(SETTINGS, d_prefixes=("x:y:",)), {"tag_d": ["x:"]}, False),
+    ],
+)
+def test_a_rule_closes_a_query_when_it_applies_to_all_that_could_match(
+    match: Match, conditions: dict[str, object], *, closed: bool
+) -> None:
+    seen = seen_by((ReadRule("r", match, frozenset({Who.NOBODY})),), "passer")
+    assert (seen.gate([asked(kinds=[30078], **conditions)]) is not None) is closed
+
+
+@pytest.mark.parametrize(
+    ("exception", "conditions", "closed"),
+    [
+        (Match(), {}, False),
+        (Match(KindSet.of(7)), {}, True),
+        (Match(SETTINGS, authors=frozenset(ALICE)), {}, False),
+        (Match(SETTINGS, h=True), {"tag_h": ["tea"]}, False),
+        (Match(SETTINGS, h=False), {"tag_h": ["tea"]}, True),
+        (Match(SETTINGS, h=frozenset({"tea"})), {"tag_h": ["tea"]}, False),
+        (Match(SETTINGS, d_prefixes=("x:",)), {}, False),
+        (Match(SETTINGS, d_prefixes=("x:",)), {"tag_d": ["x:1"]}, False),
+        (Match(SETTINGS, d_prefixes=("x:",)), {"tag_d": ["y:1"]}, True),
+        (Match(SETTINGS, d_prefixes=("x:",)), {"tag_d": ["x:1", "y:1"]}, False),
+        (Match(SETTINGS, d_prefixes=("x:y:",)), {"tag_d": ["x:"]}, False),
+    ],
+)
+def test_an_exception_that_could_match_accepts_the_query(
+    exception: Match, conditions: dict[str, object], *, closed: bool
+) -> None:
+    rule = ReadRule("r", Match(SETTINGS), frozenset({Who.NOBODY}), excepts=(exception,))
+    seen = seen_by((rule,), "passer")
+    assert (seen.gate([asked(kinds=[30078], **conditions)]) is not None) is closed
+
+
+def test_a_query_of_many_combinations_is_accepted() -> None:
+    """Each kind and `d` is checked inside and outside of groups: 512 combinations at most."""
+    gate = seen_by((ReadRule("r", Match(KindSet.of((1, 300))), frozenset({Who.NOBODY})),), "passer")
+    assert gate.gate([asked(kinds=[*range(1, 257)])]) is not None
+    assert gate.gate([asked(kinds=[*range(1, 258)])]) is None
+    assert gate.gate([asked(kinds=[*range(1, 129)], tag_d=["x", "y"])]) is not None
+    assert gate.gate([asked(kinds=[*range(1, 130)], tag_d=["x", "y"])]) is None
+
+
+def test_every_query_of_a_banned_key_is_closed(rules: tuple[ReadRule, ...]) -> None:
+    actors = replace(ACTORS, banned=frozenset({dave.pubkey}))
+    seen = visibility_for(viewer_of("dave"), rules, actors, GROUPS)
+    assert seen.gate([asked(kinds=[1])]) == BANNED
+    assert seen.gate([]) is None
+    assert not seen.may_read(row(1), None)
+    alices = visibility_for(viewer_of("alice"), rules, actors, GROUPS)
+    assert alices.gate([asked(kinds=[1])]) is None
+    assert alices.may_read(row(1), None)
+    assert not alices.may_read(row(1, by=dave), None)
 
 
 @pytest.mark.parametrize("name", ["passer", "stranger", "alice"])

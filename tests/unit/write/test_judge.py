@@ -217,3 +217,12 @@ def test_a_stored_event_that_has_expired_is_no_duplicate(policy: PolicySet) -> N
     """Until the sweep removes its row."""
     note = alice.sign(1, [["expiration", str(NOON)]], "x", NOON - 60)
     assert judge(candidate(note, policy), world(policy, note)).outcome is WriteOutcome.EXPIRED
+
+
+@pytest.mark.parametrize("value", ["soon", "", "-1"])
+def test_an_expiration_that_is_no_number_is_refused(policy: PolicySet, value: str) -> None:
+    """N40-06."""
+    judged = judge(
+        candidate(alice.sign(1, [["expiration", value]], "", NOON), policy), world(policy)
+    )
+    assert judged.outcome == Reject(Prefix.INVALID, "bad expiration", "form")

@@ -62,7 +62,7 @@ class ReadConditions:
         ] = OrderedDict()
 
     def readable(self, visibility: Visibility, filter_: Filter) -> Readable:
-        if visibility.everything:
+        if not visibility.rules:
             return _ALL_READABLE
         # Of a filter only its kinds matter (fewer rules apply) and the keys it has (`only_by`).
         names = tuple(
