@@ -9,10 +9,39 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from relay.lifecycle.retention import DAY_S, NOT_FIRST, PINNED
+from relay.access.actors import Actors
+from relay.access.read_rules import Match
+from relay.groups.group import Group, Groups
+from relay.lifecycle.retention import (
+    DAY_S,
+    NEVER,
+    NOT_FIRST,
+    PINNED,
+    MaxAge,
+    MaxAmount,
+    NeverBefore,
+    Scope,
+    SweepRule,
+    SweepRules,
+    due_rows,
+    hold_reason,
+    tombstone_for,
+)
+from relay.lifecycle.rows import (
+    Found,
+    Keep,
+    RetentionDependency,
+    Slot,
+    Stored,
+    Tombstone,
+    UpTo,
+    WritePlan,
+)
+from relay.nostr.kinds import KindSet
 from relay.verdict import Origin
 from relay.write.commands import Purpose, SweepRows, WriteEvent
 from tests.cast import admin, alice, owner, robot
+from tests.contract.writing import unsigned
 from tests.harness.relay_in_process import NOON, STORED, Home, Letter, policy_of, store_of
 
 if TYPE_CHECKING:
@@ -378,3 +407,207 @@ async def test_group_records_and_state_are_never_swept(
         home.now += 3 * DAY_S
         assert await home.sweep.once() == 1
         assert await home.rebuilt() == home.groups
+
+
+# -- pure: without a store ------------------------------------------------------------------------
+
+
+def row(seq: int, event: Event, *, version: int | None = None) -> Stored:
+    at = event.created_at if version is None else version
+    return Stored(seq, event, event.tag("h"), version=at)
+
+
+def dated(at: int, *tags: list[str], by: SecretKey = alice, content: str = "") -> Event:
+    return unsigned(by, 1, tags, content, at)
+
+
+NOTES_ONLY = Match(KindSet.of(1))
+
+
+def limited(limit: MaxAge | MaxAmount, match: Match = NOTES_ONLY, name: str = "r") -> SweepRule:
+    return SweepRule(name, "policy.toml:1", match, limit)
+
+
+def due(limit: MaxAge | MaxAmount, *rows: Stored, match: Match = NOTES_ONLY) -> list[int]:
+    return [found.seq for found in due_rows(rows, limited(limit, match), (), Groups(), NOON)]
+
+
+def test_a_row_is_due_when_it_is_more_than_the_days_old() -> None:
+    edge = NOON - 10 * DAY_S
+    ages = [row(seq, dated(edge + by)) for seq, by in enumerate((-2, -1, 0, 1))]
+    assert due(MaxAge(10), *reversed(ages)) == [0, 1]
+    assert MaxAge(10).before(5) == 0
+
+
+def test_rows_above_a_number_of_events_are_due_oldest_version_first() -> None:
+    rows = [row(seq, dated(NOON), version=NOON + seq) for seq in (3, 1, 4, 2)]
+    assert due(MaxAmount(None, events=2), *rows) == [1, 2]
+    assert due(MaxAmount(None, events=4), *rows) == []
+    assert due(MaxAmount(None, events=0), *rows) == [1, 2, 3, 4]
+
+
+def test_of_equal_versions_the_lowest_id_is_due_first() -> None:
+    rows = [row(seq, dated(NOON, content=str(seq))) for seq in range(5)]
+    lowest = sorted(rows, key=lambda found: found.event.id)[:2]
+    assert due(MaxAmount(None, events=3), *rows) == [found.seq for found in lowest]
+
+
+def test_rows_above_a_number_of_bytes_are_due() -> None:
+    rows = [row(seq, dated(NOON + seq)) for seq in range(3)]
+    size = len(rows[0].event.raw)
+    assert due(MaxAmount(None, bytes=2 * size), *rows) == [0]
+    assert due(MaxAmount(None, bytes=2 * size - 1), *rows) == [0, 1]
+    assert due(MaxAmount(None, events=3, bytes=2 * size), *rows) == [0]
+    assert due(MaxAmount(None, events=1, bytes=3 * size), *rows) == [0, 1]
+
+
+def test_rows_are_counted_per_scope() -> None:
+    """A row that lacks the tag or the prefix is not counted."""
+    a, b = ["hk", "a"], ["hk", "b"]
+    rows = [
+        row(1, dated(NOON, a, ["h", "tea"], ["d", "x:1"])),
+        row(2, dated(NOON + 1, a, ["h", "den"], ["d", "x:2"], by=robot)),
+        row(3, dated(NOON + 2, b, ["h", "tea"], ["d", "y:3"])),
+        row(4, dated(NOON + 3, a, ["d", "z"], by=robot)),
+        row(5, dated(NOON + 4, ["d", "y"])),
+        row(6, dated(NOON + 5)),
+    ]
+    prefixed = Match(KindSet.of(1), d_prefixes=("x:", "y"))
+
+    def left(per: Scope | None, match: Match = NOTES_ONLY) -> list[int]:
+        return due(MaxAmount(per, events=1), *rows, match=match)
+
+    assert left(None) == [1, 2, 3, 4, 5]
+    assert left(Scope.AUTHOR) == [1, 2, 3, 5]
+    assert left(Scope.GROUP) == [1]
+    assert left(Scope.HK) == [2]
+    assert left(Scope.D_PREFIX, prefixed) == [1, 3]
+    assert left(Scope.D_PREFIX) == []
+
+
+def test_exempt_rows_are_not_counted() -> None:
+    rows = [row(seq, dated(NOON + seq, by=alice if seq < 2 else robot)) for seq in range(3)]
+    exempt = [Match(authors=frozenset({alice.pubkey}))]
+    rule = limited(MaxAmount(None, events=0))
+    assert [found.seq for found in due_rows(rows, rule, exempt, Groups(), NOON)] == [2]
+
+
+def test_a_limit_is_described() -> None:
+    assert str(MaxAge(3)) == "older than 3 days"
+    assert str(MaxAmount(None, events=3)) == "more than 3 events"
+    assert str(MaxAmount(Scope.AUTHOR, bytes=9)) == "more than 9 bytes per author"
+    assert str(MaxAmount(Scope.HK, 3, 9)) == "more than 3 events or 9 bytes per hk"
+
+
+def test_what_a_row_waits_for_shares_author_group_and_tags() -> None:
+    """A-18."""
+    in_tea, outside = row(1, dated(9, ["h", "tea"], ["s", "1"])), row(2, dated(9, ["s", "1"]))
+    older, ts = KindSet.of(7), UpTo.TS
+
+    def match_of(found: Stored, *same: str) -> Match | None:
+        dependency = NeverBefore(older, same, ts).dependency_of(found)
+        return None if dependency is None else dependency.match
+
+    assert match_of(in_tea) == Match(older)
+    assert match_of(in_tea, "author") == Match(older, authors=frozenset({alice.pubkey}))
+    assert match_of(in_tea, "group") == Match(older, h=frozenset({"tea"}))
+    assert match_of(outside, "group") == Match(older, h=False)
+    tagged = (("s", frozenset({"1"})), ("h", frozenset({"tea"})))
+    assert match_of(in_tea, "s", "h") == Match(older, tags=tagged)
+    assert match_of(outside, "s", "h") is None
+    assert NeverBefore(older, (), ts).dependency_of(in_tea) == RetentionDependency(Match(older), ts)
+
+
+def test_rows_that_others_wait_for_are_swept_first() -> None:
+    """A-18: the order of the file otherwise."""
+    clears, notes, chats = (Match(KindSet.of(kind)) for kind in (30096, 1, 9))
+    rules = tuple(
+        limited(MaxAge(1), match, name)
+        for match, name in ((clears, "c"), (notes, "n"), (chats, "t"))
+    )
+    waiting = ((clears, NeverBefore(KindSet.of(30095), (), UpTo.TS)),)
+    assert [rule.name for rule in SweepRules(rules).in_sweep_order()] == ["c", "n", "t"]
+    ordered = SweepRules(rules, waiting=waiting).in_sweep_order()
+    assert [rule.name for rule in ordered] == ["n", "t", "c"]
+
+
+def test_some_rows_are_only_removed_by_a_rule_that_names_their_kind() -> None:
+    """Deletions, requests to join and to leave; records of groups never."""
+    named, unnamed = limited(MaxAge(1), Match(KindSet.of((0, 65_535)))), limited(MaxAge(1), Match())
+    for kind, by_unnamed, by_named in [
+        (1, True, True),
+        (5, False, True),
+        (62, False, True),
+        (9021, False, True),
+        (9022, False, True),
+        (9023, True, True),
+        (8999, True, True),
+        (9000, False, False),
+        (9020, False, False),
+        (38_999, True, True),
+        (39_000, False, False),
+        (39_005, False, False),
+        (39_006, True, True),
+    ]:
+        found = row(1, unsigned(alice, kind, at=OLD))
+        for rule, removed in ((unnamed, by_unnamed), (named, by_named)):
+            exempt = SweepRules().exempt_from(rule)
+            assert bool(due_rows([found], rule, exempt, Groups(), NOON)) is removed, kind
+
+
+@pytest.mark.parametrize("up_to", UpTo)
+@pytest.mark.parametrize("is_added", [False, True])
+def test_a_row_is_held_while_a_row_that_is_not_newer_is_there(
+    up_to: UpTo, *, is_added: bool
+) -> None:
+    """A-18: stored before, or added by an earlier event of the batch."""
+    clear = row(1, dated(100), version=50)
+    before = NeverBefore(KindSet.of(7), ("author",), up_to)
+    rules = SweepRules(waiting=((NOTES_ONLY, before),))
+    time = 50 if up_to is UpTo.TS else 100
+    for at, by, held in [
+        (time - 1, alice, True),
+        (time, alice, True),
+        (time + 1, alice, False),
+        (time, robot, not is_added),
+    ]:
+        found, plan = Found(9), WritePlan()
+        (dependency,) = rules.dependencies_of(clear)
+        if is_added:
+            event = unsigned(by, 7, at=at)
+            plan.adds[event.id] = row(2, event)
+        else:
+            found.oldest_dependencies[dependency] = at
+        reason = hold_reason(clear, rules, Actors(), Groups(), found, plan)
+        assert reason == (NOT_FIRST if held else None)
+
+
+def test_a_row_is_held_by_never_and_by_pins_of_either_form() -> None:
+    article = unsigned(alice, 30023, [["d", "x"]], at=OLD)
+    slotted = Stored(1, article, slot=Slot(alice.pubkey, 30023, "x"))
+    note = row(2, dated(OLD))
+    by_id, by_address = ("e", note.event.id), ("a", f"30023:{alice.pubkey}:x")
+    pinned = Groups().with_group(Group("tea", pins=(by_id, by_address)))
+
+    def reason(found: Stored, groups: Groups, *never: Match) -> str | None:
+        rules = SweepRules(never=never)
+        return hold_reason(found, rules, Actors(), groups, Found(9), WritePlan())
+
+    for held in (slotted, note):
+        assert reason(held, pinned) == PINNED
+        assert reason(held, Groups()) is None
+        assert reason(held, pinned, Match(KindSet.of(7)), Match()) == NEVER
+    assert reason(row(3, dated(OLD + 1)), pinned) is None
+    assert reason(Stored(4, article), pinned) is None
+
+
+def test_a_tombstone_is_only_needed_where_one_version_is_kept() -> None:
+    """N40-08."""
+    article = unsigned(alice, 30023, [["d", "x"]], at=OLD)
+    slotted = Stored(1, article, slot=Slot(alice.pubkey, 30023, "x"))
+    expected = Tombstone(f"a:30023:{alice.pubkey}:x", alice.pubkey, OLD, "swept")
+    for keep in (Keep.LATEST, Keep.LATEST_TS):
+        assert tombstone_for(slotted, keep, "swept") == expected
+        assert tombstone_for(row(2, dated(OLD)), keep, "swept") is None
+    for keep in (Keep.ALL, Keep.FIRST):
+        assert tombstone_for(slotted, keep, "swept") is None
