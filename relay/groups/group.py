@@ -58,9 +58,9 @@ class Invite:
     event_id: str
     """The 9009 that made it."""
     created_at: int
-    expires_at: int | None = None
-    reusable: bool = False
-    index: int = 0
+    expires_at: int | None
+    reusable: bool
+    index: int
     """Which of the `code` tags of its 9009."""
     used: int = 0
     """How often it was used; the policy of today says how often it may be (Z-14)."""

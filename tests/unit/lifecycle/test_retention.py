@@ -37,6 +37,7 @@ from relay.lifecycle.rows import (
     UpTo,
     WritePlan,
 )
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.kinds import KindSet
 from relay.verdict import Origin
 from relay.write.commands import Purpose, SweepRows, WriteEvent
@@ -437,6 +438,7 @@ def test_a_row_is_due_when_it_is_more_than_the_days_old() -> None:
     ages = [row(seq, dated(edge + by)) for seq, by in enumerate((-2, -1, 0, 1))]
     assert due(MaxAge(10), *reversed(ages)) == [0, 1]
     assert MaxAge(10).before(5) == 0
+    assert MaxAge(2).before(200_000) == 200_000 - 2 * 24 * 60 * 60
 
 
 def test_rows_above_a_number_of_events_are_due_oldest_version_first() -> None:
@@ -553,6 +555,27 @@ def test_some_rows_are_only_removed_by_a_rule_that_names_their_kind() -> None:
         for rule, removed in ((unnamed, by_unnamed), (named, by_named)):
             exempt = SweepRules().exempt_from(rule)
             assert bool(due_rows([found], rule, exempt, Groups(), NOON)) is removed, kind
+
+
+@pytest.mark.parametrize(
+    ("match", "removed"),
+    [
+        (Match(), False),
+        (Match(KindSet.of(30078)), False),
+        (Match(KindSet.of(30078), d_prefixes=("snowclaw:",)), False),
+        (Match(KindSet.of(30078), d_prefixes=("nmem:", "snowclaw:config:")), True),
+        (Match(KindSet.of(30078), d_prefixes=("snowclaw:config:x",)), True),
+        (Match(d=frozenset({"snowclaw:config:x"})), True),
+        (Match(d=frozenset({"snowclaw:config:x"}), d_prefixes=("snowclaw:",)), True),
+    ],
+)
+def test_some_memory_records_are_only_removed_by_a_rule_that_names_their_prefix(
+    match: Match, *, removed: bool
+) -> None:
+    config = row(1, unsigned(owner, 30078, [["d", "snowclaw:config:x"]], at=OLD))
+    rule = limited(MaxAge(1), match)
+    exempt = SweepRules(systems=MEMORY_SYSTEMS).exempt_from(rule)
+    assert bool(due_rows([config], rule, exempt, Groups(), NOON)) is removed
 
 
 @pytest.mark.parametrize("up_to", UpTo)

@@ -342,6 +342,27 @@ def test_a_malformed_expiration_is_refused(value: str) -> None:
         expiry_of(unsigned(alice, 1, [["expiration", value], ["expiration", "5"]]))
 
 
+@pytest.mark.parametrize(
+    ("kind", "group", "groups"),
+    [
+        (9, "tea", {"tea"}),
+        (9, None, set()),
+        (8999, "tea", {"tea"}),
+        (9000, "tea", set()),
+        (9022, "tea", set()),
+        (38_999, "tea", {"tea"}),
+        (39_000, "tea", set()),
+        (39_005, "tea", set()),
+    ],
+)
+def test_a_row_of_a_group_is_content_but_for_records_and_state(
+    kind: int, group: str | None, groups: set[str]
+) -> None:
+    found = Found(0)
+    plan_for(unsigned(alice, kind), group, Keep.ALL, found, WritePlan(), now=0, tie=Tie.HIGH)
+    assert found.groups_with_content == groups
+
+
 # -- keep rules -----------------------------------------------------------------------------------
 
 

@@ -10,17 +10,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relay.errors import Invalid, Prefix, Refused, Unsupported
+from relay.errors import Invalid, Prefix, Refused, TooManyRecords, Unsupported
 from relay.nostr import messages
 from relay.nostr.filters import Filter, as_json, filter_from
 from relay.nostr.messages import (
+    BadCount,
     BadEvent,
     BadFrame,
+    BadNeg,
     BadQuery,
     ClientMessage,
     Close,
     Count,
     Login,
+    NegClose,
+    NegMessage,
+    NegOpen,
     Publish,
     Subscribe,
 )
@@ -191,6 +196,82 @@ def test_a_close_may_name_any_id() -> None:
     assert parse(["CLOSE", ""]) == Close("")
 
 
+def test_negentropy_messages_are_parsed() -> None:
+    """N77-09, N77-11: hex of either case; further fields are ignored."""
+    opened = NegOpen("n", Filter(kinds=frozenset({1})), b"\x61\xab")
+    assert parse(["NEG-OPEN", "n", {"kinds": [1]}, "61aB"]) == opened
+    assert parse(["NEG-OPEN", "n", {"kinds": [1]}, "61ab", 7]) == opened
+    assert parse(["NEG-MSG", "x" * 64, "61AB"]) == NegMessage("x" * 64, b"\x61\xab")
+    assert parse(["NEG-CLOSE", "n"]) == NegClose("n")
+    assert parse(["NEG-CLOSE", ""]) == NegClose("")
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        (["NEG-OPEN", "", {}, "61"], "subscription id: must have 1 to 64 characters"),
+        (["NEG-MSG", "x" * 65, "61"], "subscription id: must have 1 to 64 characters"),
+        (["NEG-OPEN", "n"], "NEG-OPEN: needs a filter"),
+        (["NEG-OPEN", "n", {"kinds": 1}, "61"], "kinds: must be an array"),
+        (["NEG-OPEN", "n", {}], "NEG-OPEN: needs a negentropy message in hex"),
+        (["NEG-OPEN", "n", {}, ""], "NEG-OPEN: needs a negentropy message in hex"),
+        (["NEG-OPEN", "n", {}, 61], "NEG-OPEN: needs a negentropy message in hex"),
+        (["NEG-MSG", "n"], "NEG-MSG: needs a negentropy message in hex"),
+        (["NEG-MSG", "n", "6"], "NEG-MSG: the negentropy message is not hex"),
+        (["NEG-MSG", "n", "é1"], "NEG-MSG: the negentropy message is not hex"),
+        (["NEG-OPEN", "n", {"search": "x"}, "61"], "search is not supported in negentropy"),
+    ],
+)
+def test_a_malformed_negentropy_message_is_refused(frame: list[object], text: str) -> None:
+    message = parse(frame)
+    assert isinstance(message, BadNeg)
+    assert message.sub == frame[1]
+    assert message.refused.text == text
+
+
+@pytest.mark.parametrize("verb", ["NEG-OPEN", "NEG-MSG", "NEG-CLOSE"])
+@pytest.mark.parametrize("rest", [[], [7], [None]])
+def test_a_negentropy_message_without_id_gets_a_notice(verb: str, rest: list[object]) -> None:
+    message = parse([verb, *rest])
+    assert isinstance(message, BadFrame)
+    assert message.refused.text == f"{verb}: needs a subscription id"
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        (["EVENT"], "EVENT: needs an event"),
+        (["AUTH"], "AUTH: needs an event"),
+        (["REQ"], "REQ: needs a subscription id"),
+        (["COUNT", 7], "COUNT: needs a subscription id"),
+        (["CLOSE"], "CLOSE: needs a subscription id"),
+        (["CLOSE", 7], "CLOSE: needs a subscription id"),
+        (["P" * 40], f"unknown message {'P' * 32!r}"),
+        ([7], "message must be a JSON array that starts with a message type"),
+        ([], "message must be a JSON array that starts with a message type"),
+    ],
+)
+def test_a_notice_names_what_is_wrong_with_the_frame(frame: list[object], text: str) -> None:
+    assert refusal_of(parse(frame)) == f"invalid: {text}"
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        (["REQ", "", {}], "invalid: subscription id: must have 1 to 64 characters"),
+        (["REQ", "s"], "invalid: REQ: needs at least one filter"),
+        (["COUNT", "s"], "invalid: COUNT: needs at least one filter"),
+        (["REQ", "s", {}, {}, {}], "rate-limited: at most 2 filters in one REQ"),
+        (["COUNT", "s", {}, {}, {}], "rate-limited: at most 2 filters in one COUNT"),
+    ],
+)
+def test_a_query_is_closed_with_what_is_wrong_with_it(frame: list[object], text: str) -> None:
+    """Only of a REQ the id is that of a subscription (N45-05)."""
+    message = parse(frame, max_filters=2)
+    assert type(message) is (BadQuery if frame[0] == "REQ" else BadCount)
+    assert refusal_of(message) == text
+
+
 @pytest.mark.proves("N01-55")
 @pytest.mark.parametrize("verb", ["REQ", "COUNT"])
 def test_a_query_needs_a_filter(verb: str) -> None:
@@ -294,6 +375,12 @@ def test_prefixes_are_those_of_the_nips() -> None:
     }
 
 
+def test_the_error_for_too_many_records_says_how_many_are_allowed() -> None:
+    """N77-04."""
+    frame = ["NEG-ERR", "n", "blocked: more than 500 records match", 500]
+    assert json.loads(messages.neg_error("n", TooManyRecords(500))) == frame
+
+
 @pytest.mark.proves("N01-93", "N01-94", "N45-01")
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=64), st.sampled_from(Prefix))
 def test_frames_for_clients_are_json_whatever_the_subscription_is_called(
@@ -307,6 +394,11 @@ def test_frames_for_clients_are_json_whatever_the_subscription_is_called(
     assert json.loads(messages.eose(sub)) == ["EOSE", sub]
     assert json.loads(messages.count(sub, 3)) == ["COUNT", sub, {"count": 3}]
     assert json.loads(messages.auth_challenge(sub)) == ["AUTH", sub]
+    hll = {"count": 3, "hll": "00" * 256}
+    assert json.loads(messages.count(sub, 3, "00" * 256)) == ["COUNT", sub, hll]
+    assert json.loads(messages.neg_message(sub, b"a\xff")) == ["NEG-MSG", sub, "61ff"]
+    assert json.loads(messages.neg_error(sub, refused)) == ["NEG-ERR", sub, ok_reply]
+    assert json.loads(messages.neg_ended(sub, "too old")) == ["NEG-ERR", sub, "closed: too old"]
     head = messages.event_head(sub)
     frame = messages.event_frame(head, NOTE.raw)
     assert json.loads(frame) == ["EVENT", sub, json.loads(RAW)]

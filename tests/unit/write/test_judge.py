@@ -12,7 +12,7 @@ from relay.access.quotas import GUESSES_PER_KEY, Size
 from relay.errors import Prefix
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
-from relay.lifecycle.rows import Found, Stored
+from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
 from relay.verdict import Origin, Reject, WriteOutcome
 from relay.write.candidate import Candidate, Sender, candidate_of
@@ -63,7 +63,10 @@ def candidate(
 def world(policy: PolicySet, *rows: Event) -> World:
     found = Found(9)
     for seq, event in enumerate(rows):
-        found.rows[event.id] = Stored(seq, event, event.tag("h"))
+        slot = slot_of(event, policy.keep.keep_of(event))
+        row = found.rows[event.id] = Stored(seq, event, event.tag("h"), slot=slot)
+        if slot is not None:
+            found.slots[slot] = row
     groups = Groups().with_group(TEA)
     return World(policy, groups, policy.actors, found, RELAY.pubkey, NOON)
 
@@ -226,3 +229,12 @@ def test_an_expiration_that_is_no_number_is_refused(policy: PolicySet, value: st
         candidate(alice.sign(1, [["expiration", value]], "", NOON), policy), world(policy)
     )
     assert judged.outcome == Reject(Prefix.INVALID, "bad expiration", "form")
+
+
+def test_an_address_of_a_group_is_not_replaced_outside_of_it(policy: PolicySet) -> None:
+    """Z-07; one that was in no group is."""
+    before = alice.sign(30023, [["d", "x"], ["h", "tea"]], "", NOON)
+    outside = alice.sign(30023, [["d", "x"]], "", NOON)
+    after = alice.sign(30023, [["d", "x"]], "", NOON + 1)
+    assert refused_by(judge(candidate(after, policy), world(policy, before)).outcome) == "groups"
+    assert judge(candidate(after, policy), world(policy, outside)).outcome is WriteOutcome.STORED
