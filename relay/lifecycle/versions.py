@@ -98,7 +98,7 @@ def add_row(
     found: Found,
     plan: WritePlan,
     *,
-    quiet: bool = False,
+    quiet: bool,
 ) -> Stored:
     """Add a row for an event whose `unstored_outcome` is None; its slot's holder is removed."""
     holder = None if slot is None else found.slots.get(slot)

@@ -520,6 +520,15 @@ def test_what_a_row_waits_for_shares_author_group_and_tags() -> None:
     assert NeverBefore(older, (), ts).dependency_of(in_tea) == RetentionDependency(Match(older), ts)
 
 
+def test_only_rows_of_a_rule_that_have_its_tags_wait() -> None:
+    before = NeverBefore(KindSet.of(7), ("s",), UpTo.TS)
+    rules = SweepRules(waiting=((Match(KindSet.of(9)), before), (NOTES_ONLY, before)))
+    (dependency,) = rules.dependencies_of(row(1, dated(9, ["s", "1"])))
+    assert dependency.match == Match(KindSet.of(7), tags=(("s", frozenset({"1"})),))
+    assert list(rules.dependencies_of(row(1, dated(9)))) == []
+    assert list(rules.dependencies_of(row(1, unsigned(alice, 7, [["s", "1"]])))) == []
+
+
 def test_rows_that_others_wait_for_are_swept_first() -> None:
     """A-18: the order of the file otherwise."""
     clears, notes, chats = (Match(KindSet.of(kind)) for kind in (30096, 1, 9))
