@@ -29,7 +29,8 @@ from relay.lifecycle.rows import (
     slot_of,
     version_of,
 )
-from relay.lifecycle.versions import KeepRule, KeepRules, plan_for
+from relay.lifecycle.versions import KeepRule, KeepRules, add_row, plan_for
+from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.event import Event, event_from_raw
 from relay.nostr.kinds import KindSet
@@ -361,6 +362,25 @@ def test_a_row_of_a_group_is_content_but_for_records_and_state(
     found = Found(0)
     plan_for(unsigned(alice, kind), group, Keep.ALL, found, WritePlan(), now=0, tie=Tie.HIGH)
     assert found.groups_with_content == groups
+
+
+def test_a_new_row_is_found_by_the_names_that_were_looked_up() -> None:
+    looked_up, other = RecordName(30078, "x"), RecordName(30078, "y")
+    found = Found(0, named={looked_up: set()})
+    rows = [
+        add_row(
+            unsigned(alice, name.kind, [["d", name.d]]),
+            None,
+            Keep.ALL,
+            None,
+            found,
+            WritePlan(),
+            quiet=False,
+        )
+        for name in (looked_up, other)
+    ]
+    assert found.named == {looked_up: {rows[0].event.id}}
+    assert found.rows_named(looked_up) == rows[:1]
 
 
 # -- keep rules -----------------------------------------------------------------------------------
