@@ -196,3 +196,13 @@ def test_members_stay_when_their_admin_vanishes() -> None:
     assert world.tea.flags == before.by_id["tea"].flags
     assert world.groups.ended == {"gone"}
     assert world.groups.memberships == before.memberships
+
+
+def test_a_record_of_the_relay_names_at_most_five_hundred_keys() -> None:
+    users = {f"{number:064x}": () for number in range(1001)}
+    before = Groups().with_group(Group("tea").with_users(users))
+    drafts = repair_drafts(before, Groups(), NOON, RELAY)
+    assert [draft.kind for draft in drafts] == [kinds.PUT_USER] * 3
+    named = [[tag[1] for tag in draft.tags if tag[0] == "p"] for draft in drafts]
+    assert [len(keys) for keys in named] == [500, 500, 1]
+    assert [key for keys in named for key in keys] == list(users)
