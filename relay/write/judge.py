@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from relay.write.candidate import Candidate
     from relay.write.world import World
 
-BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "invalid signature", "sig")
+BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "sig: invalid signature", "sig")
 _RELAY_ONLY: Final = Reject(
     Prefix.RESTRICTED, "kinds 39000 to 39005 are signed by the relay alone", "group state"
 )

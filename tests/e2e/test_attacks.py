@@ -576,7 +576,7 @@ async def test_forged_events_cost_their_sender_only(rookery: Rookery) -> None:
             await wire._socket.send(text)
         for _ in texts:
             answer = await wire.receive()
-            assert answer[2:] == [False, "invalid: invalid signature"]
+            assert answer[2:] == [False, "invalid: sig: invalid signature"]
     assert max(waits) < here(2)
 
 

@@ -320,15 +320,15 @@ async def test_what_the_user_can_put_right_is_one_line(tmp_path: Path) -> None:
     nowhere = "ws://127.0.0.1:9"
     assert await fails(nowhere, *data) == (
         1,
-        f"rookery: cannot reach {nowhere}: connection refused; nothing was moved: the same"
-        " command does it when that relay answers\n",
+        f"rookery: cannot reach {nowhere}: connection refused; nothing was transferred: repeat the"
+        " command when the relay is reachable\n",
     )
     for args, says in (
         ((nowhere, "--data", str(tmp_path / "none")), (1, "is not a folder")),
-        (("https://example.com", *data), (2, "is no relay URL")),
-        ((nowhere, *data, "--relay", nowhere), (2, "not both")),
+        (("https://example.com", *data), (2, "relay URL")),
+        ((nowhere, *data, "--relay", nowhere), (2, "exclude each other")),
         ((nowhere, "--relay", "ws://127.0.0.1:9/"), (2, "is on both sides")),
-        ((nowhere, "--relay", "ws://127.0.0.1:8", "--trust"), (2, "--trust is for a folder")),
+        ((nowhere, "--relay", "ws://127.0.0.1:8", "--trust"), (2, "--trust works with --data only")),
         ((nowhere, *data, "--filter", "{"), (2, "not JSON")),
         ((nowhere, *data, "--filter", '{"limit":3}'), (2, "limit")),
         ((nowhere, *data, "--filter", '{"kinds":[39000]}'), (2, "nothing")),

@@ -148,7 +148,7 @@ def test_explain_tells_of_forms_and_signatures_too(
     path = data / "event.json"
     path.write_text(json.dumps(event | {"sig": "0" * 128}))
     assert run(["policy", "explain", str(path), "--data", str(data)]) == 1
-    assert "OK false invalid: invalid signature" in capsys.readouterr().out
+    assert "OK false invalid: sig: invalid signature" in capsys.readouterr().out
     path.write_text(json.dumps(event | {"kind": "1"}))
     assert run(["policy", "explain", str(path), "--data", str(data)]) == 1
     assert "OK false invalid: kind: " in capsys.readouterr().out

@@ -124,7 +124,7 @@ async def test_a_login_with_an_invalid_signature_is_refused(relay: Relay) -> Non
     tags = [["relay", f"ws://{relay.at}"], ["challenge", visit.challenge]]
     forged = fields(alice.sign(22242, tags, "", NOW)) | {"sig": "0" * 128}
     await visit.says("AUTH", forged)
-    refused = ["OK", forged["id"], False, "invalid: invalid signature"]
+    refused = ["OK", forged["id"], False, "invalid: sig: invalid signature"]
     assert await visit.hears() == refused
     assert (await visit.asks({"#h": ["den"]}))[0][2].startswith("auth-required: ")
 

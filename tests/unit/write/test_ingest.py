@@ -354,7 +354,7 @@ async def test_a_forged_signature_costs_the_others_nothing(relay: Relay) -> None
     forged = orjson.loads(chat(alice, "not hers").raw) | {"sig": "0" * 128}
     many = [chat(alice, str(number)) for number in range(50)]
     results = await relay.take(*many[:25], event_from(forged), *many[25:])
-    assert results.pop(25) == (False, "invalid: invalid signature")
+    assert results.pop(25) == (False, "invalid: sig: invalid signature")
     assert results == [STORED] * 50
 
 
