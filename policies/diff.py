@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from policies.diff_readers import ReaderClasses, Turn
-from policies.diff_retention import Overdue
+from policies.diff_retention import RetentionDiff
 from relay.errors import Refused
 from relay.groups.actions import group_of
 from relay.groups.group import Groups, replayed
@@ -103,7 +103,7 @@ class Comparison:
         self._places = {
             rule.place.name: rule.place for rule in (*old.write_rules, *new.write_rules)
         }
-        self._overdue = Overdue(old.sweeps, new.sweeps, groups, now=now)
+        self._retention = RetentionDiff(old.sweeps, new.sweeps, groups, now=now)
         self._found: dict[tuple[Effect, str], Finding] = {}
 
     @property
@@ -120,7 +120,7 @@ class Comparison:
                 rows.bytes,
                 rows.examples,
             )
-            for rule, rows in self._overdue.swept()
+            for rule, rows in self._retention.swept()
         ]
         return sorted(
             [*self._found.values(), *swept],
@@ -138,7 +138,7 @@ class Comparison:
             self._judge(event)
         self._compare_readers(event, group_id)
         kept = self._compare_keep(event)
-        self._overdue.take(event, group_id, kept)
+        self._retention.take(event, group_id, kept)
         self._groups_then = replayed(self._groups_then, [event], self._relay)
 
     # -- writing ----------------------------------------------------------------------------------

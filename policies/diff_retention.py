@@ -60,7 +60,7 @@ class _RuleRows:
     scopes: dict[object, _Scope] = field(default_factory=dict)
 
 
-class Overdue:
+class RetentionDiff:
     """Pass every stored event to `take`, then read `swept`."""
 
     def __init__(self, old: SweepRules, new: SweepRules, groups: Groups, *, now: int) -> None:

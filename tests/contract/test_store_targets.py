@@ -1,6 +1,6 @@
 """Who may read: a row whose rule has a target is read through the rows that share its tag.
 
-On every store and every road of it: pages, counts, authors, sets, searches.
+On every store and every read of it: pages, counts, authors, sets, searches.
 """
 
 from __future__ import annotations

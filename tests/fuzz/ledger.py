@@ -75,7 +75,7 @@ class Ledger:
     def closing(self) -> list[bytes]:
         """What ends all that was opened; once `is_closed`, _NOTHING of it can come any more."""
         verbs = {"REQ": "CLOSE", "NEG": "NEG-CLOSE"}
-        closes = [orjson.dumps([verbs[road], sub]) for road, sub in self.is_open]
+        closes = [orjson.dumps([verbs[kind], sub]) for kind, sub in self.is_open]
         closes.append(orjson.dumps(["NEG-CLOSE", _LAST]))
         return [*closes, orjson.dumps(["COUNT", _CLOSED, _NOTHING])]
 

@@ -1,4 +1,4 @@
-"""A relay without sockets and processes: the road of an EVENT on a real store, time at hand."""
+"""A relay without sockets and processes: the write pipeline on a real store, time at hand."""
 
 from __future__ import annotations
 
