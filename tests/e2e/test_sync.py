@@ -328,7 +328,10 @@ async def test_what_the_user_can_put_right_is_one_line(tmp_path: Path) -> None:
         (("https://example.com", *data), (2, "relay URL")),
         ((nowhere, *data, "--relay", nowhere), (2, "exclude each other")),
         ((nowhere, "--relay", "ws://127.0.0.1:9/"), (2, "is on both sides")),
-        ((nowhere, "--relay", "ws://127.0.0.1:8", "--trust"), (2, "--trust works with --data only")),
+        (
+            (nowhere, "--relay", "ws://127.0.0.1:8", "--trust"),
+            (2, "--trust works with --data only"),
+        ),
         ((nowhere, *data, "--filter", "{"), (2, "not JSON")),
         ((nowhere, *data, "--filter", '{"limit":3}'), (2, "limit")),
         ((nowhere, *data, "--filter", '{"kinds":[39000]}'), (2, "nothing")),
