@@ -16,6 +16,9 @@ QUICK = tests/harness tests/unit tests/contract tests/golden tests/policy_cases 
 # A program that starts a hundred times should compile itself once.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Two for each core: half of the time a test waits for a program that it started.
+WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+
 # Two pips in one environment would tread on each other.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -28,10 +31,10 @@ run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777, its data in ./d
 	@exec $(BIN)/rookery serve --data ./data $(ARGS)
 
 test: $(VENV)/.with-test  ## the whole test suite, on all cores
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(VENV)/.with-test  ## the tests that start no program, without the long searches
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not process" $(QUICK) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not process" $(QUICK) $(ARGS)
 
 fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten minutes
 	FUZZ_EXAMPLES=200000 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --capture=no $(ARGS)
