@@ -11,7 +11,7 @@ BIN  := $(VENV)/bin
 ARGS  =
 
 # What `test-quick` runs: no program, no fuzzing, no generated histories.
-QUICK = tests/harness tests/unit tests/golden tests/policy_cases tests/conformance
+QUICK = tests/harness tests/unit tests/contract tests/golden tests/policy_cases tests/conformance
 
 # A program that starts a hundred times should compile itself once.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,8 +33,8 @@ run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777, its data in ./d
 test: $(VENV)/.with-test  ## the whole test suite, on all cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-quick: $(VENV)/.with-test  ## the tests that start no program, without the long searches
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not process" $(QUICK) $(ARGS)
+test-quick: $(VENV)/.with-test  ## the tests that start no program and take less than a quarter of a second
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not process and not slow" $(QUICK) $(ARGS)
 
 fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten minutes
 	FUZZ_EXAMPLES=200000 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --capture=no $(ARGS)
