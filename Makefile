@@ -11,7 +11,7 @@ BIN  := $(VENV)/bin
 ARGS  =
 
 # What `test-quick` runs: no program, no fuzzing, no generated histories.
-QUICK = tests/harness tests/unit tests/contract tests/golden tests/policy_cases tests/conformance
+QUICK = tests/harness tests/unit tests/golden tests/policy_cases tests/conformance
 
 # A program that starts a hundred times should compile itself once.
 unexport PYTHONDONTWRITEBYTECODE
