@@ -188,20 +188,21 @@ class Batch:
         for draft in ruling.automatic:
             self._sign(draft, group_id)
         for event_id in ruling.removes:
-            row = found.rows.get(event_id)
-            if row is not None:
-                remove(row, found, self.plan)
+            self._remove_by_id(event_id)
             add_tombstone(Tombstone(event_target(event_id), "", None, "9005"), found, self.plan)
         for event_id in ruling.superseded:
-            row = found.rows.get(event_id)
-            if row is not None:
-                remove(row, found, self.plan)
+            self._remove_by_id(event_id)
         if ruling.ended is not None:
             self._end_group(ruling.ended)
         for changed in (group_id, *ruling.relatives):
             after = self._world.groups.get(changed)
             if after is not None:
                 self._notify(before.get(changed), after)
+
+    def _remove_by_id(self, event_id: str) -> None:
+        row = self._found.rows.get(event_id)
+        if row is not None:
+            remove(row, self._found, self.plan)
 
     def _end_group(self, group_id: str) -> None:
         self.plan.groups[group_id] = None
@@ -323,9 +324,7 @@ class Batch:
         self._world = self._world.with_management(changed)
         self.plan.list_changes.append(change)
         if change.bans_event:
-            row = self._found.rows.get(change.item)
-            if row is not None:
-                remove(row, self._found, self.plan)
+            self._remove_by_id(change.item)
         elif change.is_ban and self._world.policy.banned_rows is BannedAuthorRows.DELETE:
             delete_banned_author(change.item, self._found, self.plan)
         if change.is_ban:
