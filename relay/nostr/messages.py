@@ -8,6 +8,7 @@ reply.
 from __future__ import annotations
 
 import binascii
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,8 +99,13 @@ class BadCount(BadQuery):
 
 
 @dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """`["PING"]` or `["PONG"]`, which clients send through an idle connection: no answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class BadFrame:
-    """Not a Nostr message: NOTICE."""
+    """Not a Nostr message, and no id in it to answer to: NOTICE."""
 
     refused: Refused
 
@@ -116,12 +122,20 @@ ClientMessage = (
     | BadEvent
     | BadQuery
     | BadNeg
+    | KeepAlive
     | BadFrame
 )
 
 EVENT_END: Final = b"]"
 """The end of an EVENT frame, after the event."""
-_NOT_JSON: Final = BadFrame(Invalid("message is not JSON"))
+_NOT_JSON: Final = Invalid("message is not JSON")
+_KEEP_ALIVE: Final = KeepAlive()
+_FRAME_START: Final = re.compile(
+    r'\s*\[\s*"(EVENT|REQ|COUNT)"\s*,\s*(?:"([^"\\\ufffd\ud800-\udfff]{1,64})"\s*,)?'
+)
+"""An id of which not every character can be read is none."""
+_EVENT_ID: Final = re.compile(r'"id"\s*:\s*"([0-9a-f]{64})"')
+"""Not in a text of the event: there the quotes are escaped."""
 _NOT_ARRAY: Final = BadFrame(
     Invalid("message must be a JSON array that starts with a message type")
 )
@@ -132,7 +146,7 @@ def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMess
     try:
         frame = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):
-        return _NOT_JSON
+        return _not_json(text)
     if type(frame) is not list or not frame:
         return _NOT_ARRAY
     verb = frame[0]
@@ -146,9 +160,28 @@ def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMess
         return Close(frame[1])
     if verb == "NEG-OPEN" or verb == "NEG-MSG" or verb == "NEG-CLOSE":
         return _negentropy(verb, frame, terms)
+    if verb == "PING" or verb == "PONG":
+        return _KEEP_ALIVE
     if type(verb) is str:
         return BadFrame(Invalid(f"unknown message {verb[:32]!r}"))
     return _NOT_ARRAY
+
+
+def _not_json(text: str | bytes) -> BadEvent | BadQuery | BadFrame:
+    """A frame that is not JSON, as by half of a surrogate pair. Answered by its id where that can
+    be read: a client may take a NOTICE for the failure of everything that it waits for."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    start = _FRAME_START.match(text)
+    if start is not None:
+        verb, sub = start.groups()
+        if verb == "EVENT":
+            event_id = _EVENT_ID.search(text, start.end())
+            if event_id is not None:
+                return BadEvent(event_id[1], _NOT_JSON)
+        elif sub is not None:
+            return (BadQuery if verb == "REQ" else BadCount)(sub, _NOT_JSON)
+    return BadFrame(_NOT_JSON)
 
 
 def _with_event(verb: str, frame: list[object]) -> ClientMessage:

@@ -6,7 +6,8 @@ An effect is the message itself where the read or the write pipeline takes it fr
   CLOSE → Close        when the subscription is open, else nothing
   COUNT → Count        NEG-* → NegOpen, NegMessage, NegClose
   AUTH  → VerifyLogin  when challenge, relay and time are right; several keys may log in (N42-07)
-A bad frame gets a NOTICE; `MAX_BAD_FRAMES` in a row close the connection (1008).
+A bad frame gets a NOTICE; `MAX_BAD_FRAMES` without a Nostr message between them close the
+connection (1008). PING and PONG get no answer and count for nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from relay.nostr.messages import (
     BadQuery,
     Close,
     Count,
+    KeepAlive,
     Login,
     NegClose,
     NegMessage,
@@ -136,6 +138,8 @@ class Session:
         """`size`: bytes of the frame. `now`: Unix seconds."""
         if isinstance(message, BadFrame):
             return self._bad(message.refused)
+        if isinstance(message, KeepAlive):
+            return ()
         self._bad_frames = 0
         match message:
             case Publish():

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from relay.nostr import messages
 from relay.nostr.event import is_hex64
+from relay.nostr.filters import FilterTerms
+from relay.nostr.messages import BadCount, BadEvent, BadQuery
 from tests import cast
 from tests.fuzz.thrown import now
 
@@ -29,6 +32,19 @@ _ANSWERED_VERBS = {
     "NEG-ERR": "NEG",
 }
 """Frames that answer a message about an id, by what they answer."""
+
+
+def _in_no_json(data: bytes) -> list[object] | None:
+    """The message as far as it can be read: an EVENT's id, the id of a REQ or COUNT."""
+    match messages.parse(data, FilterTerms(), 10):
+        case BadEvent(id_):
+            return ["EVENT", {"id": id_}]
+        case BadCount(sub):
+            return ["COUNT", sub]
+        case BadQuery(sub):
+            return ["REQ", sub]
+        case _:
+            return None
 
 
 @dataclass
@@ -52,8 +68,10 @@ class Ledger:
         try:
             message = orjson.loads(frame.data) if frame.is_text else None
         except orjson.JSONDecodeError:
-            message = None
+            message = _in_no_json(frame.data)
         match message:
+            case ["PING" | "PONG", *_]:
+                pass
             case ["EVENT" | "AUTH", {"id": str(id_)}, *_] if is_hex64(id_):
                 self.oks[id_] += 1
             case ["REQ", str(sub), *_]:

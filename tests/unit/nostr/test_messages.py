@@ -22,6 +22,7 @@ from relay.nostr.messages import (
     ClientMessage,
     Close,
     Count,
+    KeepAlive,
     Login,
     NegClose,
     NegMessage,
@@ -81,7 +82,8 @@ def test_every_message_type_is_parsed() -> None:
         "[{}]",
         '["event"]',
         '["Req","s",{}]',
-        '["PING"]',
+        '["PINGS"]',
+        '["ping"]',
         '[""]',
         '["EVENT"]',
         '["AUTH"]',
@@ -134,6 +136,48 @@ def test_lone_surrogates_are_not_json() -> None:
     """N01-13."""
     for frame in ('["CLOSE","\ud800"]', b'["CLOSE","\xed\xa0\x80"]', b'["CLOSE","\xc3"]'):
         assert refusal_of(parse(frame)) == "invalid: message is not JSON"
+
+
+@pytest.mark.proves("N01-51")
+@pytest.mark.parametrize(
+    ("frame", "answered"),
+    [
+        pytest.param(
+            '["EVENT",{"content":"half \\ud83d","id":"%s"}]', BadEvent, id="half a surrogate pair"
+        ),
+        pytest.param('["EVENT",{"tags":[],"id" : "%s",}]', BadEvent, id="trailing comma"),
+        pytest.param(' [ "EVENT" , {"id":"%s"', BadEvent, id="cut short"),
+        pytest.param('["REQ","%s",{"search":"\\ud83d"}]', BadQuery, id="a REQ"),
+        pytest.param('["COUNT","%s",{,}]', BadCount, id="a COUNT"),
+        pytest.param('["EVENT",{"content":"\\"id\\":\\"%s\\"",}]', BadFrame, id="id in a text"),
+        pytest.param('["AUTH",{"id":"%s",}]', BadFrame, id="a login"),
+        pytest.param('["REQ",{"id":"%s",}]', BadFrame, id="a REQ without an id"),
+        pytest.param('["REQ","%s%s",{,}]', BadFrame, id="an id that is too long"),
+    ],
+)
+def test_what_is_not_json_is_answered_by_the_id_in_it(frame: str, answered: type) -> None:
+    """0xchat fails every pending request at a NOTICE (0xchat-core, lib/src/common/network/
+    connect.dart), and a text cut in the middle of an emoji is not JSON. N01-51."""
+    text = frame.replace("%s", NOTE.id)
+    for message in (parse(text), parse(text.encode())):
+        assert type(message) is answered
+        assert refusal_of(message) == "invalid: message is not JSON"
+        if isinstance(message, BadEvent):
+            assert message.id == NOTE.id
+        if isinstance(message, BadQuery):
+            assert message.sub == NOTE.id
+
+
+def test_an_id_in_a_frame_that_is_not_text_is_none() -> None:
+    for frame in ('["REQ","\ud800",{}]', b'["REQ","\xed\xa0\x80",{}]', b'["COUNT","a\xc3",{}]'):
+        assert isinstance(parse(frame), BadFrame)
+
+
+@pytest.mark.proves("N01-59")
+@pytest.mark.parametrize("frame", ['["PING"]', '["PONG"]', '["PING",7]'])
+def test_ping_and_pong_need_no_answer(frame: str) -> None:
+    """welshman (Flotilla, Coracle) sends PING when idle (packages/net/src/policy.ts)."""
+    assert parse(frame) == KeepAlive()
 
 
 @pytest.mark.proves("N01-14")

@@ -328,6 +328,19 @@ def test_a_valid_message_resets_the_count_of_bad_frames(
         client.session.receive(message, NOW, 0)
 
 
+@pytest.mark.proves("N01-59")
+def test_pings_are_taken_in_silence_and_count_for_nothing(client: Client) -> None:
+    """welshman (Flotilla, Coracle) sends PING after 30 s of silence (packages/net/src/policy.ts):
+    20 of them are ten idle minutes. N01-59."""
+    for _ in range(3 * MAX_BAD_FRAMES):
+        assert client.sends(b'["PING"]') == ()
+        assert client.sends(b'["PONG"]') == ()
+    for _ in range(MAX_BAD_FRAMES - 1):
+        assert len(client.sends(b"tea?")) == 1
+        assert client.sends(b'["PING"]') == ()
+    assert len(client.sends(b"tea?")) == 2
+
+
 # logins ------------------------------------------------------------------------------------------
 
 
