@@ -57,6 +57,8 @@ class Invite:
 
     event_id: str
     """The 9009 that made it."""
+    made_by: str
+    """The author of the 9009."""
     created_at: int
     expires_at: int | None
     reusable: bool
@@ -375,7 +377,9 @@ def _after_notice(group: Group, notice: Notice) -> Group:
 def _invites_of(action: CreateInvites) -> dict[str, Invite]:
     """code → invite."""
     return {
-        code: Invite(action.id, action.created_at, action.expires_at, action.reusable, index)
+        code: Invite(
+            action.id, action.pubkey, action.created_at, action.expires_at, action.reusable, index
+        )
         for index, code in enumerate(action.codes)
     }
 

@@ -53,6 +53,9 @@ _ADMINS_ONLY: Final = Reject(Prefix.RESTRICTED, "only an admin of the group may 
 _ROLE_HOLDER: Final = Reject(
     Prefix.RESTRICTED, "only an admin may change or remove a member with a role", RULE
 )
+_NOT_OF_ROLE_HOLDERS: Final = Reject(
+    Prefix.RESTRICTED, "only an admin may delete events of a member with a role", RULE
+)
 _UNDELETABLE: Final = (frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE)) - {
     kinds.CREATE_INVITE
 }
@@ -85,6 +88,29 @@ def check_write(event: Event, group_id: str | None, context: GroupContext) -> Re
         or check_created_at(event.kind, event.created_at, context)
         or check_previous(event.kind, previous_in(event), context)
     )
+
+
+def ruling_on_withdrawal(event: Event, context: GroupContext) -> Ruling | Reject | None:
+    """A kind 5 with `h` and `code` by an admin of the group withdraws the invite (N29-59): its 9009
+    is deleted, as by a 9005. None: it withdraws nothing.
+
+    The author may write into the group. Codes are looked up for a role holder alone, who reads them
+    anyway (N29-38): for everybody else the answer does not depend on them.
+    """
+    group = context.groups.get(event.tag("h"))
+    if group is None or not event.has_tag("code"):
+        return None
+    is_admin = context.acts_as_admin(event.pubkey) or group.is_admin(event.pubkey)
+    if not is_admin and not group.is_moderated_by(event.pubkey):
+        return None
+    invites = [group.invites[code] for code in event.tag_values("code") if code in group.invites]
+    if not invites:
+        return None
+    makers = {invite.made_by for invite in invites} - {event.pubkey}
+    if not is_admin and any(group.members.get(maker) for maker in makers):
+        return _NOT_OF_ROLE_HOLDERS
+    ids = tuple(dict.fromkeys(invite.event_id for invite in invites))
+    return Ruling(context.groups.with_group(group.without_rows(frozenset(ids))), removes=ids)
 
 
 def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
@@ -181,7 +207,7 @@ def _ruling_on_creation(action: CreateGroup, context: GroupContext) -> Ruling | 
         return rejected(Prefix.RESTRICTED, "you may not create groups here")
     if action.group in groups.by_id or action.group in groups.ended:
         # Reveals that a hidden group exists: its id cannot be used twice (N29-120).
-        return rejected(Prefix.DUPLICATE, "this group id is taken")
+        return rejected(Prefix.DUPLICATE, "this group already exists")
     refusal = check_created_at(action.kind, action.created_at, context) or check_previous(
         action.kind, action.previous, context
     )
@@ -280,9 +306,7 @@ def _check_rank(
                 context.targets[event_id].pubkey for event_id in _deletable(action, group, context)
             }
             if any(group.members.get(pubkey) for pubkey in authors - {action.pubkey}):
-                return rejected(
-                    Prefix.RESTRICTED, "only an admin may delete events of a member with a role"
-                )
+                return _NOT_OF_ROLE_HOLDERS
             return None
         case CreateInvites() | UpdatePins():
             return None

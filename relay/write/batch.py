@@ -177,19 +177,20 @@ class Batch:
         if candidate.targets is not None:
             delete_by_author(event, candidate.targets, found, self.plan)
         if judged.ruling is not None and judged.group is not None:
-            self._apply(judged.ruling, judged.group)
+            self._apply(judged.ruling, judged.group, event.kind)
         if judged.outdated_pins:
             self._unpin(judged.outdated_pins)
 
-    def _apply(self, ruling: Ruling, group_id: str) -> None:
-        """What a 9000–9022 does: state, rows, 39000–39005."""
+    def _apply(self, ruling: Ruling, group_id: str, kind: int) -> None:
+        """What a 9000–9022 or a withdrawal of an invite does: state, rows, 39000–39005."""
         before, found = self._world.groups, self._found
         self._set_groups(ruling.groups)
         for draft in ruling.automatic:
             self._sign(draft, group_id)
         for event_id in ruling.removes:
             self._remove_by_id(event_id)
-            add_tombstone(Tombstone(event_target(event_id), "", None, "9005"), found, self.plan)
+            why = "9005" if kind == kinds.DELETE_EVENT else f"kind {kind}"
+            add_tombstone(Tombstone(event_target(event_id), "", None, why), found, self.plan)
         for event_id in ruling.superseded:
             self._remove_by_id(event_id)
         if ruling.ended is not None:

@@ -23,7 +23,7 @@ from relay.access.visibility import ANONYMOUS, kind_is_restricted, visibility_fo
 from relay.errors import Invalid, Prefix, Refused
 from relay.groups.actions import JoinRequest
 from relay.groups.context import Ruling
-from relay.groups.rules import check_write, ruling_on
+from relay.groups.rules import check_write, ruling_on, ruling_on_withdrawal
 from relay.lifecycle.deletion import deleted_rows, vanish_outcome
 from relay.lifecycle.versions import unstored_outcome
 from relay.nostr import kinds
@@ -70,7 +70,7 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     quiet: bool = False
     """A kind 5 that not everyone may read."""
     ruling: Ruling | None = None
-    """What a 9000–9022 does to its group."""
+    """What a 9000–9022 does to its group, or a kind 5 that withdraws an invite."""
     outdated_pins: frozenset[str] = frozenset()
     """Ids of groups whose pins must be looked through."""
     tokens: Sequence[Token] = ()
@@ -180,6 +180,11 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
             refusal = check_write(event, group_id, context)
             if refusal is not None:
                 return Judgement(refusal)
+            if candidate.targets is not None:
+                ruled_withdrawal = ruling_on_withdrawal(event, context)
+                if isinstance(ruled_withdrawal, Reject):
+                    return Judgement(ruled_withdrawal)
+                ruling = ruled_withdrawal
     outcome = _unstored(candidate, world)
     if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
         return Judgement(outcome)
@@ -261,7 +266,9 @@ def _deletion_reach(
     rules = world.policy.read_rules
     removed = deleted_rows(event, targets, found)
     anonymous = visibility_for(ANONYMOUS, rules, world.actors, world.groups)
-    quiet = any(not anonymous.may_read(row, None) for row in removed)
+    # A code that the author meant to withdraw may still admit somebody, in this group or another.
+    quiet = group_id is not None and event.has_tag("code")
+    quiet = quiet or any(not anonymous.may_read(row, None) for row in removed)
     named: list[tuple[str, str | None]] = [(value, None) for value in event.tag_values("k")]
     for value in event.tag_values("a"):
         kind, _, rest = value.partition(":")

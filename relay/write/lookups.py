@@ -47,7 +47,7 @@ def lookups_for(
     relay: str,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
-    wanted = _Builder(groups, relay, policy.systems)
+    wanted = _Builder(groups, {*actors.owners, relay}, relay, policy.systems)
     for candidate in candidates:
         if candidate.malformed is None or candidate.vanishes:
             wanted.add_event(candidate)
@@ -83,8 +83,12 @@ def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:
 class _Builder:
     """Collects what a `Lookups` holds."""
 
-    def __init__(self, groups: Groups, relay: str, systems: MemorySystems) -> None:
+    def __init__(
+        self, groups: Groups, operators: Set[str], relay: str, systems: MemorySystems
+    ) -> None:
+        """`operators`: keys that may do in every group what its admins may."""
         self._groups = groups
+        self._operators = operators
         self._relay = relay
         self._systems = systems
         self.ids: set[str] = set()
@@ -143,6 +147,8 @@ class _Builder:
             if tag and tag[0] == "previous":
                 self._prefixes.update((group_id, value) for value in tag[1:])
         kind = event.kind
+        if kind == kinds.DELETION:
+            self._add_withdrawn(event, group_id)
         if kind not in kinds.GROUP_RECORDS:
             return
         if kind == kinds.DELETE_EVENT:
@@ -160,6 +166,16 @@ class _Builder:
         if group is not None and group.requests:
             named = {event.pubkey, *event.tag_values("p")}
             self.ids.update(group.requests[pubkey] for pubkey in named & group.requests.keys())
+
+    def _add_withdrawn(self, event: Event, group_id: str) -> None:
+        """The 9009 of the codes that a kind 5 withdraws. For others than role holders nothing is
+        looked up: not even the time that it takes may tell of a code."""
+        group = self._groups.get(group_id)
+        if group is None or not group.invites:
+            return
+        if event.pubkey in self._operators or group.is_moderated_by(event.pubkey):
+            codes = group.invites.keys() & event.tag_values("code")
+            self.ids.update(group.invites[code].event_id for code in codes)
 
     def add_vanishing(self, candidates: Iterable[Candidate]) -> None:
         """What is needed of the groups that keys vanish from."""

@@ -23,7 +23,7 @@ from tests.unit.groups.world import (
     tea_party,
 )
 
-TAKEN = (False, "duplicate: this group id is taken")
+TAKEN = (False, "duplicate: this group already exists")
 
 
 @pytest.mark.proves("N29-82", "N29-120", "N29-121")

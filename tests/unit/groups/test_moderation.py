@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from relay.groups.actions import Flag
@@ -18,6 +20,9 @@ from tests.unit.groups.world import (
     event,
     tea_party,
 )
+
+if TYPE_CHECKING:
+    from relay.nostr.keys import SecretKey
 
 ADMINS_ONLY = (False, "restricted: only an admin of the group may do this")
 ROLE_HOLDER = (False, "restricted: only an admin may change or remove a member with a role")
@@ -205,6 +210,55 @@ def test_a_moderator_revokes_only_their_own_invites(world: World) -> None:
     assert world.delete(bob, world.last(9009).id)[0] is False
     world.invite(bob, "by the moderator")
     assert world.delete(bob, world.last(9009).id) == STORED
+
+
+# kind 5 with `code`: chachi revokes an invite by it (src/lib/nostr/groups.ts, useRevokeInviteCode)
+
+
+def withdraw(world: World, who: SecretKey, *codes: str, group: str = "tea") -> tuple[bool, str]:
+    return world.do(who, kinds.DELETION, *(["code", code] for code in codes), group=group)
+
+
+@pytest.mark.proves("N29-59")
+def test_an_admins_kind_5_withdraws_the_invite_of_a_code(world: World) -> None:
+    world.edit(admin, ["closed"])
+    world.invite(admin, "sesame-1")
+    world.invite(admin, "sesame-2")
+    first = next(row for row in world.log if row.kind == 9009)
+    assert withdraw(world, admin, "sesame-1", "no such code") == STORED
+    assert world.tea.invites.keys() == {"sesame-2"}
+    assert first not in world.log
+    assert world.join(stranger, "sesame-1") == world.join(stranger, "never made")
+    assert world.join(stranger, "sesame-2") == STORED
+    assert world.rebuilt() == world.groups
+
+
+@pytest.mark.proves("N29-59")
+def test_an_owner_of_the_relay_withdraws_invites_too(world: World) -> None:
+    world.invite(admin, "sesame-1")
+    assert withdraw(world, owner, "sesame-1") == STORED
+    assert world.tea.invites == {}
+
+
+@pytest.mark.proves("N29-59")
+def test_a_kind_5_by_anybody_else_withdraws_nothing_and_says_nothing_of_codes(world: World) -> None:
+    world.invite(admin, "sesame-1")
+    for who in (alice, dave, stranger):
+        assert withdraw(world, who, "sesame-1") == withdraw(world, who, "never made")
+        assert world.tea.invites.keys() == {"sesame-1"}
+    world.make(alice, "milk")
+    assert withdraw(world, alice, "sesame-1", group="milk") == STORED
+    assert world.tea.invites.keys() == {"sesame-1"}
+
+
+@pytest.mark.proves("N29-59", "N29-112")
+def test_a_moderators_kind_5_withdraws_what_their_9005_would(world: World) -> None:
+    world.invite(admin, "by admin")
+    world.invite(bob, "by the moderator")
+    refused = (False, "restricted: only an admin may delete events of a member with a role")
+    assert withdraw(world, bob, "by admin", "by the moderator") == refused
+    assert withdraw(world, bob, "by the moderator") == STORED
+    assert world.tea.invites.keys() == {"by admin"}
 
 
 # 9009

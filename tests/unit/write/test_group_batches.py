@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-TAKEN = (False, "duplicate: this group id is taken")
+TAKEN = (False, "duplicate: this group already exists")
 NOT_A_MEMBER = (False, "restricted: not a member")
 BAD_CODE = (False, "restricted: the group is closed: this code is not valid")
 TOO_MANY = (False, "rate-limited: too many invite codes tried, wait a minute")
@@ -53,6 +53,18 @@ async def test_of_two_that_make_the_same_group_one_wins(home: Home) -> None:
     one, other = (home.made(who, 9007, h="tea") for who in (alice, bob))
     assert await home.take(one, other) == [STORED, TAKEN]
     assert home.groups.by_id["tea"].members.keys() == {alice.pubkey}
+
+
+@pytest.mark.proves("N29-59")
+async def test_an_invite_is_withdrawn_in_the_batch_that_makes_it_and_later(home: Home) -> None:
+    await home.do(admin, 9007, ["closed"], h="tea")
+    await home.do(admin, 9009, ["code", "before-1"], h="tea")
+    both = home.made(admin, 9009, ["code", "sesame-1"], h="tea")
+    withdrawn = home.made(admin, 5, ["code", "sesame-1"], ["code", "before-1"], h="tea")
+    assert await home.take(both, withdrawn) == [STORED, STORED]
+    assert home.groups.by_id["tea"].invites == {}
+    assert 9009 not in {row.kind for row in await home.log()}
+    assert await home.take(home.made(bob, 9021, ["code", "sesame-1"], h="tea")) == [BAD_CODE]
 
 
 @pytest.mark.proves("N29-39", "Z-14")

@@ -366,7 +366,7 @@ async def test_the_groups_outlive_the_admin_who_made_them(home: Home) -> None:
     ]
     await is_the_same_after_a_restart(home)
     (answer,) = await home.take(home.made(admin, 9007, h="gone", at=NOON + 1))
-    assert answer == (False, "duplicate: this group id is taken")
+    assert answer == (False, "duplicate: this group already exists")
 
 
 async def test_an_owner_who_vanishes_keeps_their_rights(home: Home) -> None:
