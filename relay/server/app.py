@@ -1,4 +1,5 @@
-"""The aiohttp application: websocket, NIP-11, NIP-86, health and metrics on one port."""
+"""The aiohttp application: websocket, NIP-11, NIP-86, NIP-05 and NIP-AD documents, health and
+metrics on one port."""
 
 from __future__ import annotations
 
@@ -70,9 +71,13 @@ class Server:
             "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") if url else "/"
         )
         app = web.Application(client_max_size=services.config.limits.max_message_length)
-        app.router.add_route("GET", self._path, self._get)
-        app.router.add_route("POST", self._path, self._post)
-        app.router.add_route("OPTIONS", self._path, self._options)
+        # Clients add a slash to a URL, or take it away.
+        for path in dict.fromkeys((self._path, self._path.rstrip("/") + "/")):
+            app.router.add_route("GET", path, self._get)
+            app.router.add_route("POST", path, self._post)
+            app.router.add_route("OPTIONS", path, self._options)
+        app.router.add_get("/.well-known/nostr.json", self._nostr_json)
+        app.router.add_route("OPTIONS", "/.well-known/nostr.json", self._options)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
@@ -169,6 +174,35 @@ class Server:
             content_type="text/html",
             headers=http.CORS,
         )
+
+    async def _nostr_json(self, request: web.Request) -> web.Response:
+        """NIP-05, and NIP-AD with `path` (its text says `ad`, nak and nostr-tools ask `path`)."""
+        services = self._services
+        key = "path" if "path" in request.query else "ad"
+        asked = request.query.get(key)
+        if asked is None:
+            name = request.query.get("name")
+            body = http.names(self._url_for(request), services.relay_pubkey, name)
+        else:
+            # nostr-tools does not decode the path that it was given, and looks for it as it is.
+            parts = request.rel_url.raw_query_string.split("&")
+            raw = [part[len(key) + 1 :] for part in parts if part.startswith(f"{key}=")]
+            body = http.web_address(
+                dict.fromkeys((asked, *raw[:1])),
+                self._path,
+                self._url_for(request),
+                services.state,
+                services.relay_pubkey,
+            )
+        return web.Response(body=body, content_type="application/json", headers=http.CORS)
+
+    def _url_for(self, request: web.Request) -> str:
+        """The relay's public URL, else the address that the request came in on."""
+        name = request.transport and request.transport.get_extra_info("sockname")
+        if self._config.relay.url or not name:
+            return self._config.relay.url or self.url
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        return f"{self._scheme}://{host}:{self.port}"
 
     async def _post(self, request: web.Request) -> web.Response:
         """NIP-86 (N86-01)."""

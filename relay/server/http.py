@@ -1,4 +1,4 @@
-"""Plain HTTP: the NIP-11 document, the page for browsers, client addresses."""
+"""Plain HTTP: NIP-11, NIP-05 and NIP-AD documents, the page for browsers, client addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import orjson
 
 from relay import __version__
 from relay.access.management import ListName
-from relay.nostr.kinds import KindSet
+from relay.access.visibility import ANONYMOUS
+from relay.groups.actions import MAX_ID_CHARS
+from relay.nostr.filters import Filter, as_json
+from relay.nostr.kinds import GROUP_METADATA, KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +35,7 @@ CORS: Final = {
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
 }
 SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 62, 70, 77, 86)
+"""Numbers only: nostr-sdk and Amethyst reject the whole document for one text among them."""
 _FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
@@ -87,6 +91,35 @@ def _memory(config: Config, management: Management, kinds: Iterable[int]) -> dic
         "index_tags": sorted(terms.index_tags),
         "prefix_d_kinds": sorted(terms.prefix_d_kinds),
     }
+
+
+def names(url: str, relay_pubkey: str, name: str | None) -> bytes:
+    """NIP-05: `_`, the domain itself, is the relay's key; no other name is known."""
+    found = {"_": relay_pubkey} if name in (None, "_") else {}
+    return orjson.dumps({"names": found, "relays": {pubkey: [url] for pubkey in found.values()}})
+
+
+def web_address(
+    paths: Iterable[str], base: str, url: str, state: RelayState, relay_pubkey: str
+) -> bytes:
+    """NIP-AD: by which filter the group of a web address is found, `https://HOST/GROUP`.
+
+    `paths`: the path as the client spells it, decoded or not: the answer has it as a key. `base`:
+    the path of this relay, which may stand before the id. `{}` for what nobody without a login may
+    read, as for a group that does not exist.
+    """
+    decoded = next(iter(paths))
+    group_id = decoded.removeprefix(base.rstrip("/")).removeprefix("/")
+    group = state.groups.get(group_id) if len(group_id) <= MAX_ID_CHARS else None
+    wanted = Filter(
+        kinds=frozenset({GROUP_METADATA}),
+        authors=frozenset({relay_pubkey}),
+        tags=(("d", frozenset({group_id})),),
+        limit=1,
+    )
+    if group is None or group.is_hidden or state.visibility(ANONYMOUS).gate((wanted,)) is not None:
+        return b"{}"
+    return orjson.dumps({path: {"filter": as_json(wanted), "relays": [url]} for path in paths})
 
 
 def wants_information(headers: Mapping[str, str]) -> bool:

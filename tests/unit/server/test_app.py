@@ -266,6 +266,8 @@ async def test_the_path_of_the_url_is_the_endpoint() -> None:
         visit = await relay.visit("/tea")
         assert await visit.asks({}) == [["EOSE", "s"]]
         assert (await relay.get("/tea", Accept="application/nostr+json")).status == 200
+        assert (await relay.get("/tea/", Accept="application/nostr+json")).status == 200
+        assert await (await relay.visit("/tea/")).asks({}) == [["EOSE", "s"]]
         assert [(await relay.get(path)).status for path in ("/", "/coffee")] == [404, 404]
         assert (await relay.get("/healthz")).status == 200
 

@@ -182,6 +182,26 @@ def test_supported_nips_lists_only_what_is_implemented(tmp_path: Path, *, search
     assert (50 in announced) is search
 
 
+@pytest.mark.proves("N11-09")
+def test_supported_nips_are_numbers(tmp_path: Path) -> None:
+    """nostr-sdk (nip11.rs, `Vec<u16>`) and nostr-tools (nip11.ts, `number[]`) take numbers only,
+    and Flotilla makes texts of them itself (src/app/core/state.ts)."""
+    for features in (Features(search=True, shared=False), Features(search=False, shared=False)):
+        announced = document_of(tmp_path, Config(), features)["supported_nips"]
+        assert {type(nip) for nip in announced} == {int}
+
+
+@pytest.mark.proves("N11-06", "N11-07", "N11-11")
+def test_nip11_has_what_clients_of_groups_look_for(tmp_path: Path) -> None:
+    """nak compares `self` with the author in an address (group.go, parseGroupIdentifier); Nostrord
+    takes `self`, else `pubkey`, and offers subgroups only with `nip29.subgroups`
+    (NostrGroupClient.kt); jumble offers membership only with `pubkey` (src/lib/relay.ts)."""
+    document = document_of(tmp_path, Config(), a=f'[actors]\nowners = ["{owner.npub}"]')
+    assert document["self"] == RELAY.pubkey
+    assert document["pubkey"] == owner.pubkey
+    assert document["nip29"] == {"subgroups": True}
+
+
 @pytest.mark.proves("G-25")
 def test_nip11_names_memory_kinds_and_filter_terms(tmp_path: Path) -> None:
     terms = StorageConfig(index_tags=frozenset({"hk", "x"}), prefix_d_kinds=frozenset({78}))

@@ -129,6 +129,21 @@ def found(frames: list[list[Any]]) -> list[str]:
 # who may call ------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("N98-04", "N86-02", "N42-06")
+@pytest.mark.parametrize("path", ["", "/tea"])
+async def test_u_and_relay_may_have_a_final_slash_or_not(path: str) -> None:
+    """Flotilla signs `https://HOST/` for NIP-86 (src/app/core/commands.ts), and welshman, its
+    engine, adds a slash to the `relay` of AUTH (packages/util/src/Relay.ts, normalizeRelayUrl)."""
+    async with serving(f'[relay]\nurl = "wss://relay.example{path}"\n') as relay:
+        body = body_of("supportedmethods")
+        for slash in ("", "/"):
+            u = f"https://relay.example{path}{slash}"
+            status, reply = await post(relay, body, signed(relay, body, u=u), path=path + slash)
+            assert (status, set(reply["result"])) == (200, set(METHODS))
+            visit = await relay.visit(path + slash)
+            assert await visit.logs_in(alice, f"wss://relay.example{path}{slash}") == (True, "")
+
+
 @pytest.mark.proves("N86-01", "N86-02", "N86-10", "N98-01", "N98-02", "N98-05", "N98-06")
 @pytest.mark.parametrize("who", [owner, RELAY], ids=["an owner", "the relay itself"])
 async def test_owners_may_call(who: SecretKey) -> None:
