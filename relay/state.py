@@ -173,10 +173,10 @@ class RelayState:
 
 
 async def rebuilt_groups(store: EventLog, relay_pubkey: str) -> Groups:
-    """Fold the whole log, to its end. N29-55."""
+    """Fold the whole log, to its end (N29-55). The store knows who was in a deleted group."""
     groups = Groups()
     seq = 0
     while rows := await store.since(seq, _LOG_PAGE):
         groups = replayed(groups, (row.event for row in rows), relay_pubkey)
         seq = rows[-1].seq
-    return groups
+    return groups.with_last_members(await store.ended_groups())

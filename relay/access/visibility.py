@@ -17,6 +17,7 @@ from relay.access.actors import is_known
 from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
+from relay.nostr.kinds import DELETE_GROUP
 from relay.verdict import Reject, Who
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Visibility:
     groups: Groups
     insider_of: frozenset[str]
     admin_of: frozenset[str]
+    was_insider_of: frozenset[str] = frozenset()
+    """Deleted groups with a key of the viewer among their last members."""
 
     def may_read(
         self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS
@@ -102,6 +105,7 @@ class Visibility:
             and all(rule in before.rules for rule in self.rules)
             and self.actors.households == before.actors.households
             and self.insider_of >= before.insider_of
+            and self.was_insider_of >= before.was_insider_of
             and self.admin_of >= before.admin_of
             and self._public_groups() >= before._public_groups()
         )
@@ -158,7 +162,10 @@ class Visibility:
 
     def _may_read_group(self, group_id: str) -> bool:
         group = self.groups.by_id.get(group_id)
-        return group is not None and (not group.only_members_read or group_id in self.insider_of)
+        if group is not None:
+            return not group.only_members_read or group_id in self.insider_of
+        ended = self.groups.ended.get(group_id)
+        return ended is not None and (ended.is_public or group_id in self.was_insider_of)
 
     def _may_see_group(self, group_id: str) -> bool:
         group = self.groups.by_id.get(group_id)
@@ -199,7 +206,7 @@ class Visibility:
             return None
         needs = self._hidden_by_rules(filter_)
         group_ids = filter_.tag_values("h")
-        if needs is None and group_ids and self._hidden_by_groups(group_ids):
+        if needs is None and group_ids and self._hidden_by_groups(group_ids, filter_.kinds):
             return "this group is for its members"
         return needs
 
@@ -216,19 +223,19 @@ class Visibility:
             needs = needs or rule.needs
         return needs
 
-    def _hidden_by_groups(self, group_ids: Iterable[str]) -> bool:
+    def _hidden_by_groups(self, group_ids: Iterable[str], kinds: frozenset[int] | None) -> bool:
         if self.global_words & {Who.OWNER, Who.AGENT}:
             return False  # records whose `h` is a label (G-31) are hidden by no group
         keys = self.viewer.keys
         if any(household.has(key) for household in self.actors.households for key in keys):
             return False  # nor are rows of a household, from its own keys
+        may_end = kinds is None or DELETE_GROUP in kinds
         for group_id in group_ids:
-            group = self.groups.by_id.get(group_id)
-            if group is None:
-                continue
-            if not group.only_members_read or group_id in self.insider_of:
+            # Of a group that ended only its 9008 can be read.
+            if self._may_read_group(group_id) and (may_end or group_id in self.groups.by_id):
                 return False
-            if not self.viewer.keys.isdisjoint(group.ever_involved):
+            group = self.groups.by_id.get(group_id)
+            if group is not None and not self.viewer.keys.isdisjoint(group.ever_involved):
                 return False
         return True
 
@@ -275,6 +282,7 @@ def visibility_for(
         rules = (*rules, _ban_rule(viewer, actors))
     words = {Who.ANYONE}
     insider: set[str] = set()
+    was_insider: frozenset[str] = frozenset()
     admin: set[str] = set()
     for key in viewer.keys:
         if key in actors.owners or key == actors.relay:
@@ -285,6 +293,7 @@ def visibility_for(
             insider.add(group_id)
             if groups.by_id[group_id].is_moderated_by(key):
                 admin.add(group_id)
+        was_insider |= groups.ended_with(key)
         if is_known(key, actors, groups):
             words.add(Who.KNOWN)
     if insider:
@@ -297,7 +306,14 @@ def visibility_for(
         if rule.only_by is not None or not _hold_for_every_row(rule.readers & words, actors)
     )
     return Visibility(
-        viewer, restricting, frozenset(words), actors, groups, frozenset(insider), frozenset(admin)
+        viewer,
+        restricting,
+        frozenset(words),
+        actors,
+        groups,
+        frozenset(insider),
+        frozenset(admin),
+        was_insider,
     )
 
 

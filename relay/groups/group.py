@@ -253,16 +253,32 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedGroup:
+    """Who may read the 9008 of a deleted group. Its log no longer tells, so the store keeps it."""
+
+    members: frozenset[str] = frozenset()
+    """Who was a member when it ended, without keys that vanished since."""
+    is_public: bool = False
+    """It was neither private nor hidden."""
+
+
+def ended(group: Group) -> EndedGroup:
+    return EndedGroup(frozenset(group.members), is_public=not group.only_members_read)
+
+
+@dataclass(frozen=True, slots=True)
 class Groups:
     """All groups of this relay."""
 
     by_id: Mapping[str, Group] = field(default_factory=dict)
-    ended: frozenset[str] = frozenset()
-    """Ids of deleted groups, which cannot be used again (N29-124)."""
+    ended: Mapping[str, EndedGroup] = field(default_factory=dict)
+    """Deleted groups, whose ids cannot be used again (N29-124)."""
     memberships: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """pubkey → ids of the groups that it is a member of."""
     pinned: Mapping[Pin, frozenset[str]] = field(default_factory=dict)
     """pin → ids of the groups that pin it."""
+    former: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """pubkey → ids of the deleted groups that it was a member of at their end."""
 
     def get(self, group_id: str | None) -> Group | None:
         return self.by_id.get(group_id) if group_id is not None else None
@@ -273,6 +289,10 @@ class Groups:
 
     def groups_of(self, pubkey: str) -> frozenset[str]:
         return self.memberships.get(pubkey, frozenset())
+
+    def ended_with(self, pubkey: str) -> frozenset[str]:
+        """The deleted groups that the key was a member of at their end."""
+        return self.former.get(pubkey, frozenset())
 
     def with_group(self, group: Group) -> Groups:
         """These groups with `group` added, or in place of the one with its id."""
@@ -286,16 +306,30 @@ class Groups:
         by_id = {**self.by_id, group.id: group}
         return replace(self, by_id=by_id, memberships=memberships, pinned=pinned)
 
-    def without_group(self, group_id: str) -> Groups:
-        """These groups after one is deleted."""
+    def without_group(self, group_id: str, left: EndedGroup | None = None) -> Groups:
+        """These groups after one is deleted; without `left` only operators read its 9008."""
         before = self.by_id.get(group_id)
         old = frozenset[str]() if before is None else before.members.keys()
-        return Groups(
+        groups = Groups(
             {key: group for key, group in self.by_id.items() if key != group_id},
-            self.ended | {group_id},
+            self.ended,
             _moved(self.memberships, old, frozenset(), group_id),
             _moved(self.pinned, _pinned_by(before), frozenset(), group_id),
+            self.former,
         )
+        return groups.with_ended({group_id: left or EndedGroup()})
+
+    def with_last_members(self, known: Mapping[str, EndedGroup]) -> Groups:
+        """After a replay: with what the store knows of those groups that the log says ended."""
+        return self.with_ended({key: known[key] for key in self.ended.keys() & known.keys()})
+
+    def with_ended(self, added: Mapping[str, EndedGroup]) -> Groups:
+        """These groups with deleted ones added, or in place of those with their ids."""
+        former = self.former
+        for group_id, group in added.items():
+            before = self.ended.get(group_id, EndedGroup())
+            former = _moved(former, before.members, group.members, group_id)
+        return replace(self, ended={**self.ended, **added}, former=former)
 
 
 def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Groups:

@@ -190,7 +190,7 @@ def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[D
     """
     drafts = [
         Draft(kinds.DELETE_GROUP, (("h", group_id),), "", now)
-        for group_id in sorted(before.ended - left.ended)
+        for group_id in sorted(before.ended.keys() - left.ended.keys())
     ]
     for group in before.by_id.values():
         repairs = _repairs(group, left.get(group.id) or Group(group.id), now, relay)

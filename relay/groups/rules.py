@@ -30,7 +30,7 @@ from relay.groups.actions import (
     previous_in,
 )
 from relay.groups.context import NOT_A_MEMBER, RULE, NotStored, Ruling, rejected
-from relay.groups.group import Group, Role, group_after
+from relay.groups.group import Group, Role, ended, group_after
 from relay.groups.membership import (
     LAST_ADMIN,
     is_migrating,
@@ -263,7 +263,11 @@ def _ruling_on_moderation(
         case EditMetadata():
             return _ruling_on_edit(action, group, context)
         case DeleteGroup():
-            groups, relatives = detach_subgroups(groups, group)
+            # What is imported ended elsewhere: its flags may have been others in between.
+            left = ended(group)
+            if context.origin is not Origin.WIRE:
+                left = replace(left, is_public=False)
+            groups, relatives = detach_subgroups(groups, group, left)
             return Ruling(groups, ended=group.id, relatives=relatives)
         case UpdatePins(pins=pins):
             here = tuple(tag for tag in pins if tag[:2] in context.pinnable)

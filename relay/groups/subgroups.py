@@ -16,7 +16,7 @@ from relay.verdict import Reject
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from relay.groups.group import Group, Groups
+    from relay.groups.group import EndedGroup, Group, Groups
 
 MAX_DEPTH: Final = 8
 """Groups from a root down to its deepest subgroup, both counted."""
@@ -97,12 +97,14 @@ def place_group(groups: Groups, after: Group) -> tuple[Groups, tuple[str, ...]]:
     return groups, tuple(group.id for group in (old, new) if group is not None)
 
 
-def detach_subgroups(groups: Groups, group: Group) -> tuple[Groups, tuple[str, ...]]:
+def detach_subgroups(
+    groups: Groups, group: Group, left: EndedGroup
+) -> tuple[Groups, tuple[str, ...]]:
     """These groups after one is deleted: its subgroups become roots (N29-139).
 
     Second: ids of the other groups that change.
     """
-    groups = groups.without_group(group.id)
+    groups = groups.without_group(group.id, left)
     parent = groups.get(group.parent)
     if parent is not None:
         groups = groups.with_group(_without_child(parent, group.id))

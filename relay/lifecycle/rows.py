@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from relay.access.management import ListChange
     from relay.access.quotas import Account
     from relay.access.read_rules import Match
-    from relay.groups.group import Group
+    from relay.groups.group import EndedGroup, Group
     from relay.memory.registry import RecordName
 
 
@@ -112,8 +112,8 @@ class WritePlan:
     removes: set[int] = field(default_factory=set)
     """seq of stored rows to delete."""
     tombstones: list[Tombstone] = field(default_factory=list)
-    groups: dict[str, Group | None] = field(default_factory=dict)
-    """Groups whose rows in the tables `groups` and `members` change; None: deleted."""
+    groups: dict[str, Group | EndedGroup] = field(default_factory=dict)
+    """Groups whose rows in the tables about groups change."""
     deleted_groups: set[str] = field(default_factory=set)
     """Groups whose rows are all deleted but their 9007 and 9008 (N29-124)."""
     vanishes: list[Vanish] = field(default_factory=list)

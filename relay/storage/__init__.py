@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from relay.access.management import Management
     from relay.access.quotas import Sized, SizedBy
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
+    from relay.groups.group import EndedGroup
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
@@ -75,6 +76,9 @@ class EventLog(Protocol):
 
     def committed(self) -> int:
         """`head` without waiting, as far as this process knows; rows up to it can be read."""
+
+    async def ended_groups(self) -> Mapping[str, EndedGroup]:
+        """id → what the plans said of groups that ended."""
 
     async def committed_after(self, seq: int) -> int:
         """Wait until `committed` is greater than `seq`; gives `committed`.

@@ -206,7 +206,7 @@ class Batch:
             remove(row, self._found, self.plan)
 
     def _end_group(self, group_id: str) -> None:
-        self.plan.groups[group_id] = None
+        self.plan.groups[group_id] = self._world.groups.ended[group_id]
         self.plan.deleted_groups.add(group_id)
         kept = (kinds.CREATE_GROUP, kinds.DELETE_GROUP)
         found = self._found
@@ -350,6 +350,7 @@ class Batch:
         self._set_groups(groups)
         for draft in drafts:
             self._sign_for(request, draft)
+        self._forget_member(request.pubkey)
         unrecorded = {
             row.group
             for row in removed
@@ -361,6 +362,18 @@ class Batch:
             if group is not before.get(group.id):
                 self._notify(before.get(group.id), group)
 
+    def _forget_member(self, pubkey: str) -> None:
+        """In groups that have ended the key was no member."""
+        groups = self._world.groups
+        ended = {
+            group_id: replace(groups.ended[group_id], members=left)
+            for group_id in groups.ended_with(pubkey)
+            for left in [groups.ended[group_id].members - {pubkey}]
+        }
+        if ended:
+            self.plan.groups.update(ended)
+            self._set_groups(groups.with_ended(ended))
+
     def _restate(self, group_ids: Set[str], request: Event) -> None:
         """Sign with the relay's key what the author's 9000–9020 had said of groups (N29-58).
 
@@ -369,7 +382,7 @@ class Batch:
         groups, relay = self._world.groups, self._relay_key.pubkey
         intended = Groups(
             {key: group for key, group in groups.by_id.items() if key in group_ids},
-            groups.ended & group_ids,
+            {key: ended for key, ended in groups.ended.items() if key in group_ids},
         )
         left = replayed(Groups(), remaining_records(group_ids, self._found, self.plan), relay)
         for draft in repair_drafts(intended, left, self._now, relay):

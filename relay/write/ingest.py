@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.quotas import InviteGuesses, TokenBuckets
 from relay.errors import Prefix, StoreFault
+from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
 from relay.nostr.keys import are_signed
 from relay.read.linked_rows import NO_LINKS
@@ -359,11 +360,11 @@ def _name_of(item: LaneItem) -> str:
             assert_never(item)
 
 
-def _log_changes(before: Groups, changed: Mapping[str, Group | None]) -> None:
+def _log_changes(before: Groups, changed: Mapping[str, Group | EndedGroup]) -> None:
     """Log changed flags and metadata of groups (N29-48, N29-101, Z-05)."""
     for group_id, group in changed.items():
         was = before.get(group_id)
-        if was is None or group is None:
+        if was is None or isinstance(group, EndedGroup):
             continue
         if was.only_members_read and not group.only_members_read:
             _log.warning("group %r is public now: everyone may read all its events", group_id)

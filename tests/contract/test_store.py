@@ -11,7 +11,7 @@ import pytest
 from relay.access.read_rules import Match
 from relay.errors import StoreFault
 from relay.groups.actions import Flag
-from relay.groups.group import Group, Groups
+from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.rows import Found, Keep, Slot, Stored, Tombstone, WritePlan
 from relay.nostr.kinds import KindSet
 from relay.verdict import Who, WriteOutcome
@@ -362,7 +362,7 @@ async def test_the_rows_of_a_group_are_deleted_with_it(store: Store) -> None:
     def decide(found: Found) -> WritePlan:
         plan = batch.decide(found)
         plan.deleted_groups.add("tea")
-        plan.groups["tea"] = None
+        plan.groups["tea"] = EndedGroup()
         return plan
 
     await store.append(batch.wanted, decide)

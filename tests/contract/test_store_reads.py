@@ -12,7 +12,7 @@ from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.groups.actions import Flag
-from relay.groups.group import Group, Groups
+from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.rows import Found, Stored, WritePlan
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindSet
@@ -505,8 +505,18 @@ async def test_groups_change_with_the_rows_that_change_them(store: Store) -> Non
         groups = groups.with_group(group)
         assert await seen(keys(ALICE), groups) == alice_sees
         assert await seen(ANONYMOUS, groups) == stranger_sees
-    await set_groups(store, tea=None)
-    assert await seen(keys(BOB), groups.without_group("tea")) == only_note
+    for ended, bob_sees, stranger_sees in (
+        (EndedGroup(), only_note, only_note),
+        (EndedGroup(frozenset({BOB})), both, only_note),
+        (EndedGroup(frozenset({BOB}), is_public=True), both, both),
+        (EndedGroup(is_public=True), both, both),
+        (EndedGroup(frozenset({ALICE})), only_note, only_note),
+    ):
+        await set_groups(store, tea=ended)
+        assert await store.ended_groups() == {"tea": ended}
+        after = groups.without_group("tea", ended)
+        assert await seen(keys(BOB), after) == bob_sees
+        assert await seen(ANONYMOUS, after) == stranger_sees
 
 
 async def test_a_failed_change_of_a_group_reveals_nothing(store: Store) -> None:
@@ -651,7 +661,7 @@ async def test_an_admin_of_one_group_is_no_admin_of_another(store: Store) -> Non
         .with_group(Group("tea", members={ALICE: ("admin",)}))
         .with_group(Group("den", members={ALICE: ("label",)}))
     )
-    await set_groups(store, **groups.by_id, gone=None)
+    await set_groups(store, **groups.by_id, gone=EndedGroup())
     for word, expected in ((Who.ADMIN, chats[:1]), (Who.INSIDER, chats[:2])):
         visibility = seen_by(keys(ALICE), rule(Match(h=True), word), groups=groups)
         assert await read(store, visibility=visibility) == in_order(*expected)

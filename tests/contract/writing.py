@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from relay.access.quotas import Account, Quota
     from relay.access.visibility import Visibility
-    from relay.groups.group import Group
+    from relay.groups.group import EndedGroup, Group
     from relay.lifecycle.rows import RetentionDependency, Slot, Tombstone
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -184,7 +184,7 @@ async def change(store: Store, plan: Callable[[WritePlan], None]) -> int:
     return await store.append(NOTHING_WANTED, decide)
 
 
-async def set_groups(store: Store, **groups: Group | None) -> None:
+async def set_groups(store: Store, **groups: Group | EndedGroup) -> None:
     await change(store, lambda plan: plan.groups.update(groups))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from relay.access.management import Management
 from relay.access.quotas import Size, Sized, SizedBy
 from relay.errors import StoreFault
-from relay.groups.group import Groups
+from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import ban_tombstone, is_group_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import Found
@@ -26,7 +26,7 @@ from relay.storage import PAGE_BYTES, Features, Page, Place
 from relay.storage.sqlite.fts import FtsMatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence, Set
+    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
@@ -47,8 +47,8 @@ class ReferenceStore:
     features = Features(search=True, shared=False)
 
     def __init__(self) -> None:
-        self.groups: dict[str, Group] = {}
-        """The tables `groups` and `members` of other stores."""
+        self.groups: dict[str, Group | EndedGroup] = {}
+        """The tables about groups of other stores."""
         self._head = 0
         self._rows: dict[int, Stored] = {}
         self._tombstones: list[Tombstone] = []
@@ -147,10 +147,7 @@ class ReferenceStore:
         for change in plan.list_changes:
             self._management = self._management.after(change)
         for group_id, group in plan.groups.items():
-            if group is None:
-                self.groups.pop(group_id, None)
-            else:
-                self.groups[group_id] = group
+            self.groups[group_id] = group
 
     def prepare(self, events: Sequence[Event]) -> None:
         pass
@@ -377,6 +374,9 @@ class ReferenceStore:
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._must_be_open()
         return [self._rows[key] for key in sorted(self._rows) if key > seq][:limit]
+
+    async def ended_groups(self) -> Mapping[str, EndedGroup]:
+        return {key: group for key, group in self.groups.items() if isinstance(group, EndedGroup)}
 
     async def head(self) -> int:
         self._must_be_open()

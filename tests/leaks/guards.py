@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests import cast
 from tests.leaks.people import (
     AGENTS,
-    ENDED,
+    ENDS,
     FLAGS,
     HIDDEN,
     JOINABLE,
@@ -256,8 +256,22 @@ def found(table: Table) -> None:
         )
         add("bob's own post", "N29-96", 9, cast.bob, "group owner", h=group)
         add("dave leaves", "N29-98", 9022, cast.dave, "group author owner", h=group, is_plain=True)
-    add("the founding", "N29-124", 9007, admin, "owner", h=ENDED, tags=[["private"]], is_plain=True)
-    add("a post", "N29-124", 9, admin, "nobody", h=ENDED, life=Life.GOES)
+    for group, flags in ENDS.items():
+        tags = [[flag] for flag in flags]
+        add("the founding", "N29-124", 9007, admin, "owner", h=group, tags=tags, is_plain=True)
+        for kind, names in ((9000, ("mia", "bob", "hex")), (9001, ("bob",))):
+            add(
+                "who was put in or taken out",
+                "N29-124",
+                kind,
+                admin,
+                "nobody",
+                h=group,
+                tags=p(*names),
+                life=Life.GOES,
+                is_plain=True,
+            )
+        add("a post", "N29-124", 9, admin, "nobody", h=group, life=Life.GOES)
     table.founded = len(table.rows)
 
 
@@ -279,7 +293,8 @@ def happen(table: Table, expires: int) -> None:
     note = add("a note", "N01-70", 1, cast.alice, "everyone")
     for group in FLAGS:
         in_group(table, group, note)
-    add("the end", "N29-124", 9008, admin, "owner", h=ENDED, is_plain=True)
+    for group in ENDS:
+        add("the end", "N29-127", 9008, admin, "group owner", h=group, is_plain=True)
     memory(table)
     personal(table)
     what_goes(table)

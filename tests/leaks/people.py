@@ -19,10 +19,19 @@ FLAGS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Groups by their flags; `hidden` implies what `private` does for reading (N29-97)."""
 HIDDEN: Final = frozenset({"attic", "cave"})
-PUBLIC: Final = frozenset({"square"})
+PUBLIC: Final = frozenset({"square", "stall"})
 JOINABLE: Final = frozenset({"square", "yard"})
 ENDED: Final = "shed"
 """A private group that was deleted."""
+LOST: Final = "pit"
+"""A hidden group that was deleted."""
+CLOSED_DOWN: Final = "stall"
+"""A public group that was deleted."""
+ENDS: Final[dict[str, tuple[str, ...]]] = {
+    ENDED: ("private",),
+    LOST: ("hidden", "closed"),
+    CLOSED_DOWN: (),
+}
 NOWHERE: Final = "nowhere"
 """A group that never was."""
 
@@ -56,6 +65,7 @@ MEMBERS: Final[dict[str, frozenset[str]]] = {
     "tea": EVERY_GROUP | {"tess"},
     "attic": EVERY_GROUP,
     "cave": EVERY_GROUP | {"cora"},
+    **dict.fromkeys(ENDS, frozenset({"admin", "mia", "hex"})),
 }
 """When all is said; bob was thrown out of every group, dave left every group."""
 OWNERS: Final = frozenset({"owner", RELAY})

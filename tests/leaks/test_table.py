@@ -8,7 +8,7 @@ import pytest
 
 from tests.leaks import read_paths
 from tests.leaks.guards import Life, Row, whole_table
-from tests.leaks.people import ENDED, FLAGS, HIDDEN, PUBLIC, VIEWERS
+from tests.leaks.people import ENDS, FLAGS, HIDDEN, PUBLIC, VIEWERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ GUARDS: Final[dict[str, Callable[[Row], bool]]] = {
     "a private group": lambda row: row.group in ("tea", "yard"),
     "a hidden group": lambda row: row.group == "attic",
     "a private and hidden group": lambda row: row.group == "cave",
-    "a group that ended": lambda row: row.group == ENDED,
+    "a group that ended": lambda row: row.group in ENDS,
     "configuration": begins("snowclaw:config:global"),
     "configuration labelled with a group": begins("snowclaw:config:group:"),
     "memory of a group": begins("snowclaw:memory:group:"),

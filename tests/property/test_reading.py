@@ -246,7 +246,7 @@ def narrow_filters(draw: st.DrawFn) -> Filter:
     kinds, ds = world.kinds_in(packaged_rules()), world.ds_in(packaged_rules())
     narrow = {
         "kinds": st.lists(st.sampled_from(kinds), min_size=1, max_size=2),
-        "#h": st.lists(st.sampled_from(world.GROUPS), min_size=1, max_size=2),
+        "#h": st.lists(st.sampled_from([*world.GROUPS, "gone"]), min_size=1, max_size=2),
     }
     wide = {
         "authors": world.CONDITIONS["authors"],

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from relay.access.quotas import Account, SizedBy
 from relay.access.visibility import visibility_for
-from relay.groups.group import Group, Groups
+from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.rows import Lookups, Slot, Tombstone, Vanish
 from relay.nostr.filters import filter_from
@@ -199,7 +199,7 @@ class Twins(RuleBasedStateMachine):
             def decide(found: Found) -> WritePlan:
                 plan = batch.decide(found)
                 plan.deleted_groups.add(group_id)
-                plan.groups[group_id] = None
+                plan.groups[group_id] = EndedGroup()
                 return plan
 
             return await store.append(batch.wanted, decide)

@@ -15,7 +15,7 @@ from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import Viewer
 from relay.groups.actions import Flag
-from relay.groups.group import Group, Groups
+from relay.groups.group import EndedGroup, Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_STATE, KindSet
@@ -96,7 +96,7 @@ def drafts_of(
         actors,
         st.sampled_from(kinds),
         st.lists(tags, max_size=4).map(tuple),
-        st.sampled_from([None, *GROUPS]),
+        st.sampled_from([None, *GROUPS, *GROUPS, "gone"]),
         times,
         st.sampled_from(["", "x"]),
         st.lists(st.integers(0, 12), max_size=2).map(tuple),
@@ -155,7 +155,7 @@ CONDITIONS: Final[dict[str, st.SearchStrategy[Any]]] = {
     "#d": _list(st.sampled_from(DS)),
     "#hk": _list(st.sampled_from(WORDS)),
     "#p": _list(pubkeys),
-    "#h": _list(st.sampled_from(GROUPS)),
+    "#h": _list(st.sampled_from([*GROUPS, "gone"])),
 }
 
 
@@ -282,7 +282,7 @@ def groups_of_the_world(draw: st.DrawFn) -> Groups:
     for group_id in [*GROUPS, "gone"]:
         if draw(st.integers(0, 3)):
             groups = groups.with_group(Group(group_id, flags=draw(flags), members=draw(members)))
-    return groups.without_group("gone")
+    return groups.without_group("gone", EndedGroup(draw(some_pubkeys), draw(st.booleans())))
 
 
 # stores -----------------------------------------------------------------------------------------
@@ -301,9 +301,7 @@ async def sqlite_store() -> AsyncIterator[Store]:
 
 async def put_groups(store: Store, groups: Groups) -> None:
     """Store all of `groups`, deleted ones too."""
-    await change(
-        store, lambda plan: plan.groups.update({**dict.fromkeys(groups.ended), **groups.by_id})
-    )
+    await change(store, lambda plan: plan.groups.update({**groups.ended, **groups.by_id}))
 
 
 async def ids_seen(

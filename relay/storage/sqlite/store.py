@@ -32,7 +32,7 @@ from relay.access.management import ListChange, ListName, management_of
 from relay.access.quotas import Size, Sized
 from relay.access.visibility import everything_visible
 from relay.errors import StoreFault
-from relay.groups.group import Groups
+from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
@@ -58,7 +58,7 @@ from relay.storage.sqlite.text_index import opened_index
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from relay.access.management import Management
@@ -414,6 +414,21 @@ class SqliteStore:
         self._check_open()
         rows = await self._reader_conn.rows(Query(QUERIES["rows_since"], (seq, limit)))
         return [stored(row) for row in rows]
+
+    async def ended_groups(self) -> Mapping[str, EndedGroup]:
+        self._check_open()
+        members: dict[str, set[str]] = {}
+        public = set()
+        for group_id, guarded, key in await self._all_rows(Query(QUERIES["ended_groups"], ())):
+            named = members.setdefault(group_id, set())
+            if key is not None:
+                named.add(key.hex())
+            if not guarded:
+                public.add(group_id)
+        return {
+            group_id: EndedGroup(frozenset(keys), group_id in public)
+            for group_id, keys in members.items()
+        }
 
     async def head(self) -> int:
         self._check_open()

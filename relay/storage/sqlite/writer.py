@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.access.quotas import Size
+from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone
 from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone, Vanish, WritePlan
 from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
@@ -379,11 +380,16 @@ class Writer:
         for start in range(0, len(seqs), _DELETE_CHUNK):
             self._delete(seqs[start : start + _DELETE_CHUNK], change)
 
-    def _put_group(self, group_id: str, group: Group | None) -> None:
+    def _put_group(self, group_id: str, group: Group | EndedGroup) -> None:
         db = self._db
         db.execute(QUERIES["drop_members"], (group_id,))
-        if group is None:
-            db.execute(QUERIES["put_group"], (group_id, True, True, True))
+        if isinstance(group, EndedGroup):
+            db.execute(QUERIES["put_group"], (group_id, not group.is_public, True, True))
+            db.execute(QUERIES["drop_former_members"], (group_id,))
+            db.executemany(
+                QUERIES["put_former_member"],
+                [(bytes.fromhex(key), group_id) for key in sorted(group.members)],
+            )
             return
         db.execute(
             QUERIES["put_group"], (group_id, group.only_members_read, group.is_hidden, False)

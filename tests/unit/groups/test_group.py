@@ -36,7 +36,7 @@ def lived_in() -> World:
 def test_a_replay_gives_the_live_state() -> None:
     world = lived_in()
     assert world.rebuilt() == world.groups
-    assert world.groups.ended == {"gone"}
+    assert world.groups.ended.keys() == {"gone"}
     assert world.groups.groups_of(alice.pubkey) == {"tea", "coffee"}
     assert world.tea.invites["used up now"].used == 1
     assert world.tea.removed.keys() == {stranger.pubkey}
@@ -83,7 +83,7 @@ def test_replaying_one_by_one_equals_all_at_once() -> None:
     groups = Groups()
     for row in world.log:
         groups = replayed(groups, [row], RELAY)
-    assert groups == world.groups
+    assert world.with_last_members(groups) == world.groups
 
 
 @pytest.mark.proves("N29-55")
@@ -194,7 +194,7 @@ def test_members_stay_when_their_admin_vanishes() -> None:
     assert world.tea.removed.keys() == before.by_id["tea"].removed.keys()
     assert world.tea.removed.keys() == {dave.pubkey, stranger.pubkey}
     assert world.tea.flags == before.by_id["tea"].flags
-    assert world.groups.ended == {"gone"}
+    assert world.groups.ended.keys() == {"gone"}
     assert world.groups.memberships == before.memberships
 
 

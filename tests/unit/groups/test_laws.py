@@ -231,7 +231,7 @@ def test_splitting_the_log_into_batches_makes_no_difference(
         size = data.draw(st.integers(1, len(left)))
         groups = replayed(groups, left[:size], RELAY)
         left = left[size:]
-    assert groups == world.groups
+    assert world.with_last_members(groups) == world.groups
 
 
 @given(histories)
@@ -260,7 +260,7 @@ def test_the_index_of_memberships_agrees_with_the_groups(history: list[Step]) ->
             is type(group.flags)
             is frozenset
         )
-    assert groups.ended.isdisjoint(groups.by_id)
+    assert groups.ended.keys().isdisjoint(groups.by_id)
 
 
 @pytest.mark.proves("N29-61", "N29-62", "N29-63", "N29-64", "N29-68")
@@ -395,7 +395,7 @@ def test_a_vanish_changes_nobody_elses_membership(history: list[Step], who: Secr
     world.mend(drafts)
     world.mend(repair_drafts(before, world.groups, world.now + 2, RELAY))
     assert world.groups == world.rebuilt()
-    assert world.groups.ended == before.ended
+    assert world.groups.ended.keys() == before.ended.keys()
     assert world.groups.memberships == before.memberships
     for group in before.by_id.values():
         mended = world.groups.by_id[group.id]

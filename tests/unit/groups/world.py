@@ -181,7 +181,11 @@ class World:
         return STORED if ruling.reply is None else ok_reply(ruling.reply)
 
     def rebuilt(self) -> Groups:
-        return replayed(Groups(), self.log, RELAY)
+        return self.with_last_members(replayed(Groups(), self.log, RELAY))
+
+    def with_last_members(self, groups: Groups) -> Groups:
+        """What a store keeps beside its log."""
+        return groups.with_last_members(self.groups.ended)
 
     def mend(self, drafts: Sequence[Draft]) -> None:
         """Store drafts signed by the relay, apply them, and publish notices."""

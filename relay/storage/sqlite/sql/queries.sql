@@ -120,6 +120,16 @@ DELETE FROM members WHERE grp = ?;
 -- :put_member  pubkey, group, admin
 INSERT INTO members (pubkey, grp, admin) VALUES (?, ?, ?);
 
+-- :drop_former_members  group
+DELETE FROM former_members WHERE grp = ?;
+
+-- :put_former_member  pubkey, group
+INSERT INTO former_members (pubkey, grp) VALUES (?, ?);
+
+-- :ended_groups  -> id, guarded, former member or null
+SELECT g.id, g.guarded, m.pubkey FROM groups AS g LEFT JOIN former_members AS m ON m.grp = g.id
+WHERE g.ended = 1;
+
 -- :management  -> register, item, note
 SELECT register, item, note FROM management;
 

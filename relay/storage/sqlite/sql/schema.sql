@@ -74,7 +74,7 @@ CREATE INDEX sizes_group ON sizes (grp, kind) WHERE grp > '';
 -- What read rules need of groups, updated in the transaction that changes them.
 CREATE TABLE groups (
     id      TEXT PRIMARY KEY,
-    guarded INTEGER NOT NULL,             -- only its members read its rows
+    guarded INTEGER NOT NULL,             -- only its members read its rows; once ended: its 9008
     hidden  INTEGER NOT NULL,
     ended   INTEGER NOT NULL
 ) WITHOUT ROWID;
@@ -86,6 +86,13 @@ CREATE TABLE members (
     PRIMARY KEY (pubkey, grp)
 ) WITHOUT ROWID;
 CREATE INDEX members_group ON members (grp);
+
+-- Who was a member when a group ended, and so may read its 9008.
+CREATE TABLE former_members (
+    pubkey BLOB    NOT NULL,
+    grp    TEXT    NOT NULL,
+    PRIMARY KEY (pubkey, grp)
+) WITHOUT ROWID;
 
 -- Lists set by NIP-86 calls; they take precedence over the policy files.
 CREATE TABLE management (

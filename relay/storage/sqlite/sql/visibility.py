@@ -158,6 +158,13 @@ class ReadConditions:
         insider = Condition(f"e.grp IN (SELECT grp FROM members WHERE {member.sql})", member.values)
         if Who.GROUP in readers:
             out.append(_OPEN_GROUP)
+            if visibility.was_insider_of:
+                out.append(
+                    Condition(
+                        f"e.grp IN (SELECT grp FROM former_members WHERE {member.sql})",
+                        member.values,
+                    )
+                )
         if Who.VISIBLE in readers:
             out.append(_SHOWN_GROUP)
         if not keys:
@@ -246,7 +253,7 @@ class ReadConditions:
 
 
 _OPEN_GROUP: Final = Condition(
-    "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.guarded = 0 AND g.ended = 0)"
+    "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.guarded = 0)"
 )
 _SHOWN_GROUP: Final = Condition(
     "EXISTS (SELECT 1 FROM groups AS g WHERE g.id = e.grp AND g.hidden = 0 AND g.ended = 0)"
