@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from policies.retention import RetentionEffect
     from relay.access.actors import Actors
     from relay.access.management import BannedAuthorRows
+    from relay.access.membership import MemberSettings
     from relay.access.quotas import Quota, UsageLimit
     from relay.access.read_rules import ReadRule, Row
     from relay.access.visibility import Viewer
@@ -146,6 +147,7 @@ class PolicySet:
         read_rules: tuple[ReadRule, ...],
         write_rules: tuple[WriteRule, ...],
         groups: GroupSettings,
+        members: MemberSettings,
         limits: Limits,
         memory: Memory,
         systems: MemorySystems,
@@ -167,6 +169,7 @@ class PolicySet:
         self.read_rules = read_rules
         self.write_rules = write_rules
         self.groups = groups
+        self.members = members
         self.limits = limits
         self.memory = memory
         self.systems = systems
@@ -331,8 +334,12 @@ class PolicySet:
             if EVERYTHING in left:
                 continue
             indexed = _IndexedRule(rule, match, left)
-            # Anyone may send a request to vanish (N62-11).
-            if rule.asks_who and kind != kinds.VANISH:
+            # Anyone may send a request to vanish (N62-11). Who may join is in `[members]`: only a
+            # rule that names the kind concerns these requests.
+            is_exempt = kind == kinds.VANISH or (
+                kind in kinds.MEMBERSHIP_REQUESTS and rule.match.kinds is None
+            )
+            if rule.asks_who and not is_exempt:
                 writers.append(indexed)
             if rule.asks_form:
                 forms.append(indexed)

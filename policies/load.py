@@ -30,6 +30,7 @@ from policies.settings import SERVER_TABLES
 from policies.tables import (
     groups_of,
     limits_of,
+    members_of,
     memory_of,
     paths_of,
     people_of,
@@ -332,6 +333,7 @@ def _merged(reading: _Reading, relay: str, home: Path) -> PolicySet | None:
         read_rules=tuple(read_rules),
         write_rules=tuple(write_rules),
         groups=groups_of(settings),
+        members=members_of(settings),
         limits=limits_of(settings),
         memory=memory,
         systems=systems,

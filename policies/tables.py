@@ -24,6 +24,7 @@ from policies.settings import (
 )
 from relay.access.actors import Actors, Household
 from relay.access.management import MAX_ENTRIES, BannedAuthorRows
+from relay.access.membership import Entry, MemberSettings
 from relay.errors import Fault
 from relay.groups.actions import Flag
 from relay.groups.context import GroupSettings, Joins
@@ -76,7 +77,7 @@ def _households(table: Table, key: str) -> tuple[Household, ...] | None:
     return tuple(found)
 
 
-def _creators(table: Table, key: str) -> frozenset[Who] | None:
+def _writers(table: Table, key: str) -> frozenset[Who] | None:
     return who_words(table, key, WRITERS, "for writing")
 
 
@@ -138,11 +139,17 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "groups": {
         "always": _flags,
         "new": _flags,
-        "create": _creators,
+        "create": _writers,
         "joins": lambda table, key: table.choice(key, Joins),
         "invite_uses": _at_least_one,
         "late": _count,
         "previous": _count,
+    },
+    "members": {
+        "join": lambda table, key: table.choice(key, Entry),
+        "invite": _writers,
+        "claim_uses": _at_least_one,
+        "claim_days": _count,
     },
     "auth": {"writes": lambda table, key: table.choice(key, AuthWrites)},
     "limits": {
@@ -279,6 +286,10 @@ def groups_of(settings: Settings) -> GroupSettings:
         late_s=settings["groups", "late"],
         previous=settings["groups", "previous"],
     )
+
+
+def members_of(settings: Settings) -> MemberSettings:
+    return MemberSettings(**{key: settings["members", key] for key in SETTINGS["members"]})
 
 
 def memory_of(settings: Settings, systems: MemorySystems) -> Memory:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors
     from relay.access.management import BannedAuthorRows
+    from relay.access.membership import MemberSettings
     from relay.access.quotas import Quota, UsageLimit
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Viewer, Visibility
@@ -67,6 +68,8 @@ class Policy(Protocol):
     def read_rules(self) -> tuple[ReadRule, ...]: ...
     @property
     def groups(self) -> GroupSettings: ...
+    @property
+    def members(self) -> MemberSettings: ...
     @property
     def limits(self) -> EventLimits: ...
     @property

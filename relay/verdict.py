@@ -131,6 +131,12 @@ class WriteOutcome(Enum):
     """Imported group state: the relay signs its own."""
     DELETED = auto()
     EXPIRED = auto()
+    MEMBER = auto()
+    """A request to join the relay by a member. These four are not stored."""
+    JOINED = auto()
+    LEFT = auto()
+    NO_MEMBER = auto()
+    """A request to leave by a key that is no member."""
 
 
 Result = WriteOutcome | Reject
@@ -156,5 +162,13 @@ def ok_reply(result: Result) -> tuple[bool, str]:
             return False, "blocked: deleted"
         case WriteOutcome.EXPIRED:
             return False, "invalid: event expired"
+        case WriteOutcome.MEMBER:
+            return True, "duplicate: you are already a member of this relay"
+        case WriteOutcome.JOINED:
+            return True, "info: welcome to this relay"
+        case WriteOutcome.LEFT:
+            return True, "info: you have left this relay"
+        case WriteOutcome.NO_MEMBER:
+            return True, "duplicate: you are not a member of this relay"
         case _:
             assert_never(result)

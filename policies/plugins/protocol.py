@@ -55,13 +55,17 @@ class HealthReport(Protocol):
         """It missed an answer or could not be started; `recovered` ends that state."""
 
 
+_NOT_ASKED: Final = frozenset({kinds.VANISH, *kinds.MEMBERSHIP_REQUESTS})
+
+
 def asks_plugins(event: Event, origin: Origin) -> bool:
     """Whether plug-ins are asked about the event.
 
-    Not about a request to vanish, which no write rule may block (N62-11), and not about a trusted
-    import: `import --trust` skips the rules about authors, and a plug-in may be one of them.
+    Not about a request to vanish, which no write rule may block (N62-11), not about a request to
+    join the relay, whose code is secret, and not about a trusted import: `import --trust` skips the
+    rules about authors, and a plug-in may be one of them.
     """
-    return event.kind != kinds.VANISH and origin is not Origin.TRUSTED_IMPORT
+    return event.kind not in _NOT_ASKED and origin is not Origin.TRUSTED_IMPORT
 
 
 def rule_name(plugin: str) -> str:

@@ -29,11 +29,12 @@ _KEY_SHARE: Final = Reject(
     Prefix.INVALID, "kind 1082 travels only inside a gift wrap", "key shares"
 )
 _REPOST: Final = Reject(Prefix.BLOCKED, "the reposted event is protected", "reposts")
-_MEMBERSHIP: Final = Reject(
-    Prefix.RESTRICTED, "kind: only a relay says who its members are", "relay membership"
+_IMPORTED_REQUEST: Final = Reject(
+    Prefix.RESTRICTED, "kind: a request to join or leave is not imported", "relay membership"
 )
-_NO_MEMBERSHIP: Final = Reject(
-    Prefix.RESTRICTED, "kind: people join a group here, with kind 9021", "relay membership"
+_NO_CLAIM: Final = Reject(Prefix.INVALID, "missing tag claim", "relay membership")
+_UNPROTECTED: Final = Reject(
+    Prefix.INVALID, 'tags: a request to leave needs ["-"]', "relay membership"
 )
 
 
@@ -59,14 +60,17 @@ def _key_share(event: Event, origin: Origin) -> Reject | None:
     return _KEY_SHARE  # D-35
 
 
-def _membership(event: Event, origin: Origin) -> Reject | None:
-    """Only the relay itself may sign these (N43-06)."""
-    return _MEMBERSHIP
-
-
 def _joining(event: Event, origin: Origin) -> Reject | None:
-    # Forwarded like other ephemeral events, its invite code would be public (N43-06).
-    return _NO_MEMBERSHIP
+    if origin is not Origin.WIRE:
+        return _IMPORTED_REQUEST
+    return None if event.has_tag("claim") else _NO_CLAIM  # N43-03
+
+
+def _leaving(event: Event, origin: Origin) -> Reject | None:
+    if origin is not Origin.WIRE:
+        return _IMPORTED_REQUEST
+    # Without the tag another relay could pass the request on (N43-05).
+    return None if any(tag and tag[0] == "-" for tag in event.tags) else _UNPROTECTED
 
 
 def _repost(event: Event, origin: Origin) -> Reject | None:
@@ -93,13 +97,8 @@ FORMS: Final[Mapping[int, Callable[[Event, Origin], Reject | None]]] = {
     kinds.GIFT_WRAP: _wrap,
     kinds.EPHEMERAL_GIFT_WRAP: _wrap,
     kinds.KEY_SHARE: _key_share,
-    kinds.MEMBER_ADDED: _membership,
-    kinds.MEMBER_REMOVED: _membership,
-    kinds.RELAY_MEMBERS: _membership,
-    kinds.RELAY_ROLE: _membership,
-    kinds.RELAY_INVITE: _membership,
     kinds.RELAY_JOIN: _joining,
-    kinds.RELAY_LEAVE: _joining,
+    kinds.RELAY_LEAVE: _leaving,
     kinds.REPOST: _repost,
     kinds.GENERIC_REPOST: _repost,
 }

@@ -58,6 +58,10 @@ class ListName(StrEnum):
     REFUSED_KINDS = "refused kinds"
     BLOCKED_ADDRESSES = "blocked addresses"
     TEXTS = "texts"
+    CLAIMS = "claims"
+    """Code → `relay.access.membership.Claim`, as JSON."""
+    MEMBERS_SINCE = "members since"
+    """Allowed key → unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)

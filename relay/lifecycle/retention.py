@@ -116,12 +116,13 @@ NOT_FIRST: Final = "older rows must go first"
 
 _GROUP_STATE: Final = (9000, 9020), (min(kinds.GROUP_STATE), max(kinds.GROUP_STATE))
 """Groups are replayed from these kinds."""
+_MEMBERSHIP_STATE: Final = sorted(kinds.MEMBERSHIP_STATE)
 _ONLY_BY_KIND: Final = KindSet.of(kinds.DELETION, kinds.VANISH, (9021, 9022))
 
 
 def never_swept(systems: MemorySystems) -> KindSet:
     """Kinds that no rule removes."""
-    return KindSet.of(*_GROUP_STATE, *systems.never_swept.ranges)
+    return KindSet.of(*_GROUP_STATE, *_MEMBERSHIP_STATE, *systems.never_swept.ranges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,12 @@ GROUP_RECORDS = range(9000, 9023)
 """Moderation events, join and leave requests of NIP-29."""
 GROUP_STATE = range(39000, 39006)
 """NIP-29 group state, signed by the relay only."""
+MEMBERSHIP_REQUESTS = frozenset({RELAY_JOIN, RELAY_LEAVE})
+"""NIP-43 requests: answered, never stored, passed on or read."""
+MEMBERSHIP_STATE = frozenset({RELAY_MEMBERS, RELAY_ROLE})
+"""NIP-43 lists, signed by the relay only."""
+MEMBERSHIP_RECORDS = frozenset({MEMBER_ADDED, MEMBER_REMOVED, RELAY_INVITE, *MEMBERSHIP_STATE})
+"""Every kind of NIP-43 that the relay alone signs."""
 
 MAX_KIND = 65535
 

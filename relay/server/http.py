@@ -34,7 +34,7 @@ CORS: Final = {
     "Access-Control-Allow-Headers": "*",
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
 }
-SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 45, 59, 62, 70, 77, 86)
+SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 43, 45, 59, 62, 70, 77, 86)
 """Numbers only: nostr-sdk and Amethyst reject the whole document for one text among them."""
 _FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.access.management import BannedAuthorRows, check_change
+from relay.access.management import BannedAuthorRows, ListChange, ListName, check_change
+from relay.access.membership import follows_from, is_listed, joined_at, member_tags
 from relay.errors import Prefix
 from relay.groups.group import Groups, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
-from relay.groups.notices import notices_for
+from relay.groups.notices import Draft, notices_for
 from relay.lifecycle.deletion import (
     add_tombstone,
     delete_banned_author,
@@ -27,7 +28,7 @@ from relay.lifecycle.deletion import (
     vanish,
 )
 from relay.lifecycle.retention import hold_reason, tombstone_for
-from relay.lifecycle.rows import Stored, Tombstone, WritePlan
+from relay.lifecycle.rows import Slot, Stored, Tombstone, WritePlan
 from relay.lifecycle.versions import add_row, plan_for
 from relay.nostr import kinds
 from relay.verdict import Reject, WriteOutcome
@@ -41,11 +42,9 @@ from relay.write.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Set
 
-    from relay.access.management import ListChange
     from relay.access.quotas import InviteGuesses, TokenBuckets
     from relay.groups.context import Ruling
     from relay.groups.group import Group
-    from relay.groups.notices import Draft
     from relay.lifecycle.rows import Found, Lookups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -60,6 +59,11 @@ _GROUP_RECORD: Final = Reject(
     Prefix.RESTRICTED,
     "events that define a group cannot be banned; use its moderation events",
     "NIP-86",
+)
+
+
+_MEMBERSHIP_STATE: Final = Reject(
+    Prefix.RESTRICTED, "the relay's lists of members and roles cannot be banned", "NIP-86"
 )
 
 
@@ -83,6 +87,10 @@ class Batch:
         """Everything accepted, in order: for live delivery."""
         self.groups = state.groups
         self.management = state.management
+        self._members_at = now
+        """created_at of what is signed about members of the relay."""
+        self._announced: set[str] = set()
+        """Keys that joined or left the relay in this batch."""
         self._items = items
         self._state = state
         self._relay_key = relay_key
@@ -125,6 +133,9 @@ class Batch:
             self._guesses,
             self._buckets,
         )
+        listed = found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_MEMBERS, ""))
+        if listed is not None:  # each list is newer than the one before (as N29-68)
+            self._members_at = max(self._now, listed.event.created_at + 1)
         candidates = iter(self._candidates)
         for item in self._items:
             match item:
@@ -138,6 +149,8 @@ class Batch:
                     self._sweep(item)
                 case _:
                     assert_never(item)
+        if self._announced or any(isinstance(item, ManagementChange) for item in self._items):
+            self._list_members()
         self.groups, self.management = self._world.groups, self._world.management
         return self.plan
 
@@ -160,6 +173,8 @@ class Batch:
             self.rows.append(Stored(0, candidate.event, judged.group))
         elif judged.outcome is WriteOutcome.STORED:
             self._store(candidate, judged)
+        for change in judged.list_changes:
+            self._change(change)
         return judged.result
 
     def _store(self, candidate: Candidate, judged: Judgement) -> None:
@@ -233,7 +248,7 @@ class Batch:
             self._sign(draft, noted.id)
         self.plan.groups[noted.id] = noted
 
-    def _sign(self, draft: Draft, group_id: str) -> Event:
+    def _sign(self, draft: Draft, group_id: str | None) -> Event:
         tags = [list(tag) for tag in draft.tags]
         event = self._relay_key.sign(draft.kind, tags, draft.content, draft.created_at)
         keep = self._world.policy.keep
@@ -308,8 +323,11 @@ class Batch:
             if objected is not None:
                 return objected
             row = self._found.rows.get(change.item)
-            if change.bans_event and row is not None and is_group_record(row.event):
-                return _GROUP_RECORD
+            if change.bans_event and row is not None:
+                if is_group_record(row.event):
+                    return _GROUP_RECORD
+                if row.event.kind in kinds.MEMBERSHIP_STATE:
+                    return _MEMBERSHIP_STATE
         for change in command.changes:
             self._change(change)
         for pubkey in sorted(command.deleted_authors):
@@ -319,17 +337,55 @@ class Batch:
         return None
 
     def _change(self, change: ListChange) -> None:
-        changed = self._world.management.after(change)
-        if changed is self._world.management:
+        before = self._world
+        if not self._set_entry(change):
             return
-        self._world = self._world.with_management(changed)
-        self.plan.list_changes.append(change)
+        for further in follows_from(change, self._world.management, self._now):
+            self._set_entry(further)
+        if change.list_name in (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS):
+            self._announce(change.item, before)
         if change.bans_event:
             self._remove_by_id(change.item)
         elif change.is_ban and self._world.policy.banned_rows is BannedAuthorRows.DELETE:
             delete_banned_author(change.item, self._found, self.plan)
         if change.is_ban:
             self._unpin(all_pinning(self._world.groups))
+
+    def _set_entry(self, change: ListChange) -> bool:
+        """Whether it has an effect."""
+        changed = self._world.management.after(change)
+        if changed is self._world.management:
+            return False
+        self._world = self._world.with_management(changed)
+        self.plan.list_changes.append(change)
+        return True
+
+    # -- members of the relay (NIP-43) --------------------------------------------------------
+
+    def _announce(self, pubkey: str, before: World) -> None:
+        """Sign 8000 or 8001 when the key became, or is no longer, a listed member."""
+        after = self._world
+        was_listed = is_listed(pubkey, before.management, before.actors)
+        if was_listed is is_listed(pubkey, after.management, after.actors):
+            return
+        if pubkey in self._announced:
+            # Of two events about a key in one second clients could not tell the later one.
+            self._members_at += 1
+        self._announced.add(pubkey)
+        kind = kinds.MEMBER_REMOVED if was_listed else kinds.MEMBER_ADDED
+        self._sign(Draft(kind, (("-",), ("p", pubkey)), "", self._members_at), None)
+
+    def _list_members(self) -> None:
+        """Sign 13534 when what it says has changed; the first time when the register is used."""
+        world = self._world
+        tags = member_tags(world.management, world.actors)
+        listed = self._found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_MEMBERS, ""))
+        if listed is None:
+            is_due = bool(world.management.of(ListName.ALLOWED_KEYS) or self._announced)
+        else:
+            is_due = listed.event.tags != [list(tag) for tag in tags]
+        if is_due:
+            self._sign(Draft(kinds.RELAY_MEMBERS, tags, "", self._members_at), None)
 
     # -- a key that vanishes ------------------------------------------------------------------
 
@@ -339,6 +395,9 @@ class Batch:
         rejoined = _joined_after(request, found.rows.values())
         removed = vanish(request, found, self.plan)
         self._set_groups(groups_without_rows(before, [row.event for row in removed]))
+        joined = joined_at(request.pubkey, self._world.management)
+        if joined is None or joined <= request.created_at + _CLOCK_SKEW_S:
+            self._change(ListChange(ListName.ALLOWED_KEYS, request.pubkey, None))
         groups, drafts = removals_from_groups(
             self._world.groups,
             request.pubkey,

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.access.management import (
+    ListChange,
     check_author_not_banned,
+    check_change,
     check_event_not_banned,
     check_kind_allowed,
 )
+from relay.access.membership import RULE as MEMBERSHIP
+from relay.access.membership import Members, ruling_on_request, tried_code, untimely
 from relay.access.quotas import CountedEvent, Token, check_usage_limits
 from relay.access.visibility import ANONYMOUS, kind_is_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused
@@ -36,6 +40,7 @@ from relay.write.world import facts_of, group_context
 if TYPE_CHECKING:
     from relay.access.management import Management
     from relay.lifecycle.deletion import DeletionTargets
+    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.state import Policy
     from relay.verdict import Facts
@@ -45,6 +50,9 @@ if TYPE_CHECKING:
 BAD_SIGNATURE: Final = Reject(Prefix.INVALID, "sig: invalid signature", "sig")
 _RELAY_ONLY: Final = Reject(
     Prefix.RESTRICTED, "kinds 39000 to 39005 are signed by the relay alone", "group state"
+)
+_MEMBERS_RELAY_ONLY: Final = Reject(
+    Prefix.RESTRICTED, "kind: only a relay says who its members are", MEMBERSHIP
 )
 _OTHER_RELAYS: Final = Reject(
     Prefix.RESTRICTED, "this request to vanish is for other relays", "requests to vanish"
@@ -77,6 +85,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     """To take from the token buckets."""
     tries_code: bool = False
     """An invite code was tried: counts whether it is accepted or not."""
+    list_changes: Sequence[ListChange] = ()
+    """Of an accepted 28934 or 28936."""
     vanishes: bool = False
     """The author's key vanishes from this relay; False if this request, or a
     later one, was already carried out. The request itself is not stored as a row."""
@@ -98,6 +108,8 @@ def screen(
         return refusal
     if event.kind in kinds.GROUP_STATE and event.pubkey != relay:
         return _RELAY_ONLY
+    if event.kind in kinds.MEMBERSHIP_RECORDS and event.pubkey != relay:
+        return _MEMBERS_RELAY_ONLY
     return check_kind_allowed(event.kind, management)
 
 
@@ -135,7 +147,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         # An importer may learn what is stored: duplicates are reported before the rules.
         if is_known_id:
             return Judgement(WriteOutcome.DUPLICATE)
-        if event.kind in kinds.GROUP_STATE:
+        if event.kind in kinds.GROUP_STATE or event.kind in kinds.MEMBERSHIP_RECORDS:
             return Judgement(WriteOutcome.REGENERATED)
     if event.pubkey == world.relay and is_known_id:
         return Judgement(WriteOutcome.DUPLICATE)
@@ -150,12 +162,16 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return Judgement(refusal)
     if event.kind in kinds.GROUP_STATE:
         return Judgement(_RELAY_ONLY)
+    if event.kind in kinds.MEMBERSHIP_RECORDS:
+        return Judgement(_MEMBERS_RELAY_ONLY)
     if is_known_id and _may_know_of_duplicate(candidate, world, facts):
         return Judgement(_unstored(candidate, world) or WriteOutcome.DUPLICATE)
     if candidate.objection is not None:
         return Judgement(candidate.objection)
     if event.kind == kinds.VANISH and _author_is_unknown(facts, policy):
         return Judgement(_OTHER_RELAYS)
+    if event.kind in kinds.MEMBERSHIP_REQUESTS:
+        return _judge_membership(candidate, world, facts)
     if not _tries_code(candidate):
         return _judge_after_rules(candidate, world, facts)
     if not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
@@ -188,21 +204,9 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
     outcome = _unstored(candidate, world)
     if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
         return Judgement(outcome)
-    tokens: Sequence[Token] = ()
-    limits = world.policy.usage_limits(event, facts)
-    if limits:
-        counted = CountedEvent(
-            event,
-            group_id,
-            candidate.sender.connection,
-            is_rated=facts.origin in world.rated_origins,
-            is_stored=outcome is None,
-            replaces=holder,
-        )
-        checked = check_usage_limits(limits, counted, found.usage, world.buckets, world.now)
-        if isinstance(checked, Reject):
-            return Judgement(checked)
-        tokens = checked
+    tokens = _tokens(candidate, world, facts, holder, is_stored=outcome is None)
+    if isinstance(tokens, Reject):
+        return Judgement(tokens)
     quiet = False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
@@ -218,6 +222,50 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         outdated,
         tokens,
     )
+
+
+def _tokens(
+    candidate: Candidate, world: World, facts: Facts, holder: Stored | None, *, is_stored: bool
+) -> Sequence[Token] | Reject:
+    """What rates and quotas say of an event that nothing else refuses."""
+    limits = world.policy.usage_limits(candidate.event, facts)
+    if not limits:
+        return ()
+    counted = CountedEvent(
+        candidate.event,
+        candidate.group,
+        candidate.sender.connection,
+        is_rated=facts.origin in world.rated_origins,
+        is_stored=is_stored,
+        replaces=holder,
+    )
+    return check_usage_limits(limits, counted, world.found.usage, world.buckets, world.now)
+
+
+def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judgement:
+    """A request to join or leave the relay: never stored or passed on, whatever the answer."""
+    event, policy = candidate.event, world.policy
+    refusal = untimely(event, world.now)
+    if refusal is not None:
+        return Judgement(refusal)
+    outcome = _unstored(candidate, world)
+    if outcome is not WriteOutcome.PASSED_ON:  # expired, or by a key that vanished since
+        return Judgement(outcome or WriteOutcome.DELETED)
+    members = Members(world.management, world.actors, world.groups, policy.members)
+    tries = event.kind == kinds.RELAY_JOIN and tried_code(event, members) is not None
+    if tries and not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
+        return Judgement(_TOO_MANY_CODES, tries_code=True)
+    ruled = ruling_on_request(event, members, world.now, anyone_writes=not policy.restricted_writes)
+    if isinstance(ruled, Reject):
+        return Judgement(ruled, tries_code=tries)
+    for change in ruled.changes:
+        refusal = check_change(change, world.management, world.actors)
+        if refusal is not None:
+            return Judgement(refusal, tries_code=tries)
+    tokens = _tokens(candidate, world, facts, None, is_stored=False)
+    if isinstance(tokens, Reject):
+        return Judgement(tokens, tries_code=tries)
+    return Judgement(ruled.outcome, tokens=tokens, tries_code=tries, list_changes=ruled.changes)
 
 
 def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:

@@ -125,6 +125,8 @@ class _Builder:
         self.ids.add(event.id)
         tombstones.add(event_target(event.id))
         tombstones.add(key_target(event.pubkey))
+        if kind in kinds.MEMBERSHIP_REQUESTS:
+            self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
         slot = candidate.slot
         if slot is not None:
             self.slots.add(slot)
@@ -184,6 +186,7 @@ class _Builder:
             return
         groups = self._groups
         self._vanishing |= leaving
+        self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
         for pubkey in leaving:
             for group_id in groups.groups_of(pubkey):
                 self.slots.update(Slot(self._relay, kind, group_id) for kind in kinds.GROUP_STATE)
@@ -205,6 +208,7 @@ class _Builder:
         if command.deleted_authors or any(change.is_ban for change in command.changes):
             self.add_pins(all_pinning(self._groups))
         self.ids.update(change.item for change in command.changes if change.bans_event)
+        self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
 
     def add_pins(self, group_ids: Set[str]) -> None:
         """What these groups pin, and the 39005 that lists it."""

@@ -28,7 +28,7 @@ from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from concurrent.futures import Executor
 
     from policies import PolicySet
@@ -176,8 +176,11 @@ class Home:
         assert [len(letter.answers) for letter in letters] == [1] * len(events)
         return answers
 
-    def post(self, event: Event, origin: Origin = Origin.WIRE) -> Letter:
+    def post(
+        self, event: Event, origin: Origin = Origin.WIRE, logins: Iterable[str] = ()
+    ) -> Letter:
         letter = Letter()
+        letter.authenticated = frozenset(logins)
         self.ingest.submit(event, letter, origin)
         return letter
 

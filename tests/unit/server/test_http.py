@@ -173,7 +173,7 @@ def test_nip11_names_the_relay_and_its_software(tmp_path: Path) -> None:
 def test_supported_nips_lists_only_what_is_implemented(tmp_path: Path, *, search: bool) -> None:
     """N11-09: nothing that clients do among themselves, nothing that is off or not built."""
     of_clients = {4, 5, 6, 7, 8, 10, 18, 19, 21, 22, 25, 32, 44, 46, 51, 65, 78}
-    not_built = {43, 67}
+    not_built = {67}
     features = Features(search=search, shared=False)
     announced = document_of(tmp_path, Config(), features)["supported_nips"]
     assert announced == sorted(announced)

@@ -1,0 +1,249 @@
+"""NIP-43: who is a member of the relay, which requests let a key in or out, and invite claims.
+
+Invariants: pure. The register of members is the NIP-86 list of allowed keys; everything else that
+belongs to a member (time, roles) and the open claims are lists beside it, changed in the same
+transaction. A claim is compared in constant time and stands in no text made here (Z-14).
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from relay.access.actors import author_words, is_known
+from relay.access.management import ListChange, ListName
+from relay.errors import Prefix
+from relay.nostr import kinds
+from relay.verdict import Reject, Who, WriteOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from relay.access.actors import Actors
+    from relay.access.management import Management
+    from relay.groups.group import Groups
+    from relay.nostr.event import Event
+
+RULE: Final = "relay membership"
+"""The rule that all refusals here name."""
+REQUEST_WINDOW_S: Final = 600
+"""A request to join or leave is good for this long before and after its created_at."""
+MAX_CLAIMS: Final = 1000
+"""Open claims; each tried code is compared with all of them."""
+_MAX_CODE: Final = 256
+"""Characters; a longer code is none."""
+_MAX_LISTED: Final = 6000
+"""Members in a 13534, 80 bytes each: its frame stays below the default `max_message_length`."""
+
+
+class Entry(Enum):
+    """`[members] join`: what a request to join needs."""
+
+    CLAIM = "claim"
+    ANYONE = "anyone"
+    """Nothing: every key that asks becomes a member."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """`[members]` of the policy files."""
+
+    join: Entry = Entry.CLAIM
+    invite: frozenset[Who] = frozenset({Who.OWNER})
+    """Who gets a claim for a REQ of kind 28935."""
+    claim_uses: int = 1
+    claim_days: int = 7
+    """0: such a claim does not expire."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What is known of a claim beside its code; the note of its entry, as JSON."""
+
+    by: str
+    """64 hex: who invited. While this key may not invite, the claim is not valid."""
+    made_at: int
+    until: int | None = None
+    """First unix second at which it is not valid any more; None: it does not expire."""
+    left: int | None = 1
+    """How many keys it still admits; None: any number."""
+    asked: bool = False
+    """Made for a REQ: the same key gets it again."""
+
+    def is_open(self, now: int) -> bool:
+        return (self.until is None or now < self.until) and self.left != 0
+
+
+_decode: Final = msgspec.json.Decoder(Claim).decode
+
+
+def claims_of(management: Management) -> Iterator[tuple[str, Claim]]:
+    """(code, claim) of all entries, expired ones too."""
+    for code, note in management.of(ListName.CLAIMS).items():
+        yield code, _decode(note)
+
+
+def claim_change(code: str, claim: Claim) -> ListChange:
+    return ListChange(ListName.CLAIMS, code, msgspec.json.encode(claim).decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """What decides about membership at one moment."""
+
+    management: Management
+    actors: Actors
+    """With the keys that calls allowed and banned."""
+    groups: Groups
+    settings: MemberSettings
+
+    def may_invite(self, pubkey: str) -> bool:
+        """Whether a REQ by this key for kind 28935 is answered."""
+        if pubkey in self.actors.banned:
+            return False
+        words = author_words(pubkey, self.actors, self.groups, None)
+        return not self.settings.invite.isdisjoint(words)
+
+    def asked_claim(self, pubkey: str, now: int) -> str | None:
+        """The code that an earlier REQ of this key was answered with, while it admits somebody."""
+        for code, claim in claims_of(self.management):
+            if claim.asked and claim.by == pubkey and claim.is_open(now):
+                return code
+        return None
+
+    def _open_claim(self, code: str, now: int) -> Claim | None:
+        """The valid claim with this code. All are compared, each in constant time (N29-39)."""
+        if not code or len(code) > _MAX_CODE:
+            return None
+        wanted, found = code.encode(), None
+        for known, claim in claims_of(self.management):
+            if hmac.compare_digest(known.encode(), wanted):
+                found = claim
+        if found is None or not found.is_open(now):
+            return None
+        is_valid = found.by == self.actors.relay or self.may_invite(found.by)
+        return found if is_valid else None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The OK of an accepted request, and what it changes."""
+
+    outcome: WriteOutcome
+    changes: tuple[ListChange, ...] = ()
+
+
+_NEEDS_CLAIM: Final = Reject(Prefix.RESTRICTED, "an invite code is needed to join this relay", RULE)
+_BAD_CLAIM: Final = Reject(Prefix.RESTRICTED, "this invite code is not valid", RULE)
+"""Unknown, expired, used up or withdrawn: the same text."""
+_OTHERWISE_MEMBER: Final = Reject(
+    Prefix.RESTRICTED,
+    "your access comes from a group or from the policy files; leave the groups with kind 9022",
+    RULE,
+)
+
+
+def untimely(request: Event, now: int) -> Reject | None:
+    """Why the date of a 28934 or 28936 is refused."""
+    off = request.created_at - now
+    if abs(off) <= REQUEST_WINDOW_S:
+        return None
+    text = f"created_at: {abs(off)} s in the {'future' if off > 0 else 'past'}"
+    return Reject(Prefix.INVALID, f"{text}, at most {REQUEST_WINDOW_S} s allowed", RULE)
+
+
+def tried_code(request: Event, members: Members) -> str | None:
+    """The code that a 28934 tries; None: its answer depends on no code."""
+    code = request.tag("claim")
+    needs_none = members.settings.join is Entry.ANYONE or is_known(
+        request.pubkey, members.actors, members.groups
+    )
+    return None if needs_none or not code else code
+
+
+def ruling_on_request(
+    request: Event, members: Members, now: int, *, anyone_writes: bool
+) -> Admission | Reject:
+    """What becomes of a 28934 or 28936 (N43-03, N43-05); `anyone_writes`: also without joining."""
+    pubkey = request.pubkey
+    known = is_known(pubkey, members.actors, members.groups)
+    if request.kind == kinds.RELAY_LEAVE:
+        if pubkey in members.management.of(ListName.ALLOWED_KEYS):
+            return Admission(WriteOutcome.LEFT, (ListChange(ListName.ALLOWED_KEYS, pubkey, None),))
+        return _OTHERWISE_MEMBER if known else Admission(WriteOutcome.NO_MEMBER)
+    if known:
+        return Admission(WriteOutcome.MEMBER)
+    if members.settings.join is Entry.ANYONE:
+        return _admission(pubkey, "joined")
+    code = request.tag("claim")
+    if not code:
+        return Admission(WriteOutcome.JOINED) if anyone_writes else _NEEDS_CLAIM
+    claim = members._open_claim(code, now)
+    if claim is None:
+        return _BAD_CLAIM
+    left = None if claim.left is None else claim.left - 1
+    used = ListChange(ListName.CLAIMS, code, None)
+    if left != 0:
+        used = claim_change(code, msgspec.structs.replace(claim, left=left))
+    return _admission(pubkey, f"invited by {claim.by}", used)
+
+
+def _admission(pubkey: str, reason: str, *changes: ListChange) -> Admission:
+    entry = ListChange(ListName.ALLOWED_KEYS, pubkey, reason)
+    return Admission(WriteOutcome.JOINED, (entry, *changes))
+
+
+# -- what follows from a change -------------------------------------------------------------------
+
+
+def follows_from(change: ListChange, management: Management, now: int) -> Sequence[ListChange]:
+    """Further changes in the same transaction; `management`: after the change."""
+    match change.list_name, change.note:
+        case ListName.BANNED_KEYS, str():
+            return [ListChange(ListName.ALLOWED_KEYS, change.item, None), *_dropped(change.item)]
+        case ListName.ALLOWED_KEYS, None:
+            return _dropped(change.item)
+        case ListName.ALLOWED_KEYS, str():
+            if change.item in management.of(ListName.MEMBERS_SINCE):
+                return ()
+            return [ListChange(ListName.MEMBERS_SINCE, change.item, str(now))]
+        case _:
+            return ()
+
+
+def _dropped(pubkey: str) -> Sequence[ListChange]:
+    return [ListChange(ListName.MEMBERS_SINCE, pubkey, None)]
+
+
+def joined_at(pubkey: str, management: Management) -> int | None:
+    """Unix seconds; None: not in the register, or put there by a version that kept no time."""
+    note = management.of(ListName.MEMBERS_SINCE).get(pubkey)
+    return None if note is None else int(note)
+
+
+# -- 13534 ----------------------------------------------------------------------------------------
+
+
+def is_listed(pubkey: str, management: Management, actors: Actors) -> bool:
+    """Whether 13534 names the key: the register, and the owners and agents of `[actors]`.
+
+    Keys of `[allow] files`, of households and members of groups are known, but not listed: the list
+    is not exhaustive (N43-01), and these are nobody's to publish.
+    """
+    in_lists = (
+        pubkey in actors.owners
+        or pubkey in actors.agents
+        or pubkey in management.of(ListName.ALLOWED_KEYS)
+    )
+    return in_lists and pubkey not in actors.banned
+
+
+def member_tags(management: Management, actors: Actors) -> tuple[tuple[str, ...], ...]:
+    """Tags of 13534: as many members as fit, owners and agents first."""
+    listed = dict.fromkeys([*sorted(actors.owners), *sorted(actors.agents)])
+    listed |= dict.fromkeys(sorted(management.of(ListName.ALLOWED_KEYS)))
+    shown = [pubkey for pubkey in listed if pubkey not in actors.banned]
+    return (("-",), *[("member", pubkey) for pubkey in shown[:_MAX_LISTED]])

@@ -1,0 +1,360 @@
+"""Members of the relay in the write pipeline: requests, the register, what the relay signs. NIP-43.
+
+On both stores, with the policies that `rookery init` makes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.access.management import ListName
+from relay.access.membership import Claim, claim_change
+from relay.nostr import kinds
+from relay.verdict import Origin
+from relay.write.commands import ManagementChange
+from tests.cast import alice, bob, carol, owner, robot
+from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.storage import Store
+
+WELCOME = (True, "info: welcome to this relay")
+MEMBER = (True, "duplicate: you are already a member of this relay")
+LEFT = (True, "info: you have left this relay")
+NO_MEMBER = (True, "duplicate: you are not a member of this relay")
+NEEDS_CODE = (False, "restricted: an invite code is needed to join this relay")
+BAD_CODE = (False, "restricted: this invite code is not valid")
+TOO_MANY = (False, "rate-limited: too many invite codes tried, wait a minute")
+NOT_KNOWN = (False, "restricted: only people known here may write; join a group first")
+CODE = "a-code-that-somebody-made"
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    async with store_of(request.param) as store:
+        yield store
+
+
+@pytest.fixture
+async def home(store: Store) -> AsyncIterator[Home]:
+    async with Home(store, policy_of("group")) as home:
+        yield home
+
+
+def join(home: Home, who: SecretKey, code: str = "", at: int | None = None) -> Event:
+    """As Flotilla sends it: without the tag `-`."""
+    return home.made(who, kinds.RELAY_JOIN, ["claim", code], at=at)
+
+
+async def joined(home: Home, who: SecretKey, code: str = "") -> tuple[bool, str]:
+    (answer,) = await home.take(join(home, who, code))
+    return answer
+
+
+async def left(home: Home, who: SecretKey) -> tuple[bool, str]:
+    letter = home.post(home.made(who, kinds.RELAY_LEAVE, ["-"]), logins={who.pubkey})
+    return await letter.answer
+
+
+async def invite(home: Home, code: str = CODE, claim: Claim | None = None) -> None:
+    claim = claim or Claim(owner.pubkey, NOON)
+    home.ingest.manage(ManagementChange((claim_change(code, claim),), lambda _: None))
+    await home.take(home.made(owner, 20001))  # answered after the commit of the change
+
+
+def register(home: Home) -> set[str]:
+    return set(home.state.management.of(ListName.ALLOWED_KEYS))
+
+
+async def listed(home: Home) -> list[str]:
+    """The keys in the one 13534."""
+    (event,) = await home.found(kinds=[kinds.RELAY_MEMBERS])
+    assert event.pubkey == RELAY.pubkey
+    assert event.tags[0] == ["-"]
+    return [tag[1] for tag in event.tags[1:]]
+
+
+async def announced(home: Home) -> list[tuple[int, str]]:
+    """(kind, key) of each 8000 and 8001, in the order of the log."""
+    events = [event for event in await home.log() if event.kind in (8000, 8001)]
+    assert all(event.pubkey == RELAY.pubkey and event.has_tag("-") for event in events)
+    return [(event.kind, event.tag("p") or "") for event in events]
+
+
+# joining -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N43-03")
+async def test_a_good_code_admits_its_bearer_once(home: Home) -> None:
+    await invite(home)
+    assert await home.take(home.made(bob, 1)) == [NOT_KNOWN]
+    assert await joined(home, bob, CODE) == WELCOME
+    assert await home.take(home.made(bob, 1)) == [STORED]
+    assert await joined(home, bob, CODE) == MEMBER
+    assert await joined(home, carol, CODE) == BAD_CODE
+    assert register(home) == {bob.pubkey}
+    assert not home.state.management.of(ListName.CLAIMS)
+
+
+@pytest.mark.proves("N43-03")
+async def test_who_is_a_member_already_is_told_so_whatever_the_code(home: Home) -> None:
+    await home.do(owner, 9007, h="tea")
+    await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+    await home.call("allowpubkey", bob.pubkey)
+    for who in (owner, robot, alice, bob):
+        assert await joined(home, who) == MEMBER
+        assert await joined(home, who, "no such code") == MEMBER
+    assert register(home) == {bob.pubkey}
+
+
+@pytest.mark.proves("N43-03")
+async def test_nobody_joins_a_private_home_without_a_code(home: Home) -> None:
+    assert await joined(home, bob) == NEEDS_CODE
+    assert await joined(home, bob, "x" * 5000) == BAD_CODE
+    assert register(home) == set()
+
+
+async def test_an_open_relay_welcomes_everybody_and_registers_only_bearers_of_a_code(
+    store: Store,
+) -> None:
+    async with Home(store, policy_of("open")) as home:
+        await invite(home)
+        assert await joined(home, bob) == WELCOME
+        assert register(home) == set()
+        assert await joined(home, bob, "wrong") == BAD_CODE
+        assert await joined(home, bob, CODE) == WELCOME
+        assert register(home) == {bob.pubkey}
+
+
+async def test_a_relay_for_anyone_who_asks_registers_everybody(store: Store) -> None:
+    async with Home(store, policy_of("group", '[members]\njoin = "anyone"')) as home:
+        assert await joined(home, bob) == WELCOME
+        assert await joined(home, carol, "whatever") == WELCOME
+        assert register(home) == {bob.pubkey, carol.pubkey}
+        assert await home.take(home.made(bob, 1)) == [STORED]
+
+
+@pytest.mark.proves("Z-14")
+async def test_codes_are_used_up_expire_and_fall_with_their_maker(home: Home) -> None:
+    await invite(home, "twice", Claim(owner.pubkey, NOON, left=2))
+    assert await joined(home, alice, "twice") == WELCOME
+    assert await joined(home, bob, "twice") == WELCOME
+    assert await joined(home, carol, "twice") == BAD_CODE
+    await invite(home, "for a minute", Claim(owner.pubkey, NOON, until=NOON + 60, left=None))
+    await invite(home, "of the relay", Claim(RELAY.pubkey, NOON))
+    await invite(home, "of a member", Claim(alice.pubkey, NOON))
+    assert await joined(home, carol, "of a member") == BAD_CODE
+    home.now += 60
+    assert await joined(home, carol, "for a minute") == BAD_CODE
+    assert await joined(home, carol, "of the relay") == WELCOME
+
+
+@pytest.mark.proves("Z-14", "N43-03")
+async def test_the_31st_code_in_a_minute_is_not_looked_at(home: Home) -> None:
+    await invite(home)
+    for number in range(30):
+        assert await joined(home, bob, f"guess {number}") == BAD_CODE
+    assert await joined(home, bob, CODE) == TOO_MANY
+    assert await joined(home, bob) == NEEDS_CODE
+    assert await joined(home, carol, CODE) == WELCOME
+    home.now += 60
+    assert await joined(home, bob, CODE) == BAD_CODE
+
+
+@pytest.mark.proves("N43-03")
+async def test_a_request_to_join_is_good_for_a_few_minutes(home: Home) -> None:
+    await invite(home)
+    early, late = join(home, bob, CODE, NOON - 601), join(home, bob, CODE, NOON + 601)
+    assert await home.take(early, late) == [
+        (False, "invalid: created_at: 601 s in the past, at most 600 s allowed"),
+        (False, "invalid: created_at: 601 s in the future, at most 600 s allowed"),
+    ]
+    assert await home.take(join(home, bob, CODE, NOON - 600)) == [WELCOME]
+
+
+async def test_a_banned_key_does_not_join(home: Home) -> None:
+    await invite(home)
+    await home.call("banpubkey", bob.pubkey)
+    assert await joined(home, bob, CODE) == (False, "blocked: this key is banned here")
+    assert home.state.management.of(ListName.CLAIMS)
+
+
+@pytest.mark.proves("N43-06")
+@pytest.mark.parametrize("origin", [Origin.IMPORT, Origin.TRUSTED_IMPORT])
+async def test_a_request_is_neither_stored_nor_passed_on_nor_imported(
+    home: Home, origin: Origin
+) -> None:
+    await invite(home)
+    request = join(home, bob, CODE)
+    (imported,) = await home.take(request, origin=origin)
+    assert imported == (False, "restricted: kind: a request to join or leave is not imported")
+    assert await home.take(request) == [WELCOME]
+    assert await left(home, bob) == LEFT
+    requests = {kinds.RELAY_JOIN, kinds.RELAY_LEAVE}
+    assert not [event for event in await home.log() if event.kind in requests]
+    assert not [event for event in home.live.said if event.kind in requests]
+
+
+# leaving -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N43-05")
+async def test_who_leaves_is_out_of_the_register_and_writes_no_more(home: Home) -> None:
+    await home.call("allowpubkey", bob.pubkey)
+    assert await left(home, bob) == LEFT
+    assert await left(home, bob) == NO_MEMBER
+    assert register(home) == set()
+    assert await home.take(home.made(bob, 1)) == [NOT_KNOWN]
+
+
+@pytest.mark.proves("N43-05")
+async def test_a_request_to_leave_is_its_authors_own(home: Home) -> None:
+    await home.call("allowpubkey", bob.pubkey)
+    open_request = home.made(bob, kinds.RELAY_LEAVE)
+    protected = home.made(bob, kinds.RELAY_LEAVE, ["-"])
+    assert await home.take(open_request, protected) == [
+        (False, 'invalid: tags: a request to leave needs ["-"]'),
+        (False, "auth-required: this event may be published by its author only"),
+    ]
+    other = await home.post(protected, logins={carol.pubkey}).answer
+    assert other == (False, "restricted: this event may be published by its author only")
+    assert register(home) == {bob.pubkey}
+
+
+async def test_owners_agents_and_members_of_groups_do_not_leave_this_way(home: Home) -> None:
+    await home.do(owner, 9007, h="tea")
+    await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+    for who in (owner, robot, alice):
+        accepted, text = await left(home, who)
+        assert not accepted
+        assert text.startswith("restricted: your access comes from a group")
+
+
+# what the relay signs ----------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N43-01", "N43-02")
+async def test_the_list_of_members_follows_every_change(home: Home) -> None:
+    assert await home.found(kinds=[13534]) == []
+    staff = [owner.pubkey, robot.pubkey]
+    await invite(home)
+    await joined(home, alice, CODE)
+    assert await listed(home) == [*staff, alice.pubkey]
+    await home.call("allowpubkey", bob.pubkey)
+    await home.call("allowpubkey", bob.pubkey, "another reason")
+    assert await listed(home) == [*staff, *sorted([alice.pubkey, bob.pubkey])]
+    await left(home, alice)
+    await home.call("unallowpubkey", bob.pubkey)
+    assert await listed(home) == staff
+    assert await announced(home) == [
+        (8000, alice.pubkey),
+        (8000, bob.pubkey),
+        (8001, alice.pubkey),
+        (8001, bob.pubkey),
+    ]
+
+
+@pytest.mark.proves("N43-02", "N86-11")
+async def test_a_ban_ends_membership_and_its_end_does_not_restore_it(home: Home) -> None:
+    await home.call("allowpubkey", bob.pubkey)
+    await home.call("banpubkey", bob.pubkey)
+    assert register(home) == set()
+    assert await listed(home) == [owner.pubkey, robot.pubkey]
+    await home.call("unbanpubkey", bob.pubkey)
+    assert await home.take(home.made(bob, 1)) == [NOT_KNOWN]
+    await home.call("banpubkey", robot.pubkey)
+    assert await listed(home) == [owner.pubkey]
+    await home.call("unbanpubkey", robot.pubkey)
+    assert await listed(home) == [owner.pubkey, robot.pubkey]
+    assert await announced(home) == [
+        (8000, bob.pubkey),
+        (8001, bob.pubkey),
+        (8001, robot.pubkey),
+        (8000, robot.pubkey),
+    ]
+
+
+@pytest.mark.proves("N43-02", "N62-07")
+async def test_a_key_that_vanishes_is_no_member(home: Home) -> None:
+    await home.call("allowpubkey", bob.pubkey)
+    await home.vanish(bob)
+    assert register(home) == set()
+    assert await listed(home) == [owner.pubkey, robot.pubkey]
+    assert (8001, bob.pubkey) in await announced(home)
+    assert await home.take(join(home, bob, at=NOON)) == [(False, "blocked: deleted")]
+
+
+@pytest.mark.proves("N62-07")
+async def test_an_old_request_to_vanish_does_not_end_a_later_membership(home: Home) -> None:
+    await home.call("allowpubkey", bob.pubkey)
+    await home.vanish(bob, at=NOON - 3600)
+    assert register(home) == {bob.pubkey}
+
+
+@pytest.mark.proves("N43-02")
+async def test_each_list_is_newer_than_the_one_before(home: Home) -> None:
+    times = []
+    for method in ("allowpubkey", "unallowpubkey", "allowpubkey"):
+        await home.call(method, bob.pubkey)
+        (event,) = await home.found(kinds=[13534])
+        times.append(event.created_at)
+    assert times == [NOON, NOON + 1, NOON + 2]
+
+
+async def test_changes_of_one_batch_come_to_one_list_and_all_announcements(home: Home) -> None:
+    answers = home.calls(
+        ("allowpubkey", bob.pubkey), ("unallowpubkey", bob.pubkey), ("allowpubkey", bob.pubkey)
+    )
+    assert [await answer for answer in answers] == [STORED] * 3
+    assert [kind for kind, _ in await announced(home)] == [8000, 8001, 8000]
+    times = [event.created_at for event in await home.log() if event.kind in (8000, 8001)]
+    assert times == sorted(set(times))
+    assert len([event for event in home.live.said if event.kind == 13534]) == 1
+
+
+@pytest.mark.proves("N43-06")
+@pytest.mark.parametrize("kind", [8000, 8001, 13534, 33534, 28935])
+async def test_nobody_else_signs_what_the_relay_says_of_its_members(home: Home, kind: int) -> None:
+    await home.call("allowpubkey", bob.pubkey)
+    before = await home.log()
+    tags = [["-"], ["d", "king"], ["p", carol.pubkey], ["member", carol.pubkey]]
+    text = "restricted: kind: only a relay says who its members are"
+    for who in (bob, owner, robot):
+        forged = home.made(who, kind, *tags)
+        assert await home.post(forged, logins={who.pubkey}).answer == (False, text)
+        assert await home.take(forged, origin=Origin.TRUSTED_IMPORT) == [(False, text)]
+    own = home.made(RELAY, kind, *tags)
+    accepted, why = await home.post(own, logins={RELAY.pubkey}).answer
+    assert not accepted
+    assert why.startswith("restricted: ")
+    again = (True, "duplicate: the relay signs this itself")
+    assert await home.take(own, origin=Origin.TRUSTED_IMPORT) == [again]
+    assert await home.log() == before
+
+
+async def test_the_lists_themselves_cannot_be_banned(home: Home) -> None:
+    await home.call("allowpubkey", bob.pubkey)
+    (event,) = await home.found(kinds=[13534])
+    assert await home.call("banevent", event.id) == (
+        False,
+        "restricted: the relay's lists of members and roles cannot be banned",
+    )
+
+
+# restarts ----------------------------------------------------------------------------------------
+
+
+async def test_register_codes_and_list_survive_a_restart(home: Home) -> None:
+    await invite(home, "twice", Claim(owner.pubkey, NOON, left=2))
+    await joined(home, alice, "twice")
+    await home.restart()
+    assert register(home) == {alice.pubkey}
+    assert await listed(home) == [owner.pubkey, robot.pubkey, alice.pubkey]
+    assert await joined(home, bob, "twice") == WELCOME
+    assert await joined(home, carol, "twice") == BAD_CODE
