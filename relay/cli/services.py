@@ -134,6 +134,11 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         metrics.watch(
             "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held
         )
+        metrics.watch(
+            "erasure_pending_seconds",
+            "Age of the oldest deletion whose bytes may still be in a file.",
+            store.unerased_s,
+        )
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.frames_out)
         async with plugins, ingest:
             yield Services(

@@ -32,6 +32,9 @@ _IDLE_S: Final = 1.0
 _TIMEOUT_S: Final = 2.0
 """How long a search waits for the index."""
 _RETRY_S: Final = 5.0
+_TIDY_EVERY_S: Final = 1.0
+_TIDY_S: Final = 0.1
+"""How long it goes on at a time during writes."""
 
 
 class SearchIndexer:
@@ -51,6 +54,7 @@ class SearchIndexer:
         self._timeout_s = timeout_s
         self._upto = 0
         self._rules = ""
+        self._tidy_at = 0.0
         self._waiting_searches = 0
         self._search_waits = asyncio.Event()
         self._progress = asyncio.Event()
@@ -93,7 +97,7 @@ class SearchIndexer:
     async def _step(self) -> None:
         try:
             await self._catch_up()
-            if await self._store.tidy_index(self._clock()):
+            if await self._tidy():
                 return
             async with asyncio.timeout(_IDLE_S):
                 await self._store.committed_after(self._upto)
@@ -115,8 +119,20 @@ class SearchIndexer:
             self._upto = await self._store.index(text_by(searched, systems), rules, _BATCH)
             self._rules = rules
             self._progress.set()
+            if loop.time() > self._tidy_at:
+                await self._tidy()
             if self._store.committed() > head and not self._waiting_searches:
                 await self._pause(_PAUSE_RATIO * (loop.time() - began))
+
+    async def _tidy(self) -> bool:
+        """Remove deleted texts for a while; True: there is more to do."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _TIDY_S
+        while has_more := await self._store.tidy_index(self._clock()):
+            if loop.time() > until:
+                break
+        self._tidy_at = loop.time() + (0 if has_more else _TIDY_EVERY_S)
+        return has_more
 
     async def _pause(self, seconds: float) -> None:
         """Leave the CPU to the writers; ends early when a search waits."""

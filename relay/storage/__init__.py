@@ -260,6 +260,12 @@ class Inspector(Protocol):
     async def is_writable(self) -> bool:
         """Whether a write would succeed now (disk not full, file not read-only)."""
 
+    def unerased_s(self) -> float:
+        """Seconds since the oldest deletion whose bytes may still be in a file; 0: there is none.
+
+        Applies to every row that a committed plan deleted, also by replacing it.
+        """
+
 
 class Store(Appender, EventReader, SearchIndex, SweepSource, Inspector, Protocol):
     """Durable events. Every method may raise StoreFault; none leaves half a change."""

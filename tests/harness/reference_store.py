@@ -286,6 +286,9 @@ class ReferenceStore:
         self._must_be_open()
         return False
 
+    def unerased_s(self) -> float:
+        return 0.0
+
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
     ) -> Sequence[int]:

@@ -51,6 +51,7 @@ def connection(
     try:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")
+        db.execute("PRAGMA secure_delete = ON")
     except sqlite3.Error:  # the file is no database
         db.close()
         raise
@@ -175,6 +176,12 @@ class AsyncReader:
     async def rows(self, query: Query) -> list[Any]:
         async with self._free():
             return list(await self._db.execute_fetchall(query.sql, query.values))
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Wait for the query that runs; inside, none runs and no snapshot is held."""
+        async with self._lock:
+            yield
 
     async def page(self, query: Query) -> list[Any]:
         """As `PageCursor.fetchmany`."""

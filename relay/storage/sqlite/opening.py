@@ -50,6 +50,8 @@ def open_file(
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
+        # After a crash it may hold texts that were deleted.
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         key = bytes.fromhex(db.execute(QUERIES["get_meta"], ("hash_key",)).fetchone()[0])
         hashes = Hashes(key)
         _index_new_tags(db, hashes, terms)
@@ -70,6 +72,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     tables = db.execute(QUERIES["count_tables"]).fetchone()[0]
     if application == 0 and version == 0 and tables == 0:
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _run(db, script("schema.sql"), SCHEMA_VERSION)
         return
     if application != APPLICATION_ID:

@@ -16,8 +16,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import sqlite3
 from array import array
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +36,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, Place
+from relay.storage.sqlite.checkpoints import Checkpoints
 from relay.storage.sqlite.connections import (
     CLOSED,
     AsyncReader,
@@ -73,8 +72,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-
 _LOOP_READ_S: Final = 0.05
 """How long a read on the loop may take, for reads that wait for the disk."""
 _LOOP_READ_CALLS: Final = 10
@@ -85,8 +82,6 @@ _SEARCH_S: Final = 2.0
 """How long a search may take; one for a word of a million texts takes about a second."""
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
-_CHECKPOINT_BYTES: Final = 128 << 20
-_TRUNCATE_BYTES: Final = 1 << 30
 
 
 class SqliteStore:
@@ -105,7 +100,6 @@ class SqliteStore:
         index: TextIndex,
     ) -> None:
         """Use `open`."""
-        self._wal = f"{path}-wal"
         self._compiler = Compiler(hashes, terms.index_tags, tag_buffer.seqs_of)
         self._index = index
         self._sweeps = SweepQueries(self._compiler, terms.index_tags)
@@ -120,8 +114,14 @@ class SqliteStore:
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._checkpoint_conn = AsyncReader(partial(connection, path))
         self._bulk_conn = BulkReader(self._factory.bulk_reader)
+        self._checkpoints = Checkpoints(
+            path,
+            self._checkpoint_conn,
+            (self._bulk_conn, self._reader_conn, self._search_conn),
+            self._writing,
+            self._writer.give_back,
+        )
         self._open_connections = AsyncExitStack()
-        self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
         self._progress_calls = 0
         self._deadline = 0.0
@@ -162,6 +162,8 @@ class SqliteStore:
                 self._checkpoint_conn,
             ):
                 await connections.enter_async_context(db)
+            with sqlite_faults():
+                await self._checkpoints.start()
             self._open_connections = connections.pop_all()
 
     # -- writing --------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ class SqliteStore:
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
         head = await self._on_writer(self._append, asyncio.get_running_loop(), lookups, decide)
-        self._start_checkpoint()
+        self._checkpoints.committed()
         return head
 
     def _append(
@@ -179,7 +181,10 @@ class SqliteStore:
         decide: Callable[[Found], WritePlan],
     ) -> int:
         """On the writer's thread, so that a commit whose caller was cancelled wakes others too."""
+        erasures = self._writer.erasures
         head = self._writer.append(lookups, decide)
+        if self._writer.erasures > erasures:
+            loop.call_soon_threadsafe(self._checkpoints.erased)
         loop.call_soon_threadsafe(self._wake)
         return head
 
@@ -191,26 +196,8 @@ class SqliteStore:
     def prepare(self, events: Sequence[Event]) -> None:
         self._writer.prepare(events)
 
-    def _start_checkpoint(self) -> None:
-        """Checkpoint a large WAL; the writer is blocked only when it is huge."""
-        if self._checkpoint is not None and not self._checkpoint.done():
-            return
-        try:
-            size = os.stat(self._wal).st_size
-        except FileNotFoundError:
-            return
-        if size < _CHECKPOINT_BYTES:
-            return
-        # PASSIVE leaves what a reader still uses, and then the WAL goes on growing.
-        mode = "TRUNCATE" if size > _TRUNCATE_BYTES else "PASSIVE"
-        query = Query(f"PRAGMA wal_checkpoint({mode})", ())
-        self._checkpoint = asyncio.create_task(self._run_checkpoint(query), name="checkpoint")
-
-    async def _run_checkpoint(self, query: Query) -> None:
-        try:
-            await self._checkpoint_conn.rows(query)
-        except StoreFault as fault:
-            _log.warning("the WAL was not checkpointed: %s", fault)
+    def unerased_s(self) -> float:
+        return max(self._checkpoints.pending_s, self._index.pending_s)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -544,8 +531,7 @@ class SqliteStore:
             return
         self._closed = True
         self._wake()
-        if self._checkpoint is not None:
-            await self._checkpoint
+        await self._checkpoints.close()
         await self._open_connections.aclose()
         await self._index.close()
         await asyncio.get_running_loop().run_in_executor(self._writing, self._writer.finish)

@@ -2,6 +2,10 @@
 
 It is a cache: deleted, damaged or of another store, it is rebuilt from the log. A search joins it
 with the events table, so that texts of deleted rows may be removed later.
+
+FTS5 keeps the words of a deleted text, marked, until it rewrites the segment that holds them. So
+after deletions all segments are merged into one, then the WAL is truncated. A merge costs about as
+much as the index is large: the larger, the more seldom.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ import asyncio
 import os
 import sqlite3
 from collections import deque
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -23,7 +28,7 @@ from relay.storage.sqlite.connections import index_path, threaded
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
     from pathlib import Path
 
     import aiosqlite
@@ -39,26 +44,61 @@ _MAX_DELETED: Final = 100_000
 """Deleted rows that are remembered; `tidy` finds the others in its rounds."""
 _CHECK_CHUNK: Final = 2000
 _MERGE_PAGES: Final = 200
-_MERGE_EVERY_S: Final = 3600
-"""How soon the words of deleted texts are removed from the file itself."""
+_MERGE_PAUSE_RATIO: Final = 9
+"""Merges, when one follows the other, take a tenth of the time."""
+_CLOSING_S: Final = 3.0
+"""How long `close` may go on removing deleted texts; the next start continues."""
 
 
 class TextIndex:
     """Use `opened_index`."""
 
-    def __init__(self, db: aiosqlite.Connection, upto: int, rules: str | None) -> None:
+    def __init__(
+        self, db: aiosqlite.Connection, upto: int, rules: str | None, *, is_clean: bool
+    ) -> None:
+        """`is_clean`: no text of a deleted row is in the files."""
         self._db = db
         self._lock = asyncio.Lock()
         self._rules = rules
-        self._deleted: deque[int] = deque(maxlen=_MAX_DELETED)
+        self._deleted: deque[int] = deque()
         self._checked = 0
+        self._rounds_wanted = 0 if is_clean else 1
+        self._has_deleted = not is_clean
         self._is_merging = False
+        self._merge_began = 0.0
+        self._merge_at = 0.0
+        self._must_truncate = not is_clean
+        self._deleted_at = 0.0
+        self._dirty_since = None if is_clean else monotonic()
         self.upto = upto
         """Every row of the log up to this seq is indexed."""
 
-    def forget(self, seqs: Iterable[int]) -> None:
+    @property
+    def _is_clean(self) -> bool:
+        return not (
+            self._deleted
+            or self._rounds_wanted
+            or self._has_deleted
+            or self._is_merging
+            or self._must_truncate
+        )
+
+    @property
+    def pending_s(self) -> float:
+        """Seconds since the oldest deletion whose text may still be in the files; 0: none."""
+        since = self._dirty_since
+        return 0.0 if since is None else max(monotonic() - since, 0.001)
+
+    def forget(self, seqs: Collection[int]) -> None:
         """These rows were deleted. May be called on any thread; the next step removes them."""
-        self._deleted.extend(seqs)
+        if not seqs:
+            return
+        self._deleted_at = monotonic()
+        if len(self._deleted) < _MAX_DELETED:
+            self._deleted.extend(seqs)
+        else:
+            self._rounds_wanted = 2  # one may be under way
+        self._dirty_since = self._dirty_since or self._deleted_at
 
     async def index_next(
         self, text_of: Callable[[Event], str | None], rules: str, limit: int, head: int
@@ -89,6 +129,7 @@ class TextIndex:
     async def _start_over(self, rules: str) -> None:
         for query in ("empty_words", "empty_ranks", "empty_texts"):
             await self._db.execute(QUERIES[query])
+        self._must_truncate = True
         await self._put_meta("rules", rules)
         await self._put_meta("upto", 0)
 
@@ -107,60 +148,74 @@ class TextIndex:
         found = await self._rows("texts_of", orjson.dumps(seqs).decode()) if seqs else []
         if not found:
             return
+        self._has_deleted = True
         words = await asyncio.to_thread(_columns_of, found)
         of = [(seq,) for seq, _ in found]
         await self._db.executemany(QUERIES["drop_words"], words)
         await self._db.executemany(QUERIES["drop_rank"], of)
         await self._db.executemany(QUERIES["drop_text"], of)
-        await self._put_meta("has_deleted", 1)
 
     async def tidy(self, now: int) -> bool:
         """Remove some texts of deleted and expired rows; True: call again at once."""
         async with self._lock:
-            async with _transaction(self._db):
-                await self._drop_deleted()
-                rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
-                seqs = [seq for (seq,) in rows]
-                # In rounds over all rows: finds what expired, and what a crash left.
-                self._checked = seqs[-1] if len(seqs) == _CHECK_CHUNK else 0
-                gone = await self._rows("gone", orjson.dumps(seqs).decode(), now)
-                await self._drop([seq for (seq,) in gone])
-            return bool(self._deleted) or await self._merge(now)
+            return await self._tidy(now)
 
-    async def _merge(self, now: int) -> bool:
-        """FTS5 keeps deleted words, marked, until it rewrites the segment that holds them."""
+    async def _tidy(self, now: int) -> bool:
+        async with _transaction(self._db):
+            await self._drop_deleted()
+            # In rounds over all rows: finds what expired, and what a crash left.
+            rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
+            seqs = [seq for (seq,) in rows]
+            self._checked = seqs[-1] if len(seqs) == _CHECK_CHUNK else 0
+            gone = await self._rows("gone", orjson.dumps(seqs).decode(), now)
+            await self._drop([seq for (seq,) in gone])
+        if not self._checked and self._rounds_wanted:
+            self._rounds_wanted -= 1
+        if self._deleted or self._rounds_wanted or await self._merge():
+            return True
+        if self._is_clean:
+            self._dirty_since = self._deleted_at if self._deleted else None
+        return False
+
+    async def _merge(self) -> bool:
+        """A step of rewriting all segments without deleted words; True: call again at once."""
         db = self._db
         before = db.total_changes
         if self._is_merging:
             await db.execute(QUERIES["merge"], (_MERGE_PAGES,))
             if db.total_changes - before >= 2:
                 return True
-            self._is_merging = False
-            await db.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-            return False
-        merged_at = await self._meta("merged_at", 0)
-        if not await self._meta("has_deleted", 0) or now - merged_at < _MERGE_EVERY_S:
-            return False
-        async with _transaction(db):
-            await self._put_meta("has_deleted", 0)
-            await self._put_meta("merged_at", now)
+            self._is_merging, self._must_truncate = False, True
+            now = monotonic()
+            self._merge_at = now + _MERGE_PAUSE_RATIO * (now - self._merge_began)
+        if self._has_deleted and monotonic() >= self._merge_at:
+            self._merge_began = monotonic()
+            self._has_deleted, self._is_merging = False, True
             await db.execute(QUERIES["merge"], (-_MERGE_PAGES,))
-        self._is_merging = True
-        return True
+            return True
+        if self._must_truncate:
+            await db.execute_fetchall("PRAGMA main.incremental_vacuum")
+            ((busy, *_),) = await db.execute_fetchall("PRAGMA main.wal_checkpoint(TRUNCATE)")
+            self._must_truncate = bool(busy)
+            if not busy and self._has_deleted:
+                self._dirty_since = self._merge_began
+        return False
 
     async def _rows(self, name: str, *values: int | str) -> list[Any]:
         return list(await self._db.execute_fetchall(QUERIES[name], values))
-
-    async def _meta(self, name: str, default: int) -> int:
-        rows = await self._rows("get_meta", name)
-        return int(rows[0][0]) if rows else default
 
     async def _put_meta(self, name: str, value: int | str) -> None:
         await self._db.execute(QUERIES["put_meta"], (name, value))
 
     async def close(self) -> None:
-        """Finish the step that runs."""
+        """Remove deleted texts as far as time allows."""
+        until = monotonic() + _CLOSING_S
         async with self._lock:
+            with suppress(sqlite3.Error):  # disk full: the next start makes up for it
+                self._merge_at = 0.0
+                while not self._is_clean and await self._tidy(0) and monotonic() < until:
+                    pass
+                await self._put_meta("is_clean", int(self._is_clean))
             await self._db.close()
 
 
@@ -220,12 +275,14 @@ async def opened_index(store: Path, key: str, head: int) -> TextIndex:
         try:
             ((upto,),) = await db.execute_fetchall(QUERIES["get_meta"], ("upto",))
             rules = list(await db.execute_fetchall(QUERIES["get_meta"], ("rules",)))
+            clean = list(await db.execute_fetchall(QUERIES["get_meta"], ("is_clean",)))
+            await db.execute(QUERIES["put_meta"], ("is_clean", 0))
         except BaseException:
             await db.close()
             raise
     except (OSError, sqlite3.Error) as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
-    return TextIndex(db, upto, rules[0][0] if rules else None)
+    return TextIndex(db, upto, rules[0][0] if rules else None, is_clean=clean == [(1,)])
 
 
 def _opened(store: Path, key: str, head: int) -> sqlite3.Connection:
@@ -286,6 +343,8 @@ def _connection(path: Path) -> sqlite3.Connection:
     try:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA secure_delete = ON")
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file
+        db.execute("PRAGMA temp_store = MEMORY")
         db.execute("PRAGMA journal_mode = WAL")
         # A power loss may lose the newest commits: they are indexed again.
         db.execute("PRAGMA synchronous = NORMAL")

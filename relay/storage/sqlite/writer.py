@@ -42,6 +42,9 @@ _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
 _MAX_PREPARED: Final = 20_000
+_INCREMENTAL: Final = 2
+_KEPT_FREE_PAGES: Final = 64
+_VACUUM_PAGES: Final = 256
 
 _Columns = tuple[tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, int, int, int]]]
 """What follows from the event alone: id to created_at, `d`, (hash, created_at, id_key, kind)."""
@@ -66,6 +69,8 @@ class _Change:
     """seq of deleted rows."""
     sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
     """By how much they grow."""
+    erases: bool = False
+    """A row was deleted, or another text replaced."""
 
     def grow(self, key: _SizeKey, events: int, size: int) -> None:
         grown = self.sizes.get(key)
@@ -99,6 +104,9 @@ class Writer:
         self._prepared: dict[str, _Columns] = {}
         self.head = head
         """seq of the newest row ever committed."""
+        self.erasures = 0
+        """How many commits deleted or replaced a text."""
+        self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
     def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """As `Appender.append`."""
@@ -145,6 +153,7 @@ class Writer:
         else:
             self._tag_buffer.slice_flushed(change.flushed)
             self._tag_buffer.add(change.tags)
+        self.erasures += change.erases
         self.head = change.head
 
     def _flush_tag_buffer(self) -> None:
@@ -267,6 +276,7 @@ class Writer:
         self._add_tombstones(plan.tombstones)
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
+        change.erases = bool(change.deleted or plan.list_changes)
         for noted in plan.list_changes:
             if noted.note is None:
                 db.execute(QUERIES["drop_entry"], (noted.list_name, noted.item))
@@ -402,6 +412,16 @@ class Writer:
     def touch(self) -> None:
         """Write something harmless. Raises sqlite3.Error when the file cannot be written."""
         self._db.execute(QUERIES["put_meta"], ("checked", self.head))
+
+    def give_back(self) -> int:
+        """Give some free pages back to the file system; how many."""
+        if not self._can_shrink:
+            return 0
+        free: int = self._db.execute("PRAGMA freelist_count").fetchone()[0]
+        pages = min(max(free - _KEPT_FREE_PAGES, 0), _VACUUM_PAGES)
+        if pages:
+            self._db.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+        return pages
 
     def finish(self) -> None:
         """Flush, checkpoint and close."""
