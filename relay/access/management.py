@@ -29,6 +29,8 @@ MAX_ENTRIES: Final = 10_000
 """Of one list. Every query has all banned keys as a condition: 2 ms at this number."""
 MAX_EVENTS: Final = 100_000
 """Of a list of event ids."""
+MAX_CLAIMS: Final = 1000
+"""Invite codes of the relay; each tried one is compared with all of them."""
 _MAX_REASON: Final = 1000
 _MAX_NAME: Final = 30
 """As in rookery.toml (N11-04)."""
@@ -62,6 +64,13 @@ class ListName(StrEnum):
     """Code → `relay.access.membership.Claim`, as JSON."""
     MEMBERS_SINCE = "members since"
     """Allowed key → unix seconds."""
+
+
+_MAX_OF: Final = {
+    ListName.BANNED_EVENTS: MAX_EVENTS,
+    ListName.ALLOWED_EVENTS: MAX_EVENTS,
+    ListName.CLAIMS: MAX_CLAIMS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +205,7 @@ def check_change(change: ListChange, management: Management, actors: Actors) -> 
     if change.note is None:
         listed = change.list_name is ListName.BANNED_KEYS and change.item not in items
         return _BANNED_BY_FILE if listed and change.item in actors.banned else None
-    of_events = change.list_name in (ListName.BANNED_EVENTS, ListName.ALLOWED_EVENTS)
-    most = MAX_EVENTS if of_events else MAX_ENTRIES
+    most = _MAX_OF.get(change.list_name, MAX_ENTRIES)
     if change.item not in items and len(items) >= most:
         return _refused(f"the list of {change.list_name} is full: it has {most} entries")
     match change.list_name:

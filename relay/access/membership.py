@@ -32,8 +32,6 @@ RULE: Final = "relay membership"
 """The rule that all refusals here name."""
 REQUEST_WINDOW_S: Final = 600
 """A request to join or leave is good for this long before and after its created_at."""
-MAX_CLAIMS: Final = 1000
-"""Open claims; each tried code is compared with all of them."""
 _MAX_CODE: Final = 256
 """Characters; a longer code is none."""
 _MAX_LISTED: Final = 6000

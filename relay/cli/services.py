@@ -33,6 +33,7 @@ from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.ingest import Ingest
+from relay.write.invitations import Invitations
 from relay.write.key_rotation import signed_with_new_key
 from relay.write.sweeper import Sweeper
 
@@ -72,6 +73,7 @@ class Services:
     ingest: Ingest
     indexer: SearchIndexer
     """Not started: only `serve` needs it."""
+    invitations: Invitations
     queries: QueryRunner
     negentropy: Negentropy
     flush_queue: FlushQueue
@@ -127,8 +129,16 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             plugins=plugins,
         )
         indexer = SearchIndexer(store, state, clock=unix_now)
+        invitations = Invitations.of(state, ingest, relay_key, unix_now)
         queries = QueryRunner(
-            store, state, fanout, config.limits, clock=unix_now, metrics=metrics, index=indexer
+            store,
+            state,
+            fanout,
+            config.limits,
+            clock=unix_now,
+            metrics=metrics,
+            index=indexer,
+            invites=invitations,
         )
         negentropy = Negentropy(store, state, config.limits, clock=unix_now, workers=comparers)
         metrics.watch(
@@ -159,6 +169,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 plugins=plugins,
                 ingest=ingest,
                 indexer=indexer,
+                invitations=invitations,
                 queries=queries,
                 negentropy=negentropy,
                 flush_queue=flush_queue,

@@ -14,13 +14,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Prefix, Refused, StoreFault
-from relay.nostr import messages, nip45
+from relay.nostr import kinds, messages, nip45
 from relay.read.fanout import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from relay.access.visibility import Visibility
+    from relay.access.visibility import Viewer, Visibility
+    from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import Metrics
     from relay.read.fanout import Fanout
@@ -57,6 +58,15 @@ class QueryLimits(Protocol):
 class SearchIndex(Protocol):
     async def reached(self, seq: int) -> bool:
         """Wait until rows up to `seq` are indexed. False: it did not happen in time."""
+
+
+class Invites(Protocol):
+    """Makes the 28935 of a REQ; no row of that kind is ever stored (N43-04)."""
+
+    def may_ask(self, viewer: Viewer) -> bool: ...
+
+    async def event_for(self, viewer: Viewer) -> Event | None:
+        """None: this viewer may not invite. Raises Refused."""
 
 
 class QueryQueue:
@@ -162,12 +172,14 @@ class QueryRunner:
         clock: Callable[[], int],
         metrics: Metrics,
         index: SearchIndex | None = None,
+        invites: Invites | None = None,
     ) -> None:
-        """`index`: None when the store has no search."""
+        """`index`: None when the store has no search. `invites`: None: nobody gets one."""
         self._store = store
         self._state = state
         self._fanout = fanout
         self._index = index
+        self._invites = invites
         self._limits = limits
         self._clock = clock
         self._metrics = metrics
@@ -182,7 +194,8 @@ class QueryRunner:
         None: refused, CLOSED was sent.
         """
         visibility = self._state.visibility(peer.reader.viewer)
-        refusal = visibility.gate(filters)
+        wants_invite = self._wants_invite(peer, filters)
+        refusal = None if wants_invite else visibility.gate(filters)
         if refusal is not None:
             peer.outbox.put(messages.closed(sub, refusal.refused()))
             return None
@@ -196,7 +209,7 @@ class QueryRunner:
             max_backlog=_MAX_BACKLOG,
         )
         self._fanout.open(subscription)
-        if len(filters) == 1 and filters[0].search is None and peer.is_reading:
+        if len(filters) == 1 and filters[0].search is None and peer.is_reading and not wants_invite:
             began = perf_counter()
             try:
                 page = self._store.page_now(
@@ -229,6 +242,8 @@ class QueryRunner:
         """Send the stored rows, EOSE, then the backlog. False: CLOSED was sent instead."""
         began, rows = perf_counter(), 0
         try:
+            if self._wants_invite(peer, subscription.filters):
+                await self._put_invite(subscription, peer, is_open)
             async for raws in self._pages(subscription, peer):
                 if not is_open(subscription):
                     return True
@@ -246,6 +261,29 @@ class QueryRunner:
         if not is_open(subscription):
             return True
         return self._finish(peer, subscription)
+
+    def _wants_invite(self, peer: Peer, filters: Sequence[Filter]) -> bool:
+        """Whether a filter names the kind of invites, and the viewer may get one."""
+        for filter_ in filters:
+            if filter_.kinds is not None and kinds.RELAY_INVITE in filter_.kinds:
+                return self._invites is not None and self._invites.may_ask(peer.reader.viewer)
+        return False
+
+    async def _put_invite(
+        self,
+        subscription: Subscription,
+        peer: Peer,
+        is_open: Callable[[Subscription], bool],
+    ) -> None:
+        assert self._invites is not None
+        event = await self._invites.event_for(peer.reader.viewer)
+        if event is None or not is_open(subscription):
+            return
+        for filter_ in subscription.filters:
+            is_named = filter_.kinds is not None and filter_.search is None and filter_.limit != 0
+            if is_named and filter_.matches(event):
+                peer.outbox.put_each(subscription.head, [event.raw], messages.EVENT_END)
+                return
 
     def _finish(self, peer: Peer, subscription: Subscription) -> bool:
         if subscription.has_overflowed:

@@ -1,0 +1,117 @@
+"""Invite codes of the relay (NIP-43): made for a REQ of kind 28935 or a NIP-86 call.
+
+Invariants: a code is kept by a change in the lane before anybody gets it; it stands in no log line.
+The event that carries it is signed on the fly, for one connection, and never stored (N43-04).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from relay.access.management import ListChange, ListName
+from relay.access.membership import Claim, Members, claim_change, claims_of
+from relay.errors import Prefix, Refused
+from relay.nostr import kinds
+from relay.write.commands import ManagementChange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from relay.access.visibility import Viewer
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.state import RelayState
+    from relay.verdict import Reject
+
+    class Lane(Protocol):
+        def manage(self, command: ManagementChange) -> None: ...
+
+
+_CODE_BYTES: Final = 12
+"""96 random bits."""
+_DAY_S: Final = 86_400
+_FULL: Final = Refused(
+    Prefix.RATE_LIMITED, "too many invite codes are open; withdraw some or let them expire"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Invitations:
+    """Makes codes and withdraws them. Satisfies `relay.read.query.Invites`."""
+
+    state: RelayState
+    lane: Lane
+    relay_key: SecretKey
+    clock: Callable[[], int]
+    _lock: asyncio.Lock
+
+    @classmethod
+    def of(
+        cls, state: RelayState, lane: Lane, relay_key: SecretKey, clock: Callable[[], int]
+    ) -> Invitations:
+        return cls(state, lane, relay_key, clock, asyncio.Lock())
+
+    def may_ask(self, viewer: Viewer) -> bool:
+        return self._asker(viewer) is not None
+
+    async def event_for(self, viewer: Viewer) -> Event | None:
+        """The 28935 for this viewer; with the same code until that is used up or not valid.
+
+        None: it may not invite (any more). Raises Refused when no code can be kept.
+        """
+        async with self._lock:  # or two REQs at once would get two codes
+            asker = self._asker(viewer)
+            if asker is None:
+                return None
+            code = self._members().asked_claim(asker, self.clock())
+            if code is None:
+                settings = self.state.policy.members
+                code = await self.create(
+                    asker, uses=settings.claim_uses, days=settings.claim_days, asked=True
+                )
+        if self._asker(viewer) != asker:
+            return None
+        tags = [["-"], ["claim", code]]
+        return self.relay_key.sign(kinds.RELAY_INVITE, tags, "", self.clock())
+
+    async def create(self, by: str, *, uses: int | None, days: int, asked: bool = False) -> str:
+        """A new code. `uses` None: any number; `days` 0: no end. Raises Refused."""
+        now = self.clock()
+        code = secrets.token_urlsafe(_CODE_BYTES)
+        until = now + days * _DAY_S if days else None
+        expired = [
+            ListChange(ListName.CLAIMS, old, None)
+            for old, claim in claims_of(self.state.management)
+            if not claim.is_open(now)
+        ]
+        if expired:
+            await self._changed(*expired)
+        refused = await self._changed(claim_change(code, Claim(by, now, until, uses, asked)))
+        if refused is not None:
+            raise _FULL if refused.prefix is Prefix.RESTRICTED else refused.refused()
+        return code
+
+    async def _changed(self, *changes: ListChange) -> Reject | None:
+        done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
+
+        def answered(refused: Reject | None) -> None:
+            if not done.done():
+                done.set_result(refused)
+
+        self.lane.manage(ManagementChange(changes, answered))
+        return await done
+
+    def _members(self) -> Members:
+        state = self.state
+        return Members(state.management, state.actors, state.groups, state.policy.members)
+
+    def _asker(self, viewer: Viewer) -> str | None:
+        """The key of the viewer that may invite."""
+        if not viewer.keys.isdisjoint(self.state.actors.banned):
+            return None
+        members = self._members()
+        return next((key for key in sorted(viewer.keys) if members.may_invite(key)), None)
