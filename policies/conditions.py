@@ -86,7 +86,9 @@ class Condition:
     def holds(self, event: Event, facts: Facts) -> bool:
         if self.kinds is not None and event.kind not in self.kinds:
             return False
-        if self.h is not None and not _h_holds(self.h, event.tag("h")):
+        if self.h is not None and not _h_holds(
+            self.h, None if facts.h_is_foreign else event.tag("h")
+        ):
             return False
         if self.who is not None and not self._author_holds(event, facts):
             return False

@@ -131,7 +131,7 @@ class Comparison:
         """The next event of the log."""
         self.events += 1
         try:
-            group_id = group_of(event)
+            group_id = group_of(event, self._new.groups.foreign_h)
         except Refused:
             group_id = None
         if event.pubkey != self._relay:

@@ -29,7 +29,7 @@ from relay.errors import Fault
 from relay.groups.actions import Flag
 from relay.groups.context import GroupSettings, Joins
 from relay.lifecycle.rows import Tie
-from relay.nostr.kinds import MAX_KIND, KindSet
+from relay.nostr.kinds import GROUP_RECORDS, GROUP_STATE, MAX_KIND, KindSet
 from relay.toml.fields import Table, nearest
 
 if TYPE_CHECKING:
@@ -89,6 +89,18 @@ def _searchable(table: Table, key: str) -> KindSet | None:
     return EVERY_KIND if value == "all" else table.kinds(key)
 
 
+def _kinds_outside_groups(table: Table, key: str) -> frozenset[int] | None:
+    found = table.kinds(key)
+    if found is None:
+        return None
+    listed = frozenset(kind for low, high in found.ranges for kind in range(low, high + 1))
+    own = sorted(listed & {*GROUP_RECORDS, *GROUP_STATE})
+    if own:
+        table.wrong(key, f"{key}: the h or d of kind {own[0]} names a group of NIP-29")
+        return None
+    return listed
+
+
 def _text(table: Table, key: str) -> object:
     return table.text(key)
 
@@ -144,6 +156,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "invite_uses": _at_least_one,
         "late": _count,
         "previous": _count,
+        "foreign_h": _kinds_outside_groups,
     },
     "members": {
         "join": lambda table, key: table.choice(key, Entry),
@@ -285,6 +298,7 @@ def groups_of(settings: Settings) -> GroupSettings:
         invite_uses=settings["groups", "invite_uses"],
         late_s=settings["groups", "late"],
         previous=settings["groups", "previous"],
+        foreign_h=settings["groups", "foreign_h"],
     )
 
 

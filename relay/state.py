@@ -138,7 +138,9 @@ class RelayState:
         found = self._views.get(viewer)
         if found is None:
             policy = self.policy
-            found = visibility_for(viewer, policy.read_rules, self.actors, self.groups)
+            found = visibility_for(
+                viewer, policy.read_rules, self.actors, self.groups, policy.groups.foreign_h
+            )
             self._views[viewer] = found
             if len(self._views) > _CACHED_VIEWERS:
                 self._views.popitem(last=False)

@@ -110,6 +110,8 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """A version is stored in the event's slot."""
     has_group: bool
     """The group that `h` names exists."""
+    h_is_foreign: bool = False
+    """`h` names no group of NIP-29: `[groups] foreign_h` has the kind."""
     records: tuple[RecordFacts, ...] | None = None
     """The stored events that a memory record refers to, as far as its author may read them.
 

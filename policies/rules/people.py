@@ -60,7 +60,7 @@ def unproven(event: Event, facts: Facts, writes: AuthWrites) -> Reject | None:
             break
     if writes is AuthWrites.NEVER:
         return None
-    if writes is AuthWrites.GROUPS and event.tag("h") is None:
+    if writes is AuthWrites.GROUPS and (facts.h_is_foreign or event.tag("h") is None):
         return None
     if not facts.authenticated:
         return Reject(Prefix.AUTH_REQUIRED, _LOGIN, "[auth] writes")

@@ -63,6 +63,8 @@ class Visibility:
     admin_of: frozenset[str]
     was_insider_of: frozenset[str] = frozenset()
     """Deleted groups with a key of the viewer among their last members."""
+    foreign_h: frozenset[int] = frozenset()
+    """Kinds whose `h` names no group; for `gate` alone, for their rows have no group."""
 
     def may_read(
         self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS
@@ -206,14 +208,20 @@ class Visibility:
             return None
         needs = self._hidden_by_rules(filter_)
         group_ids = filter_.tag_values("h")
-        if needs is None and group_ids and self._hidden_by_groups(group_ids, filter_.kinds):
+        names_foreign = filter_.kinds is not None and not filter_.kinds.isdisjoint(self.foreign_h)
+        if (
+            needs is None
+            and group_ids
+            and not names_foreign
+            and self._hidden_by_groups(group_ids, filter_.kinds)
+        ):
             return "this group is for its members"
         return needs
 
     def _hidden_by_rules(self, filter_: Filter) -> str | None:
         """`needs` of a rule, if rules hide every row that the filter could match."""
         needs = ""
-        combinations = list(_combinations(filter_))
+        combinations = list(_combinations(filter_, self.foreign_h))
         if not combinations:
             return None
         for kind, d, in_group in combinations:
@@ -275,7 +283,11 @@ def everything_visible(actors: Actors, groups: Groups) -> Visibility:
 
 
 def visibility_for(
-    viewer: Viewer, rules: Sequence[ReadRule], actors: Actors, groups: Groups
+    viewer: Viewer,
+    rules: Sequence[ReadRule],
+    actors: Actors,
+    groups: Groups,
+    foreign_h: frozenset[int] = frozenset(),
 ) -> Visibility:
     """What `viewer` may read, with the actors and memberships of now."""
     if actors.banned:
@@ -314,6 +326,7 @@ def visibility_for(
         frozenset(insider),
         frozenset(admin),
         was_insider,
+        foreign_h,
     )
 
 
@@ -358,13 +371,16 @@ def _overlap(values: frozenset[str] | None, keys: frozenset[str]) -> bool:
     return bool(keys) if values is None else not keys.isdisjoint(values)
 
 
-def _combinations(filter_: Filter) -> Iterator[tuple[int, str | None, bool]]:
+def _combinations(
+    filter_: Filter, foreign_h: frozenset[int]
+) -> Iterator[tuple[int, str | None, bool]]:
     """(kind, d or None for any, in a group?) that the filter can match; empty: too many, or any
     kind."""
     if filter_.kinds is None:
         return iter(())
     ds: list[str | None] = list(filter_.tag_values("d") or [None])
-    in_group = [True] if filter_.tag_values("h") else [False, True]
+    names_groups = filter_.tag_values("h") and filter_.kinds.isdisjoint(foreign_h)
+    in_group = [True] if names_groups else [False, True]
     if len(filter_.kinds) * len(ds) * 2 > _MAX_COMBINATIONS:
         return iter(())
     return product(sorted(filter_.kinds), ds, in_group)

@@ -22,7 +22,7 @@ from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
 
     from relay.nostr.event import Event
 
@@ -60,6 +60,7 @@ _NOT_COPIED: Final = (
 )
 """Tags of a 9002 that 39000 does not repeat as they are."""
 _NO_PREFIXES: Final[frozenset[str]] = frozenset()
+_NO_KINDS: Final[frozenset[int]] = frozenset()
 _NEVER_EXPIRING: Final = frozenset(
     {kinds.PUT_USER, kinds.REMOVE_USER, kinds.CREATE_GROUP, kinds.DELETE_GROUP, kinds.JOIN_REQUEST}
 )
@@ -178,13 +179,16 @@ class Notice(msgspec.Struct, frozen=True):
     """Of a 39005."""
 
 
-def group_of(event: Event) -> str | None:
+def group_of(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
     """The group that a row belongs to: its `h`; the `d` of 39000–39005.
 
-    Raises Invalid for two `h`, even equal ones, and for an empty one (N29-04, N29-05).
+    `foreign_h`: kinds whose `h` names no group of NIP-29. Raises Invalid for two `h`, even equal
+    ones, and for an empty one (N29-04, N29-05).
     """
     if event.kind in kinds.GROUP_STATE:
         return event.tag("d")
+    if event.kind in foreign_h:
+        return None
     found: list[str] | None = None
     for tag in event.tags:
         if tag and tag[0] == "h":

@@ -52,6 +52,8 @@ class GroupSettings:
     """Greatest age of a message or moderation event in seconds (N29-26); 0: any."""
     previous: int = 0
     """References that chat and moderation events must have (N29-24)."""
+    foreign_h: frozenset[int] = frozenset()
+    """Kinds whose `h` names no group of NIP-29: they are outside of all groups (NK-10)."""
 
 
 class NotStored(Enum):

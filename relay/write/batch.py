@@ -98,9 +98,16 @@ class Batch:
         self._guesses = guesses
         self._buckets = buckets
         keep_of, systems = state.policy.keep.keep_of, state.policy.systems
+        foreign_h = state.policy.groups.foreign_h
         self._candidates = [
             candidate_of(
-                item.event, keep_of(item.event), systems, sender_of(item), is_here, item.objection
+                item.event,
+                keep_of(item.event),
+                systems,
+                sender_of(item),
+                is_here,
+                item.objection,
+                foreign_h=foreign_h,
             )
             for item in items
             if isinstance(item, WriteEvent)

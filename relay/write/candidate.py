@@ -20,7 +20,7 @@ from relay.nostr.event import Event
 from relay.verdict import Origin, Reject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Set
 
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _NO_KEYS: Final[frozenset[str]] = frozenset()
@@ -70,11 +70,14 @@ def candidate_of(
     sender: Sender,
     is_here: Callable[[str], bool],
     objection: Reject | None = None,
+    *,
+    foreign_h: Set[int] = frozenset(),
 ) -> Candidate:
-    """`is_here`: whether a URL is this relay's; `objection`: of a plug-in."""
+    """`is_here`: whether a URL is this relay's; `objection`: of a plug-in; `foreign_h`: kinds whose
+    `h` names no group."""
     malformed, group, action = None, None, None
     try:
-        group = group_of(event)
+        group = group_of(event, foreign_h)
         action = action_of(event)
     except Refused as refused:
         malformed, group = refused_form(refused), None

@@ -166,8 +166,14 @@ class Ingest:
         """
         state, relay = self._state, self._relay_key.pubkey
         sender = Sender(Origin.WIRE, author.authenticated, author.address, author.connection)
+        policy = state.policy
         candidate = candidate_of(
-            event, state.policy.keep.keep_of(event), state.policy.systems, sender, self._is_here
+            event,
+            policy.keep.keep_of(event),
+            policy.systems,
+            sender,
+            self._is_here,
+            foreign_h=policy.groups.foreign_h,
         )
         wanted = lookups_for(
             [candidate],

@@ -105,6 +105,7 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         deletes_own=targets is not None and bool(deleted_rows(event, targets, found)),
         replaces=slot is not None and slot in found.slots,
         has_group=groups.get(group_id) is not None,
+        h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
     )
 

@@ -78,10 +78,10 @@ def _read(
 ) -> str:
     keys = frozenset() if reader == NO_LOGIN else frozenset({cast.key(reader)})
     visible = visibility_for(Viewer(keys), policy.read_rules, policy.actors, groups)
-    row = Stored(1, event, _group_of(event), quiet)
+    row = Stored(1, event, _group_of(event, policy), quiet)
     # Filtered by author, because rules with `only_by` require such a filter.
     asked = Filter(authors=frozenset({event.pubkey}))
-    rows = [Stored(1, other, _group_of(other)) for other in beside]
+    rows = [Stored(1, other, _group_of(other, policy)) for other in beside]
     readable = {
         target
         for target, value in visible.targets_of(row)
@@ -90,5 +90,7 @@ def _read(
     return SHOWN if visible.may_read(row, asked, readable) else HIDDEN
 
 
-def _group_of(event: Event) -> str | None:
+def _group_of(event: Event, policy: PolicySet) -> str | None:
+    if event.kind in policy.groups.foreign_h:
+        return None
     return event.d if event.kind in kinds.GROUP_STATE else event.tag("h")

@@ -373,7 +373,7 @@ class _Reading:
 
 async def _reading(found: PolicySet, store: Path | None, event: Event, reader: str) -> _Reading:
     groups, actors = Groups(), found.actors
-    row = Stored(1, event, group_in(event))
+    row = Stored(1, event, group_in(event, found))
     beside: list[Stored] = []
     if store is not None:
         from relay.cli.data_folder import open_folder
@@ -385,19 +385,19 @@ async def _reading(found: PolicySet, store: Path | None, event: Event, reader: s
             for target, value in targets_of(found.read_rules, row, groups):
                 async for raws in folder.events(target.filter_for(value)):
                     others = [event_from_raw(raw) for raw in raws]
-                    beside += [Stored(1, other, group_in(other)) for other in others]
+                    beside += [Stored(1, other, group_in(other, found)) for other in others]
     viewer = _viewer(reader, event, found)
     steps = found.with_actors(actors).explain_read(row, viewer, groups, beside)
     banned = bool((viewer.keys | {event.pubkey}) & actors.banned)
     return _Reading(steps, row.group, store is not None, banned)
 
 
-def group_in(event: Event) -> str | None:
+def group_in(event: Event, found: PolicySet) -> str | None:
     """The group that the event would belong to."""
     from relay.groups.actions import group_of
 
     try:
-        return group_of(event)
+        return group_of(event, found.groups.foreign_h)
     except Refused:
         return None
 

@@ -30,6 +30,7 @@ from relay.cli.policy.check import left_open, rules_in
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import npub
+from relay.nostr.kinds import KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -190,6 +191,7 @@ def _groups(found: PolicySet) -> Iterator[str]:
         f"messages may be late by {seconds_text(groups.late_s)}; "
         f"references to earlier messages required: {groups.previous}"
     )
+    yield f"`h` names a group of another kind in: {kinds_text(KindSet.of(*groups.foreign_h))}"
 
 
 def _flags(flags: Iterable[object]) -> str:
@@ -254,6 +256,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             "invite_uses": found.groups.invite_uses,
             "late": found.groups.late_s,
             "previous": found.groups.previous,
+            "foreign_h": sorted(found.groups.foreign_h),
         },
         "bans": {"stored": found.banned_rows.value},
         "search": kinds_text(found.searched),

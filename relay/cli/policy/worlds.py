@@ -36,7 +36,12 @@ CONNECTION: Final = 0
 def candidate_in(event: Event, policy: PolicySet, sender: Sender) -> Candidate:
     """An event as this policy set reads it. Of kind 62 only those for all relays are for it."""
     return candidate_of(
-        event, policy.keep.keep_of(event), policy.systems, sender, lambda _url: False
+        event,
+        policy.keep.keep_of(event),
+        policy.systems,
+        sender,
+        lambda _url: False,
+        foreign_h=policy.groups.foreign_h,
     )
 
 
@@ -54,7 +59,8 @@ def case_world(
     """`beside`: events that are stored."""
     found = Found(0)
     for event in beside:
-        _add(event, event.tag("h"), policy, found)
+        group = None if event.kind in policy.groups.foreign_h else event.tag("h")
+        _add(event, group, policy, found)
     if given.replaces:
         _add_replaced(candidate, found)
     if given.deletes_own:
