@@ -12,16 +12,19 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 from relay.hook import LOCK, SOCKET
 from tests.harness.patience import PROGRAM_S
+from tests.harness.programs import start_rookery
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from relay.nostr.keys import SecretKey
+    from tests.harness.programs import Process
 
 # The way of an installed `rookery`: the launcher, beside the packages.
 LAUNCH = "from relay.launcher import main; main()"
@@ -52,8 +55,12 @@ class Machine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    async def begin(self, *args: str, program: str = LAUNCH) -> asyncio.subprocess.Process:
+    async def begin(self, *args: str, program: str = LAUNCH) -> Process:
         """`rookery …`, under way."""
+        if program == LAUNCH:
+            return await start_rookery(
+                *args, stdin=PIPE, stderr=PIPE, env=self.environ, cwd=self.work
+            )
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",

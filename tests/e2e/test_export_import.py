@@ -7,13 +7,14 @@ import contextlib
 import json
 import signal
 import stat
-import sys
 import time
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import cast, golden
+from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, command, connected, outputs, until
 
 if TYPE_CHECKING:
@@ -246,16 +247,13 @@ async def test_an_import_that_was_killed_goes_on(tmp_path: Path, *, running: boo
     async with rookery:
         if running:
             await rookery.start()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "relay",
+        process = await start_rookery(
             "import",
             str(file),
             "--data",
             str(rookery.folder),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
         )
         async with until("the import has begun") as tries:
             async for _ in tries:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,7 @@ from relay.client.nmem import Nmem
 from relay.memory.nmem.summary import Summary
 from tests import cast
 from tests.e2e.machines import LAUNCH, machine
+from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, until
 
 if TYPE_CHECKING:
@@ -92,16 +94,13 @@ WAYS = pytest.mark.parametrize("way", [over_stdio, over_http])
 @asynccontextmanager
 async def listening(place: Machine) -> AsyncIterator[tuple[str, str]]:
     """A server over HTTP: its URL and its token. It ends well."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *COMMAND,
+    process = await start_rookery(
+        "mcp",
         "--http",
         "0",
         cwd=place.work,
         env=place.environ,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=PIPE,
     )
     assert process.stderr is not None
     said = b""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 import time
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.cast import alice, bob, owner, robot, stranger
 from tests.harness.patience import ANSWER_S
+from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, command, connected, outputs, until
 
 if TYPE_CHECKING:
@@ -78,19 +79,14 @@ async def test_the_log_says_who_was_refused_and_why_and_not_what_they_said(
 
 
 async def test_the_log_follows_what_is_refused_from_now_on(rookery: Rookery) -> None:
-    following = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "relay",
+    following = await start_rookery(
         "policy",
         "log",
         "--data",
         str(rookery.folder),
         "--follow",
         "--json",
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=PIPE,
     )
     assert following.stdout is not None
     assert following.stderr is not None

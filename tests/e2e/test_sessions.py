@@ -6,8 +6,8 @@ import asyncio
 import os
 import re
 import signal
-import sys
 from contextlib import asynccontextmanager
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +16,7 @@ from relay.client import Client
 from tests import cast
 from tests.golden import HERE
 from tests.harness.patience import ANSWER_S
+from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, outputs
 from tests.unit.memory.transcripts.telling import SESSION, line
 
@@ -136,18 +137,11 @@ async def test_lines_that_are_no_json_and_a_line_of_50_mb_are_kept_to_the_byte(
 @asynccontextmanager
 async def followed(path: Path) -> AsyncIterator[asyncio.StreamReader]:
     """`rookery session follow`, for as long as the block; what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-u",
-        "-m",
-        "relay",
+    process = await start_rookery(
         "session",
         "follow",
         str(path),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ},
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
     try:
@@ -202,15 +196,12 @@ async def test_an_import_that_is_killed_is_begun_again(
     )
     robot.dress(rookery.url)
     async with Client(rookery.url, cast.robot) as client:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "relay",
+        process = await start_rookery(
             "session",
             "import",
             str(path),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
         )
         while await client.count({"kinds": [1988]}) < 100:
             assert process.returncode is None

@@ -8,12 +8,14 @@ import signal
 import sqlite3
 import time
 from contextlib import closing
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING
 
 import pytest
 
 from relay.nostr.event import event_from_raw
 from tests import cast
+from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, command, until
 
 if TYPE_CHECKING:
@@ -105,12 +107,16 @@ async def test_a_sweep_that_is_killed_ten_times_breaks_no_rule(tmp_path: Path) -
         for _ in range(ROUNDS):
             before = stored(path)
             await rookery.start()
+            sweep = await start_rookery(
+                "policy", "sweep", "--data", str(folder), stdout=DEVNULL, stderr=DEVNULL
+            )
             async with until("the sweep takes something") as tries:
                 async for _ in tries:
                     if stored(path) < before or before == len(kept):
                         break
             await asyncio.sleep(chance.random() / 5)
             await rookery.stop(signal.SIGKILL)
+            await sweep.wait()
             assert faults_in(path) == []
             kills_in_a_sweep += len(kept) < stored(path) < before
         assert kills_in_a_sweep >= ROUNDS - 2

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import signal
-import sys
 import time
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import cast
 from tests.harness.fake_relay import FakeRelay
+from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, connected, outputs
 
 if TYPE_CHECKING:
@@ -138,16 +138,13 @@ async def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
         await theirs.start()
         async with connected(ours.url) as wire:
             await wire.send("REQ", "what comes", {"kinds": [1], "limit": 0})
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "relay",
+            process = await start_rookery(
                 "sync",
                 theirs.url,
                 "--data",
                 str(ours.folder),
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
             )
             while (await wire.receive())[0] != "EVENT":
                 pass

@@ -8,13 +8,14 @@ import io
 import json
 import re
 import signal
-import sys
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import websockets
 
 from relay.cli import run
 from tests.harness.patience import ANSWER_S, PROGRAM_S
+from tests.harness.programs import start_rookery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
+    from tests.harness.programs import Process
 
 
 class Rookery:
@@ -31,7 +33,7 @@ class Rookery:
         self.folder = folder
         self.url = ""
         self.lines: list[str] = []
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._reading: asyncio.Task[None] | None = None
 
     @property
@@ -47,27 +49,14 @@ class Rookery:
         assert code == 0, printed.getvalue()
 
     async def start(self, *args: str) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "relay",
-            "serve",
-            "--data",
-            str(self.folder),
-            "--port",
-            "0",
-            *args,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+        self._process = await start_rookery(
+            "serve", "--data", str(self.folder), "--port", "0", *args
         )
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(self._process, listening))
         self.url = await asyncio.wait_for(listening, PROGRAM_S)
 
-    async def _read(
-        self, process: asyncio.subprocess.Process, listening: asyncio.Future[str]
-    ) -> None:
+    async def _read(self, process: Process, listening: asyncio.Future[str]) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             text = line.decode().rstrip()
@@ -108,16 +97,7 @@ class Rookery:
 
 async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tuple[int, str]:
     """One finished `rookery …`: its exit code, and what it printed on both streams."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "relay",
-        *args,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        cwd=cwd,
-    )
+    process = await start_rookery(*args, stdin=PIPE, cwd=cwd)
     out, _ = await asyncio.wait_for(process.communicate(stdin), PROGRAM_S)
     assert process.returncode is not None
     return process.returncode, out.decode()
@@ -125,15 +105,7 @@ async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tu
 
 async def outputs(*args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
     """One finished `rookery …`: its exit code, its stdout, its stderr."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "relay",
-        *args,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await start_rookery(*args, stdin=PIPE, stderr=PIPE)
     out, err = await asyncio.wait_for(process.communicate(stdin), PROGRAM_S)
     assert process.returncode is not None
     return process.returncode, out, err.decode()
