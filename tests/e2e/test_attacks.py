@@ -918,6 +918,12 @@ async def test_a_removed_members_running_answer_stops(rookery: Rookery) -> None:
             for n in range(count)
         ]
         await publish_all(wire, posts)
+        async with connected(rookery.url) as member:
+            await member.log_in(cast.alice, rookery.url, now)
+            async with until("the last post is indexed") as tries:
+                async for _ in tries:
+                    if await member.query({"search": f"{count - 1} psst"}):
+                        break
         for filters in (
             [{"kinds": [9]}],
             [{"kinds": [9]}, {"#h": ["tea"], "kinds": [9, 11]}],
@@ -943,4 +949,5 @@ async def test_a_removed_members_running_answer_stops(rookery: Rookery) -> None:
 async def _count(wire: Wire) -> int:
     await wire.send("COUNT", "c", {"kinds": [9]})
     answer = await wire.receive()
+    assert answer[0] == "COUNT", answer
     return int(answer[2]["count"])
