@@ -29,7 +29,14 @@ from relay.errors import Fault
 from relay.groups.actions import Flag
 from relay.groups.context import GroupSettings, Joins
 from relay.lifecycle.rows import Tie
-from relay.nostr.kinds import GROUP_RECORDS, GROUP_STATE, MAX_KIND, KindSet
+from relay.nostr.kinds import (
+    GROUP_RECORDS,
+    GROUP_STATE,
+    MAX_KIND,
+    KindClass,
+    KindSet,
+    class_of,
+)
 from relay.toml.fields import Table, nearest
 
 if TYPE_CHECKING:
@@ -109,6 +116,19 @@ def _boolean(table: Table, key: str) -> object:
     return table.boolean(key)
 
 
+def _regular_kinds(table: Table, key: str) -> frozenset[int] | None:
+    """Not replaceable ones: an address stays in its group."""
+    found = table.kinds(key)
+    if found is None:
+        return None
+    listed = frozenset(kind for low, high in found.ranges for kind in range(low, high + 1))
+    for kind in sorted(listed):
+        if class_of(kind) in (KindClass.REPLACEABLE, KindClass.ADDRESSABLE):
+            table.wrong(key, f"{key} must name kinds that are not replaceable, {kind} is")
+            return None
+    return listed
+
+
 def _count(table: Table, key: str) -> object:
     return table.integer(key)
 
@@ -154,6 +174,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "create": _writers,
         "joins": lambda table, key: table.choice(key, Joins),
         "invite_uses": _at_least_one,
+        "derived": _regular_kinds,
         "late": _count,
         "previous": _count,
         "foreign_h": _kinds_outside_groups,
@@ -296,6 +317,7 @@ def groups_of(settings: Settings) -> GroupSettings:
         create=settings["groups", "create"],
         joins=settings["groups", "joins"],
         invite_uses=settings["groups", "invite_uses"],
+        derived=settings["groups", "derived"],
         late_s=settings["groups", "late"],
         previous=settings["groups", "previous"],
         foreign_h=settings["groups", "foreign_h"],

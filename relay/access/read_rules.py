@@ -26,7 +26,7 @@ class Row(Protocol):
     def event(self) -> Event: ...
     @property
     def group(self) -> str | None:
-        """Its `h`, the `d` of 39000–39005, or the group in which a kind 5 deletes."""
+        """Its `h`, the `d` of 39000–39005, or the group of what it deletes or names."""
 
     @property
     def quiet(self) -> bool:

@@ -50,6 +50,8 @@ class GroupSettings:
     """How many users a code without `reusable` admits."""
     late_s: int = 600
     """Greatest age of a message or moderation event in seconds (N29-26); 0: any."""
+    derived: frozenset[int] = frozenset()
+    """Kinds that, without `h`, belong to the group of the event that they name."""
     previous: int = 0
     """References that chat and moderation events must have (N29-24)."""
     foreign_h: frozenset[int] = frozenset()

@@ -63,7 +63,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     """Position in the order of commits, from 1; 0: ephemeral, or not stored."""
     event: Event
     group: str | None = None
-    """Its `h`, the `d` of 39000–39005, or the group in which a kind 5 deletes."""
+    """Its `h`, the `d` of 39000–39005, or the group of what it deletes or names."""
     quiet: bool = False
     """A kind 5 that names what not everyone may read (N29-104)."""
     slot: Slot | None = None

@@ -97,6 +97,7 @@ class Batch:
         self._now = now
         self._guesses = guesses
         self._buckets = buckets
+        derived = state.policy.groups.derived
         keep_of, systems = state.policy.keep.keep_of, state.policy.systems
         foreign_h = state.policy.groups.foreign_h
         self._candidates = [
@@ -108,6 +109,7 @@ class Batch:
                 is_here,
                 item.objection,
                 foreign_h=foreign_h,
+                derived=derived,
             )
             for item in items
             if isinstance(item, WriteEvent)

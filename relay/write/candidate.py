@@ -6,17 +6,17 @@ Invariants: each field is computed once, here; lookups, judge and batch take it 
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from relay.errors import Refused
 from relay.groups.actions import Action, action_of, group_of
 from relay.lifecycle.deletion import DeletionTargets, deletion_targets
-from relay.lifecycle.rows import Keep, Slot, slot_of
+from relay.lifecycle.rows import Keep, Slot, address_of, slot_of
 from relay.memory.registry import MemorySystems, References
 from relay.nostr import kinds
-from relay.nostr.event import Event
+from relay.nostr.event import Event, is_hex64
 from relay.verdict import Origin, Reject
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _NO_KEYS: Final[frozenset[str]] = frozenset()
+_MAX_NAMED: Final = 16
+"""How many of the ids and addresses in an event are looked up."""
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +37,13 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     address: IPv4Address | IPv6Address | None = None
     connection: int | None = None
     """None: not from a WebSocket."""
+
+
+class NamedEvents(NamedTuple):
+    """What the `e` and `E` tags of an event name, and its `a` and `A` tags; in order."""
+
+    ids: tuple[str, ...]
+    slots: tuple[Slot, ...]
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +64,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """What a 9000–9022 asks for."""
     targets: DeletionTargets | None
     """What a kind 5 names."""
+    named: NamedEvents | None
+    """What an event without `h`, of a kind in `[groups] derived`, names: see `derived`."""
     references: References
     """Stored events that a memory record refers to."""
     vanishes: bool
@@ -72,29 +83,49 @@ def candidate_of(
     objection: Reject | None = None,
     *,
     foreign_h: Set[int] = frozenset(),
+    derived: Set[int] = frozenset(),
 ) -> Candidate:
-    """`is_here`: whether a URL is this relay's; `objection`: of a plug-in; `foreign_h`: kinds whose
-    `h` names no group."""
+    """`is_here`: whether a URL is this relay's; `objection`: of a plug-in; `foreign_h`, `derived`:
+    of `[groups]`."""
     malformed, group, action = None, None, None
     try:
         group = group_of(event, foreign_h)
         action = action_of(event)
     except Refused as refused:
         malformed, group = refused_form(refused), None
-    kind = event.kind
+    kind, slot = event.kind, slot_of(event, keep)
+    is_derived = kind in derived and group is None and malformed is None and slot is None
     return Candidate(
         event,
         sender,
         keep,
-        slot_of(event, keep),
+        slot,
         malformed,
         group,
         action,
         deletion_targets(event) if kind == kinds.DELETION else None,
+        named_events(event) if is_derived else None,
         systems.references(event),
         kind == kinds.VANISH and _is_for_here(event, is_here),
         objection,
     )
+
+
+def named_events(event: Event) -> NamedEvents | None:
+    """None when it names nothing."""
+    ids: list[str] = []
+    slots: list[Slot] = []
+    for tag in event.tags:
+        if len(tag) < 2 or len(ids) + len(slots) == _MAX_NAMED:
+            continue
+        if tag[0] in ("e", "E"):
+            if is_hex64(tag[1]):
+                ids.append(tag[1])
+        elif tag[0] in ("a", "A"):
+            slot = address_of(tag[1])
+            if slot is not None:
+                slots.append(slot)
+    return NamedEvents(tuple(ids), tuple(slots)) if ids or slots else None
 
 
 def refused_form(refused: Refused) -> Reject:

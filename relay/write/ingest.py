@@ -174,6 +174,7 @@ class Ingest:
             sender,
             self._is_here,
             foreign_h=policy.groups.foreign_h,
+            derived=policy.groups.derived,
         )
         wanted = lookups_for(
             [candidate],

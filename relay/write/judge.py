@@ -34,6 +34,7 @@ from relay.nostr import kinds
 from relay.nostr.kinds import is_kind
 from relay.verdict import Origin, Reject, Result, Who, WriteOutcome
 from relay.write.candidate import refused_form
+from relay.write.derived import derived_group
 from relay.write.pins import outdated_pins
 from relay.write.world import facts_of, group_context
 
@@ -210,6 +211,8 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
     quiet = False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
+    elif candidate.named is not None:
+        group_id = derived_group(candidate, world)
     # A later line of an import may contain the pinned event.
     outdated = (
         outdated_pins(candidate, world.groups) if facts.origin is Origin.WIRE else frozenset()
@@ -331,6 +334,8 @@ def _deletion_reach(
         groups_of_removed = {row.group for row in removed if row.group is not None}
         if len(groups_of_removed) == 1:
             return groups_of_removed.pop(), quiet
+        if not removed:
+            return derived_group(candidate, world), quiet
     return group_id, quiet
 
 

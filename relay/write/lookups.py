@@ -136,6 +136,9 @@ class _Builder:
             self.slots.update(candidate.targets.slots)
         elif kind == kinds.GIFT_WRAP:
             tombstones.update(key_target(pubkey) for pubkey in event.tag_values("p"))
+        if candidate.named is not None:
+            self.ids.update(candidate.named.ids)
+            self.slots.update(candidate.named.slots)
         if candidate.references is not NO_REFERENCES:
             self.ids |= candidate.references.ids
             self._named |= candidate.references.names

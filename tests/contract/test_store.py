@@ -355,6 +355,10 @@ async def test_the_rows_of_a_group_are_deleted_with_it(store: Store) -> None:
     await write(store, made, put, chat, shown, record, other, quoting)
     # A deletion without `h` that took a row of the group is noted with it.
     await stored(store, unsigned(cast.alice, 5, [["k", "9"]]), group="tea")
+    # So is a reaction to a row of the group; its author's others are not.
+    await stored(store, unsigned(cast.bob, 7, [["e", chat.id]]), group="tea")
+    elsewhere = unsigned(cast.bob, 7, [["e", other.id]])
+    await write(store, elsewhere)
     end = unsigned(cast.owner, 9008, [["h", "tea"]])
     last_words = unsigned(cast.alice, 9, [["h", "tea"]], "last words")
     batch = Batch(last_words, end)
@@ -366,7 +370,7 @@ async def test_the_rows_of_a_group_are_deleted_with_it(store: Store) -> None:
         return plan
 
     await store.append(batch.wanted, decide)
-    assert await read(store) == in_order(made, record, other, quoting, end)
+    assert await read(store) == in_order(made, record, other, quoting, elsewhere, end)
     assert (await look_up(store, groups_with_content=["tea"])).groups_with_content == set()
 
 

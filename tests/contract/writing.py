@@ -93,7 +93,8 @@ def lookups_for(events: Sequence[tuple[Event, Keep]]) -> Lookups:
     # Stores take events that the relay would refuse as malformed.
     candidates = [
         msgspec.structs.replace(
-            candidate_of(event, keep, MEMORY_SYSTEMS, sender, lambda _: False), malformed=None
+            candidate_of(event, keep, MEMORY_SYSTEMS, sender, lambda _: False),
+            malformed=None,
         )
         for event, keep in events
     ]

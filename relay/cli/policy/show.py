@@ -186,6 +186,8 @@ def _groups(found: PolicySet) -> Iterator[str]:
     yield f"created by: {who_text(groups.create)}"
     yield f"a new group is: {_flags(groups.new)}"
     yield f"always: {_flags(groups.always)}"
+    derived = ", ".join(map(str, sorted(found.groups.derived))) or "none"
+    yield f"without h, in the group of the event that they name: kinds {derived}"
     yield f"requests to join: {groups.joins.value}; uses of an invite code: {groups.invite_uses}"
     yield (
         f"messages may be late by {seconds_text(groups.late_s)}; "
@@ -254,6 +256,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             "always": sorted(flag.value for flag in found.groups.always),
             "joins": found.groups.joins.value,
             "invite_uses": found.groups.invite_uses,
+            "derived": sorted(found.groups.derived),
             "late": found.groups.late_s,
             "previous": found.groups.previous,
             "foreign_h": sorted(found.groups.foreign_h),

@@ -42,6 +42,7 @@ def candidate_in(event: Event, policy: PolicySet, sender: Sender) -> Candidate:
         sender,
         lambda _url: False,
         foreign_h=policy.groups.foreign_h,
+        derived=policy.groups.derived,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone
 from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone, Vanish, WritePlan
 from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
+from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.rows import stored
@@ -268,6 +270,7 @@ class Writer:
                 },
             )
             self._delete({row[0] for row in found.fetchall()}, change)
+            self._delete_unnamed(group_id, change)
         for gone in plan.vanishes:
             self._delete_of_key(gone, change)
         for pubkey, upto in plan.deleted_authors.items():
@@ -282,6 +285,21 @@ class Writer:
                 db.execute(QUERIES["drop_entry"], (noted.list_name, noted.item))
             else:
                 db.execute(QUERIES["put_entry"], (noted.list_name, noted.item, noted.note))
+
+    def _delete_unnamed(self, group_id: str, change: _Change) -> None:
+        """Rows of a group that do not name it: deletions and what refers to its rows. The totals
+        tell by whom and of which kinds they are."""
+        left: Counter[tuple[bytes, int]] = Counter()
+        for pubkey, kind, events in self._db.execute(QUERIES["sizes_of_group"], (group_id,)):
+            left[pubkey, kind] += events
+        for (pubkey, kind, grp), (events, _) in change.sizes.items():
+            if grp == group_id:
+                left[pubkey, kind] += events
+        for (pubkey, kind), events in left.items():
+            if events > 0 and kind not in (kinds.CREATE_GROUP, kinds.DELETE_GROUP):
+                named = {**_key_of(pubkey.hex()), "kind": kind, "grp": group_id}
+                found = self._db.execute(QUERIES["rows_of_author_in_group"], named)
+                self._delete_many([seq for (seq,) in found.fetchall()], change)
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         self._db.executemany(

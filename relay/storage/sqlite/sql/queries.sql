@@ -21,9 +21,14 @@ FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
 
 -- :rows_of_group  hash of h, hash of d, group -> seq of rows to delete when a group ends (N29-124)
 SELECT e.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE t.hash IN (:h, :d) AND e.grp = :grp AND e.kind NOT IN (9007, 9008)
-UNION  -- a deletion without `h` that acted in the group
-SELECT seq FROM events INDEXED BY events_kind WHERE kind = 5 AND grp = :grp;
+WHERE t.hash IN (:h, :d) AND e.grp = :grp AND e.kind NOT IN (9007, 9008);
+
+-- :sizes_of_group  group -> pubkey, kind, events
+SELECT pubkey, kind, events FROM sizes INDEXED BY sizes_group WHERE grp = ? AND grp > '';
+
+-- :rows_of_author_in_group  id_key and pubkey, kind, group -> seq
+SELECT seq FROM events INDEXED BY events_author
+WHERE author_key = :key AND pubkey = :pubkey AND kind = :kind AND grp = :grp;
 
 -- :rows_of_key  id_key and pubkey, hash of p, until -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events INDEXED BY events_author

@@ -1,0 +1,28 @@
+"""Zaps (NIP-57): the request that a receipt repeats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay.errors import Invalid
+from relay.nostr.event import event_from
+from relay.nostr.keys import is_signed
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+_ZAP_REQUEST: Final = 9734
+
+
+def zap_request(receipt: Event) -> Event | None:
+    """The 9734 in the `description` of a 9735, if it is whole and signed: who really zapped.
+
+    Anybody can sign a receipt, and its tag `P` proves nothing.
+    """
+    try:
+        request = event_from(orjson.loads(receipt.tag("description") or ""))
+    except (orjson.JSONDecodeError, Invalid):
+        return None
+    return request if request.kind == _ZAP_REQUEST and is_signed(request) else None

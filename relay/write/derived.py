@@ -1,0 +1,69 @@
+"""Derived groups: an event without `h` belongs to the group of the event that it names.
+
+It is read as the rows of that group, and goes with the group; it is not written into the group, so
+flags and roles do not decide whether it is accepted.
+
+Invariants: a target that the author may not read counts as not stored. So what becomes of the event
+does not tell whether the target is missing, deleted, in another group, hidden, or of another relay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.access.visibility import Viewer, visibility_for
+from relay.groups.group import pins_of
+from relay.nostr import kinds
+from relay.nostr.filters import Filter
+from relay.nostr.nip57 import zap_request
+from relay.verdict import Origin
+
+if TYPE_CHECKING:
+    from relay.lifecycle.rows import Stored
+    from relay.nostr.event import Event
+    from relay.write.candidate import Candidate
+    from relay.write.world import World
+
+
+def derived_group(candidate: Candidate, world: World) -> str | None:
+    """The group of the first stored event that the candidate names and its author may read."""
+    named, found = candidate.named, world.found
+    if named is None:
+        return None
+    by_id, by_address = map(found.rows.get, named.ids), map(found.slots.get, named.slots)
+    rows = [row for row in (*by_id, *by_address) if row is not None]
+    if all(row.group is None for row in rows):
+        return None
+    for row in rows:
+        if _may_name(candidate, row, world):
+            return None if world.policy.systems.h_is_label(row.event) else row.group
+    return None
+
+
+def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
+    if candidate.sender.origin is Origin.TRUSTED_IMPORT:
+        return True  # one's own export: its author may have left the group since
+    event = candidate.event
+    if _may_read(event.pubkey, target, world):
+        return True
+    if event.kind != kinds.ZAP_RECEIPT:
+        return False
+    # A wallet's service signs the receipt; it stands for who asked for it.
+    request = zap_request(event)
+    return (
+        request is not None
+        and _names(request, target.event)
+        and _may_read(request.pubkey, target, world)
+    )
+
+
+def _may_read(pubkey: str, row: Stored, world: World) -> bool:
+    """Also rows that are only given to a filter with `ids`."""
+    author = Viewer(frozenset({pubkey}))
+    seen = visibility_for(author, world.policy.read_rules, world.actors, world.groups)
+    return seen.may_read(row, Filter(ids=frozenset({row.event.id})))
+
+
+def _names(request: Event, target: Event) -> bool:
+    by_id, by_address = pins_of(target)
+    return any(tuple(tag[:2]) in (by_id, by_address) for tag in request.tags)

@@ -1,0 +1,158 @@
+"""relay/write/derived.py: which group an event without `h` belongs to."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups
+from relay.lifecycle.rows import Found, Stored, slot_of
+from relay.nostr import kinds
+from relay.verdict import Origin, WriteOutcome
+from relay.write.candidate import Sender, candidate_of
+from relay.write.judge import judge
+from relay.write.world import World
+from tests.cast import alice, bob, carol, owner, person
+from tests.harness.relay_in_process import NOON, RELAY, policy_of
+
+if TYPE_CHECKING:
+    from policies import PolicySet
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+DEN = Group("den", flags=frozenset({Flag.PRIVATE}), members={alice.pubkey: (), bob.pubkey: ()})
+SQUARE = Group("square", flags=frozenset({Flag.RESTRICTED}), members={alice.pubkey: ()})
+WALLET = person("wallet")
+
+PRIVATE = alice.sign(9, [["h", "den"]], "private", NOON)
+OPEN = alice.sign(9, [["h", "square"]], "open", NOON)
+NOTE = alice.sign(1, [], "a note", NOON)
+OWN_DATA = alice.sign(30078, [["d", "x"]], "own", NOON)
+ARTICLE = alice.sign(30023, [["h", "den"], ["d", "a"]], "an article", NOON)
+LABELLED = owner.sign(30078, [["h", "den"], ["d", "snowclaw:config:group:den"]], "{}", NOON)
+MISSING = carol.sign(9, [["h", "den"]], "never sent", NOON)
+ROWS = (PRIVATE, OPEN, NOTE, OWN_DATA, ARTICLE, LABELLED)
+ADDRESS = f"30023:{alice.pubkey}:a"
+
+
+@pytest.fixture(scope="module")
+def policy() -> PolicySet:
+    return policy_of("open")
+
+
+def group_of(
+    policy: PolicySet,
+    who: SecretKey,
+    *tags: list[str],
+    kind: int = kinds.REACTION,
+    origin: Origin = Origin.WIRE,
+) -> str | None:
+    """The group in which this event is stored."""
+    event = who.sign(kind, list(tags), "+", NOON)
+    found = Found(9)
+    for seq, stored in enumerate(ROWS):
+        slot = slot_of(stored, policy.keep.keep_of(stored))
+        row = found.rows[stored.id] = Stored(seq, stored, stored.tag("h"), slot=slot)
+        if slot is not None:
+            found.slots[slot] = row
+    groups = Groups().with_group(DEN).with_group(SQUARE)
+    world = World(policy, groups, policy.actors, found, RELAY.pubkey, NOON)
+    keep, derived = policy.keep.keep_of(event), policy.groups.derived
+    sender = Sender(origin)
+    candidate = candidate_of(event, keep, policy.systems, sender, lambda _: False, derived=derived)
+    judged = judge(candidate, world)
+    assert judged.outcome is WriteOutcome.STORED
+    return judged.group
+
+
+def e(event: Event, name: str = "e") -> list[str]:
+    return [name, event.id]
+
+
+@pytest.mark.proves("N29-106")
+def test_it_is_that_of_the_first_stored_event_that_e_or_a_names(policy: PolicySet) -> None:
+    assert group_of(policy, alice, e(PRIVATE)) == "den"
+    assert group_of(policy, alice, e(PRIVATE, "E")) == "den"
+    assert group_of(policy, alice, ["a", ADDRESS]) == "den"
+    assert group_of(policy, alice, ["A", ADDRESS]) == "den"
+    assert group_of(policy, alice, e(MISSING), e(PRIVATE), e(OPEN)) == "den"
+    assert group_of(policy, alice, e(OPEN), e(PRIVATE)) == "square"
+    assert group_of(policy, alice, ["a", ADDRESS], e(OPEN)) == "square"
+    assert group_of(policy, alice, e(NOTE), e(PRIVATE)) is None
+    assert group_of(policy, alice, ["p", alice.pubkey], ["q", PRIVATE.id]) is None
+    assert group_of(policy, alice, ["e"], ["e", "x"], ["a", "30023:x:a"]) is None
+
+
+@pytest.mark.proves("N29-106")
+def test_only_listed_kinds_without_h_follow_what_they_name(policy: PolicySet) -> None:
+    assert all(
+        group_of(policy, alice, e(PRIVATE), kind=kind) == "den"
+        for kind in (6, 7, 16, 1111, 1984, 9735, 9802, 40003)
+    )
+    assert group_of(policy, alice, e(PRIVATE), kind=1) is None
+    assert group_of(policy, alice, e(PRIVATE), ["h", "square"]) == "square"
+
+
+@pytest.mark.proves("N29-107")
+def test_a_target_that_the_author_may_not_read_counts_as_not_stored(policy: PolicySet) -> None:
+    for unseen in (PRIVATE, MISSING):
+        assert group_of(policy, carol, e(unseen)) is None
+        assert group_of(policy, carol, e(unseen), e(OPEN)) == "square"
+    for unseen in (OWN_DATA, MISSING):  # guarded, though in no group
+        assert group_of(policy, carol, e(unseen), e(OPEN)) == "square"
+    assert group_of(policy, alice, e(OWN_DATA), e(OPEN)) is None
+    assert group_of(policy, carol, ["a", ADDRESS], kind=1111) is None
+
+
+def test_it_is_not_written_into_the_group(policy: PolicySet) -> None:
+    """Who may not write in a restricted group may react to what is said in it."""
+    assert group_of(policy, carol, e(OPEN)) == "square"
+
+
+def test_a_label_is_no_group(policy: PolicySet) -> None:
+    assert group_of(policy, owner, e(LABELLED)) is None
+
+
+def test_a_deletion_of_what_others_wrote_belongs_to_its_group(policy: PolicySet) -> None:
+    assert group_of(policy, bob, e(PRIVATE), kind=5) == "den"
+    assert group_of(policy, carol, e(PRIVATE), kind=5) is None
+    assert group_of(policy, carol, e(MISSING), kind=5) is None
+
+
+@pytest.mark.proves("N29-106", "N29-107")
+def test_a_zap_receipt_stands_for_who_asked_for_it(policy: PolicySet) -> None:
+    """The wallet's service signs it, and is in no group; what it claims beside is not believed."""
+
+    def receipt(by: SecretKey, about: Event, named: Event = PRIVATE, **other: object) -> str | None:
+        request = by.sign(9734, [e(about), ["p", alice.pubkey]], "", NOON)
+        fields = {**json.loads(request.raw), **other}
+        told = ["description", json.dumps(fields)]
+        return group_of(policy, WALLET, e(named), ["P", bob.pubkey], told, kind=9735)
+
+    assert receipt(bob, PRIVATE) == "den"
+    assert receipt(carol, PRIVATE) is None
+    assert receipt(bob, OPEN) is None  # asked for another event
+    assert receipt(bob, PRIVATE, sig="0" * 128) is None
+    assert receipt(carol, PRIVATE, pubkey=bob.pubkey) is None
+    assert group_of(policy, WALLET, e(PRIVATE), ["description", "{"], kind=9735) is None
+    assert group_of(policy, WALLET, e(PRIVATE), ["P", bob.pubkey], kind=9735) is None
+
+
+def test_a_trusted_import_follows_every_target(policy: PolicySet) -> None:
+    """Its author may have left the group since; nobody learns anything by it."""
+    assert group_of(policy, carol, e(PRIVATE), origin=Origin.TRUSTED_IMPORT) == "den"
+    assert group_of(policy, carol, e(PRIVATE), origin=Origin.IMPORT) is None
+
+
+def test_few_of_many_names_are_looked_up(policy: PolicySet) -> None:
+    many = [["e", f"{number:064x}"] for number in range(16)]
+    assert group_of(policy, alice, *many, e(PRIVATE)) is None
+    assert group_of(policy, alice, *many[1:], e(PRIVATE)) == "den"
+
+
+def test_replaceable_kinds_cannot_be_listed() -> None:
+    with pytest.raises(Exception, match="not replaceable, 30023 is"):
+        policy_of("open", "[groups]\nderived = [7, 30023]\n")
