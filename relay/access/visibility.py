@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from relay.access.actors import is_known
 from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix
+from relay.nostr import kinds
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETE_GROUP
 from relay.verdict import Reject, Who
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Row, Target
     from relay.groups.group import Groups
 
+_FOR_MEMBERS: Final = "this group is for its members"
+_GROUP_STATE: Final = frozenset(kinds.GROUP_STATE)
+_GROUP_LISTS: Final = _GROUP_STATE - {kinds.GROUP_METADATA, kinds.GROUP_ROLES}
+"""What members alone read of a private group."""
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
 _MAX_COMBINATIONS: Final = 512
@@ -202,6 +207,36 @@ class Visibility:
             return Reject(Prefix.AUTH_REQUIRED, needs, "read")
         return Reject(Prefix.RESTRICTED, "you may not read this", "read")
 
+    def lists_for_login(self, filters: Sequence[Filter]) -> Reject | None:
+        """What a REQ of an anonymous viewer is closed with after its rows, or None.
+
+        It asks for the state of groups by `#d` alone, and of each the viewer misses a list that
+        members may read (39001, 39002 …). So is a group that is hidden or does not exist (N29-108).
+        """
+        if self.viewer.keys or not filters or not all(map(self._misses_lists, filters)):
+            return None
+        return Reject(Prefix.AUTH_REQUIRED, _FOR_MEMBERS, "read")
+
+    def _misses_lists(self, filter_: Filter) -> bool:
+        if filter_.kinds is None or filter_.impossible or not filter_.kinds <= _GROUP_STATE:
+            return False
+        asked = sorted(filter_.kinds & _GROUP_LISTS)
+        group_ids = filter_.tag_values("d")
+        if not asked or not group_ids:
+            return False
+        return all(
+            any(self._is_list_hidden(kind, group_id) for kind in asked) for group_id in group_ids
+        )
+
+    def _is_list_hidden(self, kind: int, group_id: str) -> bool:
+        """Whether a rule hides this group's 39001–39005 from an anonymous viewer."""
+        readable = {Who.GROUP} if self._may_read_group(group_id) else set()
+        return any(
+            _covers(rule, kind, group_id, in_group=True)
+            and rule.readers.isdisjoint(self.global_words | readable)
+            for rule in self.rules
+        )
+
     def _unreadable(self, filter_: Filter) -> str | None:
         """The CLOSED text if the viewer may read no row that the filter could match, else None."""
         if filter_.impossible:
@@ -215,7 +250,7 @@ class Visibility:
             and not names_foreign
             and self._hidden_by_groups(group_ids, filter_.kinds)
         ):
-            return "this group is for its members"
+            return _FOR_MEMBERS
         return needs
 
     def _hidden_by_rules(self, filter_: Filter) -> str | None:

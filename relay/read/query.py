@@ -191,7 +191,7 @@ class QueryRunner:
     def start(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> Subscription | None:
         """Open a subscription. One short read is sent at once with EOSE; then `backlog` is None.
 
-        None: refused, CLOSED was sent.
+        None: CLOSED was sent, instead of everything or of EOSE.
         """
         visibility = self._state.visibility(peer.reader.viewer)
         wants_invite = self._wants_invite(peer, filters)
@@ -227,7 +227,9 @@ class QueryRunner:
             if page is not None and page.next is None:
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
                 self._metrics.scanned(len(page.raws), perf_counter() - began)
-                self._finish(peer, subscription)
+                if not self._finish(peer, subscription):
+                    self._fanout.close(subscription)
+                    return None
         return subscription
 
     def stop(self, subscription: Subscription) -> None:
@@ -288,6 +290,11 @@ class QueryRunner:
     def _finish(self, peer: Peer, subscription: Subscription) -> bool:
         if subscription.has_overflowed:
             peer.outbox.put(messages.closed(subscription.sub, _OVERFLOW))
+            return False
+        refusal = self._state.visibility(peer.reader.viewer).lists_for_login(subscription.filters)
+        if refusal is not None:
+            # In place of EOSE: 0xchat forgets a subscription at EOSE, and logs in at CLOSED only.
+            peer.outbox.put(messages.closed(subscription.sub, refusal.refused()))
             return False
         peer.outbox.put(messages.eose(subscription.sub))
         self._fanout.release_backlog(subscription)
