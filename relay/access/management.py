@@ -13,6 +13,8 @@ from enum import Enum, StrEnum
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from relay.errors import Invalid, Prefix, Unsupported
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -32,6 +34,8 @@ MAX_EVENTS: Final = 100_000
 MAX_CLAIMS: Final = 1000
 """Invite codes of the relay; each tried one is compared with all of them."""
 _MAX_REASON: Final = 1000
+_MAX_ROLES: Final = 100
+_MAX_LABEL: Final = 100
 _MAX_NAME: Final = 30
 """As in rookery.toml (N11-04)."""
 _MAX_DESCRIPTION: Final = 5000
@@ -64,12 +68,17 @@ class ListName(StrEnum):
     """Code → `relay.access.membership.Claim`, as JSON."""
     MEMBERS_SINCE = "members since"
     """Allowed key → unix seconds."""
+    ROLES = "roles"
+    """Id → the tags of its 33534 beside `-` and `d`, as JSON."""
+    ROLE_HOLDERS = "role holders"
+    """Key and id of a role, with a space between."""
 
 
 _MAX_OF: Final = {
     ListName.BANNED_EVENTS: MAX_EVENTS,
     ListName.ALLOWED_EVENTS: MAX_EVENTS,
     ListName.CLAIMS: MAX_CLAIMS,
+    ListName.ROLES: _MAX_ROLES,
 }
 
 
@@ -81,6 +90,8 @@ class ListChange:
     item: str
     note: str | None
     """The reason (in TEXTS, the text); None: the item is removed."""
+    must_exist: bool | None = None
+    """True: refused unless the item is listed; False: refused when it is."""
 
     @property
     def bans_event(self) -> bool:
@@ -202,6 +213,8 @@ def check_author_not_banned(event: Event, actors: Actors) -> Reject | None:
 def check_change(change: ListChange, management: Management, actors: Actors) -> Reject | None:
     """Why a change is refused; `actors`: `Management.applied_to` those of the policy files."""
     items = management.of(change.list_name)
+    if change.must_exist is not None and change.must_exist is not (change.item in items):
+        return _NO_ROLE if change.must_exist else _ROLE_EXISTS
     if change.note is None:
         listed = change.list_name is ListName.BANNED_KEYS and change.item not in items
         return _BANNED_BY_FILE if listed and change.item in actors.banned else None
@@ -215,6 +228,14 @@ def check_change(change: ListChange, management: Management, actors: Actors) -> 
             return _refused("this key is banned: call unbanpubkey first")
         case ListName.ALLOWED_KEYS if change.item in actors.banned:
             return _BANNED_BY_FILE
+        case ListName.ROLE_HOLDERS:
+            pubkey, role = change.item.split(" ")
+            if role not in management.of(ListName.ROLES):
+                return _NO_ROLE
+            in_files = pubkey in actors.owners or pubkey in actors.agents
+            if not in_files and pubkey not in management.of(ListName.ALLOWED_KEYS):
+                return _refused("this key is not a member of this relay: call allowpubkey first")
+            return None
         case _:
             return None
 
@@ -223,6 +244,8 @@ def _refused(text: str) -> Reject:
     return Reject(Prefix.RESTRICTED, text, "NIP-86")
 
 
+_NO_ROLE: Final = _refused("there is no role with this id")
+_ROLE_EXISTS: Final = _refused("there is a role with this id: call editrole")
 _BANNED_BY_FILE: Final = _refused("this key is banned by a policy file: change it there")
 
 
@@ -261,6 +284,67 @@ class _TextMethod:
             raise Invalid(f"params: 1 expected, {len(params)} given")
         text = self.check(params[0])
         return (ListChange(ListName.TEXTS, self.name, text or None),)
+
+
+@dataclass(frozen=True, slots=True)
+class _RoleMethod:
+    """`createrole`, `editrole`: [id, label, description, color, order]; all but the id may be
+    missing, empty or null (N86-17, N43-01)."""
+
+    must_exist: bool
+
+    def changes(self, params: Sequence[object]) -> tuple[ListChange, ...]:
+        if not 1 <= len(params) <= 5:
+            raise Invalid(f"params: 1 to 5 expected, {len(params)} given")
+        given: list[object] = [*params, None, None, None, None]
+        role, label, description, color, order, *_ = given
+        tags = [
+            ("label", _text("label", label or "", _MAX_LABEL)),
+            ("description", _text("description", description or "", _MAX_REASON)),
+            ("color", _number("color", color, 0, 360)),
+            ("order", _number("order", order, -(2**31), 2**31)),
+        ]
+        note = orjson.dumps([tag for tag in tags if tag[1]]).decode()
+        return (ListChange(ListName.ROLES, _role(role), note, self.must_exist),)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeleteRole:
+    def changes(self, params: Sequence[object]) -> tuple[ListChange, ...]:
+        if len(params) != 1:
+            raise Invalid(f"params: 1 expected, {len(params)} given")
+        return (ListChange(ListName.ROLES, _role(params[0]), None, must_exist=True),)
+
+
+@dataclass(frozen=True, slots=True)
+class _HolderMethod:
+    """`assignrole`, `unassignrole`: [pubkey, id]."""
+
+    note: str | None
+
+    def changes(self, params: Sequence[object]) -> tuple[ListChange, ...]:
+        if len(params) != 2:
+            raise Invalid(f"params: 2 expected, {len(params)} given")
+        item = f"{_key(params[0])} {_role(params[1])}"
+        return (ListChange(ListName.ROLE_HOLDERS, item, self.note),)
+
+
+def _role(value: object) -> str:
+    if not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", value) is None:
+        raise Invalid("id: must be 1 to 64 of a-z, A-Z, 0-9, _, . and -")
+    return value
+
+
+def _number(name: str, value: object, low: int, high: int) -> str:
+    """As a text; empty for null and the empty text. Clients send numbers and texts."""
+    if value is None or value == "":
+        return ""
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str) or re.fullmatch(r"-?[0-9]{1,10}", text) is None:
+        raise Invalid(f"{name}: must be an integer from {low} to {high}")
+    if not low <= int(text) <= high:
+        raise Invalid(f"{name}: must be an integer from {low} to {high}")
+    return str(int(text))
 
 
 def _key(value: object) -> str:
@@ -340,7 +424,9 @@ def _icon(value: object) -> str:
     return text
 
 
-_CHANGING: Final[Mapping[str, _Method | _TextMethod]] = {
+_AnyMethod = _Method | _TextMethod | _RoleMethod | _DeleteRole | _HolderMethod
+
+_CHANGING: Final[Mapping[str, _AnyMethod]] = {
     "banpubkey": _Method(_key, adds_to=ListName.BANNED_KEYS),
     "unbanpubkey": _Method(_key, removes_from=ListName.BANNED_KEYS),
     "allowpubkey": _Method(_key, adds_to=ListName.ALLOWED_KEYS),
@@ -355,6 +441,11 @@ _CHANGING: Final[Mapping[str, _Method | _TextMethod]] = {
     "disallowkind": _Method(_disallowable_kind, adds_to=ListName.REFUSED_KINDS, has_reason=False),
     "blockip": _Method(_foreign_address, adds_to=ListName.BLOCKED_ADDRESSES),
     "unblockip": _Method(_address, removes_from=ListName.BLOCKED_ADDRESSES, has_reason=False),
+    "createrole": _RoleMethod(must_exist=False),
+    "editrole": _RoleMethod(must_exist=True),
+    "deleterole": _DeleteRole(),
+    "assignrole": _HolderMethod(""),
+    "unassignrole": _HolderMethod(None),
     "changerelayname": _TextMethod("name", _name),
     "changerelaydescription": _TextMethod("description", _description),
     "changerelayicon": _TextMethod("icon", _icon),
@@ -371,9 +462,13 @@ _KIND_LISTS: Final = ("listallowedkinds", "listdisallowedkinds")
 LISTED_REPORTS: Final = "listeventsneedingmoderation"
 """Answered by the store, not by `listed`."""
 SUPPORTED_METHODS: Final = "supportedmethods"
-METHODS: Final = (*_CHANGING, *_LISTING, *_KIND_LISTS, LISTED_REPORTS)
+CREATE_INVITE: Final = "createinvite"
+LIST_INVITES: Final = "listinvites"
+REVOKE_INVITE: Final = "revokeinvite"
+INVITE_METHODS: Final = (CREATE_INVITE, LIST_INVITES, REVOKE_INVITE)
+"""Of this relay alone (NIP-86 has none): what they say and take is answered by the caller."""
+METHODS: Final = (*_CHANGING, *_LISTING, *_KIND_LISTS, LISTED_REPORTS, *INVITE_METHODS)
 """All but `supportedmethods` (N86-10)."""
-_ROLES: Final = ("createrole", "editrole", "deleterole", "assignrole", "unassignrole")
 
 
 def changes_of(method: str, params: Sequence[object]) -> tuple[ListChange, ...]:
@@ -384,8 +479,6 @@ def changes_of(method: str, params: Sequence[object]) -> tuple[ListChange, ...]:
     changing = _CHANGING.get(method)
     if changing is not None:
         return changing.changes(params)
-    if method in _ROLES:
-        raise Unsupported(f"{method}: this relay has no roles, only its groups do")
     if method not in METHODS and method != SUPPORTED_METHODS:
         raise Unsupported(f"unknown method {method[:64]!r}: see {SUPPORTED_METHODS}")
     if params:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -34,8 +35,8 @@ REQUEST_WINDOW_S: Final = 600
 """A request to join or leave is good for this long before and after its created_at."""
 _MAX_CODE: Final = 256
 """Characters; a longer code is none."""
-_MAX_LISTED: Final = 6000
-"""Members in a 13534, 80 bytes each: its frame stays below the default `max_message_length`."""
+_MAX_TAGS_BYTES: Final = 480_000
+"""Of a 13534, some 6,000 members: its frame stays below the default `max_message_length`."""
 
 
 class Entry(Enum):
@@ -82,6 +83,11 @@ def claims_of(management: Management) -> Iterator[tuple[str, Claim]]:
     """(code, claim) of all entries, expired ones too."""
     for code, note in management.of(ListName.CLAIMS).items():
         yield code, _decode(note)
+
+
+def claim_id(code: str) -> str:
+    """What a code is called where it must not stand itself: 16 hex."""
+    return sha256(code.encode()).hexdigest()[:16]
 
 
 def claim_change(code: str, claim: Claim) -> ListChange:
@@ -201,9 +207,16 @@ def follows_from(change: ListChange, management: Management, now: int) -> Sequen
     """Further changes in the same transaction; `management`: after the change."""
     match change.list_name, change.note:
         case ListName.BANNED_KEYS, str():
-            return [ListChange(ListName.ALLOWED_KEYS, change.item, None), *_dropped(change.item)]
+            allowed = ListChange(ListName.ALLOWED_KEYS, change.item, None)
+            return [allowed, *_dropped(change.item, management)]
         case ListName.ALLOWED_KEYS, None:
-            return _dropped(change.item)
+            return _dropped(change.item, management)
+        case ListName.ROLES, None:
+            return [
+                ListChange(ListName.ROLE_HOLDERS, item, None)
+                for item in management.of(ListName.ROLE_HOLDERS)
+                if item.partition(" ")[2] == change.item
+            ]
         case ListName.ALLOWED_KEYS, str():
             if change.item in management.of(ListName.MEMBERS_SINCE):
                 return ()
@@ -212,8 +225,13 @@ def follows_from(change: ListChange, management: Management, now: int) -> Sequen
             return ()
 
 
-def _dropped(pubkey: str) -> Sequence[ListChange]:
-    return [ListChange(ListName.MEMBERS_SINCE, pubkey, None)]
+def _dropped(pubkey: str, management: Management) -> Sequence[ListChange]:
+    roles = [
+        ListChange(ListName.ROLE_HOLDERS, item, None)
+        for item in management.of(ListName.ROLE_HOLDERS)
+        if item.partition(" ")[0] == pubkey
+    ]
+    return [ListChange(ListName.MEMBERS_SINCE, pubkey, None), *roles]
 
 
 def joined_at(pubkey: str, management: Management) -> int | None:
@@ -222,7 +240,7 @@ def joined_at(pubkey: str, management: Management) -> int | None:
     return None if note is None else int(note)
 
 
-# -- 13534 ----------------------------------------------------------------------------------------
+# -- 13534 and 33534 ------------------------------------------------------------------------------
 
 
 def is_listed(pubkey: str, management: Management, actors: Actors) -> bool:
@@ -240,8 +258,32 @@ def is_listed(pubkey: str, management: Management, actors: Actors) -> bool:
 
 
 def member_tags(management: Management, actors: Actors) -> tuple[tuple[str, ...], ...]:
-    """Tags of 13534: as many members as fit, owners and agents first."""
+    """Tags of 13534: as many members as fit, owners and agents first, each with their roles."""
     listed = dict.fromkeys([*sorted(actors.owners), *sorted(actors.agents)])
     listed |= dict.fromkeys(sorted(management.of(ListName.ALLOWED_KEYS)))
-    shown = [pubkey for pubkey in listed if pubkey not in actors.banned]
-    return (("-",), *[("member", pubkey) for pubkey in shown[:_MAX_LISTED]])
+    roles = roles_of(management)
+    tags: list[tuple[str, ...]] = [("-",)]
+    remaining = _MAX_TAGS_BYTES
+    for pubkey in listed:
+        if pubkey in actors.banned:
+            continue
+        tag = ("member", pubkey, *roles.get(pubkey, ()))
+        remaining -= 2 + sum(3 + len(part) for part in tag)
+        if remaining < 0:
+            break
+        tags.append(tag)
+    return tuple(tags)
+
+
+def roles_of(management: Management) -> dict[str, list[str]]:
+    """Key → ids of its roles, sorted."""
+    found: dict[str, list[str]] = {}
+    for item in sorted(management.of(ListName.ROLE_HOLDERS)):
+        pubkey, _, role = item.partition(" ")
+        found.setdefault(pubkey, []).append(role)
+    return found
+
+
+def role_tags(role: str, note: str) -> tuple[tuple[str, ...], ...]:
+    """Tags of 33534; `note`: of the role's entry in ROLES."""
+    return (("-",), ("d", role), *[tuple(tag) for tag in msgspec.json.decode(note)])

@@ -60,6 +60,7 @@ class PolicyReload:
         self._files = fingerprint(self._folder, self._policy.watched)
         _log_notes(self._policy.notes)
         self._delete_rows_of_banned(frozenset())
+        self._list_members()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
@@ -94,6 +95,7 @@ class PolicyReload:
         services.state.enforce(policy)
         was_deleting = before.banned_rows is BannedAuthorRows.DELETE
         self._delete_rows_of_banned(before.actors.banned if was_deleting else frozenset())
+        self._list_members()
         services.plugins.enforce(policy.plugins)
         self._rights_changed()
         services.readiness.clear("policies")
@@ -109,6 +111,10 @@ class PolicyReload:
             self._services.ingest.manage(
                 ManagementChange((), lambda _: None, deleted_authors=banned)
             )
+
+    def _list_members(self) -> None:
+        """Sign 13534 again if the files name other owners or agents (N43-01)."""
+        self._services.ingest.manage(ManagementChange((), lambda _: None))
 
 
 def _log_notes(notes: Iterable[Fault]) -> None:

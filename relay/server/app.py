@@ -63,6 +63,7 @@ class Server:
             services.state,
             services.store,
             services.ingest,
+            services.invitations,
             clock=services.clock,
             rights_changed=self.rights_changed,
         )

@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.access.management import (
+    CREATE_INVITE,
+    INVITE_METHODS,
     LISTED_REPORTS,
+    REVOKE_INVITE,
     ListName,
     blocklist_of,
     changes_of,
     entry,
     listed,
 )
+from relay.access.membership import claim_id, claims_of
 from relay.access.visibility import Viewer
 from relay.errors import Invalid, Prefix, Refused, StoreFault
 from relay.nostr import kinds
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from relay.access.management import Blocklist, ListChange
+    from relay.access.membership import Claim
     from relay.nostr.event import Event
     from relay.nostr.nip42 import RelayAddress
     from relay.nostr.nip98 import HttpRequest
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from relay.storage import EventReader
     from relay.verdict import Reject
     from relay.write.ingest import Ingest
+    from relay.write.invitations import Invitations
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +55,8 @@ _MAX_CALLS: Final = 4096
 _REPORTS: Final = 1000
 """Newest reports that `listeventsneedingmoderation` examines."""
 _MAX_REASON: Final = 200
+_MAX_COUNT: Final = 100_000
+"""Uses or days of an invite."""
 _MAX_LOGGED: Final = 500
 """Characters of the parameters in a log line."""
 _STORE_DOWN: Final = "the store is not available, try again later"
@@ -92,6 +100,7 @@ class Calls:
         state: RelayState,
         store: EventReader,
         ingest: Ingest,
+        invitations: Invitations,
         *,
         clock: Callable[[], int],
         rights_changed: Callable[[], None],
@@ -101,6 +110,7 @@ class Calls:
         self._state = state
         self._store = store
         self._ingest = ingest
+        self._invitations = invitations
         self._clock = clock
         self._rights_changed = rights_changed
         self._used = UsedAuthorizations()
@@ -149,6 +159,8 @@ class Calls:
         params: Sequence[object],
         may_connect: Callable[[Blocklist], bool],
     ) -> object:
+        if method in INVITE_METHODS:
+            return await self._of_invites(caller, method, params)
         changes = changes_of(method, params)
         if changes:
             _check_lockout(changes, may_connect)
@@ -157,6 +169,36 @@ class Calls:
         if method == LISTED_REPORTS:
             return await self._unmoderated(caller)
         return listed(method, self._state.management)
+
+    async def _of_invites(self, caller: str, method: str, params: Sequence[object]) -> object:
+        """`createinvite` [uses?, days?], `listinvites` [], `revokeinvite` [id]."""
+        if method == REVOKE_INVITE:
+            if len(params) != 1 or not isinstance(params[0], str):
+                raise Invalid("params: the id of an invite expected")
+            if not await self._invitations.revoke(params[0]):
+                raise Refused(Prefix.RESTRICTED, "there is no invite with this id")
+            return True
+        if method == CREATE_INVITE:
+            return _invite(*await self._created_invite(caller, params))
+        if params:
+            raise Invalid(f"params: none expected, {len(params)} given")
+        now = self._clock()
+        claims = claims_of(self._state.management)
+        return [_invite(code, claim) for code, claim in claims if claim.is_open(now)]
+
+    async def _created_invite(self, caller: str, params: Sequence[object]) -> tuple[str, Claim]:
+        settings = self._state.policy.members
+        if len(params) > 2:
+            raise Invalid(f"params: at most 2 expected, {len(params)} given")
+        uses, days, *_ = (*params, None, None)
+        for name, value in (("uses", uses), ("days", days)):
+            if value is not None and (type(value) is not int or not 0 <= value <= _MAX_COUNT):
+                raise Invalid(f"{name}: must be an integer from 0 to {_MAX_COUNT}; 0: no limit")
+        return await self._invitations.create(
+            caller,
+            uses=settings.claim_uses if not isinstance(uses, int) else uses or None,
+            days=settings.claim_days if not isinstance(days, int) else days,
+        )
 
     async def _apply(self, changes: tuple[ListChange, ...]) -> None:
         done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
@@ -251,8 +293,21 @@ def _reported_events(report: Event) -> list[tuple[str, str]]:
     ]
 
 
+def _invite(code: str, claim: Claim) -> dict[str, object]:
+    return {
+        "id": claim_id(code),
+        "code": code,
+        "by": claim.by,
+        "made_at": claim.made_at,
+        "until": claim.until,
+        "left": claim.left,
+    }
+
+
 def _log_call(caller: str, method: str, params: Sequence[object], outcome: str) -> None:
     """N86-03. As JSON, so that no parameter can start a new log line."""
+    if method in INVITE_METHODS:
+        params = ()  # an id, or a code by mistake
     logged = orjson.dumps(params).decode()[:_MAX_LOGGED]
     _log.info(
         "NIP-86: %s called %s %s: %s", caller, orjson.dumps(method[:64]).decode(), logged, outcome

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relay.state import RelayState
     from relay.storage import Store
     from relay.write.ingest import Ingest
+    from relay.write.invitations import Invitations
 
 
 class ServerServices(Protocol):
@@ -39,6 +40,8 @@ class ServerServices(Protocol):
     def state(self) -> RelayState: ...
     @property
     def ingest(self) -> Ingest: ...
+    @property
+    def invitations(self) -> Invitations: ...
     @property
     def queries(self) -> QueryRunner: ...
     @property

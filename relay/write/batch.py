@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.management import BannedAuthorRows, ListChange, ListName, check_change
-from relay.access.membership import follows_from, is_listed, joined_at, member_tags
+from relay.access.membership import (
+    follows_from,
+    is_listed,
+    joined_at,
+    member_tags,
+    role_tags,
+)
 from relay.errors import Prefix
 from relay.groups.group import Groups, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
@@ -353,6 +359,8 @@ class Batch:
             self._set_entry(further)
         if change.list_name in (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS):
             self._announce(change.item, before)
+        elif change.list_name is ListName.ROLES:
+            self._state_role(change)
         if change.bans_event:
             self._remove_by_id(change.item)
         elif change.is_ban and self._world.policy.banned_rows is BannedAuthorRows.DELETE:
@@ -384,13 +392,24 @@ class Batch:
         kind = kinds.MEMBER_REMOVED if was_listed else kinds.MEMBER_ADDED
         self._sign(Draft(kind, (("-",), ("p", pubkey)), "", self._members_at), None)
 
+    def _state_role(self, change: ListChange) -> None:
+        """Sign the 33534 of a role, or remove it."""
+        row = self._found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_ROLE, change.item))
+        if change.note is not None:
+            at = self._now if row is None else max(self._now, row.event.created_at + 1)
+            tags = role_tags(change.item, change.note)
+            self._sign(Draft(kinds.RELAY_ROLE, tags, "", at), None)
+        elif row is not None:
+            remove(row, self._found, self.plan)
+
     def _list_members(self) -> None:
         """Sign 13534 when what it says has changed; the first time when the register is used."""
         world = self._world
         tags = member_tags(world.management, world.actors)
         listed = self._found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_MEMBERS, ""))
         if listed is None:
-            is_due = bool(world.management.of(ListName.ALLOWED_KEYS) or self._announced)
+            used = (ListName.ALLOWED_KEYS, ListName.ROLE_HOLDERS)
+            is_due = bool(self._announced) or any(map(world.management.of, used))
         else:
             is_due = listed.event.tags != [list(tag) for tag in tags]
         if is_due:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.access.management import ListChange, ListName
-from relay.access.membership import Claim, Members, claim_change, claims_of
+from relay.access.membership import Claim, Members, claim_change, claim_id, claims_of
 from relay.errors import Prefix, Refused
 from relay.nostr import kinds
 from relay.write.commands import ManagementChange
@@ -70,7 +70,7 @@ class Invitations:
             code = self._members().asked_claim(asker, self.clock())
             if code is None:
                 settings = self.state.policy.members
-                code = await self.create(
+                code, _ = await self.create(
                     asker, uses=settings.claim_uses, days=settings.claim_days, asked=True
                 )
         if self._asker(viewer) != asker:
@@ -78,7 +78,9 @@ class Invitations:
         tags = [["-"], ["claim", code]]
         return self.relay_key.sign(kinds.RELAY_INVITE, tags, "", self.clock())
 
-    async def create(self, by: str, *, uses: int | None, days: int, asked: bool = False) -> str:
+    async def create(
+        self, by: str, *, uses: int | None, days: int, asked: bool = False
+    ) -> tuple[str, Claim]:
         """A new code. `uses` None: any number; `days` 0: no end. Raises Refused."""
         now = self.clock()
         code = secrets.token_urlsafe(_CODE_BYTES)
@@ -90,10 +92,21 @@ class Invitations:
         ]
         if expired:
             await self._changed(*expired)
-        refused = await self._changed(claim_change(code, Claim(by, now, until, uses, asked)))
+        claim = Claim(by, now, until, uses, asked)
+        refused = await self._changed(claim_change(code, claim))
         if refused is not None:
             raise _FULL if refused.prefix is Prefix.RESTRICTED else refused.refused()
-        return code
+        return code, claim
+
+    async def revoke(self, claim: str) -> bool:
+        """Withdraw a code by the id of its claim. False: there is none. Raises Refused."""
+        for code, _ in claims_of(self.state.management):
+            if claim_id(code) == claim:
+                refused = await self._changed(ListChange(ListName.CLAIMS, code, None))
+                if refused is not None:
+                    raise refused.refused()
+                return True
+        return False
 
     async def _changed(self, *changes: ListChange) -> Reject | None:
         done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()

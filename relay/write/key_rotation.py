@@ -2,7 +2,7 @@
 
 Stored 39000–39005 are by this key or an earlier one of this relay: others are refused. At start
 those by an earlier key are replayed once more, signed with this key, and deleted, in one
-transaction.
+transaction; the relay's own lists of members and roles (13534, 33534) are signed again as they are.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ async def signed_with_new_key(
         return groups
     own = {(event.kind, event.d) for event in stored if event.pubkey == relay_key.pubkey}
     for event in inherited:
-        if (event.kind, event.d) not in own:
+        if event.kind in kinds.GROUP_STATE and (event.kind, event.d) not in own:
             groups = replayed(groups, (event,), event.pubkey)
+    changed = {event.d for event in inherited if event.kind in kinds.GROUP_STATE}
     plan = WritePlan()
 
     def decide(found: Found) -> WritePlan:
@@ -57,7 +58,11 @@ async def signed_with_new_key(
             row = found.slots.get(Slot(event.pubkey, event.kind, event.d))
             if row is not None:
                 remove(row, found, plan)
-        for group_id in sorted({event.d for event in inherited} & groups.by_id.keys()):
+            if event.kind in kinds.MEMBERSHIP_STATE:
+                again = relay_key.sign(event.kind, event.tags, event.content, event.created_at + 1)
+                kept = keep.keep_of(again)
+                plan_for(again, None, kept, found, plan, now=now, tie=keep.tie)
+        for group_id in sorted(changed & groups.by_id.keys()):
             noted, drafts = notices_for(None, groups.by_id[group_id], now)
             groups = groups.with_group(noted)
             plan.groups[group_id] = noted
@@ -89,8 +94,8 @@ async def signed_with_new_key(
 
 
 async def _state_rows(store: Store, groups: Groups, now: int) -> list[Event]:
-    """Every stored 39000 to 39005."""
-    filter_ = Filter(kinds=frozenset(kinds.GROUP_STATE))
+    """Every stored 39000 to 39005, 13534 and 33534."""
+    filter_ = Filter(kinds=frozenset({*kinds.GROUP_STATE, *kinds.MEMBERSHIP_STATE}))
     seen, upto = everything_visible(Actors(), groups), await store.head()
     events: list[Event] = []
     place = None

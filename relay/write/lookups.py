@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, assert_never
 
+from relay.access.management import ListName
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.retention import hold_lookups
 from relay.lifecycle.rows import Lookups, RetentionDependency, Slot, address_of
@@ -212,6 +213,11 @@ class _Builder:
             self.add_pins(all_pinning(self._groups))
         self.ids.update(change.item for change in command.changes if change.bans_event)
         self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
+        self.slots.update(
+            Slot(self._relay, kinds.RELAY_ROLE, change.item)
+            for change in command.changes
+            if change.list_name is ListName.ROLES
+        )
 
     def add_pins(self, group_ids: Set[str]) -> None:
         """What these groups pin, and the 39005 that lists it."""

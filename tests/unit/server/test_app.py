@@ -32,6 +32,7 @@ from relay.read.query import QueryRunner
 from relay.server.app import Server
 from relay.state import RelayState
 from relay.write.ingest import Ingest
+from relay.write.invitations import Invitations
 from tests.cast import alice, owner, person, robot
 from tests.harness.controlled_store import ControlledStore
 from tests.harness.folders import loaded, written
@@ -155,6 +156,7 @@ class Services:
     store: ControlledStore
     state: RelayState
     ingest: Ingest
+    invitations: Invitations
     queries: QueryRunner
     negentropy: Negentropy
     flush_queue: FlushQueue
@@ -181,8 +183,15 @@ async def serving(
             metrics=metrics,
             is_here=lambda _: False,
         )
+        invitations = Invitations.of(state, ingest, RELAY, lambda: NOW)
         queries = QueryRunner(
-            disk, state, fanout, settings.limits, clock=lambda: NOW, metrics=metrics
+            disk,
+            state,
+            fanout,
+            settings.limits,
+            clock=lambda: NOW,
+            metrics=metrics,
+            invites=invitations,
         )
         negentropy = Negentropy(disk, state, settings.limits, clock=lambda: NOW, workers=verifiers)
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.frames_out)
@@ -196,6 +205,7 @@ async def serving(
             store=disk,
             state=state,
             ingest=ingest,
+            invitations=invitations,
             queries=queries,
             negentropy=negentropy,
             flush_queue=flush_queue,

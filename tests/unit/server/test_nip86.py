@@ -267,6 +267,58 @@ async def test_an_authorization_event_is_not_stored_or_sent() -> None:
         assert text.startswith("invalid: ")
 
 
+# invites -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("Z-14")
+async def test_an_invite_is_made_listed_used_and_withdrawn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    async with serving(policy="") as relay:
+        once = await called(relay, "createinvite")
+        reusable = await called(relay, "createinvite", 0, 0)
+        assert (once["left"], once["until"], once["by"]) == (1, NOW + 7 * 86_400, owner.pubkey)
+        assert (reusable["left"], reusable["until"]) == (None, None)
+        assert await called(relay, "listinvites") == [once, reusable]
+        visit = await relay.visit()
+        for who, code in ((alice, once["code"]), (bob, reusable["code"])):
+            join = who.sign(28934, [["claim", code]], "", NOW)
+            assert await visit.publishes(join) == (True, "info: welcome to this relay")
+        assert await called(relay, "listinvites") == [reusable]
+        assert await called(relay, "revokeinvite", reusable["id"]) is True
+        assert "no invite" in await objected(relay, "revokeinvite", reusable["code"])
+        late = carol.sign(28934, [["claim", reusable["code"]]], "", NOW)
+        assert await visit.publishes(late) == (False, "restricted: this invite code is not valid")
+        assert {entry["pubkey"] for entry in await called(relay, "listallowedpubkeys")} == {
+            alice.pubkey,
+            bob.pubkey,
+        }
+        for secret in (once["code"], reusable["code"]):
+            assert secret not in caplog.text
+            assert secret not in relay.metrics.page().decode()
+
+
+@pytest.mark.proves("N86-04")
+@pytest.mark.parametrize(
+    ("method", "params", "fault"),
+    [
+        ("createinvite", [-1], "uses"),
+        ("createinvite", [1, "7"], "days"),
+        ("createinvite", [True], "uses"),
+        ("createinvite", [1, 1, 1], "params"),
+        ("listinvites", [1], "params"),
+        ("revokeinvite", [], "params"),
+        ("revokeinvite", [7], "params"),
+    ],
+)
+async def test_wrong_parameters_of_invites_are_named(
+    method: str, params: list[object], fault: str
+) -> None:
+    async with serving() as relay:
+        assert (await objected(relay, method, *params)).startswith(f"invalid: {fault}: ")
+
+
 # what is said ------------------------------------------------------------------------------------
 
 
@@ -274,7 +326,6 @@ async def test_an_authorization_event_is_not_stored_or_sent() -> None:
 async def test_an_unknown_method_is_an_error() -> None:
     async with serving() as relay:
         assert "unknown method" in await objected(relay, "makecoffee")
-        assert "roles" in await objected(relay, "createrole", "id", "label", "", "", 1)
 
 
 @pytest.mark.proves("N86-04")

@@ -5,6 +5,7 @@ On both stores, with the policies that `rookery init` makes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from relay.access.membership import Claim, claim_change
 from relay.nostr import kinds
 from relay.verdict import Origin
 from relay.write.commands import ManagementChange
-from tests.cast import alice, bob, carol, owner, robot
+from tests.cast import alice, bob, carol, owner, person, robot
 from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
@@ -347,6 +348,70 @@ async def test_the_lists_themselves_cannot_be_banned(home: Home) -> None:
     )
 
 
+# roles -------------------------------------------------------------------------------------------
+
+
+async def roles(home: Home) -> dict[str, list[list[str]]]:
+    """Id → the other tags of each 33534."""
+    found = await home.found(kinds=[kinds.RELAY_ROLE])
+    assert all(event.tags[0] == ["-"] and event.pubkey == RELAY.pubkey for event in found)
+    return {event.d: event.tags[2:] for event in found}
+
+
+@pytest.mark.proves("N86-17", "N86-18", "N86-19", "N43-01")
+async def test_a_role_is_published_edited_and_deleted(home: Home) -> None:
+    assert await home.call("createrole", "king", "King", "ruler of the relay", 37, 1) == STORED
+    assert await roles(home) == {
+        "king": [
+            ["label", "King"],
+            ["description", "ruler of the relay"],
+            ["color", "37"],
+            ["order", "1"],
+        ]
+    }
+    assert await home.call("createrole", "king") == (
+        False,
+        "restricted: there is a role with this id: call editrole",
+    )
+    assert await home.call("editrole", "king", "Queen") == STORED
+    assert await roles(home) == {"king": [["label", "Queen"]]}
+    assert await home.call("deleterole", "king") == STORED
+    assert await roles(home) == {}
+    for method in ("editrole", "deleterole"):
+        missing = (False, "restricted: there is no role with this id")
+        assert await home.call(method, "king") == missing
+
+
+@pytest.mark.proves("N86-20", "N43-01")
+async def test_the_list_of_members_names_their_roles(home: Home) -> None:
+    async def held() -> dict[str, list[str]]:
+        (event,) = await home.found(kinds=[kinds.RELAY_MEMBERS])
+        return {tag[1]: tag[2:] for tag in event.tags[1:] if tag[2:]}
+
+    await home.call("createrole", "king")
+    await home.call("createrole", "cook")
+    assert await home.call("assignrole", owner.pubkey, "king") == STORED
+    assert await held() == {owner.pubkey: ["king"]}
+    assert await home.call("assignrole", bob.pubkey, "king") == (
+        False,
+        "restricted: this key is not a member of this relay: call allowpubkey first",
+    )
+    await home.call("allowpubkey", bob.pubkey)
+    assert await home.call("assignrole", bob.pubkey, "jester") == (
+        False,
+        "restricted: there is no role with this id",
+    )
+    await home.call("assignrole", bob.pubkey, "king")
+    await home.call("assignrole", bob.pubkey, "cook")
+    assert (await held())[bob.pubkey] == ["cook", "king"]
+    await home.call("unassignrole", owner.pubkey, "king")
+    await home.call("deleterole", "cook")
+    assert await held() == {bob.pubkey: ["king"]}
+    await home.call("unallowpubkey", bob.pubkey)
+    await home.call("allowpubkey", bob.pubkey)
+    assert await held() == {}
+
+
 # restarts ----------------------------------------------------------------------------------------
 
 
@@ -358,3 +423,40 @@ async def test_register_codes_and_list_survive_a_restart(home: Home) -> None:
     assert await listed(home) == [owner.pubkey, robot.pubkey, alice.pubkey]
     assert await joined(home, bob, "twice") == WELCOME
     assert await joined(home, carol, "twice") == BAD_CODE
+
+
+@pytest.mark.proves("N43-01")
+async def test_another_key_of_the_relay_signs_the_lists_again(store: Store) -> None:
+    home = Home(store, policy_of("group"))
+    async with home:
+        await home.call("allowpubkey", bob.pubkey)
+        await home.call("createrole", "king", "King")
+    new = person("another relay key")
+    home.relay = new
+    async with home:
+        for kind in (kinds.RELAY_MEMBERS, kinds.RELAY_ROLE):
+            (event,) = await home.found(kinds=[kind])
+            assert event.pubkey == new.pubkey
+        await home.call("allowpubkey", carol.pubkey)
+        (event,) = await home.found(kinds=[kinds.RELAY_MEMBERS])
+        assert ["member", carol.pubkey] in event.tags
+
+
+@pytest.mark.proves("N43-01")
+async def test_the_list_follows_the_owners_of_the_files_when_it_is_asked_to(store: Store) -> None:
+    home = Home(store, policy_of("group"))
+    nothing = ManagementChange((), lambda _: None)
+    async with home:
+        home.ingest.manage(nothing)
+        await home.take(home.made(owner, 20001))
+        assert await home.log() == []
+        await home.call("allowpubkey", bob.pubkey)
+        actors = home.policy.actors
+        home.state.enforce(home.policy.with_actors(replace(actors, agents=frozenset())))
+        home.ingest.manage(nothing)
+        await home.take(home.made(owner, 20001))
+        assert await listed(home) == [owner.pubkey, bob.pubkey]
+        before = await home.log()
+        home.ingest.manage(nothing)
+        await home.take(home.made(owner, 20001))
+        assert await home.log() == before
