@@ -40,6 +40,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "nmem": ("nmem", "search and manage the nmem history of coding agents"),
     "hook": ("hook", "record what a coding agent does; called by its hooks"),
     "stats": ("stats", "show storage use by kind, author and group"),
+    "compact": ("compact", "apply retention and give free disk space back"),
 }
 """command → (module in relay.cli, summary). The module holds a click command of that name."""
 

@@ -10,7 +10,8 @@ import orjson
 
 from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
-from relay.storage.sqlite.connections import connection
+from relay.storage.sqlite.compacting import unfinished
+from relay.storage.sqlite.connections import connection, index_path
 from relay.storage.sqlite.hashes import Hashes
 from relay.storage.sqlite.sql.named import QUERIES, migration, script
 
@@ -40,6 +41,8 @@ def open_file(
     path: Path, terms: FilterTerms, synchronous: str
 ) -> tuple[sqlite3.Connection, Hashes, int]:
     try:
+        for file in (path, index_path(path)):
+            unfinished(file).unlink(missing_ok=True)
         # Private events must not be readable by other users; -wal and -shm take over the mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         db = connection(path)
