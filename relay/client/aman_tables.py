@@ -98,6 +98,8 @@ def replace_rows(path: Path, snapshots: Iterable[Snapshot], relay: str) -> Repla
                 if rows or table != "preferences":
                     _replace(file, table, snapshot, rows, relay)
                 counts[table] += len(rows)
+        file.commit()
+        file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # if its agent uses one
         return Replaced(*counts.values())
 
 
@@ -132,6 +134,7 @@ def _opened(path: Path, *, must_exist: bool) -> Iterator[sqlite3.Connection]:
         raise TablesUnusable(f"there is no file {path}")
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as file:
+            file.execute("PRAGMA secure_delete = ON")
             yield file
     except sqlite3.Error as error:
         raise TablesUnusable(f"{path}: {error}") from error

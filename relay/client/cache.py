@@ -71,6 +71,8 @@ class Cache:
             file.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)", rows)
 
         self._run(write)
+        if removed:
+            self._file.erase_soon()
 
     def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.event import event_from_raw
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _BUSY_S: Final = 10.0
 """SQLite busy timeout: how long to wait for another writing program."""
+_ERASE_AFTER_S: Final = 1.0
+"""From a deletion to the truncation of the WAL, for all deletions in between."""
 NOT_DAMAGE: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -56,6 +58,8 @@ class LocalFile:
             os.close(fd)
         self._path = path
         self._lock = Lock()
+        self._eraser: Timer | None = None
+        self._is_open = True
         with self._translated_errors():
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
@@ -69,6 +73,9 @@ class LocalFile:
     def close(self) -> None:
         """Waits for a running transaction of another thread."""
         with self._lock:
+            if self._eraser is not None:
+                self._erase()
+            self._is_open = False
             self._connection.close()
 
     @contextmanager
@@ -79,9 +86,39 @@ class LocalFile:
             with self._connection:  # commits, or rolls back
                 yield self._connection
 
+    def erase_soon(self) -> None:
+        """After a transaction that deleted something: no byte of it stays in the files."""
+        with self._lock:
+            if self._eraser is None:
+                self._eraser = Timer(_ERASE_AFTER_S, self._run_eraser)
+                self._eraser.daemon = True
+                self._eraser.start()
+
+    def _run_eraser(self) -> None:
+        with self._lock:
+            self._eraser = None
+            is_erased = not self._is_open or self._erase()
+        if not is_erased:
+            self.erase_soon()
+
+    def _erase(self) -> bool:
+        """False: another program reads the file."""
+        if self._eraser is not None:
+            self._eraser.cancel()
+            self._eraser = None
+        try:
+            # The file itself was overwritten by `secure_delete`.
+            busy: int = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.Error:
+            return True  # a disk that fails is noticed by the next transaction
+        return not busy
+
     def _prepare(self, schema: str, version: int, *, may_lag: bool) -> None:
         with self._translated_errors():
+            self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.execute("PRAGMA journal_mode = WAL")
+            # A program that was killed may have left deleted texts in it.
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             self._connection.execute(f"PRAGMA synchronous = {'NORMAL' if may_lag else 'FULL'}")
         with self.transaction() as connection:
             found = connection.execute("PRAGMA user_version").fetchone()[0]

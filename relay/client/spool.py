@@ -98,6 +98,7 @@ class Spool:
         """Remove events: accepted by the relay, or given up."""
         with self._transaction() as file:
             file.executemany("DELETE FROM waiting WHERE id = ?", [(id_,) for id_ in ids])
+        self._file.erase_soon()
 
     def refuse(self, event_id: str, reason: str) -> None:
         """Mark an event as refused: kept with the reason, and not sent again."""

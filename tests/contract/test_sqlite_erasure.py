@@ -19,7 +19,7 @@ from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_store_search import sought
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked, change, read, unsigned, write
-from tests.harness.erasure import erased, left_of, planted
+from tests.harness.erasure import erased, left_of, planted, without_secure_delete
 from tests.harness.patience import here
 from tests.harness.relay_program import until
 
@@ -32,14 +32,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _built_without_secure_delete(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
-
-    def connected(*args: Any, **options: Any) -> sqlite3.Connection:
-        db = connect(*args, **options)
-        sqlite3.Connection.execute(db, "PRAGMA secure_delete = OFF").close()
-        return db
-
-    monkeypatch.setattr(sqlite3, "connect", connected)
+    without_secure_delete(monkeypatch)
 
 
 @asynccontextmanager

@@ -55,9 +55,7 @@ async def test_a_folder_is_compacted(tmp_path: Path) -> None:
         with closing(sqlite3.connect(store)) as db:
             assert db.execute("PRAGMA auto_vacuum").fetchone() == (2,)
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert set((await exported(folder)).splitlines()) == {
-            event.raw.decode() for event in young
-        }
+        assert set((await exported(folder)).splitlines()) == {event.raw.decode() for event in young}
 
         code, text = await command("compact", *data)
         assert code == 0

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    import pytest
 
 SQLITE_DEFAULT: Final = Path(__file__).parent / "sqlite_default"
 """On PYTHONPATH: SQLite as built without SECURE_DELETE."""
-WITHIN_S: Final = 5.0
-"""From a deletion to the erasure, on a quiet machine."""
+
+
+def without_secure_delete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite of this process as built without SECURE_DELETE: another default, nothing else."""
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+        db = connect(*args, **options)
+        sqlite3.Connection.execute(db, "PRAGMA secure_delete = OFF").close()
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
 
 
 def planted(number: int) -> list[str]:

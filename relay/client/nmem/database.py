@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
     from relay.client.nmem.cipher import CacheKey
 
+MUST_ERASE: Final = "must_erase"
+"""In `_rk_about`, in the transaction that deletes texts: their bytes may still be in the files."""
 VERSION: Final = 2
 """`user_version` of nmem."""
+_WRITE: Final = "BEGIN IMMEDIATE"
 _SUFFIXES: Final = ("", "-wal", "-shm")
 
 
@@ -82,7 +85,7 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """A write transaction; atomic."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
+        with self._transaction(_WRITE) as connection:
             yield connection
 
     @contextmanager
@@ -120,6 +123,24 @@ class Database:
                 self._connection.execute(begin)
                 with self._connection:  # commits, or rolls back
                     yield self._connection
+                if begin == _WRITE:
+                    self._erase()
+
+    def _erase(self) -> None:
+        """Remove the bytes of deleted texts from the indexes, the WAL and the file.
+
+        If another program reads for long, a later transaction of any program does it.
+        """
+        db = self._connection
+        query = "SELECT 1 FROM _rk_about WHERE name = ?"
+        if db.execute(query, (MUST_ERASE,)).fetchone() is None:
+            return
+        # FTS5 keeps deleted words until it merges the segments that hold them.
+        db.execute("INSERT INTO observations_fts(observations_fts) VALUES ('optimize')")
+        db.execute("INSERT INTO prompts_fts(prompts_fts) VALUES ('optimize')")
+        is_busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if not is_busy:
+            db.execute("DELETE FROM _rk_about WHERE name = ?", (MUST_ERASE,))
 
     @contextmanager
     def _shared_lock(self) -> Iterator[None]:
@@ -218,6 +239,7 @@ def _prepare(connection: Any, path: Path) -> None:
             f"{path} was created by another program (version {found}, expected {VERSION}): set"
             f" another file as [nmem] db, and import this one with `rookery nmem import {path}`"
         )
+    connection.execute("PRAGMA secure_delete = ON")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from relay.client.nmem.database import MUST_ERASE
 from relay.memory.draft import Draft
 from relay.memory.fields import compact
 from relay.memory.nmem.records import (
@@ -329,11 +330,17 @@ def newest_observation(db: Any, session_id: str, content: str) -> int:
     return int(number)
 
 
-# -- removal --------------------------------------------------------------------------------------
+# -- removal: the database erases what was deleted after the commit -------------------------------
+
+
+def _must_erase(db: Any) -> None:
+    set_about(db, {MUST_ERASE: "1"})
 
 
 def drop_observations(db: Any, numbers: Iterable[int]) -> None:
     rows = [(number,) for number in numbers]
+    if rows:
+        _must_erase(db)
     db.executemany("DELETE FROM observations WHERE id = ?", rows)
     db.executemany("DELETE FROM _rk_observations WHERE observation_id = ?", rows)
 
@@ -341,6 +348,8 @@ def drop_observations(db: Any, numbers: Iterable[int]) -> None:
 def drop_prompts(db: Any, numbers: Iterable[int]) -> None:
     """Also unlinks their observations."""
     rows = [(number,) for number in numbers]
+    if rows:
+        _must_erase(db)
     db.executemany("UPDATE observations SET prompt_id = NULL WHERE prompt_id = ?", rows)
     db.executemany("DELETE FROM prompts WHERE id = ?", rows)
     db.executemany("DELETE FROM _rk_prompts WHERE prompt_id = ?", rows)
@@ -349,6 +358,7 @@ def drop_prompts(db: Any, numbers: Iterable[int]) -> None:
 def drop_sessions(db: Any, ids: Iterable[str]) -> None:
     """They must be empty."""
     for session_id in ids:
+        _must_erase(db)
         db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
         db.execute("DELETE FROM _rk_sessions WHERE session_id = ?", (session_id,))
         db.execute("DELETE FROM _cursor WHERE session_id = ?", (session_id,))
