@@ -9,6 +9,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ import pytest
 
 from tests import cast
 from tests.e2e.test_management import called
+from tests.harness import programs
 from tests.harness.erasure import SQLITE_DEFAULT, erased, left_of, planted
 from tests.harness.patience import here
 from tests.harness.relay_program import Rookery, command, connected
@@ -33,6 +36,11 @@ STORED = (True, "")
 def _built_without_secure_delete(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(SQLITE_DEFAULT), *filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    # A forked program would have imported sqlite3 before.
+    monkeypatch.setattr(programs, "FORKS", False)
+    asked = "import sqlite3; print(*sqlite3.connect('').execute('PRAGMA secure_delete').fetchone())"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
+    assert told.stdout.strip() == b"0"
 
 
 async def published(wire: Wire, *events: Event) -> None:
