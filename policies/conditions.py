@@ -54,8 +54,8 @@ LISTED: Final = frozenset({Who.OWNER, Who.AGENT})
 """Who-words whose keys are listed in the policy files, so that they also apply to stored rows."""
 READERS: Final = tuple(Who)
 
-READ_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
-"""Tag names longer than one letter that a store indexes for read rules."""
+READ_TAGS: Final = frozenset({"enc", "shared", "snow:tier", "visibility", "scope"})
+"""Tag names longer than one letter for read rules; a store indexes all but `shared`."""
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 
 TagRules = tuple[tuple[str, bool | frozenset[str]], ...]

@@ -60,7 +60,8 @@ def unproven(event: Event, facts: Facts, writes: AuthWrites) -> Reject | None:
             break
     if writes is AuthWrites.NEVER:
         return None
-    if writes is AuthWrites.GROUPS and (facts.h_is_foreign or event.tag("h") is None):
+    is_in_group = event.kind == kinds.CREATE_GROUP or event.has_tag("h")
+    if writes is AuthWrites.GROUPS and (facts.h_is_foreign or not is_in_group):
         return None
     if not facts.authenticated:
         return Reject(Prefix.AUTH_REQUIRED, _LOGIN, "[auth] writes")

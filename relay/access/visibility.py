@@ -18,7 +18,7 @@ from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import DELETE_GROUP
+from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES
 from relay.verdict import Reject, Who
 
 if TYPE_CHECKING:
@@ -272,6 +272,8 @@ class Visibility:
         keys = self.viewer.keys
         if any(household.has(key) for household in self.actors.households for key in keys):
             return False  # nor are rows of a household, from its own keys
+        if kinds is not None and not kinds.isdisjoint(GROUP_MEMBER_NOTICES):
+            return False  # nor is the notice that its reader is no longer in the group
         may_end = kinds is None or DELETE_GROUP in kinds
         for group_id in group_ids:
             # Of a group that ended only its 9008 can be read.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypedDict
+from uuid import UUID
 
 import msgspec
 
@@ -48,6 +49,9 @@ class Flag(StrEnum):
     LIVEKIT = "livekit"
 
 
+PRIVATE_FLAGS: Final = frozenset({Flag.PRIVATE, Flag.RESTRICTED, Flag.CLOSED})
+"""Of a private group; also of one whose 39000 has not been replayed: a log with a gap makes nothing
+public."""
 FLAGS: Final[Mapping[str, Flag]] = {flag.value: flag for flag in Flag}
 SINGLE_VALUED: Final = ("name", "picture", "banner", "about")
 """Tags that 39000 has at most once, before all others (N29-62)."""
@@ -187,7 +191,7 @@ def group_of(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
     """
     if event.kind in kinds.GROUP_STATE:
         return event.tag("d")
-    if event.kind in foreign_h:
+    if event.kind in foreign_h or event.kind in kinds.GROUP_MEMBER_NOTICES:
         return None
     found: list[str] | None = None
     for tag in event.tags:
@@ -196,7 +200,7 @@ def group_of(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
                 raise Invalid("one h tag only")
             found = tag
     if found is None:
-        return None
+        return uuid_from(event.id) if event.kind == kinds.CREATE_GROUP else None
     if len(found) < 2 or not found[1]:
         raise Invalid("h: must name a group")
     return found[1]
@@ -224,10 +228,17 @@ def logged_action(event: Event, relay_pubkey: str) -> Action | Notice | None:
     """What a row of the log changes in a group; None: nothing. Never raises."""
     if event.kind in kinds.GROUP_RECORDS:
         parse, group_id = _PARSERS.get(event.kind), event.tag("h")
+        if event.kind == kinds.CREATE_GROUP and not event.has_tag("h"):
+            group_id = uuid_from(event.id)
         return parse(event, group_id, _ignore) if parse is not None and group_id else None
     if event.kind in kinds.GROUP_STATE and event.pubkey == relay_pubkey:
         return _notice(event)
     return None
+
+
+def uuid_from(event_id: str) -> str:
+    """The id of the group that a 9007 without `h` makes: the same in every replay."""
+    return str(UUID(hex=event_id[:32], version=4))
 
 
 def previous_in(event: Event) -> frozenset[str]:
@@ -256,8 +267,20 @@ def _ignore(text: str) -> None:
 
 def _create_group(event: Event, group_id: str, fault: Fault) -> CreateGroup:
     _check_id(group_id, fault)
-    description = _description(event, fault)
+    description = _with_tags_of_buzz(_description(event, fault), event)
     return CreateGroup(**_header(event, group_id), description=description)
+
+
+def _with_tags_of_buzz(description: Description, event: Event) -> Description:
+    """`visibility` private means the flags of a private group; 39000 says the type as first `t`."""
+    if event.tag("visibility") == "private":
+        description = replace(description, flags=description.flags | PRIVATE_FLAGS)
+    channel_type = event.tag("channel_type")
+    if channel_type:
+        known = tuple(tag for tag in description.metadata if tag[0] in SINGLE_VALUED)
+        others = tuple(tag for tag in description.metadata if tag[0] not in SINGLE_VALUED)
+        description = replace(description, metadata=(*known, ("t", channel_type), *others))
+    return description
 
 
 def _edit_metadata(event: Event, group_id: str, fault: Fault) -> EditMetadata:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.errors import Prefix
-from relay.groups.group import PRIVATE_FLAGS, Groups, Pin
+from relay.groups.actions import PRIVATE_FLAGS
+from relay.groups.group import Groups, Pin
 from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from relay.groups.actions import (
+    PRIVATE_FLAGS,
     CreateGroup,
     CreateInvites,
     DeleteEvents,
@@ -39,9 +40,6 @@ _K = TypeVar("_K")
 
 Pin = tuple[str, str]
 """("e", id) or ("a", address): what a pin names."""
-
-PRIVATE_FLAGS: Final = frozenset({Flag.PRIVATE, Flag.RESTRICTED, Flag.CLOSED})
-"""Flags of a group whose 39000 has not been replayed: a log with a gap makes nothing public."""
 
 
 class Role(StrEnum):

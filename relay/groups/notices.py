@@ -1,4 +1,5 @@
-"""Events that the relay signs for its groups, unsigned: 39000–39003 and 39005, and its 9000, 9001.
+"""Events that the relay signs for its groups, unsigned: 39000–39003 and 39005, its 9000 and 9001,
+and the notices of membership 44100 and 44101.
 
 Invariants: a notice is made only when what it says changes (N29-69), with a created_at above that
 of the one before (N29-68). A list too long for one message is cut (N29-71).
@@ -6,6 +7,7 @@ of the one before (N29-68). A list too long for one message is cut (N29-71).
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +16,7 @@ from relay.groups.group import Role
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from relay.groups.actions import RemoveUsers
     from relay.groups.group import Group
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 MAX_TAGS_BYTES: Final = 480_000
 """Of one notice, so that its frame stays below the default `max_message_length` of 524,288.
 Enough for 6,600 members."""
+
+_MAX_GROUP_MEMBER_NOTICES: Final = 100
+"""Of each kind for one event. Of more members than that, several share a notice: they may read
+each other's keys in the 9000 or 9001 too."""
 
 _ROLES: Final = (
     (Role.ADMIN, "does everything in this group"),
@@ -70,6 +76,30 @@ def notices_for(before: Group | None, after: Group, now: int) -> tuple[Group, tu
         return after, ()
     notice_times = {**after.notice_times, **{draft.kind: draft.created_at for draft in drafts}}
     return replace(after, notice_times=notice_times), drafts
+
+
+def membership_notices(
+    before: Group | None, after: Group | None, *, cause: str, actor: str, now: int
+) -> Iterator[Draft]:
+    """44100 for the keys that became members, 44101 for those that are no longer; as Buzz has them.
+
+    `before` None: the group is new; `after` None: it ended. `cause` and `actor`: id and author of
+    the event that did it. The `e` tells notices of one second apart.
+    """
+    was = frozenset() if before is None else before.members.keys()
+    is_now = frozenset() if after is None else after.members.keys()
+    group = after or before
+    assert group is not None
+    for kind, event_type, pubkeys in (
+        (kinds.GROUP_MEMBER_ADDED, "member_added", is_now - was),
+        (kinds.GROUP_MEMBER_REMOVED, "member_removed", was - is_now),
+    ):
+        content = {"type": event_type, "channel_id": group.id, "actor": actor}
+        said = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+        keys, count = sorted(pubkeys), -(-len(pubkeys) // _MAX_GROUP_MEMBER_NOTICES)
+        for start in range(0, len(keys), max(1, count)):
+            users = tuple(("p", pubkey) for pubkey in keys[start : start + count])
+            yield Draft(kind, (*users, ("h", group.id), ("e", cause)), said, now)
 
 
 def _changed(

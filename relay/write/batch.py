@@ -22,7 +22,7 @@ from relay.access.membership import (
 from relay.errors import Prefix
 from relay.groups.group import Groups, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
-from relay.groups.notices import Draft, notices_for
+from relay.groups.notices import Draft, membership_notices, notices_for
 from relay.lifecycle.deletion import (
     add_tombstone,
     delete_banned_author,
@@ -37,7 +37,7 @@ from relay.lifecycle.retention import hold_reason, tombstone_for
 from relay.lifecycle.rows import Slot, Stored, Tombstone, WritePlan
 from relay.lifecycle.versions import add_row, plan_for
 from relay.nostr import kinds
-from relay.verdict import Reject, WriteOutcome
+from relay.verdict import Origin, Reject, WriteOutcome
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.commands import ExpireRows, ManagementChange, Purpose, SweepRows, WriteEvent
 from relay.write.judge import judge
@@ -207,18 +207,19 @@ class Batch:
         if candidate.targets is not None:
             delete_by_author(event, candidate.targets, found, self.plan)
         if judged.ruling is not None and judged.group is not None:
-            self._apply(judged.ruling, judged.group, event.kind)
+            self._apply(judged.ruling, judged.group, candidate)
         if judged.outdated_pins:
             self._unpin(judged.outdated_pins)
 
-    def _apply(self, ruling: Ruling, group_id: str, kind: int) -> None:
-        """What a 9000–9022 or a withdrawal of an invite does: state, rows, 39000–39005."""
+    def _apply(self, ruling: Ruling, group_id: str, candidate: Candidate) -> None:
+        """What a 9000–9022 or a withdrawal of an invite does: state, rows, 39000–39005, notices."""
         before, found = self._world.groups, self._found
         self._set_groups(ruling.groups)
         for draft in ruling.automatic:
             self._sign(draft, group_id)
         for event_id in ruling.removes:
             self._remove_by_id(event_id)
+            kind = candidate.event.kind
             why = "9005" if kind == kinds.DELETE_EVENT else f"kind {kind}"
             add_tombstone(Tombstone(event_target(event_id), "", None, why), found, self.plan)
         for event_id in ruling.superseded:
@@ -229,6 +230,15 @@ class Batch:
             after = self._world.groups.get(changed)
             if after is not None:
                 self._notify(before.get(changed), after)
+        if candidate.sender.origin is Origin.WIRE:  # members that an import puts in knew before
+            for draft in membership_notices(
+                before.get(group_id),
+                self._world.groups.get(group_id),
+                cause=candidate.event.id,
+                actor=candidate.event.pubkey,
+                now=self._now,
+            ):
+                self._sign(draft, None)
 
     def _remove_by_id(self, event_id: str) -> None:
         row = self._found.rows.get(event_id)

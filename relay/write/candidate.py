@@ -16,6 +16,7 @@ from relay.lifecycle.deletion import DeletionTargets, deletion_targets
 from relay.lifecycle.rows import Keep, Slot, address_of, slot_of
 from relay.memory.registry import MemorySystems, References
 from relay.nostr import kinds
+from relay.nostr.agents import check_persona
 from relay.nostr.event import Event, is_hex64
 from relay.verdict import Origin, Reject
 
@@ -57,7 +58,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     keep: Keep
     slot: Slot | None
     malformed: Reject | None
-    """What is wrong with `h` or the tags of a 9000–9022."""
+    """What is wrong with `h`, the tags of a 9000–9022 or a persona."""
     group: str | None
     """The group that the event belongs to; None too when it is malformed."""
     action: Action | None
@@ -91,6 +92,7 @@ def candidate_of(
     try:
         group = group_of(event, foreign_h)
         action = action_of(event)
+        check_persona(event)
     except Refused as refused:
         malformed, group = refused_form(refused), None
     kind, slot = event.kind, slot_of(event, keep)

@@ -55,6 +55,9 @@ _RELAY_ONLY: Final = Reject(
 _MEMBERS_RELAY_ONLY: Final = Reject(
     Prefix.RESTRICTED, "kind: only a relay says who its members are", MEMBERSHIP
 )
+_NOTICE_OF_RELAY: Final = Reject(
+    Prefix.RESTRICTED, "kinds 44100 and 44101 are signed by the relay alone", "notices"
+)
 _OTHER_RELAYS: Final = Reject(
     Prefix.RESTRICTED, "this request to vanish is for other relays", "requests to vanish"
 )
@@ -111,6 +114,8 @@ def screen(
         return _RELAY_ONLY
     if event.kind in kinds.MEMBERSHIP_RECORDS and event.pubkey != relay:
         return _MEMBERS_RELAY_ONLY
+    if event.kind in kinds.GROUP_MEMBER_NOTICES and event.pubkey != relay:
+        return _NOTICE_OF_RELAY
     return check_kind_allowed(event.kind, management)
 
 
@@ -165,6 +170,8 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return Judgement(_RELAY_ONLY)
     if event.kind in kinds.MEMBERSHIP_RECORDS:
         return Judgement(_MEMBERS_RELAY_ONLY)
+    if event.kind in kinds.GROUP_MEMBER_NOTICES and origin is Origin.WIRE:
+        return Judgement(_NOTICE_OF_RELAY)
     if is_known_id and _may_know_of_duplicate(candidate, world, facts):
         return Judgement(_unstored(candidate, world) or WriteOutcome.DUPLICATE)
     if candidate.objection is not None:

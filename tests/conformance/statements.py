@@ -14,7 +14,7 @@ PROTOCOL = HERE / "statements.md"
 MEMORY = HERE / "memory.md"
 LEFT_OUT = HERE / "left_out.toml"
 
-_FAMILY = r"(?:N\d\d|NK|NAD|[ADGMSXZ])"
+_FAMILY = r"(?:N\d\d|NK|NAD|[ABDGMSXZ])"
 _LINE = re.compile(rf"- \*\*(?P<id>{_FAMILY}-\d+)\*\* (?P<text>(?P<level>[A-Za-z/]+)\b.*)")
 _NAMED = re.compile(rf"\b(?P<family>{_FAMILY})-(?P<numbers>\d+(?:\s*(?:,|…|\.\.\.)\s*\d+\b)*)")
 _NUMBER = re.compile(r"(?P<sign>,|…|\.\.\.)?\s*(?P<number>\d+)")

@@ -20,6 +20,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from relay.nostr.kinds import GROUP_MEMBER_NOTICES
 from tests import cast
 from tests.leaks.people import (
     AGENTS,
@@ -140,6 +141,8 @@ SIGNED: Final = {
     39005: ("group owner", "N29-98"),
     9000: ("group named owner", "N29-96"),
     9001: ("group named owner", "N29-96"),
+    44100: ("named", "B-05"),
+    44101: ("named", "B-05"),
 }
 """What the relay signs by itself: kind → who reads it, and the statements."""
 
@@ -147,6 +150,9 @@ SIGNED: Final = {
 def signed_row(event: Event) -> Row:
     """The row of something that the relay signed."""
     words, proves = SIGNED[event.kind]
+    if event.kind in GROUP_MEMBER_NOTICES:
+        says = f"the relay's {event.kind} about {event.tag('h')}"
+        return Row(says, proves, event, readers_of(words, event, None))
     group = event.tag("d") if event.kind >= 39000 else event.tag("h")
     assert group in FLAGS, event
     says = f"the relay's {event.kind} of {group}"
@@ -631,6 +637,13 @@ def personal(table: Table) -> None:
         life=Life.PASSES,
         only_by=["authors", "#p"],
     )
+    add("an engram", "B-01", 30174, alice, "author named", tags=[["d", "8c"], *p("rita")])
+    add("a turn metric", "B-01", 44200, alice, "author named", tags=p("rita"), content=sealed())
+    add("an observer frame", "B-01", 24200, alice, "author named", tags=p("rita"), life=Life.PASSES)
+    add("a persona", "B-02", 30175, alice, "author", tags=[["d", "own"]])
+    shared = [["d", "ours"], ["shared", "true"]]
+    add("a shared persona", "B-02", 30175, alice, "everyone", tags=shared)
+    add("a reminder", "B-04", 30300, alice, "author", tags=[["d", "tea time"]])
     add("a passing word", "N01-42", 20001, alice, "everyone", life=Life.PASSES)
     add("a protected note", "N70-06", 1, alice, "everyone", tags=[["-"]])
     add("a report without h", "N29-100", 1984, alice, "everyone", tags=p("mia"))

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from relay.nostr.kinds import GROUP_MEMBER_NOTICES
 from tests.leaks.people import HIDDEN, NOWHERE
 
 if TYPE_CHECKING:
@@ -116,6 +117,13 @@ def newest(row: Row) -> Filters:
 
 STORED: Final = frozenset({"REQ"})
 COUNTED: Final = frozenset({"REQ", "COUNT"})
+
+
+def by_group(row: Row) -> Filters | None:
+    """A notice of membership by its kind too: all else of its group may be hidden."""
+    return by_tag("h", with_kind=row.event.kind in GROUP_MEMBER_NOTICES)(row)
+
+
 SHAPES: Final[dict[str, Shape]] = {
     "ids": Shape(lambda row: [{"ids": [row.event.id]}], is_exact=True),
     "#t": Shape(by_word, is_exact=True, verbs=COUNTED),
@@ -131,7 +139,7 @@ SHAPES: Final[dict[str, Shape]] = {
     "its second": Shape(
         lambda row: [{"since": row.event.created_at, "until": row.event.created_at}], verbs=STORED
     ),
-    "#h": Shape(by_tag("h")),
+    "#h": Shape(by_group),
     "#p": Shape(by_tag("p")),
     "#e": Shape(by_tag("e")),
     "#a": Shape(by_tag("a")),
@@ -149,10 +157,8 @@ SHAPES: Final[dict[str, Shape]] = {
 """The ways of what is stored."""
 
 LIVE: Final[dict[str, Callable[[Row], Filters | None]]] = {
-    **{
-        way: SHAPES[way].filters
-        for way in ("everything", "ids", "kinds", "authors", "#t", "#h", "#p")
-    },
+    **{way: SHAPES[way].filters for way in ("everything", "ids", "kinds", "authors", "#t", "#p")},
+    "#h": by_tag("h"),
     "search": lambda row: [{"search": "psst"}],
 }
 """The ways of a subscription; each is one REQ for all rows."""

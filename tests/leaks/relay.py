@@ -13,6 +13,7 @@ import aiohttp
 
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import SecretKey
+from relay.nostr.kinds import GROUP_MEMBER_NOTICES
 from tests import cast
 from tests.harness.relay_program import Rookery, Wire, connected, until
 from tests.leaks.guards import Table, found, happen, signed_row
@@ -132,10 +133,16 @@ class LeakRelay:
                     return
 
     async def signed_rows(self) -> list[Row]:
-        """What the relay itself signed, as its owner finds it."""
+        """What the relay itself signed, as its owner finds it; notices of membership as each of
+        their readers does, so that a viewer can be given one of another's."""
         wire = await self.enter("the owner")
         events = await wire.query({"authors": [self.relay_key]})
-        return [signed_row(event_of(event)) for event in events]
+        for viewer in VIEWERS:
+            if viewer != "the owner":
+                wire = await self.enter(viewer)
+                asked = {"authors": [self.relay_key], "kinds": list(GROUP_MEMBER_NOTICES)}
+                events += await wire.query(asked)
+        return list({event["id"]: signed_row(event_of(event)) for event in events}.values())
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from relay.nostr import kinds
 from tests.harness.patience import slowdown
 from tests.leaks import read_paths
 from tests.leaks.guards import signed_row, statements
@@ -51,6 +52,7 @@ async def told(relay: LeakRelay) -> list[Row]:
     await relay.end()
     signed = await relay.signed_rows()
     shown = {(row.event.kind, row.group) for row in signed}
+    assert {row.event.kind for row in signed} >= set(kinds.GROUP_MEMBER_NOTICES)
     for kind in (39000, 39001, 39002, 39003, 39005):
         assert {(kind, group) for group in FLAGS} <= shown
     return [*relay.table.rows, *signed]
@@ -218,9 +220,12 @@ async def test_what_comes_live_is_sent_to_its_readers_alone(relay: LeakRelay) ->
     got = {viewer: await received(wire) for viewer, wire in live.items()}
     signed = {
         event.id: signed_row(event)
-        for event in got["the owner"]["after everything"].values()
+        for viewer in VIEWERS
+        for event in got[viewer]["after everything"].values()
         if event.pubkey == relay.relay_key
+        and (viewer == "the owner" or event.kind in kinds.GROUP_MEMBER_NOTICES)
     }
+    assert kinds.GROUP_MEMBER_REMOVED in {row.event.kind for row in signed.values()}
     assert {(kind, group) for kind in (39000, 39002, 39005) for group in FLAGS} <= {
         (row.event.kind, row.group) for row in signed.values()
     }

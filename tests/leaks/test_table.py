@@ -45,6 +45,8 @@ GUARDS: Final[dict[str, Callable[[Row], bool]]] = {
     "gift wraps": is_of(1059),
     "passing wraps": is_of(21059),
     "letters": is_of(4),
+    "records of agents": is_of(24200, 30174, 30300, 44200),
+    "personas": is_of(30175),
     "signing calls": is_of(24133),
     "protected": lambda row: ["-"] in map(list, row.event.tags),
     "what expires": lambda row: row.event.tag("expiration") is not None,

@@ -213,7 +213,7 @@ def test_records_needed_for_a_replay_must_not_expire(kind: int) -> None:
 
 
 @pytest.mark.proves("N29-03")
-@pytest.mark.parametrize("kind", sorted({9000, 9001, 9002, 9005, *range(9007, 9011), 9021, 9022}))
+@pytest.mark.parametrize("kind", [9000, 9001, 9002, 9005, 9008, 9009, 9010, 9021, 9022])
 def test_a_record_without_h_is_invalid(kind: int) -> None:
     with pytest.raises(Invalid, match="h: missing"):
         action_of(event(admin, kind))

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.actions import Flag
+from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.groups.context import GroupSettings
-from relay.groups.group import PRIVATE_FLAGS
 from relay.nostr import kinds
 from relay.verdict import Origin, Who
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from relay.groups.actions import Flag
+from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.groups.context import Joins
-from relay.groups.group import PRIVATE_FLAGS, Group, Groups, replayed
+from relay.groups.group import Group, Groups, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.groups.actions import Flag, action_of, logged_action
+from relay.groups.actions import PRIVATE_FLAGS, Flag, action_of, logged_action
 from relay.groups.context import Joins
-from relay.groups.group import PRIVATE_FLAGS, Groups, pins_of, replayed
+from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.membership import Cause, removals_from_groups, repair_drafts
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger

@@ -9,7 +9,7 @@ import pytest
 
 from relay.groups.actions import Flag
 from relay.groups.group import Group
-from relay.groups.notices import MAX_TAGS_BYTES, notices_for
+from relay.groups.notices import MAX_TAGS_BYTES, membership_notices, notices_for
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
 from tests.cast import admin, alice, bob, carol, stranger
@@ -130,3 +130,34 @@ def test_a_list_too_long_for_a_message_is_cut() -> None:
         if draft.kind in (39001, 39002):
             assert tags[1][:2] == ["p", f"{0:064x}"]
             assert 100 < len(tags) < 8000
+
+
+# -- notices of membership -------------------------------------------------------------------------
+
+
+def told(before: Group | None, after: Group | None) -> list[tuple[int, list[str]]]:
+    """Kind and `p` of each notice."""
+    drafts = membership_notices(before, after, cause="c" * 64, actor=admin.pubkey, now=NOON)
+    return [(draft.kind, [tag[1] for tag in draft.tags if tag[0] == "p"]) for draft in drafts]
+
+
+@pytest.mark.proves("B-05")
+def test_who_comes_and_who_goes_is_noted_and_a_role_is_not() -> None:
+    group = Group("tea", members=MEMBERS)
+    changed = replace(group, members={alice.pubkey: ("poet",), carol.pubkey: ()})
+    assert told(group, changed) == [
+        (44100, [carol.pubkey]),
+        *((44101, [key]) for key in sorted([admin.pubkey, bob.pubkey])),
+    ]
+    assert told(changed, changed) == []
+    assert [kind for kind, _ in told(None, group)] == [44100] * 3
+    assert [kind for kind, _ in told(group, None)] == [44101] * 3
+
+
+@pytest.mark.proves("B-05")
+@pytest.mark.parametrize("number", [1, 100, 101, 5000])
+def test_many_members_share_at_most_a_hundred_notices(number: int) -> None:
+    keys = [f"{n:064x}" for n in range(number)]
+    notices = told(Group("tea"), Group("tea", members=dict.fromkeys(keys, ())))
+    assert len(notices) <= 100
+    assert sorted(key for _, part in notices for key in part) == keys

@@ -40,7 +40,7 @@ def test_a_right_folder_is_ok(data: Path, capsys: pytest.CaptureFixture[str]) ->
         assert run(["policy", "check", *arguments]) == 0
         out = capsys.readouterr()
         assert out.out.startswith("ok: ")
-        assert " rules in 5 files" in out.out
+        assert " rules in 6 files" in out.out
         assert out.err == ""
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from relay.access.quotas import GUESSES_PER_KEY
+from relay.groups.actions import PRIVATE_FLAGS
 from relay.nostr import kinds
 from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, person
-from tests.harness.relay_in_process import STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -164,6 +166,47 @@ async def test_a_group_that_is_opened_or_described_anew_is_logged(
         ("WARNING", "group 'tea' is public now: everyone may read all its events"),
         ("INFO", "group 'tea': flags none, metadata name; before: flags private, metadata about"),
     ]
+
+
+@pytest.mark.proves("B-05")
+async def test_a_notice_is_stored_with_the_list_of_members_and_not_for_an_import(
+    home: Home,
+) -> None:
+    await home.do(admin, 9007, h="tea")
+    count = len(home.live.said)
+    await home.do(admin, 9000, ["p", bob.pubkey], h="tea")
+    assert [row.kind for row in home.live.said[count:]] == [9000, 39002, 44100]
+    said = home.live.said[-1]
+    assert (said.tag("p"), said.tag("h"), said.pubkey) == (bob.pubkey, "tea", RELAY.pubkey)
+    count = len(home.live.said)
+    imported = home.made(admin, 9000, ["p", carol.pubkey], h="tea")
+    assert await home.take(imported, origin=Origin.TRUSTED_IMPORT) == [STORED]
+    assert [row.kind for row in home.live.said[count:]] == [9000, 39002]
+
+
+@pytest.mark.proves("B-05")
+async def test_an_export_brings_notices_back_and_nobody_publishes_one(home: Home) -> None:
+    """Not even one that the relay has signed and deleted since."""
+    refused = (False, "restricted: kinds 44100 and 44101 are signed by the relay alone")
+    tags = [["p", bob.pubkey], ["h", "tea"]]
+    own, foreign = (key.sign(44100, tags, "", home.now) for key in (RELAY, admin))
+    assert await home.take(own, foreign) == [refused] * 2
+    assert await home.take(foreign, origin=Origin.TRUSTED_IMPORT) == [refused]
+    assert await home.take(own, origin=Origin.TRUSTED_IMPORT) == [STORED]
+
+
+@pytest.mark.proves("B-06")
+async def test_a_group_without_h_is_the_same_after_a_restart(home: Home) -> None:
+    made = home.made(admin, 9007, ["name", "Tea"], ["visibility", "private"])
+    assert await home.take(made) == [STORED]
+    (group,) = home.groups.by_id.values()
+    assert group.id == str(UUID(group.id))
+    assert group.flags == PRIVATE_FLAGS
+    assert await home.take(home.made(admin, 9007, ["name", "Tea"], h=group.id)) == [TAKEN]
+    await home.restart()
+    await home.do(admin, 9008, h=group.id)
+    await home.restart()
+    assert home.groups.ended == {group.id}
 
 
 # -- guesses ---------------------------------------------------------------------------------------

@@ -67,11 +67,11 @@ FROM json_each(:targets) AS j CROSS JOIN tombstones AS t ON t.target = j.value;
 SELECT e.id FROM events AS e INDEXED BY events_id
 WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp;
 
--- :group_in_use  hash of h, [newest seq] -> 1 when the group holds more than its own records (Z-03)
-SELECT 1 FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022
+-- :group_in_use  hash of h, [newest seq] -> 1 when it holds more than what made it (Z-03)
+SELECT 1 FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT IN (44100, 44101)
 UNION ALL
 SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
-WHERE e.kind NOT BETWEEN 9000 AND 9022
+WHERE e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT IN (44100, 44101)
 LIMIT 1;
 
 -- :expired  now, limit -> ids; index events_expiry
