@@ -25,7 +25,7 @@ MAX_TAGS_BYTES: Final = 480_000
 """Of one notice, so that its frame stays below the default `max_message_length` of 524,288.
 Enough for 6,600 members."""
 
-_MAX_GROUP_MEMBER_NOTICES: Final = 100
+_MAX_MEMBER_NOTICES: Final = 100
 """Of each kind for one event. Of more members than that, several share a notice: they may read
 each other's keys in the 9000 or 9001 too."""
 
@@ -96,7 +96,7 @@ def membership_notices(
     ):
         content = {"type": event_type, "channel_id": group.id, "actor": actor}
         said = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-        keys, count = sorted(pubkeys), -(-len(pubkeys) // _MAX_GROUP_MEMBER_NOTICES)
+        keys, count = sorted(pubkeys), -(-len(pubkeys) // _MAX_MEMBER_NOTICES)
         for start in range(0, len(keys), max(1, count)):
             users = tuple(("p", pubkey) for pubkey in keys[start : start + count])
             yield Draft(kind, (*users, ("h", group.id), ("e", cause)), said, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -87,6 +87,9 @@ class Tombstone:
     """Of a vanished key: its signed kind 62, never served (N62-08)."""
 
 
+_SENT_TO_ONE: Final = frozenset({kinds.GIFT_WRAP, *kinds.GROUP_MEMBER_NOTICES})
+
+
 @dataclass(frozen=True, slots=True)
 class Vanish:
     """A request to vanish: all events of the key up to `until` (created_at) are deleted."""
@@ -95,11 +98,11 @@ class Vanish:
     until: int
 
     def covers(self, event: Event) -> bool:
-        """Events by the key (N62-01), and gift wraps sent to it (N62-05)."""
+        """Events by the key (N62-01), and gift wraps and notices sent to it (N62-05)."""
         if event.created_at > self.until:
             return False
         return event.pubkey == self.pubkey or (
-            event.kind == kinds.GIFT_WRAP and self.pubkey in event.tag_values("p")
+            event.kind in _SENT_TO_ONE and self.pubkey in event.tag_values("p")
         )
 
 

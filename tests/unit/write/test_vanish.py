@@ -27,6 +27,8 @@ from tests.harness.relay_in_process import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from relay.nostr.event import Event
+
 POSTMAN = person("postman")
 STRANGERS_ANSWER = (False, "restricted: this request to vanish is for other relays")
 
@@ -100,6 +102,14 @@ async def test_wraps_go_that_were_sent_to_the_author(home: Home) -> None:
     later = await home.do(POSTMAN, 1059, ["p", alice.pubkey], at=NOON + 1)
     await home.vanish(alice)
     assert await home.log() == [to_bob, later]
+
+
+async def test_notices_go_that_were_sent_to_the_author(home: Home) -> None:
+    await tea_party(home)
+    await home.vanish(alice)
+    notices = [row for row in await home.log() if row.kind in kinds.GROUP_MEMBER_NOTICES]
+    assert {row.tag("p") for row in notices} >= {admin.pubkey, bob.pubkey}
+    assert alice.pubkey not in {row.tag("p") for row in notices}
 
 
 @pytest.mark.proves("N62-06")
@@ -425,6 +435,10 @@ async def test_a_life_in_groups_and_its_end_in_one_batch(home: Home) -> None:
     await is_the_same_after_a_restart(home)
 
 
+async def records(home: Home) -> list[Event]:
+    return [event for event in await home.log() if event.kind in kinds.GROUP_RECORDS]
+
+
 async def test_a_group_that_ends_beside_a_vanish(home: Home) -> None:
     """N29-124: in one batch, in either order."""
     await tea_party(home)
@@ -432,11 +446,10 @@ async def test_a_group_that_ends_beside_a_vanish(home: Home) -> None:
     end = home.made(admin, 9008, h="tea")
     assert await home.take(home.request(bob), end, home.request(alice)) == [STORED] * 3
     assert home.groups.ended.keys() == {"tea"}
-    log = [event for event in await home.log() if event.kind not in kinds.GROUP_MEMBER_NOTICES]
-    assert [event.kind for event in log] == [9007, 9008]
+    assert [event.kind for event in await records(home)] == [9007, 9008]
     await is_the_same_after_a_restart(home)
     await home.vanish(admin)
-    assert [(event.kind, event.pubkey) for event in await home.log()] == [(9008, RELAY.pubkey)]
+    assert [(event.kind, event.pubkey) for event in await records(home)] == [(9008, RELAY.pubkey)]
     await is_the_same_after_a_restart(home)
 
 

@@ -33,8 +33,8 @@ WHERE author_key = :key AND pubkey = :pubkey AND kind = :kind AND grp = :grp;
 -- :rows_of_key  id_key and pubkey, hash of p, until -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
-UNION  -- wraps that were sent to it (N62-05)
-SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind = 1059;
+UNION  -- wraps and notices that were sent to it (N62-05)
+SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101);
 
 -- :rows_to_ban  id_key and pubkey, seq -> seq, id of rows of a banned key up to seq (N86-11)
 SELECT seq, id FROM events INDEXED BY events_author
