@@ -335,7 +335,10 @@ def in_group(table: Table, group: str, note: Event) -> None:
     add(
         "a reaction", "N29-90", 7, robot, "group owner", h=group, tags=[["e", post.id], *p("alice")]
     )
-    add("an article", "N29-90", 30023, alice, "group owner", h=group, tags=[["d", f"{group}-a"]])
+    article = add(
+        "an article", "N29-90", 30023, alice, "group owner", h=group, tags=[["d", f"{group}-a"]]
+    )
+    what_names_it(table, group, post, article)
     add("a protected post", "N70-06", 11, alice, "group owner", h=group, tags=[["-"]])
     add("a passing word", "N29-17", 20001, alice, "group owner", h=group, life=Life.PASSES)
     add("a report", "N29-100", 1984, alice, "admins author owner", h=group, tags=p("mia"))
@@ -493,6 +496,52 @@ def in_group(table: Table, group: str, note: Event) -> None:
             answer=PENDING,
             is_plain=True,
         )
+
+
+def what_names_it(table: Table, group: str, post: Event, article: Event) -> None:
+    """N29-106: without `h`, and read like what it names; N29-107: by a stranger, like any other."""
+    alice, robot, stranger, add = cast.alice, cast.robot, KEYS["stranger"], table.add
+    address = f"30023:{article.pubkey}:{article.d}"
+    reaction = None
+    for says, kind, by, words, tags in (
+        ("a reaction", 7, robot, "group owner", [["e", post.id]]),
+        ("a comment", 1111, alice, "group owner", [["A", address], ["E", article.id]]),
+        ("a repost", 16, alice, "group owner", [["a", address], *p("rita")]),
+        ("an edit", 40003, alice, "group owner", [["e", post.id]]),
+        ("a report", 1984, robot, "admins author owner", [["e", post.id], *p("alice")]),
+        ("a highlight", 9802, alice, "group owner", [["e", "b" * 64], ["e", post.id]]),
+    ):
+        made = add(f"{says} without h, {group}", "N29-106", kind, by, words, tags=tags, group=group)
+        reaction = reaction or made
+    assert reaction is not None
+    add(
+        f"a reaction to a reaction without h, {group}",
+        "N29-106",
+        7,
+        alice,
+        "group owner",
+        tags=[["e", reaction.id]],
+        group=group,
+    )
+    add(
+        f"a word about it that passes, {group}",
+        "N29-106",
+        20007,
+        alice,
+        "group owner",
+        tags=[["e", post.id]],
+        life=Life.PASSES,
+        group=group,
+    )
+    add(
+        f"a stranger's reaction, {group}",
+        "N29-107",
+        7,
+        stranger,
+        "everyone",
+        tags=[["e", post.id], ["a", address]],
+        group=group if group in PUBLIC else None,
+    )
 
 
 def memory(table: Table) -> None:

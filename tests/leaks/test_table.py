@@ -54,6 +54,7 @@ GUARDS: Final[dict[str, Callable[[Row], bool]]] = {
     "what passes": lambda row: row.life is Life.PASSES,
     "deletions": is_of(5),
     "records of deletion": is_of(9005),
+    "what names a group's event": lambda row: "without h" in row.says,
     "reports": is_of(1984),
     "invites": is_of(9009),
     "requests to join": is_of(9021),

@@ -1,0 +1,173 @@
+"""No oracle: what names an event that its author may not see fares the same, whatever that is.
+
+Missing, deleted, private, hidden, of another group, guarded outside of groups: one answer over
+EVENT, REQ, COUNT, NIP-77, search and live, to the author and to everybody else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.leaks.people import KEYS
+from tests.leaks.relay import Asker, LeakRelay, event_of, leak_relay
+from tests.leaks.test_tells import UNKNOWN_ID, event_named
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from tests.harness.relay_program import Wire
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+Tags = list[list[str]]
+VIEWERS: Final = ("nobody", "an outsider", "a recipient", "a member elsewhere")
+"""Of whom nobody may see a target; "an outsider" is the author."""
+SEARCHED: Final = frozenset({9, 1111, 1984})
+
+
+@pytest.fixture
+async def relay(tmp_path: Path) -> AsyncIterator[LeakRelay]:
+    async with leak_relay(tmp_path / "data") as relay:
+        await relay.publish(relay.write())
+        yield relay
+
+
+def namings(id_: str, address: str) -> Iterator[tuple[int, Tags]]:
+    """What a stranger may say of an event: outside of groups, and in a group of their own."""
+    e, a, h = ["e", id_], ["a", address], ["h", "mine"]
+    for kind in (5, 6, 7, 16, 1111, 1984, 9735, 9802, 20007, 40003):
+        yield kind, [e]
+        yield kind, [["E", id_]]
+        yield kind, [a]
+    yield 7, [e, a]
+    yield 1111, [["A", address], ["E", id_]]
+    for kind in (5, 7, 9, 1111, 1984, 9005, 40003):
+        yield kind, [h, e]
+    yield 9, [h, ["q", id_]]
+    yield 9, [h, ["q", address]]
+    yield 9, [["q", id_]]
+    yield 5, [h, a]
+    yield 9010, [h, e]
+    yield 9010, [h, a]
+
+
+class Crowd:
+    """The viewers, each with a connection that asks and one that listens."""
+
+    def __init__(self) -> None:
+        self.asking: dict[str, Wire] = {}
+        self.listening: dict[str, Wire] = {}
+
+    async def enter(self, relay: LeakRelay) -> None:
+        for viewer in VIEWERS:
+            self.asking[viewer] = await relay.enter(viewer)
+            wire = self.listening[viewer] = await relay.enter(viewer)
+            await wire.send("REQ", "live", {"limit": 0})
+            assert await wire.receive() == ["EOSE", "live"]
+
+    async def heard(self, viewer: str) -> set[str]:
+        """What has come live; delivery is over when the relay answers again."""
+        wire, ids = self.listening[viewer], set[str]()
+        await wire.send("REQ", "end", {"ids": [UNKNOWN_ID]})
+        while (frame := await wire.receive())[1] != "end":
+            ids.add(event_of(frame[2]).id)
+        return ids
+
+    async def finds(self, viewer: str, event: Event, word: str) -> dict[str, object]:
+        """By which ways this viewer finds the event."""
+        asker, found = Asker(self.asking[viewer]), dict[str, object]()
+        ways = {"ids": f'[{{"ids": ["{event.id}"]}}]', "#t": f'[{{"#t": ["{word}"]}}]'}
+        if event.kind in SEARCHED:
+            ways["search"] = f'[{{"search": "{word}"}}]'
+        for way, text in ways.items():
+            for verb in ("REQ", "COUNT") if way == "search" else ("REQ", "COUNT", "NEG-OPEN"):
+                await asker.ask(verb, [text])
+                frames = asker.answers[verb, text]
+                is_given = event.id in asker.given[verb, text]
+                # Registers (`hll`) depend on the word that is counted by.
+                counted = frames[-1][1].get("count") if verb == "COUNT" else frames[-1][0]
+                found[f"{verb} by {way}"] = (is_given, len(frames), counted)
+                # What is sent again must not come live into the next answer.
+                await self.asking[viewer].send("CLOSE", "0")
+        return found
+
+
+async def fate_of(event: Event, word: str, author: Wire, crowd: Crowd) -> dict[str, object]:
+    """Everything that anybody of the crowd learns by it."""
+    fate: dict[str, object] = {"OK": await author.publish(event)}
+    for viewer in VIEWERS:
+        fate[f"{viewer}, live"] = event.id in await crowd.heard(viewer)
+        fate[viewer] = await crowd.finds(viewer, event, word)
+    fate["sent again"] = await author.publish(event)
+    return fate
+
+
+async def targets_of(relay: LeakRelay) -> dict[str, tuple[str, str]]:
+    """What a target may be → its id and address."""
+    unknown = (UNKNOWN_ID, f"30023:{KEYS['alice'].pubkey}:never")
+    found = {"missing": unknown}
+    for group in ("tea", "cave"):
+        post, article = (
+            event_named(relay, f"{what}, {group}") for what in ("a post", "an article")
+        )
+        found[group] = (post.id, f"30023:{article.pubkey}:{article.d}")
+        bad, old = (
+            event_named(relay, f"{what}, {group}") for what in ("a bad post", "an article, older")
+        )
+        found[f"deleted in {group}"] = (bad.id, f"30023:{old.pubkey}:{group}-gone")
+        named = event_named(relay, f"a comment without h, {group}")
+        found[f"derived in {group}"] = (named.id, unknown[1])
+    report, invite = event_named(relay, "a report, square"), event_named(relay, "an invite, square")
+    own = event_named(relay, "own app data")
+    found["a report in public"] = (report.id, unknown[1])
+    found["an invite in public"] = (invite.id, unknown[1])
+    found["guarded outside"] = (own.id, unknown[1])
+    ended = event_named(relay, "the end, pit")
+    found["the end of a hidden group"] = (ended.id, unknown[1])
+    return found
+
+
+@pytest.mark.proves("N29-107", "N29-25", "N29-50", "N29-93", "N01-96")
+async def test_a_target_that_one_may_not_see_is_as_one_that_never_was(relay: LeakRelay) -> None:
+    await relay.say("stranger", 9007, ["h", "mine"])
+    author = await relay.enter("an outsider")
+    crowd, targets = Crowd(), await targets_of(relay)
+    await crowd.enter(relay)
+    faults, number = [], 0
+    for index in range(len(list(namings("", "")))):
+        fates: dict[str, dict[str, object]] = {}
+        for name, (id_, address) in targets.items():
+            number += 1
+            kind, tags = list(namings(id_, address))[index]
+            word = f"o{number}x"
+            event = relay.sign("stranger", kind, [*tags, ["t", word]], f"psst {word}")
+            fates[name] = await fate_of(event, word, author, crowd)
+        faults += [
+            f"kind {kind} with {[tag[0] for tag in tags]}, {name}, {what}: {value}"
+            for name, fate in fates.items()
+            for what, value in fate.items()
+            if value != fates["missing"][what]
+        ]
+    print(f"the existence oracle: {number} events")
+    assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults[:40])
+
+
+@pytest.mark.proves("N29-107")
+async def test_a_target_that_comes_later_changes_nothing(relay: LeakRelay) -> None:
+    """Who reacts to an id before it is here learns nothing when it comes, nor afterwards."""
+    wire = await relay.enter("an outsider")
+    post = relay.sign("mia", 9, [["h", "tea"]], "later")
+    answers = []
+    for target in (post.id, UNKNOWN_ID):
+        reaction = relay.sign("stranger", 7, [["e", target]], "+")
+        answers.append([await wire.publish(reaction)])
+        if target == post.id:
+            assert await relay.publisher.publish(post) == (True, "")
+        answers[-1].append(await wire.publish(reaction))
+        found = await wire.query({"ids": [reaction.id]})
+        answers[-1].append((len(found) == 1, ""))
+    assert answers[0] == answers[1]
