@@ -7,13 +7,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from relay.client import Client, PublishRefused, QueryClosed, Unreachable
+from relay.client import CallRefused, Client, PublishRefused, QueryClosed, Unreachable
 from relay.client.errors import ABOUT_AUTHOR
 from relay.client.settings import find_settings
 from relay.errors import UserError
+from relay.memory.fields import object_in, repaired
+from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from relay.client.settings import Actor, ClientSettings
 
@@ -73,7 +75,7 @@ def with_settings(
 
     try:
         return asyncio.run(connected())
-    except (PublishRefused, QueryClosed) as error:
+    except (PublishRefused, QueryClosed, CallRefused) as error:
         if error.prefix not in ABOUT_AUTHOR:
             raise UserError(f"{settings.relay} refused: {error}") from error
         of_groups = (
@@ -87,3 +89,15 @@ def with_settings(
         raise UserError(
             f"{error}; start a relay with `rookery serve --data ./data`, or give another --relay"
         ) from error
+
+
+async def profile_names(client: Client, authors: Collection[str]) -> dict[str, str]:
+    """Names from the authors' profiles."""
+    if not authors:
+        return {}
+    names: dict[str, str] = {}
+    for event in await client.query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}):
+        name = (object_in(event.content) or {}).get("name")
+        if isinstance(name, str) and name.strip():
+            names.setdefault(event.pubkey, repaired(name.strip()))
+    return names

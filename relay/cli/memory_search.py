@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from relay.cli.connect import with_settings
+from relay.cli.connect import profile_names, with_settings
 from relay.cli.memory_text import iso
 from relay.cli.options import (
     Words,
@@ -25,7 +25,6 @@ from relay.client.information import can_search
 from relay.client.settings import Actor
 from relay.memory.anamnesis.references import ENTRY, PATCH
 from relay.memory.fence import fenced
-from relay.memory.fields import object_in, repaired
 from relay.memory.keywords import RESULTS_PER_KEYWORD, keywords, merged
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -165,7 +164,9 @@ def search(
         best = sorted(hits, key=lambda hit: (hit.rank, -hit.event.created_at, hit.event.id))[:limit]
         async with AnamnesisReader(client, settings.key) as reader:
             provenance = await reader.provenance_of({hit.hashed for hit in best if hit.hashed})
-        return Found(best, await _names(client, {hit.event.pubkey for hit in best}), provenance)
+        return Found(
+            best, await profile_names(client, {hit.event.pubkey for hit in best}), provenance
+        )
 
     hits, names, provenance = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
@@ -236,18 +237,6 @@ def _hits(system: str, events: Iterable[Event]) -> list[Hit]:
         for rank, event in enumerate(events)
         if not event.d.startswith(CONFIG)
     ]
-
-
-async def _names(client: Client, authors: set[str]) -> dict[str, str]:
-    """Names from the authors' profiles."""
-    if not authors:
-        return {}
-    names: dict[str, str] = {}
-    for event in await client.query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}):
-        name = (object_in(event.content) or {}).get("name")
-        if isinstance(name, str) and name.strip():
-            names.setdefault(event.pubkey, repaired(name.strip()))
-    return names
 
 
 def _as_json(

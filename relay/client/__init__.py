@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from relay.client.connection import Timeouts
     from relay.client.errors import (
         AnswerTooLong,
+        CallRefused,
         ClientClosed,
         ClientError,
         Incomparable,
@@ -45,6 +46,7 @@ __all__ = [
     "Aman",
     "Anamnesis",
     "AnswerTooLong",
+    "CallRefused",
     "Client",
     "ClientClosed",
     "ClientError",
@@ -77,8 +79,8 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE: Final = {
-    "relay.client.errors": "AnswerTooLong ClientClosed ClientError Incomparable NoKey NotARelay"
-    " PublishRefused QueryClosed Unanswered Unreachable",
+    "relay.client.errors": "AnswerTooLong CallRefused ClientClosed ClientError Incomparable NoKey"
+    " NotARelay PublishRefused QueryClosed Unanswered Unreachable",
     "relay.client.aman": "Aman",
     "relay.client.anamnesis": "Anamnesis content_hash trust_score validate",
     "relay.client.client": "Client PublishReport",

@@ -8,14 +8,18 @@ connection: it is sent again after a reconnect, which is safe because publishing
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import orjson
+
 from relay.client.bulk_publish import BulkPublish, async_iter
 from relay.client.connection import Reply, Timeouts
 from relay.client.errors import (
+    CallRefused,
     ConnectionLost,
     Incomparable,
     NoKey,
@@ -24,6 +28,7 @@ from relay.client.errors import (
     QueryClosed,
     Unanswered,
     Unreachable,
+    split_reason,
 )
 from relay.client.information import lists_nip
 from relay.client.negentropy import NEGENTROPY, Reconciliation
@@ -33,6 +38,7 @@ from relay.client.responses import CountAnswer, StoredAnswer, filters_of
 from relay.client.subscription import Subscription
 from relay.client.verifier import SignatureVerifier
 from relay.errors import Prefix
+from relay.nostr.nip98 import header_for
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -327,6 +333,20 @@ class Client:
         """The relay information document (NIP-11). Raises Unreachable, NotARelay."""
         async with self._reconnector.deadline(deadline_s, "the relay information document"):
             return await self._reconnector.information()
+
+    async def call(self, method: str, *params: object, deadline_s: float | None = None) -> object:
+        """The result of a NIP-86 call, signed with the first key. Raises CallRefused, Unreachable,
+        NoKey."""
+        body = orjson.dumps({"method": method, "params": params})
+        url, now = "http" + self.url[2:], self._reconnector.now()
+        header = header_for(self._signer(None), url, body, now, secrets.token_hex(8))
+        async with self._reconnector.deadline(deadline_s, f"the result of {method}"):
+            reply = await self._reconnector.post(body, header)
+        if not isinstance(reply, dict):
+            raise CallRefused("", "this relay offers no management (NIP-86)")
+        if reply.get("error"):
+            raise CallRefused(*split_reason(str(reply["error"])))
+        return reply.get("result")
 
     def _signer(self, key: SecretKey | None) -> SecretKey:
         if key is not None:

@@ -8,6 +8,7 @@ RookeryError
     ├── NoKey             an event must be signed and the client has no key
     ├── PublishRefused    OK false
     ├── QueryClosed       CLOSED or NEG-ERR
+    ├── CallRefused       a NIP-86 call had an error
     ├── AnswerTooLong     more events than one answer may hold
     ├── NotARelay         the URL answers, but without a relay information document (NIP-11)
     ├── Incomparable      no NIP-77 reconciliation possible with this relay
@@ -84,6 +85,15 @@ class QueryClosed(ClientError):
 
     def __init__(self, prefix: str, text: str, login: str = "") -> None:
         super().__init__(_reason_text(prefix, text, login))
+        self.prefix = prefix
+        self.text = text
+
+
+class CallRefused(ClientError):
+    """The relay refused a NIP-86 call, or offers none."""
+
+    def __init__(self, prefix: str, text: str) -> None:
+        super().__init__(_reason_text(prefix, text, ""))
         self.prefix = prefix
         self.text = text
 

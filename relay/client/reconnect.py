@@ -145,6 +145,25 @@ class Reconnector:
             raise NotARelay(f"{self.url} returns no relay information document (NIP-11)")
         return document
 
+    async def post(self, body: bytes, authorization: str) -> object:
+        """The JSON reply to a NIP-86 call; None if there is none. Raises Unreachable."""
+        if self._session is None:
+            raise ClientClosed("use the client inside its `async with`")
+        headers = {"Content-Type": "application/nostr+json+rpc", "Authorization": authorization}
+        try:
+            async with self._session.post(
+                "http" + self.url[2:], data=body, headers=headers
+            ) as response:
+                reply = await response.content.read(_MAX_INFORMATION)
+                while not response.content.at_eof() and len(reply) < MAX_FRAME:
+                    reply += await response.content.read(_MAX_INFORMATION)
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(self.url, _error_text(error)) from error
+        try:
+            return orjson.loads(reply)
+        except orjson.JSONDecodeError:
+            return None
+
     def _prepare(self) -> None:
         if self._session is not None:
             raise ClientClosed("a client can be used once; create another")

@@ -1,11 +1,11 @@
-"""NIP-98: validation of the Authorization header of an HTTP request. Pure.
+"""NIP-98: the Authorization header of an HTTP request, made and validated. Pure.
 
 The caller must refuse events that were used before (N98-08).
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,7 @@ from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
     from relay.nostr.nip42 import RelayAddress
 
 WINDOW_S: Final = 60
@@ -32,6 +33,13 @@ class HttpRequest:
     method: str
     query: str
     body: bytes
+
+
+def header_for(key: SecretKey, url: str, body: bytes, now: int, nonce: str) -> str:
+    """The header of a POST. `nonce`: two equal requests of one second need different ones."""
+    tags = [["u", url], ["method", "POST"], ["payload", sha256(body).hexdigest()]]
+    event = key.sign(HTTP_AUTH, [*tags, ["nonce", nonce]], "", now)
+    return "Nostr " + b64encode(event.raw).decode()
 
 
 def authorization(

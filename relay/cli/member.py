@@ -1,0 +1,260 @@
+"""`rookery member`, `ban`, `unban`, `allow`: people of a relay (NIP-43), by NIP-86 calls.
+
+Signs as the owner. What a relay does not offer (invites are this relay's own methods) it refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from relay.access.membership import claim_id
+from relay.cli.connect import profile_names, with_client
+from relay.cli.humanize import counted
+from relay.cli.memory_text import iso
+from relay.cli.options import PublicKey, client_options, json_option, print_json, printable
+from relay.cli.tables import Column, Holds, print_nothing_found, print_table
+from relay.client.settings import Actor
+from relay.errors import UserError
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.keys import npub
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from relay.client import Client
+
+_CLAIM_ID: Final = re.compile(r"[0-9a-f]{16}").fullmatch
+_MAX_NAMES: Final = 500
+"""Profiles that are asked for."""
+
+_keys = click.argument("users", metavar="KEY...", type=PublicKey(), nargs=-1, required=True)
+_reason = click.option("--reason", metavar="TEXT", default="", help="Noted with the key.")
+
+
+@click.group("member", epilog="Example: rookery member add npub1… --reason 'a neighbour'")
+def member() -> None:
+    """Manage the members of a relay (NIP-43). Signs as the owner."""
+
+
+@member.command("list", epilog="Example: rookery member list --json")
+@client_options
+@json_option
+def list_members(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    """List members: who was added or joined, and the owners and agents of the relay."""
+    members = with_client(Actor.OWNER, relay, key_file, _members)
+    if as_json:
+        print_json(members)
+        return
+    if not members:
+        print_nothing_found("`rookery member add KEY` adds a member")
+        return
+    print_table(
+        (Column("Key", Holds.KEY), Column("Name"), Column("Roles"), Column("How")),
+        [
+            (
+                npub(each["pubkey"]),
+                printable(each["name"] or ""),
+                printable(", ".join(each["roles"])),
+                "owner or agent" if each["reason"] is None else printable(each["reason"]),
+            )
+            for each in members
+        ],
+    )
+
+
+@member.command("add", epilog="Example: rookery member add npub1… --reason 'a neighbour'")
+@_keys
+@_reason
+@client_options
+@json_option
+def add(
+    users: tuple[str, ...], reason: str, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Add members: they are known to the relay, without being in a group."""
+    _for_each("allowpubkey", users, reason, relay, key_file, done="added", as_json=as_json)
+
+
+@member.command("remove", epilog="Example: rookery member remove npub1…")
+@_keys
+@client_options
+@json_option
+def remove(
+    users: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Remove members. They stay in their groups: see `rookery group remove` and `rookery ban`."""
+    _for_each("unallowpubkey", users, "", relay, key_file, done="removed", as_json=as_json)
+
+
+@member.command("invite", epilog="Example: rookery member invite --uses 5 --days 2")
+@click.option("--uses", type=click.IntRange(0, 100_000), help="Keys it admits; 0: any number.")
+@click.option("--days", type=click.IntRange(0, 100_000), help="Days it is valid; 0: no end.")
+@click.option("--list", "listing", is_flag=True, help="List the open invites instead.")
+@click.option("--revoke", metavar="ID", help="Withdraw this invite instead, by id or code.")
+@client_options
+@json_option
+def invite(
+    uses: int | None,
+    days: int | None,
+    revoke: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    listing: bool,
+    as_json: bool,
+) -> None:
+    """Create an invite code; whoever joins with it becomes a member.
+
+    Uses and days that are not given are those of [members] in the relay's policies.
+    """
+    if (listing or revoke is not None) and (uses is not None or days is not None):
+        raise click.UsageError("--uses and --days are for a new invite")
+    if listing and revoke is not None:
+        raise click.UsageError("--list and --revoke exclude each other")
+    if revoke is not None:
+        id_ = revoke if _CLAIM_ID(revoke) else claim_id(revoke)
+        with_client(Actor.OWNER, relay, key_file, lambda client: client.call("revokeinvite", id_))
+        if as_json:
+            print_json({"id": id_})
+        else:
+            click.echo(f"withdrawn: {id_}")
+    elif listing:
+        _list_invites(relay, key_file, as_json=as_json)
+    else:
+        made: Any = with_client(
+            Actor.OWNER, relay, key_file, lambda client: client.call("createinvite", uses, days)
+        )
+        if as_json:
+            print_json(made)
+        else:
+            click.echo(f"code  {printable(str(made['code']))}")
+            click.echo(f"id    {printable(str(made['id']))}")
+            click.echo(f"for   {_uses_text(made['left'])}, {_until_text(made['until'])}")
+
+
+def _list_invites(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    found: Any = with_client(
+        Actor.OWNER, relay, key_file, lambda client: client.call("listinvites")
+    )
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        print_nothing_found("`rookery member invite` creates an invite")
+        return
+    print_table(
+        (
+            Column("Code", Holds.KEY),
+            Column("Id", Holds.KEY),
+            Column("By", Holds.KEY),
+            Column("Admits"),
+            Column("Until"),
+        ),
+        [
+            (
+                printable(str(each["code"])),
+                str(each["id"]),
+                npub(each["by"]),
+                _uses_text(each["left"]),
+                _until_text(each["until"]),
+            )
+            for each in found
+        ],
+    )
+
+
+def _uses_text(left: int | None) -> str:
+    return "any number of keys" if left is None else counted(left, "key")
+
+
+def _until_text(until: int | None) -> str:
+    return "without end" if until is None else f"until {iso(until)}"
+
+
+@click.command("ban", epilog="Example: rookery ban npub1… --reason spam")
+@_keys
+@_reason
+@client_options
+@json_option
+def ban(
+    users: tuple[str, ...], reason: str, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Ban keys: they neither write nor read, what they wrote is hidden, membership ends."""
+    _for_each("banpubkey", users, reason, relay, key_file, done="banned", as_json=as_json)
+
+
+@click.command("unban", epilog="Example: rookery unban npub1…")
+@_keys
+@client_options
+@json_option
+def unban(
+    users: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Lift bans. Membership does not come back by itself: see `rookery member add`."""
+    _for_each("unbanpubkey", users, "", relay, key_file, done="unbanned", as_json=as_json)
+
+
+@click.command("allow", epilog="Example: rookery allow npub1… --reason 'a neighbour'")
+@_keys
+@_reason
+@client_options
+@json_option
+def allow(
+    users: tuple[str, ...], reason: str, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """The same as `rookery member add`."""
+    _for_each("allowpubkey", users, reason, relay, key_file, done="added", as_json=as_json)
+
+
+def _for_each(
+    method: str,
+    users: Sequence[str],
+    reason: str,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    done: str,
+    as_json: bool,
+) -> None:
+    async def work(client: Client) -> None:
+        for user in users:
+            await client.call(method, user, *([reason] if reason else []))
+
+    with_client(Actor.OWNER, relay, key_file, work)
+    if as_json:
+        print_json([{"pubkey": user} for user in users])
+    else:
+        click.echo(f"{done}: {', '.join(npub(user) for user in users)}")
+
+
+async def _members(client: Client) -> list[dict[str, Any]]:
+    """Of each: pubkey, name, roles, reason (None: an owner or agent). Sorted by name and key."""
+    register = await client.call("listallowedpubkeys")
+    if not isinstance(register, list):
+        raise UserError(f"{client.url} does not list its members (listallowedpubkeys)")
+    reasons = {each["pubkey"]: each.get("reason", "") for each in register}
+    relay_key = (await client.information_or_empty()).get("self")
+    lists = await client.query({"kinds": [kinds.RELAY_MEMBERS], "authors": [relay_key], "limit": 1})
+    roles = {
+        tag[1]: tag[2:]
+        for event in lists
+        for tag in event.tags
+        if len(tag) > 1 and tag[0] == "member" and is_hex64(tag[1])
+    }
+    pubkeys = list(dict.fromkeys([*reasons, *roles]))
+    names = await profile_names(client, pubkeys[:_MAX_NAMES])
+    members = [
+        {
+            "pubkey": pubkey,
+            "npub": npub(pubkey),
+            "name": names.get(pubkey),
+            "roles": roles.get(pubkey, []),
+            "reason": reasons.get(pubkey),
+        }
+        for pubkey in pubkeys
+    ]
+    return sorted(members, key=lambda each: (each["name"] is None, each["name"], each["pubkey"]))

@@ -1,0 +1,156 @@
+"""`rookery member`, `ban`, `unban`, `allow`, against a relay at work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.cli import run
+from relay.client.client import unix_now
+from relay.nostr.nip98 import header_for
+from tests.cast import alice, bob, carol, owner, robot
+from tests.unit.server import test_app
+from tests.unit.server.test_app import Relay, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.nostr.keys import SecretKey
+
+
+class Admin:
+    """Runs commands as an owner of the relay."""
+
+    def __init__(self, relay: Relay, capsys: pytest.CaptureFixture[str]) -> None:
+        self.relay = relay
+        self._capsys = capsys
+
+    async def run(self, *args: str) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        code = await asyncio.to_thread(run, list(args))
+        said = self._capsys.readouterr()
+        return code, said.out, said.err
+
+    async def json(self, *args: str) -> Any:
+        code, out, err = await self.run(*args, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    async def members(self) -> dict[str, dict[str, Any]]:
+        return {each["pubkey"]: each for each in await self.json("member", "list")}
+
+
+@pytest.fixture
+async def admin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[Admin]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROOKERY_KEY", owner.nsec)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(test_app, "NOW", unix_now())  # the commands sign with the clock's time
+    async with serving(policy="") as relay:
+        monkeypatch.setenv("ROOKERY_RELAY", f"ws://{relay.at}")
+        yield Admin(relay, capsys)
+
+
+async def joined(admin: Admin, who: SecretKey, code: str) -> str:
+    visit = await admin.relay.visit()
+    _, text = await visit.publishes(who.sign(28934, [["claim", code]], "", test_app.NOW))
+    return text
+
+
+async def test_members_are_added_listed_and_removed(admin: Admin) -> None:
+    assert await admin.members() == {}
+    code, out, _ = await admin.run("member", "add", bob.npub, alice.pubkey, "--reason", "friends")
+    assert (code, out) == (0, f"added: {bob.npub}, {alice.npub}\n")
+    visit = await admin.relay.visit()
+    profile = bob.sign(0, [], '{"name": "Bob"}', test_app.NOW)
+    assert await visit.publishes(profile) == (True, "")
+    members = await admin.members()
+    assert set(members) == {bob.pubkey, alice.pubkey, owner.pubkey, robot.pubkey}
+    assert members[bob.pubkey] == {
+        "pubkey": bob.pubkey,
+        "npub": bob.npub,
+        "name": "Bob",
+        "roles": [],
+        "reason": "friends",
+    }
+    assert members[owner.pubkey]["reason"] is None
+    _, table, _ = await admin.run("member", "list")
+    assert "Bob" in table
+    assert alice.npub in table
+    code, out, _ = await admin.run("member", "remove", bob.npub)
+    assert (code, out) == (0, f"removed: {bob.npub}\n")
+    assert bob.pubkey not in await admin.members()
+
+
+async def test_an_invite_is_made_listed_and_withdrawn(admin: Admin) -> None:
+    made = await admin.json("member", "invite", "--uses", "2", "--days", "0")
+    assert (made["left"], made["until"]) == (2, None)
+    assert await joined(admin, bob, made["code"]) == "info: welcome to this relay"
+    (listed,) = await admin.json("member", "invite", "--list")
+    assert listed == {**made, "left": 1}
+    code, out, _ = await admin.run("member", "invite", "--list")
+    assert code == 0
+    assert made["code"] in out
+    assert "1 key" in out
+    assert await admin.json("member", "invite", "--revoke", made["id"]) == {"id": made["id"]}
+    answer = await joined(admin, carol, made["code"])
+    assert answer == "restricted: this invite code is not valid"
+    code, _, err = await admin.run("member", "invite", "--revoke", made["code"])
+    assert code == 1
+    assert "there is no invite with this id" in err
+    code, out, _ = await admin.run("member", "invite")
+    assert code == 0
+    assert out.startswith("code  ")
+    assert "1 key, until " in out
+
+
+async def test_a_ban_ends_membership_until_the_key_is_allowed_again(admin: Admin) -> None:
+    for command, done in (
+        (("allow", bob.npub), f"added: {bob.npub}\n"),
+        (("ban", bob.npub, "--reason", "spam"), f"banned: {bob.npub}\n"),
+    ):
+        assert (await admin.run(*command))[:2] == (0, done)
+    assert bob.pubkey not in await admin.members()
+    code, _, err = await admin.run("allow", bob.npub)
+    assert code == 1
+    assert "this key is banned" in err
+    assert (await admin.run("unban", bob.npub))[:2] == (0, f"unbanned: {bob.npub}\n")
+    assert await admin.json("allow", bob.npub) == [{"pubkey": bob.pubkey}]
+    assert bob.pubkey in await admin.members()
+
+
+async def test_who_is_no_owner_is_told_which_key_signed(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOKERY_KEY", alice.nsec)
+    code, _, err = await admin.run("member", "add", bob.npub)
+    assert code == 1
+    assert "restricted: only owners of this relay may call" in err
+    assert alice.npub in err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["member", "add"],
+        ["member", "add", "npub1nobody"],
+        ["member", "add", owner.nsec],
+        ["member", "invite", "--list", "--revoke", "x"],
+        ["member", "invite", "--list", "--uses", "1"],
+        ["member", "invite", "--uses", "-1"],
+    ],
+)
+def test_wrong_usage(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(args) == 2
+    assert owner.nsec not in capsys.readouterr().err
+
+
+def test_two_equal_calls_of_one_second_are_signed_differently() -> None:
+    first, second = (header_for(owner, "http://a/", b"{}", 1, nonce) for nonce in "ab")
+    assert first != second
