@@ -27,7 +27,7 @@ from relay.access.management import MAX_ENTRIES, BannedAuthorRows
 from relay.access.membership import Entry, MemberSettings
 from relay.errors import Fault
 from relay.groups.actions import Flag
-from relay.groups.context import GroupSettings, Joins
+from relay.groups.context import Compat, GroupSettings, Joins
 from relay.lifecycle.rows import Tie
 from relay.nostr.kinds import (
     GROUP_RECORDS,
@@ -178,6 +178,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "late": _count,
         "previous": _count,
         "foreign_h": _kinds_outside_groups,
+        "compat": lambda table, key: table.list_of(key, Compat),
     },
     "members": {
         "join": lambda table, key: table.choice(key, Entry),
@@ -321,6 +322,7 @@ def groups_of(settings: Settings) -> GroupSettings:
         late_s=settings["groups", "late"],
         previous=settings["groups", "previous"],
         foreign_h=settings["groups", "foreign_h"],
+        compat=settings["groups", "compat"],
     )
 
 

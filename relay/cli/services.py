@@ -34,7 +34,7 @@ from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
-from relay.write.key_rotation import signed_with_new_key
+from relay.write.key_rotation import signed_again
 from relay.write.sweeper import Sweeper
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(1, "negentropy")
     try:
         groups = await rebuilt_groups(store, relay_key.pubkey)
-        groups = await signed_with_new_key(store, groups, relay_key, policy.keep, unix_now())
+        groups = await signed_again(
+            store, groups, relay_key, policy.keep, policy.groups.compat, unix_now()
+        )
         state = RelayState(policy, groups, await store.management())
         linked_rows = LinkedRows(store, state, unix_now)
         fanout = Fanout(state, matcher, linked_rows)

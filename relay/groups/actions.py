@@ -59,6 +59,8 @@ PIN_TAGS: Final = ("e", "a")
 CONFIRMING: Final = frozenset({"public", "visible", "open"})
 """Tags of a 9002 that confirm that a flag is dropped on purpose (Z-03)."""
 _NOT_METADATA: Final = frozenset({"d", "supported_kinds", "parent", "child", *FLAGS})
+_NOT_DESCRIBING: Final = _NOT_METADATA | CONFIRMING
+"""Tags of a 39000 that follow from its flags, or are no metadata."""
 _NOT_COPIED: Final = (
     _NOT_METADATA | CONFIRMING | {"h", "previous", "-", "expiration", "nonce", "unrestricted"}
 )
@@ -381,7 +383,7 @@ def _notice(event: Event) -> Notice | None:
         return None
     if event.kind == kinds.GROUP_METADATA:
         description = Description(
-            tuple(tuple(tag) for tag in event.tags if tag and tag[0] not in _NOT_METADATA),
+            tuple(tuple(tag) for tag in event.tags if tag and tag[0] not in _NOT_DESCRIBING),
             frozenset(FLAGS[tag[0]] for tag in event.tags if tag and tag[0] in FLAGS),
             _supported_kinds(event, _ignore),
             event.tag("parent"),

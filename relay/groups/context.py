@@ -37,6 +37,12 @@ class Joins(Enum):
     REVIEW = "review"
 
 
+class Compat(Enum):
+    """`[groups] compat`: clients for which notices say more than NIP-29 asks for."""
+
+    OXCHAT = "0xchat"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """`[groups]` of the policy files; the defaults are those of preset `group`."""
@@ -55,6 +61,8 @@ class GroupSettings:
     """Kinds that, without `h`, belong to the group of the event that they name."""
     previous: int = 0
     """References that chat and moderation events must have (N29-24)."""
+    compat: frozenset[Compat] = frozenset()
+    """Clients for which 39000 and 39001 say more than NIP-29 asks for."""
     foreign_h: frozenset[int] = frozenset()
     """Kinds whose `h` names no group of NIP-29: they are outside of all groups (NK-10)."""
 

@@ -12,15 +12,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from relay.groups.actions import SINGLE_VALUED, Flag, PutUsers
+from relay.groups.context import Compat
 from relay.groups.group import Role
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Set
 
     from relay.groups.actions import RemoveUsers
     from relay.groups.group import Group
+    from relay.nostr.event import Event
 
+_STYLED: Final = frozenset({kinds.GROUP_METADATA, kinds.GROUP_ADMINS})
+"""Kinds whose notices depend on `Compat`."""
 MAX_TAGS_BYTES: Final = 480_000
 """Of one notice, so that its frame stays below the default `max_message_length` of 524,288.
 Enough for 6,600 members."""
@@ -28,6 +32,20 @@ Enough for 6,600 members."""
 _MAX_MEMBER_NOTICES: Final = 100
 """Of each kind for one event. Of more members than that, several share a notice: they may read
 each other's keys in the 9000 or 9001 too."""
+
+_PERMISSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    Role.ADMIN.value: (
+        "put-user",
+        "remove-user",
+        "edit-metadata",
+        "delete-event",
+        "delete-group",
+        "create-invite",
+    ),
+    Role.MODERATOR.value: ("put-user", "remove-user", "delete-event", "create-invite"),
+}
+"""For `Compat.OXCHAT`: names that 0xchat knows (nostr-dart, lib/src/nips/nip_029.dart); it fails
+at any other."""
 
 _ROLES: Final = (
     (Role.ADMIN, "does everything in this group"),
@@ -63,19 +81,44 @@ def draft_of(action: PutUsers | RemoveUsers, *, cause: str | None = None) -> Dra
     return Draft(action.kind, (("h", action.group), *tags), "", action.created_at)
 
 
-def notices_for(before: Group | None, after: Group, now: int) -> tuple[Group, tuple[Draft, ...]]:
+def notices_for(
+    before: Group | None, after: Group, now: int, compat: Set[Compat] = frozenset()
+) -> tuple[Group, tuple[Draft, ...]]:
     """What the relay must publish when `before` (None: the group is new) has become `after`.
 
     Returns `after` with the `notice_times` of these drafts, and the drafts in order of kind.
     """
+    return _dated(_changed(before, after, compat), after, now)
+
+
+def notices_again(
+    group: Group, which: Set[int], now: int, compat: Set[Compat]
+) -> tuple[Group, tuple[Draft, ...]]:
+    """The notices of these kinds once more, although the group has not changed."""
+    found = (notice for notice in _changed(None, group, compat) if notice[0] in which)
+    return _dated(found, group, now)
+
+
+def is_outdated(event: Event, group: Group, compat: Set[Compat]) -> bool:
+    """Whether a stored 39000 or 39001 of this group says something else than it would now, under
+    another `compat`."""
+    if event.kind not in _STYLED:
+        return False
+    wanted = next(tags for kind, tags in _changed(None, group, compat) if kind == event.kind)
+    return frozenset(map(tuple, event.tags)) != frozenset(wanted)
+
+
+def _dated(
+    notices: Iterable[tuple[int, tuple[tuple[str, ...], ...]]], group: Group, now: int
+) -> tuple[Group, tuple[Draft, ...]]:
     drafts = tuple(
-        Draft(kind, tags, "", max(now, after.notice_times.get(kind, -1) + 1))
-        for kind, tags in _changed(before, after)
+        Draft(kind, tags, "", max(now, group.notice_times.get(kind, -1) + 1))
+        for kind, tags in notices
     )
     if not drafts:
-        return after, ()
-    notice_times = {**after.notice_times, **{draft.kind: draft.created_at for draft in drafts}}
-    return replace(after, notice_times=notice_times), drafts
+        return group, ()
+    notice_times = {**group.notice_times, **{draft.kind: draft.created_at for draft in drafts}}
+    return replace(group, notice_times=notice_times), drafts
 
 
 def membership_notices(
@@ -103,17 +146,14 @@ def membership_notices(
 
 
 def _changed(
-    before: Group | None, after: Group
+    before: Group | None, after: Group, compat: Set[Compat]
 ) -> Iterable[tuple[int, tuple[tuple[str, ...], ...]]]:
-    if before is None or _description(before) != _description(after):
-        yield kinds.GROUP_METADATA, _description(after)
+    if before is None or _description(before, compat) != _description(after, compat):
+        yield kinds.GROUP_METADATA, _description(after, compat)
     if before is None or (
         before.members is not after.members and before.admins() != after.admins()
     ):
-        yield (
-            kinds.GROUP_ADMINS,
-            _list_of(after, (("p", pubkey, *roles) for pubkey, roles in after.admins().items())),
-        )
+        yield kinds.GROUP_ADMINS, _list_of(after, _admins(after, compat))
     if before is None or before.members.keys() != after.members.keys():
         yield kinds.GROUP_MEMBERS, _list_of(after, (("p", pubkey) for pubkey in after.members))
     if before is None:
@@ -122,11 +162,25 @@ def _changed(
         yield kinds.GROUP_PINS, (("d", after.id), *after.pins)
 
 
-def _description(group: Group) -> tuple[tuple[str, ...], ...]:
+def _admins(group: Group, compat: Set[Compat]) -> Iterable[tuple[str, ...]]:
+    for pubkey, roles in group.admins().items():
+        if Compat.OXCHAT in compat:
+            # A second role would be a permission that it does not know.
+            role = next((role.value for role in Role if role in roles), roles[0])
+            yield "p", pubkey, role, *_PERMISSIONS.get(role, ())
+        else:
+            yield "p", pubkey, *roles
+
+
+def _description(group: Group, compat: Set[Compat]) -> tuple[tuple[str, ...], ...]:
     """Tags of 39000 in the order of N29-62; `relay.groups.actions` parses them."""
     known = tuple(tag for tag in group.metadata if tag[0] in SINGLE_VALUED)
     others = tuple(tag for tag in group.metadata if tag[0] not in SINGLE_VALUED)
     flags = tuple((flag.value,) for flag in Flag if flag in group.flags)
+    if Compat.OXCHAT in compat:
+        # It takes a group for private and closed unless the old opposites are there.
+        flags += () if group.only_members_read else (("public",),)
+        flags += () if group.is_closed else (("open",),)
     supported: tuple[tuple[str, ...], ...] = ()
     if group.supported_kinds is not None:
         supported = (("supported_kinds", *map(str, sorted(group.supported_kinds))),)

@@ -421,7 +421,8 @@ class QueryRunner:
         """
         for _ in range(_MAX_RETRIES):
             visibility = self._state.visibility(peer.reader.viewer)
-            refusal = visibility.gate(filters)
+            # A COUNT has no part that could be given before the CLOSED.
+            refusal = visibility.gate(filters) or visibility.lists_for_login(filters)
             if refusal is not None:
                 peer.outbox.put(messages.closed(sub, refusal.refused()))
                 return

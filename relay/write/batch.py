@@ -267,7 +267,7 @@ class Batch:
 
     def _notify(self, before: Group | None, after: Group) -> None:
         """Set the group, and store the 39000–39005 that differ."""
-        noted, drafts = notices_for(before, after, self._now)
+        noted, drafts = notices_for(before, after, self._now, self._world.policy.groups.compat)
         self._set_groups(self._world.groups.with_group(noted))
         for draft in drafts:
             self._sign(draft, noted.id)

@@ -1,8 +1,9 @@
-"""Signs the state of all groups again when the relay has a new key (N29-73).
+"""Signs the state of groups again when the relay has a new key (N29-73) or another `compat`.
 
 Stored 39000–39005 are by this key or an earlier one of this relay: others are refused. At start
 those by an earlier key are replayed once more, signed with this key, and deleted, in one
 transaction; the relay's own lists of members and roles (13534, 33534) are signed again as they are.
+So are the 39000 and 39001 that say something else than `[groups] compat` asks for now.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
 from relay.groups.group import replayed
-from relay.groups.notices import notices_for
+from relay.groups.notices import is_outdated, notices_again
 from relay.lifecycle.deletion import remove
 from relay.lifecycle.rows import Lookups, Slot, WritePlan
 from relay.lifecycle.versions import plan_for
@@ -22,6 +23,9 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
+    from relay.groups.context import Compat
     from relay.groups.group import Groups
     from relay.lifecycle.rows import Found
     from relay.lifecycle.versions import KeepRules
@@ -34,16 +38,26 @@ _log = logging.getLogger(__name__)
 _PAGE: Final = 2000
 
 
-async def signed_with_new_key(
-    store: Store, groups: Groups, relay_key: SecretKey, keep: KeepRules, now: int
+async def signed_again(
+    store: Store,
+    groups: Groups,
+    relay_key: SecretKey,
+    keep: KeepRules,
+    compat: Set[Compat],
+    now: int,
 ) -> Groups:
-    """Sign and store what is by another key; gives the groups after that.
+    """Sign and store what is by another key or outdated; gives the groups after that.
 
     `groups`: replayed from the log with this key. Raises StoreFault.
     """
     stored = await _state_rows(store, groups, now)
     inherited = [event for event in stored if event.pubkey != relay_key.pubkey]
-    if not inherited:
+    outdated: dict[str, set[int]] = {}
+    for event in stored:
+        group = groups.get(event.d) if event.pubkey == relay_key.pubkey else None
+        if group is not None and is_outdated(event, group, compat):
+            outdated.setdefault(group.id, set()).add(event.kind)
+    if not inherited and not outdated:
         return groups
     own = {(event.kind, event.d) for event in stored if event.pubkey == relay_key.pubkey}
     for event in inherited:
@@ -62,8 +76,12 @@ async def signed_with_new_key(
                 again = relay_key.sign(event.kind, event.tags, event.content, event.created_at + 1)
                 kept = keep.keep_of(again)
                 plan_for(again, None, kept, found, plan, now=now, tie=keep.tie)
-        for group_id in sorted(changed & groups.by_id.keys()):
-            noted, drafts = notices_for(None, groups.by_id[group_id], now)
+        renewed = {group_id: set(kinds.GROUP_STATE) for group_id in changed}
+        for group_id, which in sorted({**outdated, **renewed}.items()):
+            group = groups.get(group_id)
+            if group is None:
+                continue
+            noted, drafts = notices_again(group, which, now, compat)
             groups = groups.with_group(noted)
             plan.groups[group_id] = noted
             for draft in drafts:
@@ -84,12 +102,13 @@ async def signed_with_new_key(
         Slot(pubkey, event.kind, event.d)
         for event in stored
         for pubkey in (event.pubkey, relay_key.pubkey)
+        if inherited or event.d in outdated
     }
     await store.append(Lookups(frozenset(), frozenset(slots), frozenset()), decide)
-    _log.warning(
-        "the relay has a new key: %d groups were signed again",
-        len(plan.groups),
-    )
+    if inherited:
+        _log.warning("the relay has a new key: %d groups were signed again", len(plan.groups))
+    else:
+        _log.info("[groups] compat has changed: %d groups were signed again", len(plan.groups))
     return groups
 
 

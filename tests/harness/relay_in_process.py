@@ -21,7 +21,7 @@ from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Origin, ok_reply
 from relay.write.commands import ManagementChange
 from relay.write.ingest import Ingest
-from relay.write.key_rotation import signed_with_new_key
+from relay.write.key_rotation import signed_again
 from relay.write.sweeper import Sweeper
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
@@ -119,8 +119,9 @@ class Home:
 
     async def __aenter__(self) -> Self:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
-        groups = await signed_with_new_key(
-            self.store, groups, self.relay, self.policy.keep, self.now
+        policy = self.policy
+        groups = await signed_again(
+            self.store, groups, self.relay, policy.keep, policy.groups.compat, self.now
         )
         self.state = RelayState(self.policy, groups, await self.store.management())
         self.live = Loudspeaker(self.state, LinkedRows(self.store, self.state, lambda: self.now))

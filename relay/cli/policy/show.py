@@ -193,6 +193,7 @@ def _groups(found: PolicySet) -> Iterator[str]:
         f"messages may be late by {seconds_text(groups.late_s)}; "
         f"references to earlier messages required: {groups.previous}"
     )
+    yield f"compatible with older clients: {_flags(groups.compat)}"
     yield f"`h` names a group of another kind in: {kinds_text(KindSet.of(*groups.foreign_h))}"
 
 
@@ -259,6 +260,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             "derived": sorted(found.groups.derived),
             "late": found.groups.late_s,
             "previous": found.groups.previous,
+            "compat": sorted(client.value for client in found.groups.compat),
             "foreign_h": sorted(found.groups.foreign_h),
         },
         "bans": {"stored": found.banned_rows.value},

@@ -304,6 +304,7 @@ def test_every_setting_of_the_design_is_known(tmp_path: Path) -> None:
         late = 600
         previous = 0
         foreign_h = [443, 444, 445]
+        compat = []
         [auth]
         writes = "never"
         [limits]

@@ -1,4 +1,4 @@
-"""relay/write/key_rotation.py: a relay with a new key. N29-73."""
+"""relay/write/key_rotation.py: a relay with a new key or another `compat`. N29-73, N29-74."""
 
 from __future__ import annotations
 
@@ -108,3 +108,34 @@ async def test_an_old_key_may_be_taken_up_again(home: Home) -> None:
         (RELAY.pubkey, row.tags) for row in before
     ]
     assert await home.take(home.made(bob, 9, h="tea")) == [STORED]
+
+
+OXCHAT = '[groups]\ncompat = ["0xchat"]\n'
+
+
+def tags_of(rows: list[Event], kind: int, group: str) -> list[list[str]]:
+    return next(row.tags for row in rows if row.kind == kind and row.d == group)
+
+
+@pytest.mark.proves("N29-74")
+async def test_another_compat_signs_39000_and_39001_again_at_the_next_start(home: Home) -> None:
+    """0xchat reads `public`, `open` and permissions (nostr-dart, lib/src/nips/nip_029.dart)."""
+    before, groups = await state(home), home.groups
+    home.policy = policy_of("open", OXCHAT)
+    await home.restart()
+    after = await state(home)
+    assert ["public"] in tags_of(after, 39000, "green")
+    assert ["open"] in tags_of(after, 39000, "green")
+    assert tags_of(after, 39000, "tea") == tags_of(before, 39000, "tea")
+    (_, named) = tags_of(after, 39001, "tea")
+    assert named[:4] == ["p", admin.pubkey, "admin", "put-user"]
+    assert {row.id for row in before if row.kind not in (39000, 39001)} <= {row.id for row in after}
+    assert home.groups.by_id["green"].metadata == groups.by_id["green"].metadata
+    assert await home.rebuilt() == home.groups
+    head = await home.store.head()
+    await home.restart()
+    assert await home.store.head() == head
+
+    home.policy = policy_of("open")
+    await home.restart()
+    assert [row.tags for row in await state(home)] == [row.tags for row in before]
