@@ -91,8 +91,12 @@ def remove(
 
 
 @member.command("invite", epilog="Example: rookery member invite --uses 5 --days 2")
-@click.option("--uses", type=click.IntRange(0, 100_000), help="Keys it admits; 0: any number.")
-@click.option("--days", type=click.IntRange(0, 100_000), help="Days it is valid; 0: no end.")
+@click.option(
+    "--uses", type=click.IntRange(0, 100_000), metavar="N", help="Keys it admits; 0: any number."
+)
+@click.option(
+    "--days", type=click.IntRange(0, 100_000), metavar="N", help="Days it is valid; 0: no end."
+)
 @click.option("--list", "listing", is_flag=True, help="List the open invites instead.")
 @click.option("--revoke", metavar="ID", help="Withdraw this invite instead, by id or code.")
 @client_options

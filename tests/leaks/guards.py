@@ -141,15 +141,22 @@ SIGNED: Final = {
     39005: ("group owner", "N29-98"),
     9000: ("group named owner", "N29-96"),
     9001: ("group named owner", "N29-96"),
+    8000: ("known named", "N43-06"),
+    8001: ("known named", "N43-06"),
+    13534: ("known", "N43-06"),
     44100: ("named", "B-05"),
     44101: ("named", "B-05"),
 }
 """What the relay signs by itself: kind → who reads it, and the statements."""
+OF_THE_RELAY: Final = frozenset({8000, 8001, 13534})
+"""Those about members of the relay."""
 
 
 def signed_row(event: Event) -> Row:
     """The row of something that the relay signed."""
     words, proves = SIGNED[event.kind]
+    if event.kind in OF_THE_RELAY:
+        return Row(f"the relay's {event.kind}", proves, event, readers_of(words, event, None))
     if event.kind in GROUP_MEMBER_NOTICES:
         says = f"the relay's {event.kind} about {event.tag('h')}"
         return Row(says, proves, event, readers_of(words, event, None))
@@ -694,6 +701,22 @@ def personal(table: Table) -> None:
     add("a shared persona", "B-02", 30175, alice, "everyone", tags=shared)
     add("a reminder", "B-04", 30300, alice, "author", tags=[["d", "tea time"]])
     add("a passing word", "N01-42", 20001, alice, "everyone", life=Life.PASSES)
+    member = (True, "duplicate: you are already a member of this relay")
+    claim = [["claim", "a code that alice was given"]]
+    add("a claim", "N43-06", 28934, alice, "nobody", tags=claim, life=Life.PASSES, answer=member)
+    stays = (
+        "your access comes from a group or from the policy files; leave the groups with kind 9022"
+    )
+    add(
+        "a request to leave the relay",
+        "N43-06",
+        28936,
+        alice,
+        "nobody",
+        tags=[["-"]],
+        life=Life.PASSES,
+        answer=(False, f"restricted: {stays}"),
+    )
     add("a protected note", "N70-06", 1, alice, "everyone", tags=[["-"]])
     add("a report without h", "N29-100", 1984, alice, "everyone", tags=p("mia"))
     add(

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from relay.nostr import kinds
+from tests import cast
 from tests.harness.patience import slowdown
 from tests.leaks import read_paths
-from tests.leaks.guards import signed_row, statements
+from tests.leaks.guards import OF_THE_RELAY, signed_row, statements
 from tests.leaks.people import FLAGS, VIEWERS
 from tests.leaks.relay import Asker, LeakRelay, event_of, leak_relay
 
@@ -49,10 +50,13 @@ async def told(relay: LeakRelay) -> list[Row]:
     """Publish all of it, and let go what goes; the rows, also those that the relay signed."""
     await relay.ban_those_who_are_here()
     await relay.publish(relay.write(3 + round(3 * slowdown())))
+    for method in ("allowpubkey", "unallowpubkey"):
+        await relay.call(method, cast.person("a neighbour").pubkey)
     await relay.end()
     signed = await relay.signed_rows()
     shown = {(row.event.kind, row.group) for row in signed}
     assert {row.event.kind for row in signed} >= set(kinds.GROUP_MEMBER_NOTICES)
+    assert {row.event.kind for row in signed} >= OF_THE_RELAY
     for kind in (39000, 39001, 39002, 39003, 39005):
         assert {(kind, group) for group in FLAGS} <= shown
     return [*relay.table.rows, *signed]
@@ -217,6 +221,7 @@ async def test_what_comes_live_is_sent_to_its_readers_alone(relay: LeakRelay) ->
         await subscribe(wire, rows, "after")
     await relay.ban()
     await relay.publish(rows)
+    await relay.call("allowpubkey", cast.person("a neighbour").pubkey)
     got = {viewer: await received(wire) for viewer, wire in live.items()}
     signed = {
         event.id: signed_row(event)
@@ -225,7 +230,8 @@ async def test_what_comes_live_is_sent_to_its_readers_alone(relay: LeakRelay) ->
         if event.pubkey == relay.relay_key
         and (viewer == "the owner" or event.kind in kinds.GROUP_MEMBER_NOTICES)
     }
-    assert kinds.GROUP_MEMBER_REMOVED in {row.event.kind for row in signed.values()}
+    shown = {row.event.kind for row in signed.values()}
+    assert shown >= {kinds.GROUP_MEMBER_REMOVED, kinds.MEMBER_ADDED, kinds.RELAY_MEMBERS}
     assert {(kind, group) for kind in (39000, 39002, 39005) for group in FLAGS} <= {
         (row.event.kind, row.group) for row in signed.values()
     }
