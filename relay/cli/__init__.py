@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "unban": ("member", "lift bans"),
     "allow": ("member", "make keys members of the relay"),
     "memory": ("memory", "read and edit agents' memory: get, set, list, search, forget"),
+    "forget": ("forget", "delete events at a relay, with a receipt of their erasure"),
     "config": ("config", "configure how agents behave: globally, per group or per user"),
     "context": ("context", "print the context a model would get, and why"),
     "aman": ("aman", "read and edit the memory of an Aman agent"),

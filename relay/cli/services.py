@@ -29,6 +29,7 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.read.search_indexer import SearchIndexer
+from relay.server.receipts import Receipts
 from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.store import SqliteStore
@@ -77,6 +78,7 @@ class Services:
     queries: QueryRunner
     negentropy: Negentropy
     flush_queue: FlushQueue
+    receipts: Receipts
 
     @property
     def relay_pubkey(self) -> str:
@@ -175,6 +177,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 queries=queries,
                 negentropy=negentropy,
                 flush_queue=flush_queue,
+                receipts=Receipts(state, store, relay_key, unix_now),
             )
     finally:
         verifiers.shutdown()

@@ -106,9 +106,15 @@ def add_tombstone(tombstone: Tombstone, found: Found, plan: WritePlan) -> None:
     found.tombstones.setdefault(tombstone.target, []).append(tombstone)
 
 
-def delete_by_author(event: Event, targets: DeletionTargets, found: Found, plan: WritePlan) -> None:
-    """Apply an accepted kind 5: delete its targets, add tombstones (NIP-09)."""
-    for row in deleted_rows(event, targets, found):
+def delete_by_author(
+    event: Event, targets: DeletionTargets, found: Found, plan: WritePlan
+) -> Sequence[Stored]:
+    """Apply an accepted kind 5: delete its targets, add tombstones (NIP-09).
+
+    Returns the deleted rows.
+    """
+    rows = deleted_rows(event, targets, found)
+    for row in rows:
         remove(row, found, plan)
     for event_id in targets.ids:
         add_tombstone(Tombstone(event_target(event_id), event.pubkey, None, "kind 5"), found, plan)
@@ -116,6 +122,7 @@ def delete_by_author(event: Event, targets: DeletionTargets, found: Found, plan:
         add_tombstone(
             Tombstone(address_target(slot), event.pubkey, event.created_at, "kind 5"), found, plan
         )
+    return rows
 
 
 def deleted_rows(event: Event, targets: DeletionTargets, found: Found) -> list[Stored]:
@@ -168,7 +175,7 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
 
     Returns the deleted rows that are in `found`.
     """
-    vanished = Vanish(request.pubkey, request.created_at)
+    vanished = Vanish(request.pubkey, request.created_at, request.id)
     rows = chain(found.rows.values(), found.slots.values(), found.group_records)
     deleted = {row.seq: row for row in rows if vanished.covers(row.event)}
     for row in deleted.values():

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.groups.group import EndedGroup, Group
     from relay.memory.registry import RecordName
+    from relay.nostr.erasure import Erasure
+
+
+ERASURE_DAYS: Final = 90
+"""How long it is known what a request deleted."""
 
 
 class Keep(Enum):
@@ -96,6 +101,8 @@ class Vanish:
 
     pubkey: str
     until: int
+    request: str = ""
+    """id of the kind 62; its `erasures` entry of the plan gets what the store deletes."""
 
     def covers(self, event: Event) -> bool:
         """Events by the key (N62-01), and gift wraps and notices sent to it (N62-05)."""
@@ -124,6 +131,8 @@ class WritePlan:
     deleted_authors: dict[str, int] = field(default_factory=dict)
     """Banned key → seq up to which its rows are deleted, each with a tombstone; `is_group_record`
     rows stay (N86-11)."""
+    erasures: dict[str, Erasure] = field(default_factory=dict)
+    """By the id of the request; kept for ERASURE_DAYS, those that deleted something."""
     list_changes: list[ListChange] = field(default_factory=list)
     """Changes by NIP-86 calls, in order."""
 

@@ -20,6 +20,7 @@ from relay.nostr.nip98 import HttpRequest
 from relay.server import http
 from relay.server.connection import Connection, RelaySocket
 from relay.server.nip86 import MAX_BODY, Calls, refusal
+from relay.server.receipts import PARAMETER
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
@@ -161,6 +162,8 @@ class Server:
     async def _get(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":
             return await self._websocket(request)
+        if PARAMETER in request.query:
+            return _response(await self._receipt(request))
         if http.wants_information(request.headers):
             services = self._services
             return web.Response(
@@ -174,6 +177,16 @@ class Server:
             text=http.page(self._config, self._services.state.management),
             content_type="text/html",
             headers=http.CORS,
+        )
+
+    async def _receipt(self, request: web.Request) -> Reply:
+        if not self._may_connect(request, self._services.state.blocked):
+            return refusal(403, "blocked: your address is blocked")
+        return await self._services.receipts.reply(
+            request.query[PARAMETER],
+            request.headers.get(hdrs.AUTHORIZATION),
+            HttpRequest(request.method, request.query_string, b""),
+            self._addresses_for(request),
         )
 
     async def _nostr_json(self, request: web.Request) -> web.Response:
@@ -207,13 +220,7 @@ class Server:
 
     async def _post(self, request: web.Request) -> web.Response:
         """NIP-86 (N86-01)."""
-        reply = await self._management_reply(request)
-        headers = dict(http.CORS)
-        if reply.status == 401:
-            headers[hdrs.WWW_AUTHENTICATE] = "Nostr"
-        return web.Response(
-            status=reply.status, body=reply.body, content_type=http.RPC_JSON, headers=headers
-        )
+        return _response(await self._management_reply(request), http.RPC_JSON)
 
     async def _management_reply(self, request: web.Request) -> Reply:
         if request.content_type != http.RPC_JSON:
@@ -327,6 +334,15 @@ class Server:
         metrics = self._services.metrics
         metrics.subscriptions(self._services.queries.open_subscriptions)
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _response(reply: Reply, content_type: str = "application/json") -> web.Response:
+    headers = dict(http.CORS)
+    if reply.status == 401:
+        headers[hdrs.WWW_AUTHENTICATE] = "Nostr"
+    return web.Response(
+        status=reply.status, body=reply.body, content_type=content_type, headers=headers
+    )
 
 
 def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

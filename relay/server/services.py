@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from relay.read.negentropy import Negentropy
     from relay.read.outbox import FlushQueue
     from relay.read.query import QueryRunner
+    from relay.server.receipts import Receipts
     from relay.state import RelayState
     from relay.storage import Store
     from relay.write.ingest import Ingest
@@ -46,5 +47,7 @@ class ServerServices(Protocol):
     def queries(self) -> QueryRunner: ...
     @property
     def negentropy(self) -> Negentropy: ...
+    @property
+    def receipts(self) -> Receipts: ...
     @property
     def flush_queue(self) -> FlushQueue: ...

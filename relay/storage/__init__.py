@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from relay.groups.group import EndedGroup
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
+    from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip77 import Items
@@ -259,6 +260,12 @@ class Inspector(Protocol):
 
     async def is_writable(self) -> bool:
         """Whether a write would succeed now (disk not full, file not read-only)."""
+
+    async def erasure(self, request: str) -> Erasure | None:
+        """What the plan with this request in its `erasures` deleted, within ERASURE_DAYS."""
+
+    def is_erased(self, request: str) -> bool:
+        """Whether no byte of what `erasure` names is left in a file; False: not known yet."""
 
     def unerased_s(self) -> float:
         """Seconds since the oldest deletion whose bytes may still be in a file; 0: there is none.

@@ -37,6 +37,7 @@ from relay.lifecycle.retention import hold_reason, tombstone_for
 from relay.lifecycle.rows import Slot, Stored, Tombstone, WritePlan
 from relay.lifecycle.versions import add_row, plan_for
 from relay.nostr import kinds
+from relay.nostr.erasure import Erasure
 from relay.verdict import Origin, Reject, WriteOutcome
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.commands import ExpireRows, ManagementChange, Purpose, SweepRows, WriteEvent
@@ -205,11 +206,19 @@ class Batch:
         )
         self.rows.append(row)
         if candidate.targets is not None:
-            delete_by_author(event, candidate.targets, found, self.plan)
+            self._note(event, delete_by_author(event, candidate.targets, found, self.plan))
         if judged.ruling is not None and judged.group is not None:
             self._apply(judged.ruling, judged.group, candidate)
         if judged.outdated_pins:
             self._unpin(judged.outdated_pins)
+
+    def _note(self, request: Event, rows: Iterable[Stored]) -> None:
+        """For a receipt."""
+        erasure = self.plan.erasures.setdefault(
+            request.id, Erasure(request.id, request.pubkey, request.kind, self._now)
+        )
+        for row in rows:
+            erasure.add(row.event.id, row.event.kind)
 
     def _apply(self, ruling: Ruling, group_id: str, candidate: Candidate) -> None:
         """What a 9000–9022 or a withdrawal of an invite does: state, rows, 39000–39005, notices."""
@@ -217,6 +226,9 @@ class Batch:
         self._set_groups(ruling.groups)
         for draft in ruling.automatic:
             self._sign(draft, group_id)
+        if ruling.removes:
+            rows = [found.rows[event_id] for event_id in ruling.removes if event_id in found.rows]
+            self._note(candidate.event, rows)
         for event_id in ruling.removes:
             self._remove_by_id(event_id)
             kind = candidate.event.kind
@@ -432,6 +444,7 @@ class Batch:
         before, found = self._world.groups, self._found
         rejoined = _joined_after(request, found.rows.values())
         removed = vanish(request, found, self.plan)
+        self._note(request, removed)
         self._set_groups(groups_without_rows(before, [row.event for row in removed]))
         joined = joined_at(request.pubkey, self._world.management)
         if joined is None or joined <= request.created_at + _CLOCK_SKEW_S:

@@ -17,7 +17,7 @@ from relay.errors import StoreFault
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import ban_tombstone, is_group_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
-from relay.lifecycle.rows import Found
+from relay.lifecycle.rows import ERASURE_DAYS, Found
 from relay.memory.registry import MAX_REFERENCE_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Lookups, Stored, Tombstone, WritePlan
     from relay.memory.registry import RecordName
+    from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
 
@@ -53,6 +54,7 @@ class ReferenceStore:
         self._rows: dict[int, Stored] = {}
         self._tombstones: list[Tombstone] = []
         self._management = Management()
+        self._erasures: dict[str, Erasure] = {}
         self._texts: dict[int, Searchable] = {}
         self._indexed = 0
         self._rules: str | None = None
@@ -136,8 +138,15 @@ class ReferenceStore:
             if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:
                 del self._rows[seq]
         for gone in plan.vanishes:
+            erasure = plan.erasures.get(gone.request)
             for seq in [seq for seq, row in self._rows.items() if gone.covers(row.event)]:
-                del self._rows[seq]
+                event = self._rows.pop(seq).event
+                if erasure is not None:
+                    erasure.add(event.id, event.kind)
+        for noted in [each for each in plan.erasures.values() if each.total]:
+            oldest = noted.at - ERASURE_DAYS * 86_400
+            kept = {key: each for key, each in self._erasures.items() if each.at >= oldest}
+            self._erasures = {**kept, noted.request: noted}
         for row in list(self._rows.values()):
             upto = plan.deleted_authors.get(row.event.pubkey, 0)
             if row.seq <= upto and not is_group_record(row.event):
@@ -285,6 +294,12 @@ class ReferenceStore:
     async def tidy_index(self, now: int) -> bool:
         self._must_be_open()
         return False
+
+    async def erasure(self, request: str) -> Erasure | None:
+        return self._erasures.get(request)
+
+    def is_erased(self, request: str) -> bool:
+        return True
 
     def unerased_s(self) -> float:
         return 0.0

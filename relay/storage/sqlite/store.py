@@ -25,6 +25,8 @@ from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import orjson
+
 from relay.access.actors import Actors
 from relay.access.management import ListChange, ListName, management_of
 from relay.access.quotas import Size, Sized
@@ -32,6 +34,7 @@ from relay.access.visibility import everything_visible
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
+from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
@@ -122,6 +125,10 @@ class SqliteStore:
             self._writer.give_back,
         )
         self._open_connections = AsyncExitStack()
+        self._opened_at = monotonic()
+        self._erasing: dict[str, float] = {}
+        """Request → when it was carried out, for those of which bytes may be left."""
+        self._noted_erasures = 0
         self._closed = False
         self._progress_calls = 0
         self._deadline = 0.0
@@ -149,6 +156,7 @@ class SqliteStore:
             opened_so_far.push_async_callback(index.close)
             store = cls(path, writer, hashes, terms, head, tag_buffer, index)
             await store._connect()
+            store._opened_at = monotonic()  # a crash may have left more to erase
             opened_so_far.pop_all()
         return store
 
@@ -181,12 +189,25 @@ class SqliteStore:
         decide: Callable[[Found], WritePlan],
     ) -> int:
         """On the writer's thread, so that a commit whose caller was cancelled wakes others too."""
-        erasures = self._writer.erasures
-        head = self._writer.append(lookups, decide)
-        if self._writer.erasures > erasures:
-            loop.call_soon_threadsafe(self._checkpoints.erased)
+        writer = self._writer
+        erasures = writer.erasures
+        try:
+            head = writer.append(lookups, decide)
+        finally:
+            if writer.erasures > erasures:
+                requests, writer.requests = writer.requests, []
+                loop.call_soon_threadsafe(self._erased, writer.erasures, requests)
         loop.call_soon_threadsafe(self._wake)
         return head
+
+    def _erased(self, number: int, requests: Sequence[str]) -> None:
+        """After a commit that deleted something, on the loop."""
+        self._checkpoints.erased()
+        now = monotonic()
+        upto = now - self.unerased_s()
+        self._erasing = {name: at for name, at in self._erasing.items() if at >= upto}
+        self._erasing.update(dict.fromkeys(requests, now))
+        self._noted_erasures = number
 
     def _wake(self) -> None:
         """Wake the tasks in `committed_after`, on the loop."""
@@ -195,6 +216,20 @@ class SqliteStore:
 
     def prepare(self, events: Sequence[Event]) -> None:
         self._writer.prepare(events)
+
+    async def erasure(self, request: str) -> Erasure | None:
+        self._check_open()
+        query = Query(QUERIES["erasure"], (bytes.fromhex(request),))
+        for by, kind, at, numbers, ids in await self._reader_conn.rows(query):
+            listed_ids = [(id_, kind_) for id_, kind_ in orjson.loads(ids)]
+            return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
+        return None
+
+    def is_erased(self, request: str) -> bool:
+        if self._writer.erasures > self._noted_erasures:
+            return False
+        at = self._erasing.get(request, self._opened_at)
+        return at < monotonic() - self.unerased_s()
 
     def unerased_s(self) -> float:
         return max(self._checkpoints.pending_s, self._index.pending_s)

@@ -18,7 +18,7 @@ import orjson
 from relay.access.quotas import Size
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone
-from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone, Vanish, WritePlan
+from relay.lifecycle.rows import ERASURE_DAYS, Found, Lookups, Stored, Tombstone, Vanish, WritePlan
 from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from relay.groups.group import Group
+    from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
@@ -45,6 +46,7 @@ _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
 _MAX_PREPARED: Final = 20_000
 _INCREMENTAL: Final = 2
+_DAY_S: Final = 86_400
 _KEPT_FREE_PAGES: Final = 64
 _VACUUM_PAGES: Final = 256
 
@@ -107,7 +109,10 @@ class Writer:
         self.head = head
         """seq of the newest row ever committed."""
         self.erasures = 0
-        """How many commits deleted or replaced a text."""
+        """How many transactions deleted or replaced a text; also those that failed, and one that is
+        being committed."""
+        self.requests: list[str] = []
+        """Of `WritePlan.erasures`, since the store has last taken them."""
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
     def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
@@ -141,6 +146,10 @@ class Writer:
             self._flush_tag_buffer()
         self._apply(plan, change)
         self._flush_slice(change)
+        self._put_erasures(plan)
+        # Before the commit: whoever sees the deletion sees that it is not erased yet.
+        self.requests += plan.erasures
+        self.erasures += change.erases
         if self._db.execute(QUERIES["newest_seq"]).fetchone()[0] != found.last_seq:
             # The newest row was deleted, now or before; its seq must not be used again.
             self._db.execute(QUERIES["put_meta"], ("head", found.last_seq))
@@ -155,7 +164,6 @@ class Writer:
         else:
             self._tag_buffer.slice_flushed(change.flushed)
             self._tag_buffer.add(change.tags)
-        self.erasures += change.erases
         self.head = change.head
 
     def _flush_tag_buffer(self) -> None:
@@ -272,7 +280,7 @@ class Writer:
             self._delete({row[0] for row in found.fetchall()}, change)
             self._delete_unnamed(group_id, change)
         for gone in plan.vanishes:
-            self._delete_of_key(gone, change)
+            self._delete_of_key(gone, change, plan.erasures.get(gone.request))
         for pubkey, upto in plan.deleted_authors.items():
             self._ban(pubkey, upto, change)
         self._put_sizes(change.sizes)
@@ -365,7 +373,9 @@ class Writer:
             values = list(chain.from_iterable(rows[start : start + size]))
             db.execute(insert(table, columns, size), values)
 
-    def _delete(self, seqs: Collection[int], change: _Change) -> None:
+    def _delete(
+        self, seqs: Collection[int], change: _Change, erasure: Erasure | None = None
+    ) -> None:
         if not seqs:
             return
         db = self._db
@@ -373,8 +383,11 @@ class Writer:
         tags = []
         for seq, created_at, key, *of, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
             change.grow(tuple(of), -1, -len(raw))
-            for hash_ in self._hashes.of_event(event_from_raw(raw), self._index_tags):
+            event = event_from_raw(raw)
+            for hash_ in self._hashes.of_event(event, self._index_tags):
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
+            if erasure is not None:
+                erasure.add(event.id, event.kind)
         db.executemany(QUERIES["delete_tag"], tags)
         db.execute(QUERIES["delete_events"], {"seqs": named})
         change.deleted.update(seqs)
@@ -389,12 +402,30 @@ class Writer:
         if emptied:
             self._db.executemany(QUERIES["drop_empty_size"], emptied)
 
-    def _delete_of_key(self, gone: Vanish, change: _Change) -> None:
+    def _put_erasures(self, plan: WritePlan) -> None:
+        noted = [erasure for erasure in plan.erasures.values() if erasure.total]
+        for each in noted:
+            self._db.execute(
+                QUERIES["add_erasure"],
+                (
+                    bytes.fromhex(each.request),
+                    bytes.fromhex(each.by),
+                    each.kind,
+                    each.at,
+                    orjson.dumps(list(each.numbers.items())).decode(),
+                    orjson.dumps(each.ids).decode(),
+                ),
+            )
+        if noted:
+            oldest = noted[-1].at - ERASURE_DAYS * _DAY_S
+            self._db.execute(QUERIES["drop_erasures"], (oldest,))
+
+    def _delete_of_key(self, gone: Vanish, change: _Change, erasure: Erasure | None) -> None:
         found = self._db.execute(
             QUERIES["rows_of_key"],
             {**_key_of(gone.pubkey), "p": self._hashes.tag("p", gone.pubkey), "until": gone.until},
         )
-        self._delete_many([seq for (seq,) in found.fetchall()], change)
+        self._delete_many([seq for (seq,) in found.fetchall()], change, erasure)
 
     def _ban(self, pubkey: str, upto: int, change: _Change) -> None:
         rows = self._db.execute(
@@ -403,10 +434,12 @@ class Writer:
         self._delete_many([seq for seq, _ in rows], change)
         self._add_tombstones([ban_tombstone(event_id.hex()) for _, event_id in rows])
 
-    def _delete_many(self, seqs: Sequence[int], change: _Change) -> None:
+    def _delete_many(
+        self, seqs: Sequence[int], change: _Change, erasure: Erasure | None = None
+    ) -> None:
         """In chunks: a key may have written most of the store."""
         for start in range(0, len(seqs), _DELETE_CHUNK):
-            self._delete(seqs[start : start + _DELETE_CHUNK], change)
+            self._delete(seqs[start : start + _DELETE_CHUNK], change, erasure)
 
     def _put_group(self, group_id: str, group: Group | EndedGroup) -> None:
         db = self._db

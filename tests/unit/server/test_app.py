@@ -30,6 +30,7 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.server.app import Server
+from relay.server.receipts import Receipts
 from relay.state import RelayState
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
@@ -160,6 +161,7 @@ class Services:
     queries: QueryRunner
     negentropy: Negentropy
     flush_queue: FlushQueue
+    receipts: Receipts
 
 
 @asynccontextmanager
@@ -209,6 +211,7 @@ async def serving(
             queries=queries,
             negentropy=negentropy,
             flush_queue=flush_queue,
+            receipts=Receipts(state, disk, RELAY, lambda: NOW),
         )
         with blockbuster_ctx("relay") as blockbuster:
             # What /proc tells of this process is on no disk.

@@ -155,3 +155,12 @@ SELECT max(seq) FROM events;
 
 -- :seq_of_id  id_key, id -> seq
 SELECT seq FROM events WHERE id_key = ? AND id = ?;
+
+-- :add_erasure  request, by, kind, at, numbers, ids
+INSERT OR REPLACE INTO erasures (request, by, kind, at, numbers, ids) VALUES (?, ?, ?, ?, ?, ?);
+
+-- :drop_erasures  at: those before it; index erasures_at
+DELETE FROM erasures WHERE at < ?;
+
+-- :erasure  request -> by, kind, at, numbers, ids
+SELECT by, kind, at, numbers, ids FROM erasures WHERE request = ?;

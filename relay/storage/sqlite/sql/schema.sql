@@ -59,6 +59,17 @@ CREATE TABLE tombstones (
     PRIMARY KEY (target, by)
 ) WITHOUT ROWID;
 
+-- What requests deleted, for receipts: ids and kinds, never a text.
+CREATE TABLE erasures (
+    request BLOB PRIMARY KEY,             -- id of the kind 5, 9005 or 62
+    by      BLOB    NOT NULL,             -- its author
+    kind    INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    numbers TEXT    NOT NULL,             -- [[kind, events]]
+    ids     TEXT    NOT NULL              -- [[id, kind]] of the first
+) WITHOUT ROWID;
+CREATE INDEX erasures_at ON erasures (at);
+
 -- Totals, updated in the transaction that changes them: quotas and statistics read these and never
 -- count rows.
 CREATE TABLE sizes (

@@ -1,0 +1,184 @@
+"""`rookery forget`: deletes events at a relay, with a receipt of their erasure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from relay.cli.connect import with_settings
+from relay.cli.options import PublicKey, client_options, json_option, print_json
+from relay.client.settings import Actor
+from relay.errors import UserError
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.keys import npub
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.client import Client
+    from relay.client.settings import ClientSettings
+    from relay.nostr.erasure import Erasure
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+_MAX_TARGETS: Final = 500
+_ADDRESS: Final = re.compile(r"[0-9]{1,5}:[0-9a-f]{64}:.*", re.DOTALL)
+
+
+@click.command("forget", epilog="Example: rookery forget 5c1f… --proof -o receipt.json")
+@click.argument("targets", nargs=-1, metavar="[EVENT-ID|ADDRESS]…")
+@click.option("--group", metavar="ID", help="As a moderator of this group (kind 9005).")
+@click.option("--vanish", is_flag=True, help="Everything that the key wrote, for ever (NIP-62).")
+@click.option("--reason", default="", metavar="TEXT", help="Sent with the request, and kept.")
+@click.option("--yes", is_flag=True, help="Do not ask before --vanish.")
+@click.option("--proof", is_flag=True, help="Wait for the relay's signed receipt of the erasure.")
+@click.option("--receipt", "request", metavar="ID", help="Only fetch the receipt of a request.")
+@click.option(
+    "-o",
+    "output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the receipt to a file.",
+)
+@click.option(
+    "--verify",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Only check a saved receipt; needs no relay.",
+)
+@click.option("--relay-key", type=PublicKey(), help="With --verify: the key of the relay.")
+@client_options
+@json_option
+def forget_command(
+    targets: Sequence[str],
+    group: str | None,
+    request: str | None,
+    output: Path | None,
+    file: Path | None,
+    relay_key: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    reason: str,
+    *,
+    vanish: bool,
+    yes: bool,
+    proof: bool,
+    as_json: bool,
+) -> None:
+    """Delete events at the relay: by id or address (KIND:PUBLIC-KEY:D), or all of a key.
+
+    A receipt is an event signed by the relay: which request erased how many events, of which kind,
+    with their ids, and when. It repeats no text. The relay signs it once no byte of the events is
+    left in its files, and gives it to the author of the request and to its owners, for 90 days.
+    """
+    if sum((bool(targets), vanish, request is not None, file is not None)) != 1:
+        raise click.UsageError("give events to delete, or one of --vanish, --receipt, --verify")
+    if file is not None:
+        _verify(file, relay_key, as_json=as_json)
+        return
+    if request is not None and not is_hex64(request):
+        raise click.BadParameter("must be the id of a kind 5, 9005 or 62, 64 hex", param_hint="ID")
+    draft = _draft(targets, group, vanish=vanish)
+    if vanish and not yes:
+        click.confirm("Delete everything that this key wrote, for ever?", abort=True)
+
+    async def work(
+        client: Client, settings: ClientSettings
+    ) -> tuple[str, Event | None, Erasure | None]:
+        wanted = request
+        if wanted is None:
+            kind, tags = draft
+            of_relay = [["relay", client.url]] if vanish else []
+            wanted = (await client.send(kind, reason, [*of_relay, *tags])).id
+        if not proof and request is None:
+            return wanted, None, None
+        return wanted, *await _receipt(client, settings.key, wanted)
+
+    wanted, event, erasure = with_settings(Actor.AGENT, relay, key_file, work)
+    if output is not None and event is not None:
+        output.write_bytes(event.raw + b"\n")
+    if as_json:
+        print_json({"request": wanted, "receipt": None if event is None else _json(event)})
+        return
+    click.echo(f"request {wanted}")
+    if event is not None and erasure is not None:
+        _print(event, erasure)
+        if output is None:
+            click.echo(event.raw)
+
+
+def _draft(
+    targets: Sequence[str], group: str | None, *, vanish: bool
+) -> tuple[int, list[list[str]]]:
+    if vanish:
+        return kinds.VANISH, []
+    if len(targets) > _MAX_TARGETS:
+        raise click.UsageError(f"at most {_MAX_TARGETS} events at a time")
+    tags = []
+    for target in targets:
+        if is_hex64(target):
+            tags.append(["e", target])
+        elif group is None and _ADDRESS.fullmatch(target):
+            tags.append(["a", target])
+        else:
+            known = "an event id" if group is not None else "an event id or KIND:PUBLIC-KEY:D"
+            raise click.BadParameter(f"{target!r} is not {known}", param_hint="EVENT-ID")
+    if group is not None:
+        return kinds.DELETE_EVENT, [["h", group], *tags]
+    return kinds.DELETION, tags
+
+
+async def _receipt(client: Client, key: SecretKey, request: str) -> tuple[Event, Erasure]:
+    from relay.client.receipts import NoReceipt, receipt_of
+
+    try:
+        return await receipt_of(client, request, key)
+    except NoReceipt as none:
+        raise UserError(
+            f"request {request}: {none}; try again with `rookery forget --receipt {request}`"
+        ) from none
+
+
+def _verify(file: Path, relay_key: str | None, *, as_json: bool) -> None:
+    from relay.client.receipts import NoReceipt, verified
+
+    try:
+        event, erasure = verified(file.read_bytes(), relay_key, None)
+    except NoReceipt as none:
+        raise UserError(f"{file}: {none}") from none
+    if as_json:
+        print_json(
+            {
+                "relay": event.pubkey,
+                "request": erasure.request,
+                "by": erasure.by,
+                "deleted_at": erasure.at,
+                "signed_at": event.created_at,
+                "events": erasure.total,
+                "kinds": {str(kind): number for kind, number in erasure.numbers.items()},
+            }
+        )
+        return
+    _print(event, erasure)
+    if relay_key is None:
+        click.echo(
+            "compare the relay's key with `self` of its information document, or --relay-key"
+        )
+
+
+def _print(event: Event, erasure: Erasure) -> None:
+    from relay.cli.memory_text import iso
+
+    of_kinds = ", ".join(f"{number} of kind {kind}" for kind, number in erasure.numbers.items())
+    click.echo(f"{erasure.total} erased: {of_kinds}")
+    click.echo(f"deleted {iso(erasure.at)} at the request of {npub(erasure.by)}")
+    click.echo(f"erased from the files before {iso(event.created_at)}, says {npub(event.pubkey)}")
+
+
+def _json(event: Event) -> Any:
+    import orjson
+
+    return orjson.loads(event.raw)

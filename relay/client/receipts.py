@@ -1,0 +1,98 @@
+"""Receipts of erasure from a relay (`docs/reliability.md`), asked for by HTTP and verified."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from base64 import b64encode
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+import orjson
+
+from relay.client.errors import ClientError, Unreachable
+from relay.errors import Invalid
+from relay.nostr.erasure import erasure_in
+from relay.nostr.event import event_from, is_hex64
+from relay.nostr.kinds import HTTP_AUTH
+
+if TYPE_CHECKING:
+    from relay.client.client import Client
+    from relay.nostr.erasure import Erasure
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+_MAX_BYTES: Final = 1 << 20
+_POLL_S: Final = 0.5
+
+
+class NoReceipt(ClientError):
+    """The relay gives no receipt, or a wrong one; the text says why."""
+
+
+async def receipt_of(
+    client: Client, request: str, key: SecretKey, *, deadline_s: float = 60.0
+) -> tuple[Event, Erasure]:
+    """The receipt for this request once its events are erased.
+
+    Raises NoReceipt, Unreachable.
+    """
+    url = client.url
+    relay_key = (await client.information()).get("self")
+    if not isinstance(relay_key, str) or not is_hex64(relay_key):
+        raise NoReceipt(f"{url} names no key of its own, and gives no receipts")
+    until = time.monotonic() + deadline_s
+    async with aiohttp.ClientSession() as session:
+        while True:
+            status, body = await _ask(session, client, request, key)
+            if status == 200:
+                return verified(body, relay_key, request)
+            if status != 202 or time.monotonic() > until:
+                raise NoReceipt(f"{url} gives no receipt: {_reason(status, body)}")
+            await asyncio.sleep(_POLL_S)
+
+
+async def _ask(
+    session: aiohttp.ClientSession, client: Client, request: str, key: SecretKey
+) -> tuple[int, bytes]:
+    url = client.url
+    at = f"http{url[2:]}?receipt={request}"
+    # Each request has another content: two of one second would be the same event.
+    tags = [["u", at], ["method", "GET"]]
+    signed = key.sign(HTTP_AUTH, tags, str(time.monotonic_ns()), client.now())
+    headers = {"Authorization": f"Nostr {b64encode(signed.raw).decode()}"}
+    try:
+        async with session.get(at, headers=headers) as response:
+            body = bytearray()
+            async for chunk in response.content.iter_chunked(2**16):
+                body += chunk
+                if len(body) > _MAX_BYTES:
+                    raise NoReceipt(f"{url} answers with more than {_MAX_BYTES} bytes")
+            return response.status, bytes(body)
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreachable(url, str(error)) from error
+
+
+def verified(body: bytes, relay_key: str | None, request: str | None) -> tuple[Event, Erasure]:
+    """A receipt as it was saved. None: of any relay, for any request. Raises NoReceipt."""
+    try:
+        event = event_from(orjson.loads(body))
+        erasure = erasure_in(event)
+    except orjson.JSONDecodeError:
+        raise NoReceipt("not a receipt: no JSON") from None
+    except Invalid as invalid:
+        raise NoReceipt(f"not a receipt: {invalid.text}") from None
+    if relay_key is not None and event.pubkey != relay_key:
+        raise NoReceipt("the receipt is signed by another key than the relay's")
+    if request is not None and erasure.request != request:
+        raise NoReceipt("the receipt is for another request")
+    return event, erasure
+
+
+def _reason(status: int, body: bytes) -> str:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = None
+    text = answer.get("error") if isinstance(answer, dict) else None
+    return text if isinstance(text, str) and text.isprintable() else f"HTTP status {status}"

@@ -1,0 +1,85 @@
+"""What requests deleted is known for 90 days: for receipts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.lifecycle.rows import ERASURE_DAYS, Vanish
+from relay.nostr.erasure import MAX_IDS, Erasure
+from tests import cast
+from tests.contract.writing import change, unsigned, write
+from tests.harness.relay_program import until
+
+if TYPE_CHECKING:
+    from relay.lifecycle.rows import WritePlan
+    from relay.storage import Store
+    from tests.contract.conftest import Reopenable
+
+REQUEST = "ab" * 32
+
+
+def erasure(request: str = REQUEST, at: int = 1000, *rows: tuple[str, int]) -> Erasure:
+    made = Erasure(request, cast.alice.pubkey, 5, at)
+    for row in rows:
+        made.add(*row)
+    return made
+
+
+async def noted(store: Store, each: Erasure) -> None:
+    """With the first row removed."""
+
+    def remove(plan: WritePlan) -> None:
+        plan.removes.add(1)
+        plan.erasures[each.request] = each
+
+    await change(store, remove)
+
+
+async def test_an_erasure_is_known_after_a_restart(reopenable: Reopenable) -> None:
+    store = await reopenable.open()
+    made = erasure(REQUEST, 1000, ("1" * 64, 9), ("2" * 64, 9), ("3" * 64, 1))
+    await write(store, unsigned(cast.bob))
+    await noted(store, made)
+    assert await store.erasure(REQUEST) == made
+    store = await reopenable.restart()
+    assert await store.erasure(REQUEST) == made
+    assert await store.erasure("0" * 64) is None
+
+
+async def test_an_old_erasure_is_dropped_with_the_next(reopenable: Reopenable) -> None:
+    store = await reopenable.open()
+    later = 1000 + ERASURE_DAYS * 86_400
+    for request, at in ((REQUEST, 1000), ("1" * 64, later), ("2" * 64, later + 1)):
+        assert (await store.erasure(REQUEST) is None) is (at == 1000)
+        await noted(store, erasure(request, at, ("3" * 64, 1)))
+    assert await store.erasure(REQUEST) is None
+    assert await store.erasure("1" * 64) is not None
+
+
+async def test_a_vanish_names_what_the_store_deletes(store: Store) -> None:
+    events = [unsigned(cast.alice, content=f"{n}", at=n) for n in range(MAX_IDS + 5)]
+    await write(store, *events)
+    gone = Vanish(cast.alice.pubkey, 9999, REQUEST)
+    made = Erasure(REQUEST, cast.alice.pubkey, 62, 1000)
+
+    def vanish(plan: WritePlan) -> None:
+        plan.vanishes.append(gone)
+        plan.erasures[REQUEST] = made
+
+    await change(store, vanish)
+    found = await store.erasure(REQUEST)
+    assert found is not None
+    assert found.numbers == {1: MAX_IDS + 5}
+    assert len(found.ids) == MAX_IDS
+    assert {event_id for event_id, _ in found.ids} <= {event.id for event in events}
+
+
+async def test_it_is_erased_when_nothing_is_left_to_do(store: Store) -> None:
+    await write(store, unsigned(cast.bob))
+    made = erasure(REQUEST, 1000, ("1" * 64, 9))
+    await noted(store, made)
+    async with until("the row is erased") as tries:
+        async for _ in tries:
+            await store.tidy_index(0)
+            if store.is_erased(REQUEST):
+                return
