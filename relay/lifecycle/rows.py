@@ -33,6 +33,9 @@ ERASURE_DAYS: Final = 90
 """How long it is known what a request deleted."""
 
 
+_REFERRING: Final = frozenset("eEaA")
+
+
 class Keep(Enum):
     """How versions of one (pubkey, kind, d) compete."""
 
@@ -122,6 +125,8 @@ class WritePlan:
     removes: set[int] = field(default_factory=set)
     """seq of stored rows to delete."""
     tombstones: list[Tombstone] = field(default_factory=list)
+    moves: dict[int, str] = field(default_factory=dict)
+    """seq of a stored row of no group → the group that it belongs to from now on."""
     groups: dict[str, Group | EndedGroup] = field(default_factory=dict)
     """Groups whose rows in the tables about groups change."""
     deleted_groups: set[str] = field(default_factory=set)
@@ -141,6 +146,7 @@ class WritePlan:
             self.adds
             or self.removes
             or self.tombstones
+            or self.moves
             or self.groups
             or self.deleted_groups
             or self.vanishes
@@ -159,6 +165,15 @@ class UpTo(Enum):
     TS = "ts"
     """Tag `ts`, or created_at without it."""
     CREATED_AT = "created_at"
+
+
+Reference = tuple[str, str]
+"""("e", id) or ("a", address)."""
+
+
+def references_of(event: Event) -> list[Reference]:
+    """What its `e`, `E`, `a` and `A` tags name."""
+    return [(tag[0].lower(), tag[1]) for tag in event.tags if len(tag) > 1 and tag[0] in _REFERRING]
 
 
 class RetentionDependency(NamedTuple):
@@ -193,6 +208,10 @@ class Lookups:
     """The time of the oldest row of each goes into `Found.oldest_dependencies`."""
     named: frozenset[RecordName] = frozenset()
     """Memory records to look up by name, into `Found.named`."""
+    referrers: frozenset[Reference] = frozenset()
+    """Whose referrers, rows of no group and of `referring_kinds`, go into `Found.referrers`; and
+    the referrers of those, step by step."""
+    referring_kinds: frozenset[int] = frozenset()
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
 
@@ -221,6 +240,9 @@ class Found:
     """Unix seconds of the oldest row of each, if there is one."""
     named: dict[RecordName, set[str]] = field(default_factory=dict)
     """Each name that was looked up → ids of its rows; those not removed since are in `rows`."""
+
+    referrers: dict[Reference, set[str]] = field(default_factory=dict)
+    """What was looked up → ids of the rows that name it; those not removed since are in `rows`."""
 
     def rows_named(self, named: RecordName) -> list[Stored]:
         return [self.rows[id_] for id_ in self.named.get(named, ()) if id_ in self.rows]

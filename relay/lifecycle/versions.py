@@ -126,6 +126,18 @@ def add_row(
     return row
 
 
+def move(row: Stored, found: Found, plan: WritePlan) -> None:
+    """Replace a row of no group, which has no slot, by `row`: the same in a group."""
+    event = row.event
+    if event.id in plan.adds:
+        plan.adds[event.id] = row
+    elif row.group is not None:
+        plan.moves[row.seq] = row.group
+    found.rows[event.id] = row
+    found.usage.remove(event.pubkey, event.kind, None, len(event.raw))
+    found.usage.add(event.pubkey, event.kind, row.group, len(event.raw))
+
+
 @dataclass(frozen=True, slots=True)
 class KeepRule:
     """`[[retention]]` with `keep`; the last rule that matches an event decides."""

@@ -34,13 +34,14 @@ from relay.lifecycle.deletion import (
     vanish,
 )
 from relay.lifecycle.retention import hold_reason, tombstone_for
-from relay.lifecycle.rows import Slot, Stored, Tombstone, WritePlan
-from relay.lifecycle.versions import add_row, plan_for
+from relay.lifecycle.rows import Slot, Stored, Tombstone, WritePlan, references_of
+from relay.lifecycle.versions import add_row, move, plan_for
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
 from relay.verdict import Origin, Reject, WriteOutcome
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.commands import ExpireRows, ManagementChange, Purpose, SweepRows, WriteEvent
+from relay.write.derived import followers
 from relay.write.judge import judge
 from relay.write.lookups import lookups_for
 from relay.write.pins import all_pinning, pins_left
@@ -205,6 +206,8 @@ class Batch:
             quiet=judged.quiet,
         )
         self.rows.append(row)
+        if candidate.sender.origin is not Origin.WIRE:
+            self._place_followers(row, candidate)
         if candidate.targets is not None:
             self._note(event, delete_by_author(event, candidate.targets, found, self.plan))
         if judged.ruling is not None and judged.group is not None:
@@ -219,6 +222,20 @@ class Batch:
         )
         for row in rows:
             erasure.add(row.event.id, row.event.kind)
+
+    def _place_followers(self, row: Stored, candidate: Candidate) -> None:
+        """Put what names this row into its group, and what names that in turn."""
+        found = self._found
+        if row.group is None:
+            if candidate.named is not None:
+                for reference in references_of(row.event):
+                    found.referrers.setdefault(reference, set()).add(row.event.id)
+            return
+        stack = [row]
+        while stack:
+            for follower in followers(stack.pop(), candidate, self._world):
+                move(follower, found, self.plan)
+                stack.append(follower)
 
     def _apply(self, ruling: Ruling, group_id: str, candidate: Candidate) -> None:
         """What a 9000–9022 or a withdrawal of an invite does: state, rows, 39000–39005, notices."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from relay.access.visibility import Viewer, visibility_for
 from relay.groups.group import pins_of
 from relay.nostr import kinds
@@ -19,6 +21,8 @@ from relay.nostr.nip57 import zap_request
 from relay.verdict import Origin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
@@ -38,6 +42,21 @@ def derived_group(candidate: Candidate, world: World) -> str | None:
         if _may_name(candidate, row, world):
             return None if world.policy.systems.h_is_label(row.event) else row.group
     return None
+
+
+def followers(target: Stored, candidate: Candidate, world: World) -> Iterator[Stored]:
+    """Stored rows of no group that name this row of a group, which came after them in an import.
+
+    Of several that they name the one that comes first decides: nothing stays open by the order.
+    """
+    found = world.found
+    for reference in pins_of(target.event):
+        for event_id in found.referrers.get(reference, ()):
+            row = found.rows.get(event_id)
+            if row is not None and row.group is None:
+                named = structs.replace(candidate, event=row.event)
+                if _may_name(named, target, world):
+                    yield structs.replace(row, group=target.group)
 
 
 def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from relay.access.management import ListName
+from relay.groups.group import pins_of
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.retention import hold_lookups
 from relay.lifecycle.rows import Lookups, RetentionDependency, Slot, address_of
 from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
+from relay.verdict import Origin
 from relay.write.commands import ExpireRows, ManagementChange, SweepRows
 from relay.write.pins import all_pinning, outdated_pins, slot_of_pin
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors
     from relay.access.quotas import Account, Quota
+    from relay.groups.context import GroupSettings
     from relay.groups.group import Groups
+    from relay.lifecycle.rows import Reference
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
@@ -34,6 +38,8 @@ class Policy(Protocol):
 
     @property
     def systems(self) -> MemorySystems: ...
+    @property
+    def groups(self) -> GroupSettings: ...
 
     def quotas_of(self, kind: int) -> Sequence[Quota]: ...
 
@@ -48,7 +54,7 @@ def lookups_for(
     relay: str,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
-    wanted = _Builder(groups, {*actors.owners, relay}, relay, policy.systems)
+    wanted = _Builder(groups, {*actors.owners, relay}, relay, policy)
     for candidate in candidates:
         if candidate.malformed is None or candidate.vanishes:
             wanted.add_event(candidate)
@@ -84,14 +90,13 @@ def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:
 class _Builder:
     """Collects what a `Lookups` holds."""
 
-    def __init__(
-        self, groups: Groups, operators: Set[str], relay: str, systems: MemorySystems
-    ) -> None:
+    def __init__(self, groups: Groups, operators: Set[str], relay: str, policy: Policy) -> None:
         """`operators`: keys that may do in every group what its admins may."""
         self._groups = groups
         self._operators = operators
         self._relay = relay
-        self._systems = systems
+        self._systems = policy.systems
+        self._referring_kinds = policy.groups.derived
         self.ids: set[str] = set()
         self.slots: set[Slot] = set()
         self.accounts: set[Account] = set()
@@ -102,6 +107,7 @@ class _Builder:
         self._vanishing: set[str] = set()
         self._recorded: set[str] = set()
         self._named: set[RecordName] = set()
+        self._referrers: set[Reference] = set()
 
     def lookups(self) -> Lookups:
         return Lookups(
@@ -116,6 +122,8 @@ class _Builder:
             dependencies=frozenset(self.dependencies),
             named=frozenset(self._named),
             names_in=self._systems.names_in,
+            referrers=frozenset(self._referrers),
+            referring_kinds=self._referring_kinds,
         )
 
     # -- events -------------------------------------------------------------------------------
@@ -140,6 +148,9 @@ class _Builder:
         if candidate.named is not None:
             self.ids.update(candidate.named.ids)
             self.slots.update(candidate.named.slots)
+        if candidate.sender.origin is not Origin.WIRE and (candidate.group or candidate.named):
+            # In an import a target may come after what names it.
+            self._referrers.update(pins_of(event))
         if candidate.references is not NO_REFERENCES:
             self.ids |= candidate.references.ids
             self._named |= candidate.references.names

@@ -10,6 +10,7 @@ import msgspec
 
 from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
+from relay.groups.context import GroupSettings
 from relay.groups.group import Groups
 from relay.lifecycle.deletion import (
     delete_by_author,
@@ -82,6 +83,7 @@ _KEPT: Final = {
 
 class _Policy:
     systems = MEMORY_SYSTEMS
+    groups = GroupSettings()
 
     def quotas_of(self, _kind: int) -> Sequence[Quota]:
         return ()

@@ -11,13 +11,15 @@ from array import array
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, assert_never
 
+from msgspec import structs
+
 from relay.access.management import Management
 from relay.access.quotas import Size, Sized, SizedBy
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import ban_tombstone, is_group_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
-from relay.lifecycle.rows import ERASURE_DAYS, Found
+from relay.lifecycle.rows import ERASURE_DAYS, Found, references_of
 from relay.memory.registry import MAX_REFERENCE_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import Group
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Lookups, Stored, Tombstone, WritePlan
+    from relay.lifecycle.rows import Lookups, Reference, Stored, Tombstone, WritePlan
     from relay.memory.registry import RecordName
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
@@ -105,7 +107,22 @@ class ReferenceStore:
             if stone.target in lookups.tombstones:
                 found.tombstones.setdefault(stone.target, []).append(stone)
         self._find_named(lookups, found)
+        self._find_referrers(lookups, found)
         return found
+
+    def _find_referrers(self, lookups: Lookups, found: Found) -> None:
+        step = lookups.referrers
+        while step:
+            found.referrers.update((reference, set()) for reference in step)
+            further: set[Reference] = set()
+            for row in self._rows.values():
+                named = step.intersection(references_of(row.event))
+                if named and row.group is None and row.event.kind in lookups.referring_kinds:
+                    found.rows[row.event.id] = row
+                    for reference in named:
+                        found.referrers[reference].add(row.event.id)
+                    further.add(("e", row.event.id))
+            step = frozenset(further - found.referrers.keys())
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
         step = lookups.named
@@ -129,6 +146,8 @@ class ReferenceStore:
         return [row for row in rows if row.group in groups and is_group_record(row.event)]
 
     def _apply(self, plan: WritePlan) -> None:
+        for seq, moved_to in plan.moves.items():
+            self._rows[seq] = structs.replace(self._rows[seq], group=moved_to)
         for seq in plan.removes:
             self._rows.pop(seq, None)
         for row in plan.adds.values():

@@ -18,7 +18,16 @@ import orjson
 from relay.access.quotas import Size
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone
-from relay.lifecycle.rows import ERASURE_DAYS, Found, Lookups, Stored, Tombstone, Vanish, WritePlan
+from relay.lifecycle.rows import (
+    ERASURE_DAYS,
+    Found,
+    Lookups,
+    Stored,
+    Tombstone,
+    Vanish,
+    WritePlan,
+    references_of,
+)
 from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from relay.groups.group import Group
+    from relay.lifecycle.rows import Reference
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage.sqlite.sql.conditions import Value
@@ -44,6 +54,9 @@ _EVENT_COLUMNS: Final = 14
 _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
+_MAX_REFERRERS: Final = 10_000
+"""In one step, for a whole batch of an import."""
+_MAX_REFERRING_STEPS: Final = 16
 _MAX_PREPARED: Final = 20_000
 _INCREMENTAL: Final = 2
 _DAY_S: Final = 86_400
@@ -215,6 +228,7 @@ class Writer:
             if oldest is not None:
                 found.oldest_dependencies[dependencies] = oldest
         self._find_named(lookups, found)
+        self._find_referrers(lookups, found)
         for group in lookups.groups_with_content:
             h = self._hashes.tag("h", group)
             newest = orjson.dumps(self._tag_buffer.seqs_of([h])).decode()
@@ -237,6 +251,33 @@ class Writer:
                 found.rows.setdefault(event.id, row)
                 next_step |= lookups.names_in(event)
             step = frozenset([name for name in next_step if name not in found.named])
+
+    def _find_referrers(self, lookups: Lookups, found: Found) -> None:
+        listed = orjson.dumps(list(lookups.referring_kinds)).decode()
+        step = lookups.referrers
+        for _ in range(_MAX_REFERRING_STEPS):
+            if not step:
+                return
+            found.referrers.update((reference, set()) for reference in step)
+            hashes = [
+                self._hashes.tag(written, value)
+                for name, value in step
+                for written in (name, name.upper())
+            ]
+            asked: dict[str, Value] = {
+                "hashes": orjson.dumps(hashes).decode(),
+                "newest": orjson.dumps(self._tag_buffer.seqs_of(hashes)).decode(),
+                "kinds": listed,
+                "limit": _MAX_REFERRERS,
+            }
+            next_step: set[Reference] = set()
+            for row in self._rows("rows_referring", asked):
+                event = row.event
+                found.rows.setdefault(event.id, row)
+                for reference in step.intersection(references_of(event)):
+                    found.referrers[reference].add(event.id)
+                next_step.add(("e", event.id))
+            step = frozenset(next_step - found.referrers.keys())
 
     def _find_records(self, lookups: Lookups, found: Found) -> None:
         groups = set(lookups.record_groups)
@@ -264,6 +305,7 @@ class Writer:
 
     def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._db
+        self._move(plan.moves, change)
         self._delete(plan.removes, change)
         change.tags = self._add(list(plan.adds.values()), change)
         if change.flushes_all:
@@ -293,6 +335,16 @@ class Writer:
                 db.execute(QUERIES["drop_entry"], (noted.list_name, noted.item))
             else:
                 db.execute(QUERIES["put_entry"], (noted.list_name, noted.item, noted.note))
+
+    def _move(self, moves: Mapping[int, str], change: _Change) -> None:
+        if not moves:
+            return
+        named = orjson.dumps(list(moves)).decode()
+        rows = self._db.execute(QUERIES["raws_by_seq"], {"seqs": named}).fetchall()
+        for seq, _, _, pubkey, kind, grp, raw in rows:
+            change.grow((pubkey, kind, grp), -1, -len(raw))
+            change.grow((pubkey, kind, moves[seq]), 1, len(raw))
+        self._db.executemany(QUERIES["move_event"], [(grp, seq) for seq, grp in moves.items()])
 
     def _delete_unnamed(self, group_id: str, change: _Change) -> None:
         """Rows of a group that do not name it: deletions and what refers to its rows. The totals

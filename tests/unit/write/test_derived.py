@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.quotas import SizedBy
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Stored, slot_of
@@ -16,9 +18,11 @@ from relay.write.candidate import Sender, candidate_of
 from relay.write.judge import judge
 from relay.write.world import World
 from tests.cast import alice, bob, carol, owner, person
-from tests.harness.relay_in_process import NOON, RELAY, policy_of
+from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from policies import PolicySet
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -156,3 +160,62 @@ def test_few_of_many_names_are_looked_up(policy: PolicySet) -> None:
 def test_replaceable_kinds_cannot_be_listed() -> None:
     with pytest.raises(Exception, match="not replaceable, 30023 is"):
         policy_of("open", "[groups]\nderived = [7, 30023]\n")
+
+
+# -- imports: a target may come after what names it -----------------------------------------------
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
+    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
+        await home.do(owner, 9007, ["private"], h="den")
+        await home.do(owner, 9000, ["p", alice.pubkey], ["p", bob.pubkey], h="den")
+        yield home
+
+
+def newest_first() -> tuple[list[Event], list[Event]]:
+    """What belongs to the group, and what does not, of an export that is sorted so."""
+    article = alice.sign(30023, [["h", "den"], ["d", "a"]], "an article", NOON)
+    comment = bob.sign(1111, [["A", ADDRESS], ["E", article.id]], "ah", NOON + 1)
+    reaction = alice.sign(7, [e(comment)], "+", NOON + 2)
+    to_reaction = bob.sign(7, [e(reaction)], "+", NOON + 3)
+    note = carol.sign(1, [], "a note", NOON)
+    elsewhere = bob.sign(7, [e(note)], "+", NOON + 2)
+    stranger = carol.sign(7, [e(article)], "+", NOON + 2)
+    return [to_reaction, reaction, comment, article], [stranger, elsewhere, note]
+
+
+async def groups_now(home: Home) -> dict[str, str | None]:
+    return {row.event.id: row.group for row in await home.store.since(0, 100)}
+
+
+@pytest.mark.proves("N29-106")
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("origin", [Origin.IMPORT, Origin.TRUSTED_IMPORT])
+async def test_the_order_of_an_import_leaves_nothing_open(
+    home: Home, origin: Origin, *, together: bool
+) -> None:
+    inside, outside = newest_first()
+    batches = [[*outside, *inside]] if together else [[event] for event in (*outside, *inside)]
+    for batch in batches:
+        assert set(await home.take(*batch, origin=origin)) == {STORED}
+    groups = await groups_now(home)
+    assert [groups[event.id] for event in inside] == ["den"] * len(inside)
+    assert groups[outside[1].id] is groups[outside[2].id] is None
+    # Whoever may not read the article reacted to nothing; one's own export is not asked for rights.
+    trusted = origin is Origin.TRUSTED_IMPORT
+    assert groups[outside[0].id] == ("den" if trusted else None)
+    by_group = {size.of: size.size.events for size in await home.store.sizes(SizedBy.GROUP, 9)}
+    rows = Counter(groups.values())
+    assert by_group == rows
+    await home.do(owner, 9008, h="den")
+    left = await groups_now(home)
+    assert left.keys().isdisjoint([event.id for event in inside])
+
+
+async def test_on_the_wire_a_later_target_changes_nothing(home: Home) -> None:
+    """No look-up is made for it: what people react to is here before."""
+    (reaction, article) = newest_first()[0][2:]
+    assert await home.take(reaction) == [STORED]
+    assert await home.take(article) == [STORED]
+    assert (await groups_now(home))[reaction.id] is None

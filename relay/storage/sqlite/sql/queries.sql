@@ -11,6 +11,18 @@ SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:names) AS j CROSS JOIN events AS e INDEXED BY events_d
 ON e.d = json_extract(j.value, '$[1]') AND e.d > '' AND e.kind = json_extract(j.value, '$[0]');
 
+-- :rows_referring  [hash of e, E, a or A], [newest seq], [kind], limit -> columns of a row of no group
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM (
+    SELECT seq FROM tags WHERE hash IN (SELECT value FROM json_each(:hashes))
+    UNION
+    SELECT value FROM json_each(:newest)
+) AS k CROSS JOIN events AS e ON e.seq = k.seq
+WHERE e.grp IS NULL AND e.kind IN (SELECT value FROM json_each(:kinds)) LIMIT :limit;
+
+-- :move_event  group, seq
+UPDATE events SET grp = ? WHERE seq = ?;
+
 -- :rows_by_seq  [seq] -> columns of a row, in the order given
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value ORDER BY j.key;
