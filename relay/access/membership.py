@@ -159,13 +159,14 @@ def untimely(request: Event, now: int) -> Reject | None:
     return Reject(Prefix.INVALID, f"{text}, at most {REQUEST_WINDOW_S} s allowed", RULE)
 
 
-def tried_code(request: Event, members: Members) -> str | None:
-    """The code that a 28934 tries; None: its answer depends on no code."""
-    code = request.tag("claim")
-    needs_none = members.settings.join is Entry.ANYONE or is_known(
-        request.pubkey, members.actors, members.groups
-    )
-    return None if needs_none or not code else code
+def is_counted(request: Event, members: Members) -> bool:
+    """Whether a request counts like a tried invite code: with one, or where anyone may join, so
+    that one client cannot fill the register with keys."""
+    if request.kind != kinds.RELAY_JOIN:
+        return False
+    if is_known(request.pubkey, members.actors, members.groups):
+        return False  # its answer depends on nothing
+    return members.settings.join is Entry.ANYONE or bool(request.tag("claim"))
 
 
 def ruling_on_request(
@@ -208,7 +209,8 @@ def follows_from(change: ListChange, management: Management, now: int) -> Sequen
     match change.list_name, change.note:
         case ListName.BANNED_KEYS, str():
             allowed = ListChange(ListName.ALLOWED_KEYS, change.item, None)
-            return [allowed, *_dropped(change.item, management)]
+            claims = withdrawn(change.item, management)
+            return [allowed, *_dropped(change.item, management), *claims]
         case ListName.ALLOWED_KEYS, None:
             return _dropped(change.item, management)
         case ListName.ROLES, None:
@@ -223,6 +225,15 @@ def follows_from(change: ListChange, management: Management, now: int) -> Sequen
             return [ListChange(ListName.MEMBERS_SINCE, change.item, str(now))]
         case _:
             return ()
+
+
+def withdrawn(pubkey: str, management: Management) -> Sequence[ListChange]:
+    """All codes that the key made are gone."""
+    return [
+        ListChange(ListName.CLAIMS, code, None)
+        for code, claim in claims_of(management)
+        if claim.by == pubkey
+    ]
 
 
 def _dropped(pubkey: str, management: Management) -> Sequence[ListChange]:

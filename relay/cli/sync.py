@@ -41,7 +41,7 @@ from relay.config import load_config
 from relay.errors import StoreFault, UserError
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter, FilterTerms
-from relay.nostr.kinds import GROUP_STATE
+from relay.nostr.kinds import RELAY_SIGNED
 from relay.nostr.nip42 import relay_address
 from relay.server.control import Rows
 from relay.verdict import Origin
@@ -204,7 +204,7 @@ class FolderSide:
         async with aclosing(self._pages(filter_)) as pages:
             async for raws in pages:
                 for item in map(_item_in, raws):
-                    if item.kind not in GROUP_STATE:
+                    if item.kind not in RELAY_SIGNED:
                         timestamps.append(item.created_at)
                         ids += bytes.fromhex(item.id)
         return items_of(timestamps, ids)

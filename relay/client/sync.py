@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from relay.client.errors import TEMPORARY, PublishRefused, QueryClosed
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import GROUP_STATE
+from relay.nostr.kinds import RELAY_SIGNED
 from relay.nostr.nip77 import Bound, Items
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Side(Protocol):
     """A set of events that can be read by filter and by id, and added to."""
 
     async def items(self, filter_: Filter) -> Items:
-        """Items of the filter's matches that may be exported; never kinds in GROUP_STATE."""
+        """Items of the filter's matches that may be exported; never kinds in RELAY_SIGNED."""
 
     def events(
         self, filter_: Filter, ids: Sequence[bytes]
@@ -87,7 +87,7 @@ class RelaySide:
     async def items(self, filter_: Filter) -> Items:
         timestamps, ids = array("Q"), bytearray()
         async for event in self._reader.query_all(filter_):
-            if event.kind not in GROUP_STATE:
+            if event.kind not in RELAY_SIGNED:
                 timestamps.append(event.created_at)
                 ids += bytes.fromhex(event.id)
         return items_of(timestamps, ids)
@@ -212,7 +212,7 @@ class Sync:
         if need and self._filter.kinds is None:
             # A filter cannot exclude kinds, so the ids of excluded kinds are found by a filter of
             # their own.
-            state = replace(self._filter, kinds=frozenset(GROUP_STATE))
+            state = replace(self._filter, kinds=RELAY_SIGNED)
             for difference in await self._differences(state, _NOTHING):
                 self.tally.relay_signed += len(need & difference.need)
                 need -= difference.need
@@ -239,7 +239,7 @@ class Sync:
         async def store(events: Sequence[Event]) -> None:
             nonlocal fetched
             fetched += len(events)
-            ours = [event for event in events if event.kind not in GROUP_STATE]
+            ours = [event for event in events if event.kind not in RELAY_SIGNED]
             tally.relay_signed += len(events) - len(ours)
             result = await self._ours.store(ours)
             tally.received += result.stored
@@ -310,7 +310,7 @@ def comparable(filter_: Filter) -> Filter:
     if filter_.limit is not None or filter_.search is not None:
         raise ValueError("limit and search choose among matches; all of them are compared")
     if filter_.kinds is not None:
-        filter_ = replace(filter_, kinds=filter_.kinds - frozenset(GROUP_STATE))
+        filter_ = replace(filter_, kinds=filter_.kinds - RELAY_SIGNED)
     if filter_.impossible or filter_.kinds == frozenset():
         raise ValueError("it matches nothing that two relays may have in common")
     return filter_

@@ -18,6 +18,7 @@ from relay.access.membership import (
     joined_at,
     member_tags,
     role_tags,
+    withdrawn,
 )
 from relay.errors import Prefix
 from relay.groups.group import Groups, replayed
@@ -466,6 +467,8 @@ class Batch:
         joined = joined_at(request.pubkey, self._world.management)
         if joined is None or joined <= request.created_at + _CLOCK_SKEW_S:
             self._change(ListChange(ListName.ALLOWED_KEYS, request.pubkey, None))
+            for withdrawal in withdrawn(request.pubkey, self._world.management):
+                self._change(withdrawal)
         groups, drafts = removals_from_groups(
             self._world.groups,
             request.pubkey,

@@ -21,7 +21,7 @@ from relay.access.management import (
     check_kind_allowed,
 )
 from relay.access.membership import RULE as MEMBERSHIP
-from relay.access.membership import Members, ruling_on_request, tried_code, untimely
+from relay.access.membership import Members, is_counted, ruling_on_request, untimely
 from relay.access.quotas import CountedEvent, Token, check_usage_limits
 from relay.access.visibility import ANONYMOUS, kind_is_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused
@@ -262,7 +262,7 @@ def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judge
     if outcome is not WriteOutcome.PASSED_ON:  # expired, or by a key that vanished since
         return Judgement(outcome or WriteOutcome.DELETED)
     members = Members(world.management, world.actors, world.groups, policy.members)
-    tries = event.kind == kinds.RELAY_JOIN and tried_code(event, members) is not None
+    tries = is_counted(event, members)
     if tries and not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
         return Judgement(_TOO_MANY_CODES, tries_code=True)
     ruled = ruling_on_request(event, members, world.now, anyone_writes=not policy.restricted_writes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from relay.access.actors import author_words, is_known
-from relay.access.management import Management
+from relay.access.management import ListName, Management
 from relay.access.quotas import InviteGuesses, TokenBuckets
 from relay.access.visibility import Viewer, visibility_for
 from relay.groups.actions import DeleteEvents, previous_in
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _ANYONE: Final = frozenset({Who.ANYONE})
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
+_ABOUT_PEOPLE: Final = (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS)
 _MAX_WHO: Final = 65_536
 _MIN_PREFIX: Final = 8
 """Characters of an id that a `previous` tag must have (N29-21)."""
@@ -67,6 +68,9 @@ class World:
         return self if groups is self.groups else replace(self, groups=groups, _who={})
 
     def with_management(self, management: Management) -> World:
+        before = self.management
+        if all(management.of(name) is before.of(name) for name in _ABOUT_PEOPLE):
+            return replace(self, management=management)
         actors = management.applied_to(self.policy.actors)
         return replace(self, management=management, actors=actors, _who={})
 

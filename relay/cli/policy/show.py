@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import click
 
@@ -24,6 +24,7 @@ from policies.describe import (
 )
 from policies.lint import warnings_of
 from policies.load import DEFAULTS
+from relay.access.membership import Entry
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.check import left_open, rules_in
@@ -85,6 +86,7 @@ def _page(found: PolicySet, home: Path) -> Iterator[str]:
     )
     yield from _section("What is kept all the same, as is everything pinned", _rules(_held(found)))
     yield from _section("Groups", _groups(found))
+    yield from _section("Members of the relay", _members(found))
     yield from _section("Limits and settings", _settings(found))
     notes = [str(warning) for warning in warnings_of(found)] + left_open(found)
     yield from _section("Notes", notes)
@@ -197,6 +199,20 @@ def _groups(found: PolicySet) -> Iterator[str]:
     yield f"`h` names a group of another kind in: {kinds_text(KindSet.of(*groups.foreign_h))}"
 
 
+def _members(found: PolicySet) -> Iterator[str]:
+    members = found.members
+    match members.join:
+        case Entry.CLAIM:
+            yield "joined with an invite code"
+        case Entry.ANYONE:
+            yield "joined by everybody who asks"
+        case _:
+            assert_never(members.join)
+    days = counted(members.claim_days, "day") if members.claim_days else "any time"
+    yield f"invited by: {who_text(members.invite)}"
+    yield f"a code that is asked for admits {counted(members.claim_uses, 'key')} within {days}"
+
+
 def _flags(flags: Iterable[object]) -> str:
     return ", ".join(sorted(str(getattr(flag, "value", flag)) for flag in flags)) or "nothing"
 
@@ -262,6 +278,12 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             "previous": found.groups.previous,
             "compat": sorted(client.value for client in found.groups.compat),
             "foreign_h": sorted(found.groups.foreign_h),
+        },
+        "members": {
+            "join": found.members.join.value,
+            "invite": sorted(word.value for word in found.members.invite),
+            "claim_uses": found.members.claim_uses,
+            "claim_days": found.members.claim_days,
         },
         "bans": {"stored": found.banned_rows.value},
         "search": kinds_text(found.searched),

@@ -178,6 +178,9 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "verified; read without a login: encrypted",
         "  sealed envelopes without a login: 1 key",
         "  created by: owners, agents",
+        "  joined with an invite code",
+        "  invited by: owners",
+        "  a code that is asked for admits 1 key within 7 days",
     ):
         assert f"{line}\n" in page
 

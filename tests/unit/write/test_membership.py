@@ -133,6 +133,17 @@ async def test_an_open_relay_welcomes_everybody_and_registers_only_bearers_of_a_
         assert register(home) == {bob.pubkey}
 
 
+@pytest.mark.proves("Z-14")
+async def test_one_client_does_not_fill_the_register(store: Store) -> None:
+    """300 a minute from one address, as of invite codes."""
+    async with Home(store, policy_of("group", '[members]\njoin = "anyone"')) as home:
+        people = [person(f"neighbour {number}") for number in range(301)]
+        answers = await home.take(*[join(home, who) for who in people])
+        assert answers == [WELCOME] * 300 + [TOO_MANY]
+        home.now += 60
+        assert await joined(home, people[-1]) == WELCOME
+
+
 async def test_a_relay_for_anyone_who_asks_registers_everybody(store: Store) -> None:
     async with Home(store, policy_of("group", '[members]\njoin = "anyone"')) as home:
         assert await joined(home, bob) == WELCOME
@@ -200,6 +211,17 @@ async def test_a_request_is_neither_stored_nor_passed_on_nor_imported(
     requests = {kinds.RELAY_JOIN, kinds.RELAY_LEAVE}
     assert not [event for event in await home.log() if event.kind in requests]
     assert not [event for event in home.live.said if event.kind in requests]
+
+
+@pytest.mark.parametrize("end", ["ban", "vanish"])
+async def test_codes_of_a_banned_or_vanished_key_are_gone(home: Home, end: str) -> None:
+    await invite(home, CODE, Claim(bob.pubkey, NOON, left=None))
+    if end == "ban":
+        await home.call("banpubkey", bob.pubkey)
+    else:
+        await home.vanish(bob)
+    assert not home.state.management.of(ListName.CLAIMS)
+    assert not (await home.store.management()).of(ListName.CLAIMS)
 
 
 # leaving -----------------------------------------------------------------------------------------
