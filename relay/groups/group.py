@@ -1,8 +1,8 @@
 """Group and Groups: what the Actions of a log add up to. Frozen; a change is a new value.
 
 Invariants: `group_after` is the only fold of Actions: `relay.groups.rules` applies with it what it
-accepts, `replayed` what is stored, so that the live state equals a replay of the log. It neither
-raises nor judges.
+accepts, `replayed` what is stored, so that the live state equals a replay of the log, but for the
+last members of deleted groups (`EndedGroup`). It neither raises nor judges.
 """
 
 from __future__ import annotations

@@ -314,6 +314,7 @@ ROWS = (
     live(500),
     taken("policies, the default set", ruled.default_set),
     taken("policies, 1,000 kinds", ruled.distinct_kinds),
+    taken("groups of what is named", ruled.derived_groups),
     taken("plug-in, a function", plugged.function),
     taken("plug-in, async", plugged.coroutine),
     taken("plug-in, a process", plugged.process),

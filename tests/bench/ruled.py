@@ -82,6 +82,14 @@ def cost(bench: "Bench", target: Target, plain: Files, ruling: Files) -> Measure
     return Measure(rate=100 * (1 - slowed / bare), beside=100 * (1 - light / heavy))
 
 
+def derived_groups(bench: "Bench", target: Target) -> Measure:
+    """What it costs to look up what each event names: notes of the load have an `e` each."""
+    without, with_ = (
+        {"90-derived.toml": f"[groups]\nderived = {kinds}\n"} for kinds in ([7], [1, 7])
+    )
+    return cost(bench, target, without, with_)
+
+
 def default_set(bench: "Bench", target: Target) -> Measure:
     return cost(bench, target, no_rules(), {})
 
