@@ -22,7 +22,7 @@ from policies.settings import (
     TsRule,
     Vouchers,
 )
-from relay.access.actors import Actors, Household
+from relay.access.actors import Actors, Attestations, Household
 from relay.access.management import MAX_ENTRIES, BannedAuthorRows
 from relay.access.membership import Entry, MemberSettings
 from relay.errors import Fault
@@ -185,6 +185,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "invite": _writers,
         "claim_uses": _at_least_one,
         "claim_days": _count,
+        "attestations": lambda table, key: table.choice(key, Attestations),
     },
     "auth": {"writes": lambda table, key: table.choice(key, AuthWrites)},
     "limits": {
@@ -287,6 +288,7 @@ def people_of(
         agent_role=settings["actors", "agent_role"],
         households=settings.get(("actors", "household"), ()),
         relay=relay,
+        attestations=settings["members", "attestations"],
     )
 
 
@@ -327,7 +329,8 @@ def groups_of(settings: Settings) -> GroupSettings:
 
 
 def members_of(settings: Settings) -> MemberSettings:
-    return MemberSettings(**{key: settings["members", key] for key in SETTINGS["members"]})
+    own = SETTINGS["members"].keys() - {"attestations"}
+    return MemberSettings(**{key: settings["members", key] for key in own})
 
 
 def memory_of(settings: Settings, systems: MemorySystems) -> Memory:

@@ -6,12 +6,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from relay.verdict import Who
 
 if TYPE_CHECKING:
     from relay.groups.group import Group, Groups
+    from relay.nostr.agents import Attestation
+
+
+class Attestations(Enum):
+    """`[members] attestations`: what an owner's attestation gives an agent that logs in with it."""
+
+    OFF = "off"
+    RELAY = "relay"
+    """KNOWN, while the owner is known here (NIP-AA)."""
+    GROUPS = "groups"
+    """Also reading and writing as a plain member in the owner's groups; NIP-AA does not give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,7 @@ class Actors:
     """The relay's own key."""
     banned: frozenset[str] = frozenset()
     """They read nothing, and nobody reads their events (N86-11)."""
+    attestations: Attestations = Attestations.RELAY
 
     def is_owner(self, pubkey: str) -> bool:
         return pubkey in self.owners or any(
@@ -101,3 +114,30 @@ def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
         or groups.is_member(pubkey)
         or pubkey in actors.allowed
     )
+
+
+def vouches(attestation: Attestation, actors: Actors, groups: Groups) -> bool:
+    """Whether its owner's membership now counts for the agent (NIP-AA, ownership depth 1).
+
+    The owner is known here by itself, and neither an agent nor banned.
+    """
+    owner = attestation.owner
+    return (
+        actors.attestations is not Attestations.OFF
+        and actors.banned.isdisjoint((owner, attestation.agent))
+        and is_known(owner, actors, groups)
+        and not actors.is_agent(owner)
+        and not any(
+            actors.agent_role in groups.by_id[group_id].members[owner]
+            for group_id in groups.groups_of(owner)
+        )
+    )
+
+
+def lent_words(attestation: Attestation, actors: Actors, group: Group | None) -> frozenset[Who]:
+    """The who-words that a vouching owner gives an agent that writes into `group`."""
+    if actors.attestations is not Attestations.GROUPS:
+        return frozenset({Who.KNOWN})
+    if group is None or attestation.owner not in group.members:
+        return frozenset({Who.KNOWN, Who.MEMBER})
+    return frozenset({Who.KNOWN, Who.MEMBER, Who.INSIDER})

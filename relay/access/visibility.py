@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from relay.access.actors import is_known
+from relay.access.actors import Attestations, is_known, vouches
 from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix
 from relay.nostr import kinds
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from relay.access.actors import Actors
     from relay.access.read_rules import Row, Target
     from relay.groups.group import Groups
+    from relay.nostr.agents import Attestation
 
 _FOR_MEMBERS: Final = "this group is for its members"
 _GROUP_STATE: Final = frozenset(kinds.GROUP_STATE)
@@ -46,6 +47,8 @@ class Viewer:
     """Keys that authenticated on the connection; none: anonymous."""
     trusted: bool = False
     """The connection comes from `[actors] trusted_readers`."""
+    attested: frozenset[Attestation] = frozenset()
+    """By which keys were verified to be an owner's agent when they authenticated (NIP-AA)."""
 
 
 ANONYMOUS: Final = Viewer()
@@ -70,6 +73,8 @@ class Visibility:
     """Deleted groups with a key of the viewer among their last members."""
     foreign_h: frozenset[int] = frozenset()
     """Kinds whose `h` names no group; for `gate` alone, for their rows have no group."""
+    members: frozenset[str] = frozenset()
+    """By whose memberships `insider_of` holds: the viewer's keys, and owners who lend theirs."""
 
     def may_read(
         self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS
@@ -345,6 +350,16 @@ def visibility_for(
         was_insider |= groups.ended_with(key)
         if is_known(key, actors, groups):
             words.add(Who.KNOWN)
+    lenders = frozenset(
+        attestation.owner
+        for attestation in viewer.attested
+        if attestation.agent in viewer.keys and vouches(attestation, actors, groups)
+    )
+    if lenders:
+        words.add(Who.KNOWN)
+    if actors.attestations is not Attestations.GROUPS:
+        lenders = frozenset()
+    insider.update(*(groups.groups_of(owner) for owner in lenders))
     if insider:
         words.add(Who.MEMBER)
     if viewer.trusted:
@@ -364,6 +379,7 @@ def visibility_for(
         frozenset(admin),
         was_insider,
         foreign_h,
+        viewer.keys | lenders,
     )
 
 

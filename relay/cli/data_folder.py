@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Sized, SizedBy
     from relay.cli.services import Services
     from relay.lifecycle.rows import Stored
+    from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import Refusal
@@ -161,6 +162,10 @@ class _NoConnection:
     """The source of an event that came over no websocket."""
 
     __slots__ = ()
+
+    @property
+    def attested(self) -> frozenset[Attestation]:
+        return frozenset()
 
     @property
     def address(self) -> None:

@@ -117,7 +117,8 @@ def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
     """Decided by the author, not by AUTH (N29-10); memory is for members in every group (G-33)."""
     if not (group.only_members_write or context.is_memory):
         return True
-    return pubkey in group.members or context.acts_as_admin(pubkey)
+    is_insider = pubkey in group.members or Who.INSIDER in context.who
+    return is_insider or context.acts_as_admin(pubkey)
 
 
 def _check_kind(kind: int, group: Group) -> Reject | None:

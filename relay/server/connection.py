@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from relay.access.actors import Attestations, is_known, vouches
 from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr import messages
+from relay.nostr.agents import attestation_of
 from relay.nostr.keys import is_signed
 from relay.nostr.messages import Close, Count, NegClose, NegMessage, NegOpen, Publish, Subscribe
 from relay.read.negentropy import NegentropyQueue
@@ -25,6 +27,7 @@ from relay.write.judge import BAD_SIGNATURE
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
+    from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.nip42 import RelayAddress
     from relay.server.services import ServerServices
@@ -42,6 +45,8 @@ _STOP_S: Final = 2.5
 _HEARTBEAT_S: Final = 60.0
 """A ping this often; without a pong within half of it the connection is closed."""
 _CONNECTION_IDS: Final = count(1)
+_MAX_DELAY_S: Final = 3600
+"""Of a timer: the clock of the machine may be set meanwhile."""
 _SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
 
 
@@ -74,6 +79,7 @@ class Connection:
     __slots__ = (
         "_address",
         "_all_answered",
+        "_expiry",
         "_hangup",
         "_is_stopping",
         "_may_read_on",
@@ -126,6 +132,8 @@ class Connection:
         self._unanswered = 0
         self._may_read_on: asyncio.Event | None = None
         self._hangup: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        """Ends attestations when the first of them ends."""
         self._is_stopping = False
         self._all_answered = asyncio.Event()
 
@@ -138,6 +146,10 @@ class Connection:
     @property
     def authenticated(self) -> frozenset[str]:
         return self._session.viewer.keys
+
+    @property
+    def attested(self) -> frozenset[Attestation]:
+        return self._session.viewer.attested
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
@@ -217,6 +229,8 @@ class Connection:
         except ConnectionError:
             pass  # closed while the socket sent a pong
         finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
             self.outbox.close()
             await self._queries.aclose()
             await self._negentropy.aclose()
@@ -252,8 +266,46 @@ class Connection:
         elif event.pubkey in self._services.state.actors.banned:
             reply = self._session.login_refused(event, BANNED.refused())
         else:
-            reply = self._session.logged_in(event)
+            try:
+                attestation = self._attestation_of(event)
+            except Refused as refused:
+                reply = self._session.login_refused(event, refused)
+            else:
+                reply = self._session.logged_in(event, attestation)
+                self._end_attestations()
         self.outbox.put(reply.payload)
+
+    def _attestation_of(self, event: Event) -> Attestation | None:
+        """By whose membership the key may act here (NIP-AA). Raises Refused.
+
+        A key that is known by itself needs no owner who is.
+        """
+        state = self._services.state
+        if state.actors.attestations is Attestations.OFF:
+            return None
+        attestation = attestation_of(event)
+        if attestation is None:
+            return None
+        now = self._services.clock()
+        if attestation.holds_at(event.created_at) and attestation.holds_at(now):
+            if vouches(attestation, state.actors, state.groups):
+                return attestation
+            why = "the owner is no member of this relay"
+        else:
+            why = "not valid yet, or expired"
+        if is_known(event.pubkey, state.actors, state.groups):
+            return None
+        raise Refused(Prefix.RESTRICTED, f"auth: {why}")
+
+    def _end_attestations(self) -> None:
+        now = self._services.clock()
+        until = self._session.end_attestations(now)
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if until is not None:
+            delay = min(until - now, _MAX_DELAY_S)
+            self._expiry = asyncio.get_running_loop().call_later(delay, self._end_attestations)
 
     async def _wait_for_answers(self) -> None:
         self._may_read_on = asyncio.Event()

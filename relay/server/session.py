@@ -12,7 +12,7 @@ connection (1008). PING and PONG get no answer and count for nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.visibility import Viewer
@@ -39,6 +39,7 @@ from relay.nostr.nip42 import check_login
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
+    from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.messages import ClientMessage
     from relay.nostr.nip42 import RelayAddress
@@ -216,7 +217,7 @@ class Session:
 
     def trust(self, *, trusted: bool) -> None:
         """Whether the policies in force list the client's address in `trusted_readers`."""
-        self.viewer = Viewer(self.viewer.keys, trusted)
+        self.viewer = replace(self.viewer, trusted=trusted)
 
     def _login(self, event: Event, now: int) -> Sequence[Effect]:
         try:
@@ -228,10 +229,24 @@ class Session:
             return (Reply(messages.ok(event.id, full)),)
         return (VerifyLogin(event),)
 
-    def logged_in(self, event: Event) -> Reply:
-        """The signature is valid: add the key."""
-        self.viewer = Viewer(self.viewer.keys | {event.pubkey}, self.viewer.trusted)
+    def logged_in(self, event: Event, attestation: Attestation | None = None) -> Reply:
+        """The signature is valid: add the key. Its attestation replaces an earlier one."""
+        attested = self.viewer.attested
+        if attestation is not None:
+            attested = frozenset(each for each in attested if each.agent != event.pubkey)
+            attested |= {attestation}
+        keys = self.viewer.keys | {event.pubkey}
+        self.viewer = replace(self.viewer, keys=keys, attested=attested)
         return Reply(messages.ok(event.id, None))
+
+    def end_attestations(self, now: int) -> int | None:
+        """Drop those that ended; returns when the next one ends, in Unix seconds."""
+        held = frozenset(
+            each for each in self.viewer.attested if each.until is None or now < each.until
+        )
+        if held != self.viewer.attested:
+            self.viewer = replace(self.viewer, attested=held)
+        return min((each.until for each in held if each.until is not None), default=None)
 
     def login_refused(self, event: Event, refused: Refused) -> Reply:
         return Reply(messages.ok(event.id, refused))

@@ -40,7 +40,7 @@ from relay.lifecycle.versions import add_row, move, plan_for
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
 from relay.verdict import Origin, Reject, WriteOutcome
-from relay.write.candidate import Candidate, Sender, candidate_of
+from relay.write.candidate import Candidate, candidate_of, sender_of
 from relay.write.commands import ExpireRows, ManagementChange, Purpose, SweepRows, WriteEvent
 from relay.write.derived import followers
 from relay.write.judge import judge
@@ -114,7 +114,7 @@ class Batch:
                 item.event,
                 keep_of(item.event),
                 systems,
-                sender_of(item),
+                sender_of(item.author, item.origin),
                 is_here,
                 item.objection,
                 foreign_h=foreign_h,
@@ -528,11 +528,6 @@ class Batch:
         """Sign with the request's id as `e`: two drafts of one second would be the same event."""
         (_, group_id), *_ = draft.tags
         return self._sign(replace(draft, tags=(*draft.tags, ("e", request.id))), group_id)
-
-
-def sender_of(item: WriteEvent) -> Sender:
-    author = item.author
-    return Sender(item.origin, author.authenticated, author.address, author.connection)
 
 
 def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:

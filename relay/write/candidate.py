@@ -16,12 +16,14 @@ from relay.lifecycle.deletion import DeletionTargets, deletion_targets
 from relay.lifecycle.rows import Keep, Slot, address_of, slot_of
 from relay.memory.registry import MemorySystems, References
 from relay.nostr import kinds
-from relay.nostr.agents import check_persona
+from relay.nostr.agents import Attestation, check_persona
 from relay.nostr.event import Event, is_hex64
 from relay.verdict import Origin, Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Set
+
+    from relay.write.commands import Author
 
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _NO_KEYS: Final[frozenset[str]] = frozenset()
@@ -38,6 +40,8 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     address: IPv4Address | IPv6Address | None = None
     connection: int | None = None
     """None: not from a WebSocket."""
+    attested: frozenset[Attestation] = frozenset()
+    """Of the keys in `authenticated`."""
 
 
 class NamedEvents(NamedTuple):
@@ -73,6 +77,10 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A kind 62 for this relay; one for other relays is an event like any other (N62-03, Z-13)."""
     objection: Reject | None
     """The refusal of the first plug-in that refused it."""
+
+
+def sender_of(author: Author, origin: Origin) -> Sender:
+    return Sender(origin, author.authenticated, author.address, author.connection, author.attested)
 
 
 def candidate_of(

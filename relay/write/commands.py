@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relay.access.management import ListChange
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import Stored
+    from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.verdict import Facts, Result
 
@@ -25,6 +26,9 @@ class Author(Protocol):
 
     @property
     def authenticated(self) -> frozenset[str]: ...
+
+    @property
+    def attested(self) -> frozenset[Attestation]: ...
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:

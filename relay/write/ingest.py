@@ -22,7 +22,7 @@ from relay.nostr.keys import are_signed
 from relay.read.linked_rows import NO_LINKS
 from relay.verdict import Arrival, Origin, Reject
 from relay.write.batch import Batch
-from relay.write.candidate import Sender, candidate_of
+from relay.write.candidate import candidate_of, sender_of
 from relay.write.commands import (
     DryRun,
     ExpireRows,
@@ -165,7 +165,7 @@ class Ingest:
         StoreFault.
         """
         state, relay = self._state, self._relay_key.pubkey
-        sender = Sender(Origin.WIRE, author.authenticated, author.address, author.connection)
+        sender = sender_of(author, Origin.WIRE)
         policy = state.policy
         candidate = candidate_of(
             event,

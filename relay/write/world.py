@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from relay.access.actors import author_words, is_known
+from relay.access.actors import author_words, is_known, lent_words, vouches
 from relay.access.management import ListName, Management
 from relay.access.quotas import InviteGuesses, TokenBuckets
 from relay.access.visibility import Viewer, visibility_for
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _ANYONE: Final = frozenset({Who.ANYONE})
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 _ABOUT_PEOPLE: Final = (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS)
+_LENT_IN_GROUPS: Final = frozenset({Who.INSIDER})
+"""Of what an owner lends its agent: KNOWN must not make it the founder of a group, and so a member
+that its owner cannot take along."""
 _MAX_WHO: Final = 65_536
 _MIN_PREFIX: Final = 8
 """Characters of an id that a `previous` tag must have (N29-21)."""
@@ -98,11 +101,18 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
     readers = _ANYONE
     for key in sender.authenticated:
         readers |= world.who(key, group_id)
+    who = world.who(event.pubkey, group_id)
+    for attestation in sender.attested:
+        if attestation.is_about(kind) and vouches(attestation, actors, groups):
+            lent = lent_words(attestation, actors, groups.get(group_id))
+            readers |= lent
+            if attestation.agent == event.pubkey:
+                who |= lent
     return Facts(
         now=world.now,
         origin=sender.origin,
         authenticated=sender.authenticated,
-        who=world.who(event.pubkey, group_id),
+        who=who,
         authenticated_who=readers,
         wraps_for_known=kind in _WRAPS
         and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
@@ -136,7 +146,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         settings=world.policy.groups,
         now=world.now,
         origin=facts.origin,
-        who=facts.who,
+        who=world.who(event.pubkey, candidate.group) | (facts.who & _LENT_IN_GROUPS),
         has_content=group_id in found.groups_with_content,
         previous_found=previous,
         targets=targets,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from relay.groups.group import Groups
     from relay.lifecycle.rows import Stored
+    from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.read.linked_rows import Links
@@ -74,6 +75,7 @@ class Letter:
     """The author of one event, not logged in, who waits for its answer."""
 
     authenticated: frozenset[str] = frozenset()
+    attested: frozenset[Attestation] = frozenset()
     address = None
     connection: int | None = None
 

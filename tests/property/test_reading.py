@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from policies import load
+from relay.access.actors import Attestations
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
+from relay.nostr.agents import Attestation
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_RECORDS
+from tests import cast
 from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
 from tests.property import world
 
@@ -171,6 +174,36 @@ def test_may_read_equals_its_sql_with_the_packaged_rules(
     case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
     world.run(may_read_equals_its_sql(case, asking))
+
+
+@pytest.mark.proves("B-11", "B-14", "B-17")
+@pytest.mark.slow
+@settings(max_examples=120)
+@given(read_cases | packaged_cases(), st.sampled_from(Attestations), world.filters())
+def test_an_attested_agent_reads_no_more_than_its_owner(
+    case: ReadCase, attestations: Attestations, filter_: Filter
+) -> None:
+    """And what it may read beside, a key without owner may read that is allowed here."""
+    agent, owner = cast.carol.pubkey, cast.alice.pubkey
+    banned = case.actors.banned - {owner}  # else the two keys together read nothing
+    people = replace(case.actors, attestations=attestations, agents=frozenset(), households=())
+    people = replace(people, banned=banned)
+    case = replace(case, actors=people)
+    attested = frozenset({Attestation(agent, owner)})
+    viewer, allowed = Viewer(frozenset({agent}), attested=attested), Viewer(frozenset({agent}))
+    world.run(may_read_equals_its_sql(case, [(viewer, filter_)]))
+    ours, theirs = seen(case, viewer), seen(case, Viewer(frozenset({agent, owner})))
+    as_known = replace(case, actors=replace(people, allowed=people.allowed | {agent}))
+    known, alone = seen(as_known, allowed), seen(case, allowed)
+    for draft, group, quiet in case.drafts:
+        row = Stored(1, draft.event([]), group, quiet)
+        may = ours.may_read(row, filter_)
+        assert may <= theirs.may_read(row, filter_)
+        assert may >= alone.may_read(row, filter_)
+        if attestations is not Attestations.GROUPS:
+            assert may <= known.may_read(row, filter_)
+        if attestations is Attestations.OFF:
+            assert may is alone.may_read(row, filter_)
 
 
 @pytest.mark.slow

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
 
-from relay.access.actors import Actors, Household
+from relay.access.actors import Actors, Attestations, Household
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import Viewer
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
+from relay.nostr.agents import Attestation
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_STATE, KindSet
@@ -172,7 +173,12 @@ def filters(draw: st.DrawFn, kinds: list[int] | None = None) -> Filter:
 
 # readers and rules ------------------------------------------------------------------------------
 
-viewers = st.builds(Viewer, some_pubkeys, st.booleans())
+viewers = st.builds(
+    Viewer,
+    some_pubkeys,
+    st.booleans(),
+    st.just(frozenset()) | st.frozensets(st.builds(Attestation, pubkeys, pubkeys), max_size=2),
+)
 
 kind_sets = st.lists(
     st.sampled_from(KINDS) | st.sampled_from([(0, 1), (1000, 9999), (30000, 39999), (0, 65535)]),
@@ -269,6 +275,7 @@ peoples = st.builds(
     allowed=some_pubkeys,
     relay=pubkeys | st.just(""),
     banned=st.just(frozenset()) | st.frozensets(pubkeys, min_size=1, max_size=2),
+    attestations=st.sampled_from(Attestations),
 )
 
 roles = st.lists(st.sampled_from(["admin", "moderator", "label", "agent"]), max_size=2).map(tuple)

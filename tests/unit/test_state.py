@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 from hypothesis import given, settings
@@ -238,6 +238,7 @@ class Postbox:
     """The author of everything, not logged in: counts the answers."""
 
     authenticated: frozenset[str] = frozenset()
+    attested = frozenset[Never]()
     address = None
     connection = None
 

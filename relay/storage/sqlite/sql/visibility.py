@@ -155,7 +155,8 @@ class ReadConditions:
         blobs = [bytes.fromhex(key) for key in keys]
         out = []
         member = one_of("pubkey", blobs)
-        insider = Condition(f"e.grp IN (SELECT grp FROM members WHERE {member.sql})", member.values)
+        lent = one_of("pubkey", [bytes.fromhex(key) for key in sorted(visibility.members)])
+        insider = Condition(f"e.grp IN (SELECT grp FROM members WHERE {lent.sql})", lent.values)
         if Who.GROUP in readers:
             out.append(_OPEN_GROUP)
             if visibility.was_insider_of:
