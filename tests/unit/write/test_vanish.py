@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.visibility import Viewer
 from relay.groups.actions import Flag
 from relay.nostr import kinds
 from relay.nostr.nip42 import OwnAddresses, relay_address
@@ -491,3 +492,23 @@ def test_a_relay_without_a_url_is_where_it_listens() -> None:
         assert addresses.has(url)
     assert not addresses.has("ws://localhost:7778")
     assert not addresses.has("nonsense")
+
+
+@pytest.mark.proves("N29-127")
+async def test_who_vanishes_was_in_no_group_that_ended(home: Home) -> None:
+    """Nobody else's knowledge of the end changes, also when who ended the group vanishes."""
+    await home.do(admin, 9007, ["private"], h="gone")
+    await home.do(admin, 9000, ["p", alice.pubkey], ["p", bob.pubkey], h="gone")
+    await home.do(admin, 9008, h="gone")
+    everybody = {admin.pubkey, alice.pubkey, bob.pubkey}
+    assert home.groups.ended["gone"].members == everybody
+    for who in (alice, admin):
+        await home.vanish(who)
+        everybody.remove(who.pubkey)
+        assert home.groups.ended["gone"].members == everybody
+        assert home.groups.ended_with(who.pubkey) == frozenset()
+        assert await home.rebuilt() == home.groups
+    end = next(row for row in await home.store.since(0, 100) if row.event.kind == 9008)
+    for who, reads in ((alice, False), (admin, False), (bob, True), (carol, False)):
+        seen = home.state.visibility(Viewer(frozenset({who.pubkey})))
+        assert seen.may_read(end, None) is reads
