@@ -3,6 +3,7 @@ import { strict as assert } from 'node:assert'
 import * as nip11 from 'nostr-tools/nip11'
 import * as nip29 from 'nostr-tools/nip29'
 import { makeAuthEvent } from 'nostr-tools/nip42'
+import { queryWebAddress, useFetchImplementation } from 'nostr-tools/nipad'
 import { SimplePool } from 'nostr-tools/pool'
 import { Person, now, url, urls } from './people.mjs'
 
@@ -101,6 +102,28 @@ const chapters = {
       assert.equal(nip29.parseGroupCode(code).id, 'tea')
     } finally {
       pool.destroy()
+    }
+  },
+
+  /** A group by its web address; nipad.ts asks https on the port of its own, hence the fetch. */
+  async address() {
+    const alice = await enter('alice')
+    for (const [id, ...flags] of [['tea'], ['green tea'], ['den', ['hidden']]]) {
+      await alice.say(9007, [['h', id]])
+      await alice.say(9002, [['h', id], ['name', id], ...flags])
+    }
+    const here = url.replace(/^ws/, 'http')
+    useFetchImplementation(asked => fetch(asked.replace('https://relay.example', here)))
+    const { self } = await nip11.fetchRelayInformation(url)
+    for (const [path, id] of [['tea', 'tea'], ['green%20tea', 'green tea']]) {
+      const { filter, relays } = await queryWebAddress(`https://relay.example/${path}`)
+      assert.deepEqual(filter, { kinds: [39000], '#d': [id], authors: [self], limit: 1 })
+      const pool = new SimplePool()
+      assert.equal(nip29.parseGroupMetadataEvent(await pool.get(relays, filter)).name, id)
+      pool.destroy()
+    }
+    for (const path of ['den', 'never', '']) {
+      assert.equal(await queryWebAddress(`relay.example/${path}`), null)
     }
   },
 
