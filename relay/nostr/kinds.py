@@ -89,7 +89,7 @@ MEMBERSHIP_RECORDS = frozenset({MEMBER_ADDED, MEMBER_REMOVED, RELAY_INVITE, *MEM
 """Every kind of NIP-43 that the relay alone signs."""
 GROUP_MEMBER_NOTICES = (GROUP_MEMBER_ADDED, GROUP_MEMBER_REMOVED)
 """Signed by the relay only, of no group: their `p` reads them after leaving the group `h` too."""
-RELAY_SIGNED = frozenset({*GROUP_STATE, *MEMBERSHIP_RECORDS})
+RELAY_SIGNED = frozenset({*GROUP_STATE, *MEMBERSHIP_RECORDS, *GROUP_MEMBER_NOTICES})
 """What each relay says of its own groups and members: never copied to another relay."""
 
 MAX_KIND = 65535

@@ -24,6 +24,7 @@ from policies.describe import (
 )
 from policies.lint import warnings_of
 from policies.load import DEFAULTS
+from relay.access.actors import Attestations
 from relay.access.membership import Entry
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
@@ -211,6 +212,15 @@ def _members(found: PolicySet) -> Iterator[str]:
     days = counted(members.claim_days, "day") if members.claim_days else "any time"
     yield f"invited by: {who_text(members.invite)}"
     yield f"a code that is asked for admits {counted(members.claim_uses, 'key')} within {days}"
+    match found.actors.attestations:
+        case Attestations.OFF:
+            yield "an owner's attestation gives an agent nothing"
+        case Attestations.RELAY:
+            yield "an agent with its owner's attestation is known while its owner is"
+        case Attestations.GROUPS:
+            yield "an agent with its owner's attestation is known, and in its owner's groups"
+        case _:
+            assert_never(found.actors.attestations)
 
 
 def _flags(flags: Iterable[object]) -> str:
@@ -284,6 +294,7 @@ def _as_json(found: PolicySet) -> dict[str, object]:
             "invite": sorted(word.value for word in found.members.invite),
             "claim_uses": found.members.claim_uses,
             "claim_days": found.members.claim_days,
+            "attestations": found.actors.attestations.value,
         },
         "bans": {"stored": found.banned_rows.value},
         "search": kinds_text(found.searched),

@@ -91,6 +91,7 @@ def test_show_names_people_and_rules(data: Path, capsys: pytest.CaptureFixture[s
         "rows of a group",
         "the latest version by ts",
         "30-people.toml",
+        "an agent with its owner's attestation is known while its owner is",
         "a memory of anamnesis has at most 10000 characters",
         "the form of anamnesis, an author who owns the target, or an owner",
     ):
@@ -99,6 +100,7 @@ def test_show_names_people_and_rules(data: Path, capsys: pytest.CaptureFixture[s
     told = json.loads(capsys.readouterr().out)
     assert told["owners"] == [owner.pubkey]
     assert told["limits"]["created_at_upper"] == 900
+    assert told["members"]["attestations"] == "relay"
     assert told["anamnesis"] == {"max_chars": 10_000, "max_bytes": 0, "vouchers": "agents"}
 
 
