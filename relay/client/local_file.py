@@ -116,6 +116,7 @@ class LocalFile:
     def _prepare(self, schema: str, version: int, *, may_lag: bool) -> None:
         with self._translated_errors():
             self._connection.execute("PRAGMA secure_delete = ON")
+            self._connection.execute("PRAGMA temp_store = MEMORY")
             self._connection.execute("PRAGMA journal_mode = WAL")
             # A program that was killed may have left deleted texts in it.
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -319,6 +319,7 @@ ROWS = (
     taken("plug-in, async", plugged.coroutine),
     taken("plug-in, a process", plugged.process),
     Row("a sweep", "% of ingest", forgetting.sweeping, "rows/s swept", "less", peer=False),
+    taken("a deletion a second", forgetting.erasing),
     Row("policies, reloads", "ms later, slowest OK", ruled.reloading, "ms", "less", peer=False),
     Row("sync, 1 % differs", "s", sync, beside="kB compared", better="less", peer=False),
     Row(

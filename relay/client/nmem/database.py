@@ -240,6 +240,7 @@ def _prepare(connection: Any, path: Path) -> None:
             f" another file as [nmem] db, and import this one with `rookery nmem import {path}`"
         )
     connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
