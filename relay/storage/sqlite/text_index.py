@@ -45,7 +45,10 @@ _MAX_DELETED: Final = 100_000
 _CHECK_CHUNK: Final = 2000
 _MERGE_PAGES: Final = 200
 _MERGE_PAUSE_RATIO: Final = 9
-"""Merges, when one follows the other, take a tenth of the time."""
+"""Merges, when one follows the other, take a tenth of the time,"""
+_SHORT_MERGE_S: Final = 1.5
+_SHORT_PAUSE_S: Final = 3.0
+"""and those of an index that is not large so much that a deletion waits five seconds at most."""
 _CLOSING_S: Final = 3.0
 """How long `close` may go on removing deleted texts; the next start continues."""
 
@@ -66,6 +69,8 @@ class TextIndex:
         self._has_deleted = not is_clean
         self._is_merging = False
         self._merge_began = 0.0
+        self._merge_s = 0.0
+        """What its steps took so far."""
         self._merge_at = 0.0
         self._must_truncate = not is_clean
         self._deleted_at = 0.0
@@ -181,17 +186,22 @@ class TextIndex:
         """A step of rewriting all segments without deleted words; True: call again at once."""
         db = self._db
         before = db.total_changes
+        began = monotonic()
         if self._is_merging:
             await db.execute(QUERIES["merge"], (_MERGE_PAGES,))
+            self._merge_s += monotonic() - began
             if db.total_changes - before >= 2:
                 return True
             self._is_merging, self._must_truncate = False, True
-            now = monotonic()
-            self._merge_at = now + _MERGE_PAUSE_RATIO * (now - self._merge_began)
-        if self._has_deleted and monotonic() >= self._merge_at:
-            self._merge_began = monotonic()
+            pause = _MERGE_PAUSE_RATIO * self._merge_s
+            if self._merge_s < _SHORT_MERGE_S:
+                pause = min(pause, _SHORT_PAUSE_S)
+            self._merge_at = monotonic() + pause
+        if self._has_deleted and began >= self._merge_at:
+            self._merge_began = began
             self._has_deleted, self._is_merging = False, True
             await db.execute(QUERIES["merge"], (-_MERGE_PAGES,))
+            self._merge_s = monotonic() - began
             return True
         if self._must_truncate:
             await db.execute_fetchall("PRAGMA main.incremental_vacuum")
