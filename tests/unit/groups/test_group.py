@@ -141,6 +141,14 @@ def test_deleted_invites_and_requests_leave_the_state() -> None:
     assert world.rebuilt() == world.groups
 
 
+def test_invites_of_a_group_that_has_ended_expire_without_effect() -> None:
+    world = tea_party(OPEN)
+    world.invite(admin, "open sesame", ["expiration", str(NOON + 5)])
+    invite = world.last(kinds.CREATE_INVITE)
+    world.end(admin)
+    assert groups_without_rows(world.groups, [invite]) == world.groups
+
+
 @pytest.mark.proves("N29-84")
 def test_a_vanished_member_leaves_every_group_and_may_join_again() -> None:
     world = tea_party(OPEN)
@@ -196,6 +204,20 @@ def test_members_stay_when_their_admin_vanishes() -> None:
     assert world.tea.flags == before.by_id["tea"].flags
     assert world.groups.ended.keys() == {"gone"}
     assert world.groups.memberships == before.memberships
+
+
+def test_a_vanish_without_moderation_records_needs_no_repair() -> None:
+    world = tea_party(OPEN)
+    world.put(admin, carol)
+    world.put(admin, dave)
+    world.remove(admin, dave)
+    before, drafts = removals_from_groups(
+        world.groups, alice.pubkey, NOON + 1, Cause.OWN_WISH, RELAY
+    )
+    world.log = [row for row in world.log if row.pubkey != alice.pubkey]
+    world.groups = world.rebuilt()
+    world.mend(drafts)
+    assert repair_drafts(before, world.groups, NOON + 1, RELAY) == ()
 
 
 def test_a_record_of_the_relay_names_at_most_five_hundred_keys() -> None:
