@@ -8,7 +8,7 @@ import pytest
 
 from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.groups.context import Joins
-from relay.groups.group import Group, Groups, replayed
+from relay.groups.group import EndedGroup, Group, Groups, Invite, pins_of, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
@@ -228,3 +228,55 @@ def test_a_record_of_the_relay_names_at_most_five_hundred_keys() -> None:
     named = [[tag[1] for tag in draft.tags if tag[0] == "p"] for draft in drafts]
     assert [len(keys) for keys in named] == [500, 500, 1]
     assert [key for keys in named for key in keys] == list(users)
+
+
+# Values
+
+
+def test_a_code_admits_until_it_expires() -> None:
+    code = Invite("9" * 64, admin.pubkey, NOON, NOON + 10, reusable=False, index=0)
+    assert code.admits(bob.pubkey, now=NOON + 9, uses=1)
+    assert not code.admits(bob.pubkey, now=NOON + 10, uses=1)
+    assert not code.admits(bob.pubkey, now=NOON, uses=0)
+
+
+def test_membership_of_any_group() -> None:
+    groups = tea_party(OPEN).groups
+    assert groups.is_member(alice.pubkey)
+    assert not groups.is_member(stranger.pubkey)
+
+
+def test_a_pin_is_removed_whatever_follows_in_its_tag() -> None:
+    pins = (("e", "1" * 64, "wss://relay.example"), ("e", "2" * 64))
+    group = Group("tea", pins=pins)
+    assert group.without_pin(("e", "1" * 64)).pins == pins[1:]
+    assert Groups().with_group(group).pinned.keys() == {("e", "1" * 64), ("e", "2" * 64)}
+
+
+def test_a_replaceable_event_is_pinned_without_its_d_tag() -> None:
+    _, by_address = pins_of(event(alice, 10009, ["d", "mine"]))
+    assert by_address == ("a", f"10009:{alice.pubkey}:")
+    _, by_address = pins_of(event(alice, 30023, ["d", "mine"]))
+    assert by_address == ("a", f"30023:{alice.pubkey}:mine")
+
+
+def test_records_of_a_group_that_has_ended_do_not_bring_it_back() -> None:
+    world = tea_party(OPEN)
+    world.end(admin)
+    late = event(admin, 9000, ["h", "tea"], ["p", carol.pubkey])
+    assert replayed(world.groups, [late], RELAY) == world.groups
+
+
+def test_a_join_request_of_a_member_in_the_log_changes_nothing() -> None:
+    world = tea_party(OPEN)
+    asked = event(alice, 9021, ["h", "tea"])
+    assert replayed(world.groups, [asked], RELAY) == world.groups
+
+
+def test_a_group_that_ends_keeps_who_may_know_of_it() -> None:
+    for flag, is_public in ((Flag.CLOSED, True), (Flag.PRIVATE, False), (Flag.HIDDEN, False)):
+        world = tea_party(OPEN, flag)
+        members = frozenset(world.tea.members)
+        world.end(admin)
+        assert world.groups.ended == {"tea": EndedGroup(members, is_public=is_public)}
+        assert world.groups.ended_with(alice.pubkey) == {"tea"}
