@@ -33,9 +33,6 @@ _IMPORTED_REQUEST: Final = Reject(
     Prefix.RESTRICTED, "kind: a request to join or leave is not imported", "relay membership"
 )
 _NO_CLAIM: Final = Reject(Prefix.INVALID, "missing tag claim", "relay membership")
-_UNPROTECTED: Final = Reject(
-    Prefix.INVALID, 'tags: a request to leave needs ["-"]', "relay membership"
-)
 
 
 def _credentials(event: Event, origin: Origin) -> Reject | None:
@@ -66,11 +63,8 @@ def _joining(event: Event, origin: Origin) -> Reject | None:
     return None if event.has_tag("claim") else _NO_CLAIM  # N43-03
 
 
-def _leaving(event: Event, origin: Origin) -> Reject | None:
-    if origin is not Origin.WIRE:
-        return _IMPORTED_REQUEST
-    # Without the tag another relay could pass the request on (N43-05).
-    return None if any(tag and tag[0] == "-" for tag in event.tags) else _UNPROTECTED
+def _leaving(_: Event, origin: Origin) -> Reject | None:
+    return None if origin is Origin.WIRE else _IMPORTED_REQUEST
 
 
 def _repost(event: Event, origin: Origin) -> Reject | None:

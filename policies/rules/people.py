@@ -53,6 +53,9 @@ def unproven(event: Event, facts: Facts, writes: AuthWrites) -> Reject | None:
 
     Does not apply to imports, nor to a request to vanish, whose signature suffices (N62-11).
     """
+    # Another relay could pass on a request to leave; Flotilla sends it without `-` (N43-05).
+    if event.kind == kinds.RELAY_LEAVE and event.pubkey not in facts.authenticated:
+        return Reject(_word(facts), _PROTECTED, "protected events")
     for tag in event.tags:
         if tag and tag[0] == "-":
             if event.pubkey not in facts.authenticated:
