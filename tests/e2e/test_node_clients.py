@@ -1,4 +1,4 @@
-"""The same story through `nostr-tools` in Node: Relay, SimplePool, nip29, nip42 (`node/*.mjs`).
+"""Libraries of clients in Node: nostr-tools, welshman (Flotilla), NDK (Chachi); `node/*.mjs`.
 
 The packages are installed once into the user's cache, never into the checkout.
 """
@@ -33,10 +33,10 @@ INSTALL_S = 180
 
 @pytest.fixture(scope="session")
 def node_modules() -> Path:
-    """nostr-tools and what it needs; installed by the first who asks, the others wait."""
+    """The packages of package.json; installed by the first who asks, the others wait."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed: nostr-tools cannot be tried")
+            pytest.skip(f"{program} is not installed: the packages of npm cannot be tried")
     wanted = (HERE / "package.json").read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "rookery-tests" / f"node-{sha256(wanted).hexdigest()[:12]}"
@@ -59,10 +59,12 @@ def node_modules() -> Path:
 
 
 @contextlib.asynccontextmanager
-async def a_relay(folder: Path, preset: str) -> AsyncIterator[Rookery]:
+async def a_relay(folder: Path, preset: str, policy: str = "") -> AsyncIterator[Rookery]:
+    """`policy`: what a file of its own adds to the preset."""
     async with Rookery(folder) as rookery:
         keys = ("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
         await rookery.init(*keys, "--preset", preset)
+        (folder / "policies" / "20-mine.toml").write_text(policy)
         await rookery.start()
         yield rookery
         assert await rookery.stop() == 0
@@ -101,6 +103,23 @@ async def test_nostr_tools_pool_groups_and_login(
 ) -> None:
     async with a_relay(tmp_path / "one", "open") as one, a_relay(tmp_path / "two", "open") as two:
         await tells("pool.mjs", chapter, [one, two], node_modules, tmp_path / "node")
+
+
+SPACE = """
+[groups]
+create = ["known"]
+new    = []
+always = []
+"""
+"""For members of the relay who make rooms themselves."""
+
+
+@pytest.mark.proves("N43-03", "N43-04", "N43-05")
+@pytest.mark.parametrize("chapter", ["space", "room", "idle"])
+async def test_a_space_by_welshman(node_modules: Path, tmp_path: Path, chapter: str) -> None:
+    """The engine of Flotilla and Coracle, called in the order of Flotilla's own code."""
+    async with a_relay(tmp_path / "data", "group", SPACE) as rookery:
+        await tells("welshman.mjs", chapter, [rookery], node_modules, tmp_path / "node")
 
 
 async def _node(script: Path, chapter: str, told: str) -> tuple[int, str]:
