@@ -33,7 +33,14 @@ _REFERRING: Final = (
 
 _MAX_AHEAD_S: Final = 60
 """A moderation event dated further ahead would outrank those that follow it (N29-27)."""
+MAX_PREVIOUS: Final = 64
+"""References of one event."""
 _PREFIX: Final = re.compile(r"[0-9a-f]{8,64}").fullmatch
+
+
+def previous_to_find(prefixes: Set[str]) -> Set[str]:
+    """Those that need to be looked up: none, when `check_previous` refuses them for their form."""
+    return prefixes if len(prefixes) <= MAX_PREVIOUS and all(map(_PREFIX, prefixes)) else set()
 
 
 def check_created_at(kind: int, created_at: int, context: GroupContext) -> Reject | None:
@@ -58,6 +65,8 @@ def check_previous(kind: int, prefixes: Set[str], context: GroupContext) -> Reje
         return None
     if not all(map(_PREFIX, prefixes)):
         return rejected(Prefix.INVALID, "previous: must be 8 to 64 lowercase hex characters")
+    if len(prefixes) > MAX_PREVIOUS:
+        return rejected(Prefix.INVALID, f"previous: at most {MAX_PREVIOUS} references")
     if not prefixes <= context.previous_found:
         return rejected(Prefix.INVALID, "previous: names an event that is not known in this group")
     least = context.settings.previous

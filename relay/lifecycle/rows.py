@@ -183,6 +183,28 @@ class RetentionDependency(NamedTuple):
     up_to: UpTo
 
 
+class OwnRow(NamedTuple):
+    """A row by id that is needed only if it is the deleter's to delete: others are not read, for
+    one kind 5 or 9005 may name thousands."""
+
+    id: str
+    pubkey: str | None = None
+    """By this author, or a gift wrap to it."""
+    group: str | None = None
+    """Or of this group."""
+
+    def is_it(self, row: Stored) -> bool:
+        event, pubkey = row.event, self.pubkey
+        if event.id != self.id:
+            return False
+        if pubkey is not None and (
+            event.pubkey == pubkey
+            or (event.kind == kinds.GIFT_WRAP and pubkey in event.tag_values("p"))
+        ):
+            return True
+        return self.group is not None and row.group == self.group
+
+
 @dataclass(frozen=True, slots=True)
 class Lookups:
     """What the store must look up for a batch."""
@@ -206,8 +228,12 @@ class Lookups:
     """Accounts for quotas, into `Found.usage`."""
     dependencies: frozenset[RetentionDependency] = frozenset()
     """The time of the oldest row of each goes into `Found.oldest_dependencies`."""
+    own_rows: frozenset[OwnRow] = frozenset()
+    """Rows by id, into `Found.rows`."""
     named: frozenset[RecordName] = frozenset()
     """Memory records to look up by name, into `Found.named`."""
+    named_near: frozenset[RecordName] = frozenset()
+    """As `named`, but followed for `NEAR_STEPS` only."""
     referrers: frozenset[Reference] = frozenset()
     """Whose referrers, rows of no group and of `referring_kinds`, go into `Found.referrers`; and
     the referrers of those, step by step."""

@@ -31,6 +31,8 @@ _Value = TypeVar("_Value")
 
 MAX_REFERENCE_STEPS: Final = 1000
 """A chain of references is followed this far; so long a chain occupies the writer for 0.2 s."""
+NEAR_STEPS: Final = 2
+"""So far for authors who may not follow chains: the records that are named, and what these name."""
 
 SEARCH_VERSION: Final = 1
 """Counted up when the text of events outside memory, or of all systems at once, changes."""

@@ -1,24 +1,30 @@
 """Lookups: what must be read from the store before a batch is judged.
 
 Invariants: everything is read before the first event of the batch is judged. Each event
-contributes its own lookups, so only the groups as of the start of the batch are needed.
+contributes its own lookups, so only the groups as of the start of the batch are needed, and who may
+get a right in them by an earlier event of the batch. What only an author with a right may cause is
+not looked up for others: what an event can make the writer read is in docs/reliability.md.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, assert_never
 
+from relay.access.actors import author_words
 from relay.access.management import ListName
+from relay.groups.actions import previous_in
 from relay.groups.group import pins_of
+from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.retention import hold_lookups
-from relay.lifecycle.rows import Lookups, RetentionDependency, Slot, address_of
+from relay.lifecycle.rows import Lookups, OwnRow, RetentionDependency, Slot, address_of
 from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.verdict import Origin
 from relay.write.commands import ExpireRows, ManagementChange, SweepRows
 from relay.write.pins import all_pinning, outdated_pins, slot_of_pin
+from relay.write.world import FOLLOW_CHAINS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from relay.access.actors import Actors
     from relay.access.quotas import Account, Quota
     from relay.groups.context import GroupSettings
-    from relay.groups.group import Groups
+    from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import Reference
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
@@ -54,7 +60,7 @@ def lookups_for(
     relay: str,
 ) -> Lookups:
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
-    wanted = _Builder(groups, {*actors.owners, relay}, relay, policy)
+    wanted = _Builder(groups, actors, relay, policy)
     for candidate in candidates:
         if candidate.malformed is None or candidate.vanishes:
             wanted.add_event(candidate)
@@ -90,10 +96,14 @@ def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:
 class _Builder:
     """Collects what a `Lookups` holds."""
 
-    def __init__(self, groups: Groups, operators: Set[str], relay: str, policy: Policy) -> None:
-        """`operators`: keys that may do in every group what its admins may."""
+    def __init__(self, groups: Groups, actors: Actors, relay: str, policy: Policy) -> None:
         self._groups = groups
-        self._operators = operators
+        self._actors = actors
+        self._operators = {*actors.owners, relay}
+        """Keys that may do in every group what its admins may."""
+        self._admitted: set[tuple[str, str]] = set()
+        """(group, key) that an event of this batch may make a member, perhaps with a role."""
+        self._create = policy.groups.create
         self._relay = relay
         self._systems = policy.systems
         self._referring_kinds = policy.groups.derived
@@ -107,6 +117,8 @@ class _Builder:
         self._vanishing: set[str] = set()
         self._recorded: set[str] = set()
         self._named: set[RecordName] = set()
+        self._named_near: set[RecordName] = set()
+        self._own_rows: set[OwnRow] = set()
         self._referrers: set[Reference] = set()
 
     def lookups(self) -> Lookups:
@@ -120,7 +132,9 @@ class _Builder:
             record_groups=frozenset(self._recorded),
             usage=frozenset(self.accounts),
             dependencies=frozenset(self.dependencies),
+            own_rows=frozenset(self._own_rows),
             named=frozenset(self._named),
+            named_near=frozenset(self._named_near),
             names_in=self._systems.names_in,
             referrers=frozenset(self._referrers),
             referring_kinds=self._referring_kinds,
@@ -141,7 +155,11 @@ class _Builder:
             self.slots.add(slot)
             tombstones.add(address_target(slot))
         if candidate.targets is not None:
-            self.ids.update(candidate.targets.ids)
+            if candidate.sender.origin is Origin.TRUSTED_IMPORT:
+                self.ids.update(candidate.targets.ids)  # whether they are here is asked then
+            else:
+                own = (OwnRow(event_id, event.pubkey) for event_id in candidate.targets.ids)
+                self._own_rows.update(own)
             self.slots.update(candidate.targets.slots)
         elif kind == kinds.GIFT_WRAP:
             tombstones.update(key_target(pubkey) for pubkey in event.tag_values("p"))
@@ -153,25 +171,88 @@ class _Builder:
             self._referrers.update(pins_of(event))
         if candidate.references is not NO_REFERENCES:
             self.ids |= candidate.references.ids
-            self._named |= candidate.references.names
+            if self._follows_chains(candidate):
+                self._named |= candidate.references.names
+            else:
+                self._named_near |= candidate.references.names
         if candidate.group is not None:
-            self._add_in_group(event, candidate.group)
+            self._add_in_group(candidate, candidate.group)
         if self._groups.pinned:
             self.add_pins(outdated_pins(candidate, self._groups))
 
-    def _add_in_group(self, event: Event, group_id: str) -> None:
-        for tag in event.tags:
-            if tag and tag[0] == "previous":
-                self._prefixes.update((group_id, value) for value in tag[1:])
-        kind = event.kind
+    def _follows_chains(self, candidate: Candidate) -> bool:
+        """Whether `_records` of the world may follow chains of records for this author."""
+        pubkey, group_id = candidate.event.pubkey, candidate.group
+        if candidate.sender.origin is not Origin.WIRE or candidate.sender.attested:
+            return True
+        group = self._groups.get(group_id)
+        who = author_words(pubkey, self._actors, self._groups, group)
+        return bool(who & FOLLOW_CHAINS) or (group_id, pubkey) in self._admitted
+
+    def _may_write(self, candidate: Candidate, group: Group) -> bool:
+        """Whether the author may be allowed to write into the group, by its flags and members."""
+        pubkey = candidate.event.pubkey
+        return (
+            not group.only_members_write
+            or pubkey in group.members
+            or pubkey in self._operators
+            or bool(candidate.sender.attested)
+            or (group.id, pubkey) in self._admitted
+        )
+
+    def _may_moderate(self, candidate: Candidate, group_id: str) -> bool:
+        """Whether the author may have a role in the group when the event is judged."""
+        pubkey, group = candidate.event.pubkey, self._groups.get(group_id)
+        return (
+            candidate.sender.origin is not Origin.WIRE
+            or pubkey in self._operators
+            or (group is not None and group.is_moderated_by(pubkey))
+            or (group_id, pubkey) in self._admitted
+        )
+
+    def _admit(self, candidate: Candidate, group_id: str) -> None:
+        """Note whom the event may put into the group."""
+        event, group = candidate.event, self._groups.get(group_id)
+        if event.kind == kinds.CREATE_GROUP and group is None:
+            who = author_words(event.pubkey, self._actors, self._groups, None)
+            if who & self._create or candidate.sender.origin is not Origin.WIRE:
+                self._admitted.add((group_id, event.pubkey))
+        elif event.kind == kinds.JOIN_REQUEST:
+            self._admitted.add((group_id, event.pubkey))
+        elif event.kind == kinds.PUT_USER and self._may_moderate(candidate, group_id):
+            self._admitted.update((group_id, pubkey) for pubkey in event.tag_values("p"))
+
+    def _add_previous(self, candidate: Candidate, group_id: str) -> None:
+        """What `check_previous` will ask for: nothing of an author whom it does not come to."""
+        group, event = self._groups.get(group_id), candidate.event
+        if group is None or candidate.sender.origin is not Origin.WIRE:
+            return
+        if event.kind == kinds.JOIN_REQUEST:
+            is_asked = not group.only_members_read
+        elif event.kind in kinds.MODERATION:
+            is_asked = self._may_moderate(candidate, group_id)
+        else:
+            is_asked = self._may_write(candidate, group)
+        if is_asked:
+            prefixes = previous_to_find(previous_in(event))
+            self._prefixes.update((group_id, prefix) for prefix in prefixes)
+
+    def _add_in_group(self, candidate: Candidate, group_id: str) -> None:
+        event, kind = candidate.event, candidate.event.kind
+        self._add_previous(candidate, group_id)
         if kind == kinds.DELETION:
             self._add_withdrawn(event, group_id)
         if kind not in kinds.GROUP_RECORDS:
             return
+        self._admit(candidate, group_id)
+        if kind in kinds.MODERATION and not self._may_moderate(candidate, group_id):
+            return  # it is refused for that
         if kind == kinds.DELETE_EVENT:
-            self.ids.update(filter(is_hex64, event.tag_values("e")))
+            named_ids = filter(is_hex64, event.tag_values("e"))
+            self._own_rows.update(OwnRow(event_id, None, group_id) for event_id in named_ids)
         elif kind == kinds.UPDATE_PINS:
-            self.ids.update(filter(is_hex64, event.tag_values("e")))
+            named_ids = filter(is_hex64, event.tag_values("e"))
+            self._own_rows.update(OwnRow(event_id, None, group_id) for event_id in named_ids)
             self.slots.update(filter(None, map(address_of, event.tag_values("a"))))
         elif kind == kinds.EDIT_METADATA:
             self._used_groups.add(group_id)

@@ -167,7 +167,7 @@ def _is_added(group_id: str, prefix: str, added: Mapping[str, Stored]) -> bool:
 
 # -- events that a memory record refers to --------------------------------------------------------
 
-_FOLLOW_CHAINS: Final = frozenset({Who.AGENT, Who.OWNER})
+FOLLOW_CHAINS: Final = frozenset({Who.AGENT, Who.OWNER})
 """Following a long chain takes a tenth of a second: only owners and agents may cause it."""
 
 
@@ -189,7 +189,7 @@ def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
         and _lasts(row, now)
         and _may_read_by_id(row, seen)
     ]
-    follows = not world.who(pubkey, candidate.group).isdisjoint(_FOLLOW_CHAINS)
+    follows = not world.who(pubkey, candidate.group).isdisjoint(FOLLOW_CHAINS)
     names = references.names
     named = _chained(names, found, systems) if follows else _named(names, found)
     by_name = [row for row in named if _lasts(row, now) and _may_know(row, seen, world)]

@@ -12,7 +12,7 @@ from relay.access.read_rules import Match
 from relay.errors import StoreFault
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
-from relay.lifecycle.rows import Found, Keep, Slot, Stored, Tombstone, WritePlan
+from relay.lifecycle.rows import Found, Keep, OwnRow, Slot, Stored, Tombstone, WritePlan
 from relay.nostr.kinds import KindSet
 from relay.verdict import Who, WriteOutcome
 from tests import cast
@@ -152,6 +152,26 @@ async def test_found_says_which_prefixes_are_of_rows_of_the_group(store: Store) 
     ]
     found = await look_up(store, prefixes=[*there, *wrong])
     assert found.id_prefixes == set(there)
+
+
+async def test_found_has_the_deleters_own_rows_only(store: Store) -> None:
+    """One kind 5 or 9005 may name thousands of rows of others: these are not read."""
+    mine = unsigned(cast.alice, 1)
+    others = unsigned(cast.bob, 1)
+    here = unsigned(cast.bob, 9, [["h", "tea"]])
+    elsewhere = unsigned(cast.bob, 9, [["h", "den"]])
+    to_me = unsigned(cast.carol, 1059, [["p", ALICE]])
+    to_others = unsigned(cast.carol, 1059, [["p", BOB]])
+    rows = (mine, others, here, elsewhere, to_me, to_others)
+    for event in rows:
+        await stored(store, event)
+    asked = {OwnRow(event.id, ALICE) for event in rows}
+    found = await look_up(store, own_rows=asked)
+    assert found.rows.keys() == {mine.id, to_me.id}
+    found = await look_up(store, own_rows={OwnRow(event.id, None, "tea") for event in rows})
+    assert found.rows.keys() == {here.id}
+    found = await look_up(store, own_rows={*asked, OwnRow(here.id, None, "tea")})
+    assert found.rows.keys() == {mine.id, to_me.id, here.id}
 
 
 def _other_digit(digit: str) -> str:

@@ -29,12 +29,12 @@ from relay.write import lookups
 from relay.write.candidate import Sender, candidate_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
 
     from relay.access.quotas import Account, Quota
     from relay.access.visibility import Visibility
     from relay.groups.group import EndedGroup, Group
-    from relay.lifecycle.rows import RetentionDependency, Slot, Tombstone
+    from relay.lifecycle.rows import OwnRow, RetentionDependency, Slot, Tombstone
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -207,6 +207,7 @@ async def look_up(
     recorded: Sequence[str] = (),
     usage: Sequence[Account] = (),
     dependencies: Sequence[RetentionDependency] = (),
+    own_rows: Set[OwnRow] = frozenset(),
 ) -> Found:
     """What the store looks up; nothing is written."""
     answers: list[Found] = []
@@ -225,6 +226,7 @@ async def look_up(
         frozenset(recorded),
         frozenset(usage),
         frozenset(dependencies),
+        frozenset(own_rows),
     )
     await store.append(wanted, decide)
     return answers[0]

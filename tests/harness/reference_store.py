@@ -20,7 +20,7 @@ from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import ban_tombstone, is_group_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import ERASURE_DAYS, Found, references_of
-from relay.memory.registry import MAX_REFERENCE_STEPS
+from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
 from relay.nostr.nip77 import Items
@@ -76,7 +76,7 @@ class ReferenceStore:
         """The facts, in containers of their own: `decide` may change them and then fail."""
         found = Found(self._head)
         for row in self._rows.values():
-            if row.event.id in lookups.ids:
+            if row.event.id in lookups.ids or any(own.is_it(row) for own in lookups.own_rows):
                 found.rows[row.event.id] = row
             if row.slot is not None and row.slot in lookups.slots:
                 found.slots[row.slot] = row
@@ -125,8 +125,14 @@ class ReferenceStore:
             step = frozenset(further - found.referrers.keys())
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
-        step = lookups.named
-        for _ in range(MAX_REFERENCE_STEPS):
+        self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)
+        near = lookups.named_near - found.named.keys()
+        self._follow(near, lookups, found, NEAR_STEPS)
+
+    def _follow(
+        self, step: frozenset[RecordName], lookups: Lookups, found: Found, steps: int
+    ) -> None:
+        for _ in range(steps):
             further: set[RecordName] = set()
             for name in step:
                 rows = [r for r in self._rows.values() if (r.event.kind, r.event.d) == name]

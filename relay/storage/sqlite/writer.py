@@ -28,7 +28,7 @@ from relay.lifecycle.rows import (
     WritePlan,
     references_of,
 )
-from relay.memory.registry import MAX_REFERENCE_STEPS, RecordName
+from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.hashes import Hashes, id_key
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Reference
+    from relay.lifecycle.rows import OwnRow, Reference
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage.sqlite.sql.conditions import Value
@@ -206,6 +206,8 @@ class Writer:
         for row in self._rows("rows_by_id", {"keys": keys.decode()}):
             if row.event.id in lookups.ids:
                 found.rows[row.event.id] = row
+        if lookups.own_rows:
+            self._find_own_rows(lookups, found)
         if lookups.slots:
             hashed = [self._hashes.slot(*slot) for slot in lookups.slots]
             for row in self._rows("rows_by_slot", {"keys": orjson.dumps(hashed).decode()}):
@@ -236,10 +238,36 @@ class Writer:
                 found.groups_with_content.add(group)
         return found
 
+    def _find_own_rows(self, lookups: Lookups, found: Found) -> None:
+        wanted: dict[str, list[OwnRow]] = {}
+        keys: list[list[Value]] = []
+        recipients: dict[str, int] = {}
+        for own in lookups.own_rows:
+            wanted.setdefault(own.id, []).append(own)
+            author = p = None
+            if own.pubkey is not None:
+                author, p = id_key(own.pubkey), recipients.get(own.pubkey)
+                if p is None:
+                    p = recipients[own.pubkey] = self._hashes.tag("p", own.pubkey)
+            keys.append([id_key(own.id), author, own.group, p])
+        asked: dict[str, Value] = {
+            "wanted": orjson.dumps(keys).decode(),
+            "newest": orjson.dumps(self._tag_buffer.seqs_of(list(recipients.values()))).decode(),
+        }
+        for row in self._rows("own_rows", asked):
+            if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
+                found.rows.setdefault(row.event.id, row)
+
     def _find_named(self, lookups: Lookups, found: Found) -> None:
+        self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)
+        near = lookups.named_near - found.named.keys()
+        self._follow(near, lookups, found, NEAR_STEPS)
+
+    def _follow(
+        self, step: frozenset[RecordName], lookups: Lookups, found: Found, steps: int
+    ) -> None:
         """Follow references, one query for each step of all of them."""
-        step = lookups.named
-        for _ in range(MAX_REFERENCE_STEPS):
+        for _ in range(steps):
             if not step:
                 return
             found.named.update((name, set()) for name in step)

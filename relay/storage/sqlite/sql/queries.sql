@@ -2,6 +2,19 @@
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
 
+-- :own_rows  [[id_key, id_key of author or null, group or null, hash of p or null]], [newest seq] -> columns of a row
+-- `raw` is read of the rows that remain only.
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM json_each(:wanted) AS j CROSS JOIN events AS e INDEXED BY events_id
+ON e.id_key = json_extract(j.value, '$[0]')
+WHERE e.author_key = json_extract(j.value, '$[1]') OR e.grp = json_extract(j.value, '$[2]')
+OR (e.kind = 1059 AND (
+    e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
+        SELECT 1 FROM tags AS t WHERE t.hash = json_extract(j.value, '$[3]')
+        AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
+    )
+));
+
 -- :rows_by_slot  [slot hash] -> columns of a row; index events_slot
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;

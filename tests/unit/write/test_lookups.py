@@ -1,0 +1,179 @@
+"""relay/write/lookups.py: what an event makes the store read before any rule is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups, Role
+from relay.lifecycle.rows import Lookups, OwnRow, Slot
+from relay.nostr import kinds
+from relay.verdict import Origin
+from relay.write.candidate import Candidate, Sender, candidate_of
+from relay.write.lookups import lookups_for
+from tests.cast import admin, alice, bob, carol, owner
+from tests.harness.relay_in_process import NOON, RELAY, policy_of
+
+if TYPE_CHECKING:
+    from policies import PolicySet
+    from relay.nostr.keys import SecretKey
+
+IDS = [f"{n:064x}" for n in range(3)]
+GROUPS = (
+    Groups()
+    .with_group(
+        Group(
+            "den",
+            flags=frozenset({Flag.PRIVATE, Flag.RESTRICTED}),
+            members={admin.pubkey: (Role.ADMIN.value,), alice.pubkey: ()},
+        )
+    )
+    .with_group(Group("square", members={admin.pubkey: (Role.ADMIN.value,)}))
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> PolicySet:
+    return policy_of("open")
+
+
+def candidate(
+    policy: PolicySet,
+    who: SecretKey,
+    kind: int,
+    *tags: list[str],
+    group: str = "den",
+    origin: Origin = Origin.WIRE,
+) -> Candidate:
+    event = who.sign(kind, [["h", group], *tags] if group else list(tags), "", NOON)
+    keep = policy.keep.keep_of(event)
+    return candidate_of(event, keep, policy.systems, Sender(origin), lambda _: True)
+
+
+def looked_up(policy: PolicySet, *candidates: Candidate) -> Lookups:
+    return lookups_for(
+        candidates, (), groups=GROUPS, actors=policy.actors, policy=policy, relay=RELAY.pubkey
+    )
+
+
+def alone(looked: Lookups, event_id: str) -> bool:
+    """Nothing but whether the event itself is stored, deleted, or by a key that vanished."""
+    return (
+        looked.ids == {event_id}
+        and len(looked.tombstones) == 2
+        and not (looked.slots or looked.own_rows or looked.id_prefixes)
+        and not (looked.groups_with_content or looked.named or looked.named_near)
+    )
+
+
+ABCDEF01 = ["previous", "abcdef01"]
+
+
+@pytest.mark.parametrize(
+    ("who", "kind", "group", "is_asked"),
+    [
+        (alice, 9, "den", True),
+        (owner, 9, "den", True),
+        (carol, 9, "den", False),
+        (carol, 9021, "den", False),
+        (carol, 9, "square", True),
+        (carol, 9021, "square", True),
+        (carol, 9, "nowhere", False),
+        (alice, 9002, "den", False),
+        (admin, 9002, "den", True),
+        (carol, 9002, "square", False),
+    ],
+)
+def test_references_are_looked_up_for_those_who_may_write_there(
+    policy: PolicySet, *, who: SecretKey, kind: int, group: str, is_asked: bool
+) -> None:
+    looked = looked_up(policy, candidate(policy, who, kind, ABCDEF01, group=group))
+    assert looked.id_prefixes == ({(group, "abcdef01")} if is_asked else set())
+
+
+@pytest.mark.parametrize(
+    "previous",
+    [
+        ["a"],
+        ["abcdef0"],
+        ["ABCDEF01"],
+        ["a" * 65],
+        ["abcdef01", "b"],
+        [f"{n:08x}" for n in range(65)],
+    ],
+)
+def test_references_that_are_refused_for_their_form_are_not_looked_up(
+    policy: PolicySet, previous: list[str]
+) -> None:
+    looked = looked_up(policy, candidate(policy, alice, 9, ["previous", *previous]))
+    assert not looked.id_prefixes
+
+
+def test_an_import_looks_no_reference_up(policy: PolicySet) -> None:
+    asked = candidate(policy, alice, 9, ABCDEF01, origin=Origin.IMPORT)
+    assert not looked_up(policy, asked).id_prefixes
+
+
+@pytest.mark.parametrize(
+    ("kind", "tags"),
+    [
+        (9000, [["p", carol.pubkey, "admin"]]),
+        (9002, [["name", "x"]]),
+        (9005, [["e", id_] for id_ in IDS]),
+        (9008, []),
+        (9010, [["e", id_] for id_ in IDS]),
+        (9, [["e", id_] for id_ in IDS]),
+    ],
+)
+@pytest.mark.parametrize("group", ["den", "square", "nowhere"])
+def test_who_has_no_right_in_a_group_makes_the_store_read_nothing_of_it(
+    policy: PolicySet, kind: int, tags: list[list[str]], group: str
+) -> None:
+    sent = candidate(policy, carol, kind, *tags, group=group)
+    assert sent.malformed is None
+    assert alone(looked_up(policy, sent), sent.event.id)
+
+
+def test_an_admin_of_the_group_or_the_relay_makes_it_read_what_the_rules_need(
+    policy: PolicySet,
+) -> None:
+    for who in (admin, owner):
+        looked = looked_up(policy, candidate(policy, who, 9005, *(["e", id_] for id_ in IDS)))
+        assert looked.own_rows == {OwnRow(id_, None, "den") for id_ in IDS}
+        assert Slot(RELAY.pubkey, kinds.GROUP_METADATA, "den") in looked.slots
+        assert looked_up(policy, candidate(policy, who, 9002)).groups_with_content == {"den"}
+
+
+def test_a_right_that_an_earlier_event_of_the_batch_gives_counts(policy: PolicySet) -> None:
+    """Also one that follows from it in turn."""
+    last = candidate(policy, carol, 9005, ["e", IDS[0]])
+    own = {OwnRow(IDS[0], None, "den")}
+    first = candidate(policy, admin, 9000, ["p", bob.pubkey, "admin"])
+    second = candidate(policy, bob, 9000, ["p", carol.pubkey, "admin"])
+    assert looked_up(policy, first, second, last).own_rows == own
+    assert not looked_up(policy, second, last).own_rows
+    assert not looked_up(policy, last, first, second).own_rows
+    made = candidate(policy, carol, 9007, group="new")
+    deleted = candidate(policy, carol, 9005, ["e", IDS[0]], group="new")
+    assert looked_up(policy, made, deleted).own_rows == {OwnRow(IDS[0], None, "new")}
+    joined = candidate(policy, carol, 9021)
+    assert looked_up(policy, joined, candidate(policy, carol, 9, ABCDEF01)).id_prefixes
+
+
+def test_a_deletion_reads_rows_of_its_author_only(policy: PolicySet) -> None:
+    sent = candidate(policy, carol, 5, *(["e", id_] for id_ in IDS), group="")
+    looked = looked_up(policy, sent)
+    assert looked.own_rows == {OwnRow(id_, carol.pubkey) for id_ in IDS}
+    assert looked.ids == {sent.event.id}
+
+
+def test_chains_of_records_are_followed_for_owners_and_agents(policy: PolicySet) -> None:
+    tags = [["d", f"anamnesis:superseded:{IDS[0]}"], ["x", IDS[0]], ["e", IDS[1]]]
+    for who, follows in ((owner, True), (carol, False)):
+        sent = candidate(policy, who, kinds.APP_DATA, *tags, group="")
+        assert sent.references.names
+        looked = looked_up(policy, sent)
+        assert looked.named == (sent.references.names if follows else set())
+        assert looked.named_near == (set() if follows else sent.references.names)
