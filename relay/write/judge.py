@@ -114,7 +114,8 @@ def screen(
         return _RELAY_ONLY
     if event.kind in kinds.MEMBERSHIP_RECORDS and event.pubkey != relay:
         return _MEMBERS_RELAY_ONLY
-    if event.kind in kinds.GROUP_MEMBER_NOTICES and event.pubkey != relay:
+    is_notice = event.kind in kinds.GROUP_MEMBER_NOTICES and event.pubkey != relay
+    if is_notice and origin is not Origin.TRUSTED_IMPORT:
         return _NOTICE_OF_RELAY
     return check_kind_allowed(event.kind, management)
 
@@ -154,6 +155,9 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         if is_known_id:
             return Judgement(WriteOutcome.DUPLICATE)
         if event.kind in kinds.GROUP_STATE or event.kind in kinds.MEMBERSHIP_RECORDS:
+            return Judgement(WriteOutcome.REGENERATED)
+        if event.kind in kinds.GROUP_MEMBER_NOTICES and event.pubkey != world.relay:
+            # Of the relay that the group comes from: its members were told.
             return Judgement(WriteOutcome.REGENERATED)
     if event.pubkey == world.relay and is_known_id:
         return Judgement(WriteOutcome.DUPLICATE)

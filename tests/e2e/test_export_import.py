@@ -386,7 +386,7 @@ async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
     assert named == []
 
     def history(lines: bytes) -> set[str]:
-        return {event["id"] for event in parsed(lines) if not 39000 <= event["kind"] <= 39005}
+        return {event["id"] for event in parsed(lines) if event["kind"] not in RELAY_SIGNED}
 
     # The new relay may add records of its own, as the founder's 9000.
     assert history(file.read_bytes()) <= history(await export(two))
@@ -439,7 +439,8 @@ async def test_one_group_goes_by_itself_protected_words_included(tmp_path: Path)
     file = tmp_path / "tea.jsonl"
     file.write_bytes(await export(one, "--filter", '{"#h":["tea"]}'))
     rows = parsed(file.read_bytes())
-    assert [row["kind"] for row in rows] == [9007, 9000, 9000, 9, 9]
+    kinds = [row["kind"] for row in rows if row["kind"] != 44100]
+    assert kinds == [9007, 9000, 9000, 9, 9]
     assert all(h in row["tags"] for row in rows)
     code, tally, err = await import_(two, file, "--trust")
     assert (code, err, tally["refused"]) == (0, "", 0)

@@ -406,7 +406,8 @@ async def test_group_records_and_state_are_never_swept(
         await home.do(admin, 9, h="tea")
         await home.do(admin, 9000, ["p", alice.pubkey], h="tea")
         home.now += 3 * DAY_S
-        assert await home.sweep.once() == 1
+        assert await home.sweep.once() == 3, "the message, and two notices of membership"
+        assert {row.kind for row in await home.log()} == {9000, 9007, 39000, 39001, 39002, 39003}
         assert await home.rebuilt() == home.groups
 
 

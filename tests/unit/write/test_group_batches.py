@@ -191,7 +191,10 @@ async def test_an_export_brings_notices_back_and_nobody_publishes_one(home: Home
     tags = [["p", bob.pubkey], ["h", "tea"]]
     own, foreign = (key.sign(44100, tags, "", home.now) for key in (RELAY, admin))
     assert await home.take(own, foreign) == [refused] * 2
-    assert await home.take(foreign, origin=Origin.TRUSTED_IMPORT) == [refused]
+    assert await home.take(foreign, origin=Origin.IMPORT) == [refused]
+    skipped = (True, "duplicate: the relay signs this itself")
+    assert await home.take(foreign, origin=Origin.TRUSTED_IMPORT) == [skipped]
+    assert foreign.id not in {row.id for row in await home.log()}
     assert await home.take(own, origin=Origin.TRUSTED_IMPORT) == [STORED]
 
 
