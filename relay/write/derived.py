@@ -63,7 +63,9 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
     if candidate.sender.origin is Origin.TRUSTED_IMPORT:
         return True  # one's own export: its author may have left the group since
     event = candidate.event
-    if _may_read(event.pubkey, target, world):
+    # What its owner lets an agent read: a reaction to it outside of the group would be public.
+    attested = [each for each in candidate.sender.attested if each.agent == event.pubkey]
+    if _may_read(Viewer(frozenset({event.pubkey}), attested=frozenset(attested)), target, world):
         return True
     if event.kind != kinds.ZAP_RECEIPT:
         return False
@@ -72,13 +74,12 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
     return (
         request is not None
         and _names(request, target.event)
-        and _may_read(request.pubkey, target, world)
+        and _may_read(Viewer(frozenset({request.pubkey})), target, world)
     )
 
 
-def _may_read(pubkey: str, row: Stored, world: World) -> bool:
+def _may_read(author: Viewer, row: Stored, world: World) -> bool:
     """Also rows that are only given to a filter with `ids`."""
-    author = Viewer(frozenset({pubkey}))
     seen = visibility_for(author, world.policy.read_rules, world.actors, world.groups)
     return seen.may_read(row, Filter(ids=frozenset({row.event.id})))
 

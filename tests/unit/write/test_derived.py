@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.actors import Attestations
 from relay.access.quotas import SizedBy
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
+from relay.nostr.agents import Attestation
 from relay.verdict import Origin, WriteOutcome
 from relay.write.candidate import Sender, candidate_of
 from relay.write.judge import judge
@@ -53,6 +56,8 @@ def group_of(
     *tags: list[str],
     kind: int = kinds.REACTION,
     origin: Origin = Origin.WIRE,
+    attested: frozenset[Attestation] = frozenset(),
+    attestations: Attestations = Attestations.RELAY,
 ) -> str | None:
     """The group in which this event is stored."""
     event = who.sign(kind, list(tags), "+", NOON)
@@ -63,9 +68,10 @@ def group_of(
         if slot is not None:
             found.slots[slot] = row
     groups = Groups().with_group(DEN).with_group(SQUARE)
-    world = World(policy, groups, policy.actors, found, RELAY.pubkey, NOON)
+    actors = replace(policy.actors, attestations=attestations)
+    world = World(policy, groups, actors, found, RELAY.pubkey, NOON)
     keep, derived = policy.keep.keep_of(event), policy.groups.derived
-    sender = Sender(origin)
+    sender = Sender(origin, attested=attested)
     candidate = candidate_of(event, keep, policy.systems, sender, lambda _: False, derived=derived)
     judged = judge(candidate, world)
     assert judged.outcome is WriteOutcome.STORED
@@ -114,6 +120,21 @@ def test_a_target_that_the_author_may_not_read_counts_as_not_stored(policy: Poli
 def test_it_is_not_written_into_the_group(policy: PolicySet) -> None:
     """Who may not write in a restricted group may react to what is said in it."""
     assert group_of(policy, carol, e(OPEN)) == "square"
+
+
+@pytest.mark.proves("N29-106")
+def test_what_an_agent_reads_by_its_owner_it_reacts_to_in_the_group(policy: PolicySet) -> None:
+    """With `attestations = "groups"`. A reaction outside the group would be public."""
+    of_carol = frozenset({Attestation(carol.pubkey, bob.pubkey)})
+    for kind in (5, 7, 1111):
+        lent = group_of(
+            policy, carol, e(PRIVATE), kind=kind, attested=of_carol, attestations=Attestations.GROUPS
+        )
+        assert lent == "den"
+    assert group_of(policy, carol, e(PRIVATE), attested=of_carol) is None
+    of_another = frozenset({Attestation(WALLET.pubkey, bob.pubkey)})
+    groups = Attestations.GROUPS
+    assert group_of(policy, carol, e(PRIVATE), attested=of_another, attestations=groups) is None
 
 
 def test_a_label_is_no_group(policy: PolicySet) -> None:
