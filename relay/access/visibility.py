@@ -33,10 +33,12 @@ _FOR_MEMBERS: Final = "this group is for its members"
 _GROUP_STATE: Final = frozenset(kinds.GROUP_STATE)
 _GROUP_LISTS: Final = _GROUP_STATE - {kinds.GROUP_METADATA, kinds.GROUP_ROLES}
 """What members alone read of a private group."""
+_NO_KINDS: Final[frozenset[int]] = frozenset()
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
 _MAX_COMBINATIONS: Final = 512
-"""With more (kind, d, h) combinations `gate` lets a filter pass; its rows are checked as always."""
+"""With more (kind, d, h) combinations `gate` lets a filter pass; its rows are checked as always.
+With more (kind, d) in a REQ `lists_for_login` closes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,9 @@ class Visibility:
         It asks for the state of groups by `#d` alone, and of each the viewer misses a list that
         members may read (39001, 39002 …). So is a group that is hidden or does not exist (N29-108).
         """
-        if self.viewer.keys or not filters or not all(map(self._misses_lists, filters)):
+        if self.viewer.keys or not filters or sum(map(_lists_in, filters)) > _MAX_COMBINATIONS:
+            return None
+        if not all(map(self._misses_lists, filters)):
             return None
         return Reject(Prefix.AUTH_REQUIRED, _FOR_MEMBERS, "read")
 
@@ -417,6 +421,11 @@ def _names_one(filter_: Filter | None, only_by: frozenset[str]) -> bool:
         or ("ids" in only_by and filter_.ids is not None)
         or any("#" + name in only_by for name, _ in filter_.tags)
     )
+
+
+def _lists_in(filter_: Filter) -> int:
+    """How many lists of groups (39001, 39002 …) the filter names."""
+    return len((filter_.kinds or _NO_KINDS) & _GROUP_LISTS) * len(filter_.tag_values("d") or ())
 
 
 def _overlap(values: frozenset[str] | None, keys: frozenset[str]) -> bool:

@@ -194,6 +194,8 @@ _item_in: Final = msgspec.json.Decoder(_Item).decode
 class FolderSide:
     """A data folder. A Side."""
 
+    takes_any_order = True
+
     def __init__(self, folder: Folder, rows: Rows, origin: Origin) -> None:
         self._folder = folder
         self._rows = rows

@@ -60,6 +60,9 @@ class StoreResult:
 class Side(Protocol):
     """A set of events that can be read by filter and by id, and added to."""
 
+    takes_any_order: bool
+    """Whether `store` may get an event before those that it names."""
+
     async def items(self, filter_: Filter) -> Items:
         """Items of the filter's matches that may be exported; never kinds in RELAY_SIGNED."""
 
@@ -78,6 +81,9 @@ class Side(Protocol):
 
 class RelaySide:
     """A relay. A Side."""
+
+    # A reaction that comes before its target is stored outside of the target's group (N29-106).
+    takes_any_order = False
 
     def __init__(self, reader: Client, writer: Client) -> None:
         """`reader` may be authenticated as a key that may read less than the publishing one."""
@@ -127,6 +133,11 @@ class RelaySide:
             # Not because of these events: continuing would refuse the rest as well.
             raise report.refused[0]
         return result
+
+
+def _only_names(event: Event) -> bool:
+    """Whether it has no group of its own but may have that of an event that it names."""
+    return not event.has_tag("h") and any(map(event.has_tag, ("e", "E", "a", "A")))
 
 
 def _is_temporary(refusal: PublishRefused) -> bool:
@@ -234,6 +245,9 @@ class Sync:
         retry: list[tuple[int, bytes]] = []
         """(created_at, id) of events refused because of their author."""
         retry_reasons: Counter[str] = Counter()
+        later: list[tuple[int, bytes]] = []
+        """Those that name others: they are stored when everything else is."""
+        waits = not self._ours.takes_any_order
         fetched = 0
 
         async def store(events: Sequence[Event]) -> None:
@@ -241,6 +255,10 @@ class Sync:
             fetched += len(events)
             ours = [event for event in events if event.kind not in RELAY_SIGNED]
             tally.relay_signed += len(events) - len(ours)
+            if waits:
+                naming = [event for event in ours if _only_names(event)]
+                later.extend((event.created_at, bytes.fromhex(event.id)) for event in naming)
+                ours = [event for event in ours if not _only_names(event)]
             result = await self._ours.store(ours)
             tally.received += result.stored
             tally.known_here += result.duplicates
@@ -259,6 +277,9 @@ class Sync:
             retry_ids = [id_ for _, id_ in sorted(retry)]
             tally.refused_here -= retry_reasons
             await _pipelined(source.events(self._filter, retry_ids), store)
+        waits = False
+        if later:
+            await _pipelined(source.events(self._filter, [id_ for _, id_ in sorted(later)]), store)
 
     async def _send(self) -> None:
         target = RelaySide(self._theirs, self._theirs)

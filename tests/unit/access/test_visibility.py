@@ -472,6 +472,21 @@ def test_a_query_of_many_combinations_is_accepted() -> None:
     assert gate.gate([asked(kinds=[*range(1, 130)], tag_d=["x", "y"])]) is None
 
 
+def test_a_query_of_many_lists_is_not_closed_for_a_login(rules: tuple[ReadRule, ...]) -> None:
+    """Anybody can send it, and looking at each of 40,000 lists would take the better part of a
+    second on the event loop."""
+    passer = seen_by(rules, "passer")
+
+    def is_closed(lists: int, filters: int) -> bool:
+        asking = asked(kinds=[39001, 39002], **{"#d": [f"g{n}" for n in range(lists // 2)]})
+        return passer.lists_for_login([asking] * filters) is not None
+
+    assert is_closed(512, 1)
+    assert is_closed(128, 4)
+    assert not is_closed(514, 1)
+    assert not is_closed(128, 5)
+
+
 def test_every_query_of_a_banned_key_is_closed(rules: tuple[ReadRule, ...]) -> None:
     actors = replace(ACTORS, banned=frozenset({dave.pubkey}))
     seen = visibility_for(viewer_of("dave"), rules, actors, GROUPS)

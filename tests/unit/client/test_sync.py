@@ -129,6 +129,25 @@ async def test_relay_signed_events_are_not_transferred(
     assert asked == [[NOTES[1].id]]
 
 
+async def test_a_relay_gets_what_names_events_after_them(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its target, a reaction to a message of a private group would be public there."""
+    monkeypatch.setattr(syncing, "_FETCH_BATCH", 5)
+    for number in range(20):
+        post = alice.sign(9, [["h", "tea"]], f"post {number}", NOW + number)
+        reaction = bob.sign(7, [["e", post.id]], "+", NOW + 100 + number)
+        comment = bob.sign(1111, [["A", f"30023:{alice.pubkey}:{number}"]], "", NOW + 200 + number)
+        to_reaction = alice.sign(7, [["e", reaction.id]], "+", NOW + 300 + number)
+        fake.events += [post, reaction, comment, to_reaction]
+    tally = await synced(ours, fake, timeouts)
+    assert (tally.need, tally.received, tally.not_given) == (80, 80, 0)
+    assert [frame[1]["kind"] for frame in ours.verbs("EVENT")[:20]] == [9] * 20
+    got = [frame[1]["id"] for frame in ours.verbs("EVENT")]
+    for event in fake.events:
+        assert all(got.index(id_) < got.index(event.id) for id_ in event.tag_values("e"))
+
+
 async def test_protected_events_are_not_sent_and_not_fetched_twice(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
