@@ -128,7 +128,12 @@ def test_what_an_agent_reads_by_its_owner_it_reacts_to_in_the_group(policy: Poli
     of_carol = frozenset({Attestation(carol.pubkey, bob.pubkey)})
     for kind in (5, 7, 1111):
         lent = group_of(
-            policy, carol, e(PRIVATE), kind=kind, attested=of_carol, attestations=Attestations.GROUPS
+            policy,
+            carol,
+            e(PRIVATE),
+            kind=kind,
+            attested=of_carol,
+            attestations=Attestations.GROUPS,
         )
         assert lent == "den"
     assert group_of(policy, carol, e(PRIVATE), attested=of_carol) is None
