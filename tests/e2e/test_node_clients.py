@@ -122,6 +122,13 @@ async def test_a_space_by_welshman(node_modules: Path, tmp_path: Path, chapter: 
         await tells("welshman.mjs", chapter, [rookery], node_modules, tmp_path / "node")
 
 
+@pytest.mark.parametrize("chapter", ["group", "invites", "chat"])
+async def test_groups_by_ndk(node_modules: Path, tmp_path: Path, chapter: str) -> None:
+    """The library of Chachi, called in the order of Chachi's own code."""
+    async with a_relay(tmp_path / "data", "open") as rookery:
+        await tells("ndk.mjs", chapter, [rookery], node_modules, tmp_path / "node")
+
+
 async def _node(script: Path, chapter: str, told: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         "node",
