@@ -123,11 +123,11 @@ def context(project: str | None, *, as_json: bool) -> None:
     """Print the context an agent gets at the start of a session in this project."""
     name = _here() if project is None else project
     with reading_here() as db:
-        text = queries.context_of(db, name, unix_now())
+        text = queries.fenced_context_of(db, name, unix_now())
     if as_json:
         print_json({"project": name, "context": text})
     elif text:
-        click.echo(text, nl=False)
+        click.echo(text)
     else:
         click.echo(f'No context available for project "{printable(name)}".')
 

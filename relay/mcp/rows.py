@@ -1,4 +1,7 @@
-"""JSON of observations in tool results: previews in lists, full text for few (M-29)."""
+"""JSON of observations in tool results: previews in lists, full text for few (M-29).
+
+What another key wrote has `author`: its name and the beginning of its npub.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,11 @@ def hit(found: Found) -> dict[str, Any]:
         "session_id": found.session_id,
         "is_pinned": found.is_pinned,
         "event_id": found.event_id,
-    }
+    } | _by(found.author)
+
+
+def _by(author: str) -> dict[str, str]:
+    return {"author": author} if author else {}
 
 
 def hits(found: Sequence[Found]) -> list[dict[str, Any]]:
@@ -52,21 +59,25 @@ def whole(found: Found) -> dict[str, Any]:
         "metadata": found.metadata,
         "is_pinned": found.is_pinned,
         "event_id": found.event_id,
-    }
+    } | _by(found.author)
 
 
-def summarised(session: Session) -> dict[str, Any]:
+def summarised(session: Session, author: str = "") -> dict[str, Any]:
+    """`author`: as of `Found`."""
     return {
         "session_id": session.id,
         "project": session.project,
         "started_at": session.started_at,
         "ended_at": session.ended_at,
         "summary": None if session.summary is None else session.summary.fields(),
-    }
+    } | _by(author)
 
 
 def traced(
-    session: Session, prompts: Sequence[FoundPrompt], observations: Sequence[Found]
+    session: Session,
+    prompts: Sequence[FoundPrompt],
+    observations: Sequence[Found],
+    author: str = "",
 ) -> dict[str, Any]:
     """A session in order: its prompts, each with the observations that followed. Observations
     without a prompt are under `system`. `more_after`: where to continue a truncated trace."""
@@ -77,6 +88,7 @@ def traced(
     kept = set(steps[:_TRACE])
     shown = {
         each.id: _prompt(each.id, each.timestamp, each.source, _cut(each.content))
+        | _by(each.author)
         for each in prompts
         if (each.timestamp, 0, each.id) in kept
     }
@@ -93,7 +105,7 @@ def traced(
     ordered = sorted([*shown.values(), *apart], key=lambda prompt: prompt["timestamp"])
     for prompt in ordered:
         prompt["observation_count"] = len(prompt["observations"])
-    trace = summarised(session) | {"prompts": ordered}
+    trace = summarised(session, author) | {"prompts": ordered}
     return trace if len(steps) <= _TRACE else trace | {"more_after": steps[_TRACE][0]}
 
 

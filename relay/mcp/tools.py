@@ -15,7 +15,6 @@ from relay.mcp.arguments import LARGEST, Kind, Parameter, ToolFault
 from relay.mcp.freshness import Freshness
 from relay.mcp.rows import by_session, hit, hits, summarised, traced, whole
 from relay.mcp.schedule import time_of
-from relay.memory.fence import fenced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -134,10 +133,13 @@ class Toolbox:
         self, project: str | None, limit: int, before: int | None, after: int | None
     ) -> object:
         found = await self._nmem.summaries(project, limit, before=before, after=after)
-        return [summarised(session) for session in found]
+        authors = await self._nmem.session_authors(found)
+        return [summarised(session, authors.get(session.id, "")) for session in found]
 
     async def session_trace(self, session_id: str, before: int | None, after: int | None) -> object:
-        return traced(*await self._nmem.trace(session_id, before=before, after=after))
+        trace = await self._nmem.trace(session_id, before=before, after=after)
+        authors = await self._nmem.session_authors(trace[:1])
+        return traced(*trace, authors.get(session_id, ""))
 
     async def recent_context(
         self, project: str | None, limit: int, before: int | None, after: int | None
@@ -148,7 +150,7 @@ class Toolbox:
         text = await self._nmem.context(project, before)
         if not text:
             return {"context": "", "message": f'No context available for project "{project}".'}
-        return {"context": fenced(text, "nmem", ", ".join(await self._nmem.authors()))}
+        return {"context": text}
 
     async def current_stance(self, session_id: str | None, alpha: float) -> object:
         # A stance is computed by classifiers, and there are none.

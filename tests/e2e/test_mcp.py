@@ -26,6 +26,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from relay.client import Client
 from relay.client.nmem import Nmem
+from relay.memory.fence import DATA
 from relay.memory.nmem.summary import Summary
 from tests import cast
 from tests.e2e.machines import LAUNCH, machine
@@ -271,7 +272,9 @@ async def test_every_tool_answers_what_another_machine_told(
         assert summary["session_id"] == SESSION
         assert summary["summary"]["learned"] == ["one pass is enough"]
         context = (await agent.answer("regenerate_context", project="rooster"))["context"]
-        assert context.startswith(f'<memory source="nmem" author="{cast.robot.pubkey}">\n# nmem ')
+        head, data, title, *_ = context.splitlines()
+        assert head == f'<memory source="nmem" author="{cast.robot.pubkey}">'
+        assert (data, title) == (DATA, "# nmem context")
         assert context.endswith("</memory>")
         assert "**faster dedupe**" in context
         recent = await agent.answer("recent_context", project="rooster")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from relay.client.nmem.queries import context_of
+from relay.client.nmem.queries import fenced_context_of
 from relay.client.nmem.updates import (
     begin_session,
     end_session,
@@ -70,7 +70,8 @@ def record_hook(
     answer = ""
     if hook.event is HookEvent.SESSION_START:
         with database.reading() as db:
-            answer = context_of(db, project, now, source=hook.source)
+            context = fenced_context_of(db, project, now, source=hook.source)
+        answer = f"{context}\n" if context else ""
     return HookResult(hook.event, hook.session, answer)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.client.nmem.cipher import database_errors
-from relay.client.nmem.updates import session_of
+from relay.client.nmem.updates import about, session_of
+from relay.memory.fence import attribution, fenced_context
 from relay.memory.keywords import any_of
 from relay.memory.nmem import context, ranking
 from relay.memory.nmem.ranking import Row
@@ -75,6 +76,8 @@ class Found:
     project: str
     event_id: str | None
     """None: not signed yet."""
+    author: str = ""
+    """`NAME (npub1abc…)` of another key; empty for one's own."""
 
     @property
     def row(self) -> Row:
@@ -86,6 +89,7 @@ class Found:
             self.project,
             self.file_path,
             self.is_pinned,
+            self.author,
         )
 
 
@@ -96,13 +100,16 @@ class FoundPrompt:
     timestamp: int
     source: str
     content: str
+    author: str = ""
+    """As of `Found`."""
 
 
 _COLUMNS: Final = """
 SELECT o.id, o.session_id, o.prompt_id, o.timestamp, o.obs_type, o.source_event, o.tool_name,
-       o.file_path, o.content, o.metadata, o.is_pinned, s.project, k.event_id
+       o.file_path, o.content, o.metadata, o.is_pinned, s.project, k.event_id, k.author, n.value
 FROM observations o JOIN sessions s ON s.id = o.session_id
      LEFT JOIN _rk_observations k ON k.observation_id = o.id
+     LEFT JOIN _rk_about n ON n.name = 'name:' || k.author
 """
 _SCOPED: Final = """
     (:project IS NULL OR s.project = :project) AND (:obs_type IS NULL OR o.obs_type = :obs_type)
@@ -136,7 +143,13 @@ def _found(row: Sequence[Any]) -> Found:
         bool(row[10]),
         row[11],
         row[12],
+        _author(row[13], row[14]),
     )
+
+
+def _author(pubkey: str | None, name: str | None) -> str:
+    """`NAME (npub1abc…)`; empty for one's own rows."""
+    return attribution(pubkey, name) if pubkey else ""
 
 
 def search(
@@ -252,12 +265,13 @@ def trace(
         return None
     names = scope.names | {"session": session_id}
     prompt_rows = db.execute(
-        "SELECT id, session_id, timestamp, source, content FROM prompts"
+        "SELECT id, session_id, timestamp, source, content, author, value FROM prompts"
+        " LEFT JOIN _rk_prompts ON prompt_id = id LEFT JOIN _rk_about ON name = 'name:' || author"
         " WHERE session_id = :session AND (:before IS NULL OR timestamp < :before)"
         " AND (:after IS NULL OR timestamp >= :after) ORDER BY timestamp, id",
         names,
     )
-    prompts = [FoundPrompt(*each) for each in prompt_rows]
+    prompts = [FoundPrompt(*row[:5], author=_author(*row[5:])) for row in prompt_rows]
     done = db.execute(
         _COLUMNS + " WHERE o.session_id = :session AND" + _SCOPED + " ORDER BY o.timestamp, o.id",
         names,
@@ -289,8 +303,29 @@ def commits_of(db: Any, file_path: str, limit: int) -> list[Found]:
     return [_found(row) for row in rows]
 
 
-def context_of(db: Any, project: str, now: int, before: int | None = None, source: str = "") -> str:
-    """The context of an agent in the project (M-28). `before`: as of that time."""
+def session_authors(db: Any, session_ids: Iterable[str]) -> dict[str, str]:
+    """Authors of the versions shown of these sessions, as of `Found`; without one's own."""
+    shown: dict[str, str] = {}
+    for session_id in session_ids:
+        row = db.execute(
+            "SELECT min(author), value FROM _rk_sessions LEFT JOIN _rk_about"
+            " ON name = 'name:' || author WHERE session_id = ?",
+            (session_id,),
+        ).fetchone()
+        if author := _author(*row):
+            shown[session_id] = author
+    return shown
+
+
+def context_of(
+    db: Any,
+    project: str,
+    now: int,
+    before: int | None = None,
+    source: str = "",
+    max_chars: int = context.MAX_CONTEXT,
+) -> str:
+    """The context of an agent in the project (M-28), not fenced. `before`: as of that time."""
     now = now if before is None else min(now, before)
     sessions = summaries(db, Scope(project=project, before=before), _SHOWN_SESSIONS)
     pinned = db.execute(
@@ -307,7 +342,29 @@ def context_of(db: Any, project: str, now: int, before: int | None = None, sourc
         {"project": project, "since": now - _DAY, "before": before},
     )
     rows |= {row[0]: _found(row).row for row in fresh}
-    return context.context(project, sessions, rows.values(), now, source)
+    return context.context(
+        project,
+        sessions,
+        rows.values(),
+        now,
+        source,
+        authors=session_authors(db, [session.id for session in sessions]),
+        max_chars=max_chars,
+    )
+
+
+def fenced_context_of(
+    db: Any, project: str, now: int, before: int | None = None, source: str = ""
+) -> str:
+    """As `context_of`, in a fence, with it at most MAX_CONTEXT characters (M-14); for a model."""
+    own = about(db, "pubkey") or "this machine"
+    most = context.MAX_CONTEXT - len(fenced_context("", "nmem", own))
+    while text := context_of(db, project, now, before, source, most):
+        told = fenced_context(text, "nmem", own)
+        if len(told) < context.MAX_CONTEXT:
+            return told
+        most -= len(told) - context.MAX_CONTEXT + 1  # escaping made it longer
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,12 +407,6 @@ def refused(db: Any) -> list[tuple[str, str]]:
         "SELECT d, refusal FROM _rk_outbox WHERE refusal IS NOT NULL ORDER BY position"
     )
     return list(rows.fetchall())
-
-
-def authors(db: Any) -> list[str]:
-    """Authors of observations: 64 hex each, or ONESELF."""
-    rows = db.execute("SELECT DISTINCT author FROM _rk_observations")
-    return [author for (author,) in rows.fetchall()]
 
 
 def last_session(db: Any) -> Session | None:

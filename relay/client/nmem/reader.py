@@ -139,9 +139,14 @@ class NmemReader(BaseClient):
         return await self._read(lambda db: queries.commits_of(db, file_path, limit))
 
     async def context(self, project: str, before: int | None = None) -> str:
-        """The context of an agent in the project (M-28); `before`: as of that time."""
+        """The context of an agent in the project (M-28), fenced; `before`: as of that time."""
         now = self._client.now()
-        return await self._read(lambda db: queries.context_of(db, project, now, before))
+        return await self._read(lambda db: queries.fenced_context_of(db, project, now, before))
+
+    async def session_authors(self, sessions: Iterable[Session]) -> dict[str, str]:
+        """By session id: `NAME (npub1abc…)` of another key that wrote what is shown of it."""
+        ids = [session.id for session in sessions]
+        return await self._read(lambda db: queries.session_authors(db, ids))
 
     async def counts(self) -> Counts:
         return await self._read(queries.counts)
@@ -157,11 +162,6 @@ class NmemReader(BaseClient):
     async def refused(self) -> list[tuple[str, str]]:
         """(`d`, reason) of records refused by the relay."""
         return await self._read(queries.refused)
-
-    async def authors(self) -> list[str]:
-        """Authors of the observations, 64 hex each."""
-        found = await self._read(queries.authors)
-        return sorted({author or self.pubkey for author in found})
 
     async def _read(self, work: Callable[[Any], Result]) -> Result:
         def run() -> Result:

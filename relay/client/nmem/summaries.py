@@ -99,8 +99,17 @@ def _transcript_of(database: Database, session_id: str) -> str:
     if found is None:
         return ""
     session, prompts, observations = found
-    lines = [(each.timestamp, f"{each.source} said: {each.content}") for each in prompts]
-    lines += [(each.timestamp, f"{each.obs_type}: {each.content}") for each in observations]
+    # The summary becomes one's own text: nothing that others wrote into the session enters it.
+    lines = [
+        (each.timestamp, f"{each.source} said: {each.content}")
+        for each in prompts
+        if not each.author
+    ]
+    lines += [
+        (each.timestamp, f"{each.obs_type}: {each.content}")
+        for each in observations
+        if not each.author
+    ]
     text = "\n".join(line for _, line in sorted(lines, key=lambda line: line[0]))
     return f"project: {session.project}\n{text}"[:_MAX_PROMPT]
 

@@ -1,14 +1,18 @@
-"""The context for an agent at the start of a session (M-28)."""
+"""The context for an agent at the start of a session (M-28).
+
+Invariant: every line that another key wrote ends with ` — by NAME (npub1abc…)`, even when cut.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.nmem.summary import EMPTY_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from relay.memory.nmem.ranking import Row
     from relay.memory.nmem.records import Session
@@ -47,12 +51,20 @@ def age(then: int, now: int) -> str:
 
 
 def context(
-    project: str, sessions: Iterable[Session], rows: Iterable[Row], now: int, source: str = ""
+    project: str,
+    sessions: Iterable[Session],
+    rows: Iterable[Row],
+    now: int,
+    source: str = "",
+    *,
+    authors: Mapping[str, str] = MappingProxyType({}),
+    max_chars: int = MAX_CONTEXT,
 ) -> str:
     """The context of a project; empty without content.
 
     `rows` and `sessions`: all; the relevant ones are selected here. `source`: why the session
-    starts; after `compact` and `clear`, which empty the agent's context, it is longer.
+    starts; after `compact` and `clear`, which empty the agent's context, it is longer. `authors`:
+    by session id, as `Row.author`.
     """
     is_restart = source in _RESTARTS
     summarised = _summarised(project, sessions)
@@ -60,13 +72,13 @@ def context(
     here = [row for row in newest_first if row.project == project and _is_fresh(row, now)]
     away = [row for row in newest_first if row.project != project and row.is_pinned]
     sections = (
-        ("Session Summaries", _sessions(summarised, now)),
-        ("Suggested Tasks", [f"- {_line(task, _SENTENCE)}" for task in _tasks(summarised)]),
+        ("Session Summaries", _sessions(summarised, now, authors)),
+        ("Suggested Tasks", _tasks(summarised, authors)),
         (_line(project), _own(here, now)[: 30 if is_restart else 20]),
         (
             "Other projects",
             [
-                f"{_item(row, now)} [{_line(row.project)}]"
+                f"{_item(row, now)} [{_line(row.project)}]{_by(row.author)}"
                 for row in away[: 15 if is_restart else 10]
             ],
         ),
@@ -76,7 +88,7 @@ def context(
         for title, lines in sections
         if lines
     )
-    return _cut(f"# nmem context\n{text}") if text else ""
+    return _cut(f"# nmem context\n{text}", max_chars) if text else ""
 
 
 def _summarised(project: str, sessions: Iterable[Session]) -> list[tuple[Session, Summary]]:
@@ -91,18 +103,30 @@ def _summarised(project: str, sessions: Iterable[Session]) -> list[tuple[Session
     return sorted(ended, key=lambda each: (-each[0].started_at, each[0].id))[:_SESSIONS]
 
 
-def _sessions(summarised: Sequence[tuple[Session, Summary]], now: int) -> list[str]:
+def _sessions(
+    summarised: Sequence[tuple[Session, Summary]], now: int, authors: Mapping[str, str]
+) -> list[str]:
     lines = []
     for number, (session, summary) in enumerate(summarised):
-        lines.append(f"- [{age(session.started_at, now)}] **{_line(summary.intent, _SENTENCE)}**")
+        by = _by(authors.get(session.id, ""))
+        when, intent = age(session.started_at, now), _line(summary.intent, _SENTENCE)
+        lines.append(f"- [{when}] **{intent}**{by}")
         if number < _WITH_LESSONS and summary.learned:
             lessons = "; ".join(_line(lesson, _SENTENCE) for lesson in summary.learned)
-            lines.append(f"  - Learned: {lessons}")
+            lines.append(f"  - Learned: {lessons}{by}")
     return lines
 
 
-def _tasks(summarised: Sequence[tuple[Session, Summary]]) -> tuple[str, ...]:
-    return summarised[0][1].next_steps[:_TASKS] if summarised else ()
+def _tasks(summarised: Sequence[tuple[Session, Summary]], authors: Mapping[str, str]) -> list[str]:
+    return [
+        f"- {_line(task, _SENTENCE)}{_by(authors.get(session.id, ''))}"
+        for session, summary in summarised[:1]
+        for task in summary.next_steps[:_TASKS]
+    ]
+
+
+def _by(author: str) -> str:
+    return f" — by {author}" if author else ""
 
 
 def _is_fresh(row: Row, now: int) -> bool:
@@ -114,21 +138,21 @@ def _is_fresh(row: Row, now: int) -> bool:
 
 
 def _own(rows: Sequence[Row], now: int) -> list[str]:
-    """Pinned rows first; several edits of one file as one line."""
-    lines = [_item(row, now) for row in rows if row.is_pinned]
-    edits: dict[str, list[Row]] = {}
+    """Pinned rows first; several edits of one file by one author as one line."""
+    lines = [f"{_item(row, now)}{_by(row.author)}" for row in rows if row.is_pinned]
+    edits: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if not row.is_pinned and row.obs_type in _EDITS and row.file_path is not None:
-            edits.setdefault(row.file_path, []).append(row)
+            edits.setdefault((row.author, row.file_path), []).append(row)
     for row in rows:
         if row.is_pinned:
             continue
-        joined = edits.get(row.file_path or "", [])
+        joined = edits.get((row.author, row.file_path or ""), [])
         if row not in joined or len(joined) == 1:
-            lines.append(_item(row, now))
+            lines.append(f"{_item(row, now)}{_by(row.author)}")
         elif row is joined[0]:
-            when = age(row.timestamp, now)
-            lines.append(f"- {_line(row.file_path or '')} — {len(joined)} edits ({when})")
+            text = f"{_line(row.file_path or '')} — {len(joined)} edits"
+            lines.append(f"- {text} ({age(row.timestamp, now)}){_by(row.author)}")
     return lines
 
 
@@ -143,8 +167,8 @@ def _line(text: str, max_chars: int = _TITLE) -> str:
     return words if len(words) <= max_chars else f"{words[: max_chars - 1]}…"
 
 
-def _cut(text: str) -> str:
-    """As many whole lines as fit into MAX_CONTEXT."""
-    if len(text) <= MAX_CONTEXT:
+def _cut(text: str, max_chars: int) -> str:
+    """As many whole lines as fit."""
+    if len(text) <= max_chars:
         return text
-    return text[: text.rfind("\n", 0, MAX_CONTEXT) + 1]
+    return text[: text.rfind("\n", 0, max_chars) + 1]

@@ -34,6 +34,8 @@ class Row:
     project: str
     file_path: str | None = None
     is_pinned: bool = False
+    author: str = ""
+    """`NAME (npub1abc…)` of another key; empty for one's own."""
 
 
 # -- queries ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.updates import begin_session
 from relay.client.settings import FILE
+from relay.memory.fence import fenced_context
 from relay.memory.nmem.records import Session
 from tests.cast import robot
 from tests.harness.fake_relay import FakeRelay
@@ -167,7 +168,8 @@ def test_context_of_the_project(nmem: Nmem) -> None:
     )
     assert nmem("pin", "4")[0] == 0
     code, out, _ = nmem("context")
-    assert (code, out) == (0, "# nmem context\n\n## rook\n- #4 search heron (pinned)\n")
+    text = "# nmem context\n\n## rook\n- #4 search heron (pinned)"
+    assert (code, out) == (0, fenced_context(text, "nmem", robot.pubkey) + "\n")
     assert as_json(nmem("context", "--json"))["project"] == "rook"
 
 

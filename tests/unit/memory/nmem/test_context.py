@@ -206,3 +206,35 @@ def test_a_title_is_cut() -> None:
     assert line == f"- #1 marker {'y' * 119}… (pinned)"
     [*_, line] = told(replace(pinned(1), content="y" * 120))
     assert line == f"- #1 marker {'y' * 120} (pinned)"
+
+
+@pytest.mark.proves("M-28")
+def test_every_line_that_another_key_wrote_ends_with_its_author() -> None:
+    summary = Summary("x" * 400, ("y" * 400,), next_steps=("z" * 400,))
+    theirs = session(DAY, summary, "theirs")
+    foreign = [
+        pinned(1),
+        pinned(2, "tea"),
+        edit(3, 0),
+        edit(4, 0),
+        replace(edit(5, 0), file_path="/b", content="q" * 500),
+    ]
+    rows = [replace(each, author="Eve (npub1eve…)") for each in foreign]
+    rows += [edit(6, 0), edit(7, 0)]
+    text = context("rook", [theirs], rows, NOW, authors={"theirs": "Eve (npub1eve…)"})
+    lines = [line for line in text.splitlines() if line.startswith(("- ", "  - "))]
+    assert "- /a — 2 edits (0m ago)" in lines
+    assert "- /a — 2 edits (0m ago) — by Eve (npub1eve…)" in lines
+    own = [line for line in lines if not line.endswith(" — by Eve (npub1eve…)")]
+    assert own == ["- /a — 2 edits (0m ago)"]
+    assert len(lines) == 8
+
+
+@pytest.mark.proves("M-14", "M-28")
+def test_no_line_loses_its_author_when_the_context_is_cut() -> None:
+    rows = [
+        replace(pinned(number), content="y" * 500, author="Eve (npub1eve…)") for number in range(20)
+    ]
+    for most in range(50, 2_000, 7):
+        *_, last = context("rook", [], rows, NOW, max_chars=most).splitlines() or [""]
+        assert last.endswith(("Eve (npub1eve…)", "## rook", "# nmem context")) or not last
