@@ -90,6 +90,7 @@ async def _serve(port: int | None, settings: ClientSettings, nmem_settings: Nmem
                 key_here(),
                 secrets=nmem_settings.secret_filter(),
                 group=nmem_settings.group,
+                agents=nmem_settings.agents,
             )
         )
         if warning := take_warning(nmem.database):

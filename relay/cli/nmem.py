@@ -373,6 +373,7 @@ def _with_settings(
             key_here(),
             secrets=settings.secret_filter(),
             group=settings.group,
+            agents=settings.agents,
         )
         async with memory:
             warn(memory.database)

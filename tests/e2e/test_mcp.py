@@ -257,7 +257,10 @@ async def test_every_tool_answers_what_another_machine_told(
             "session_id",
             "is_pinned",
             "event_id",
+            "author",
         ]
+        by_robot = f"unnamed ({cast.robot.npub[:12]}…)"
+        assert {row["author"] for row in found} == {by_robot}
         assert len(command["content_preview"]) == 120
         assert len(command["event_id"]) == 64
         around = await agent.answer("timeline", anchor=command["id"], before=1, after=50)
@@ -273,10 +276,11 @@ async def test_every_tool_answers_what_another_machine_told(
         assert summary["summary"]["learned"] == ["one pass is enough"]
         context = (await agent.answer("regenerate_context", project="rooster"))["context"]
         head, data, title, *_ = context.splitlines()
-        assert head == f'<memory source="nmem" author="{cast.robot.pubkey}">'
+        assert head == f'<memory source="nmem" author="{cast.rover.pubkey}">'
         assert (data, title) == (DATA, "# nmem context")
-        assert context.endswith("</memory>")
-        assert "**faster dedupe**" in context
+        assert f"**faster dedupe** — by {by_robot}\n" in context
+        assert context.endswith("\n</memory>")
+        assert summary["author"] == by_robot
         recent = await agent.answer("recent_context", project="rooster")
         assert recent[0]["obs_type"] == "file_edit"  # of the file the best only
         assert len(recent) == 3

@@ -231,7 +231,8 @@ class _Keeper:
 
     async def _synchronise(self) -> bool:
         """Whether everything is stored or refused at the relay. Raises Unreachable, UserError, …"""
-        database = (await asyncio.to_thread(self._open_hooks)).database
+        hooks = await asyncio.to_thread(self._open_hooks)
+        database = hooks.database
         if not (self._must_fetch or await asyncio.to_thread(_is_waiting, database)):
             return True
         settings = await asyncio.to_thread(
@@ -247,7 +248,7 @@ class _Keeper:
         async with Client(settings.relay, settings.key) as client:
             sent = await sync.send(client, settings.key, database)
             if self._must_fetch:
-                await sync.fetch(client, settings.key, database)
+                await sync.fetch(client, settings.key, database, hooks.settings.sources)
                 self._must_fetch = False
         return sent.waiting == 0
 

@@ -42,7 +42,9 @@ class Nmem(NmemRecorder):
         unreachable."""
         await self._wait_for_relay()
         sent = await sync.send(self._client, self._signer, self.database, progress)
-        fetched = await sync.fetch(self._client, self._signer, self.database, progress)
+        fetched = await sync.fetch(
+            self._client, self._signer, self.database, self._sources, progress
+        )
         return replace(sent, fetched=fetched.fetched, deleted=fetched.deleted)
 
     async def send(self, wait_s: float | None = None) -> Synced:
@@ -57,7 +59,7 @@ class Nmem(NmemRecorder):
         await self._wait_for_relay()
         await sync.send(self._client, self._signer, self.database)
         document = await self._client.information_or_empty()
-        events = await sync.fetch_all(self._client, self._signer, document, progress)
+        events = await sync.fetch_all(self._client, self._signer, document, self._sources, progress)
         return await asyncio.to_thread(
             rebuild.rebuild, self.database, self._key, events, self.pubkey, owners_in(document)
         )

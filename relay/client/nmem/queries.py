@@ -271,7 +271,10 @@ def trace(
         " AND (:after IS NULL OR timestamp >= :after) ORDER BY timestamp, id",
         names,
     )
-    prompts = [FoundPrompt(*row[:5], author=_author(*row[5:])) for row in prompt_rows]
+    prompts = [
+        FoundPrompt(id_, of, at, said_by, content, _author(author, name))
+        for id_, of, at, said_by, content, author, name in prompt_rows
+    ]
     done = db.execute(
         _COLUMNS + " WHERE o.session_id = :session AND" + _SCOPED + " ORDER BY o.timestamp, o.id",
         names,

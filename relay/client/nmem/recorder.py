@@ -14,6 +14,7 @@ from uuid import uuid4
 from relay.client.nmem import queries
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.reader import NmemReader, NotFound, one_of
+from relay.client.nmem.sources import Sources
 from relay.client.nmem.summaries import cleaned
 from relay.client.nmem.updates import (
     add_task,
@@ -34,9 +35,10 @@ from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
 from relay.memory.nmem.secrets import SecretFilter
 from relay.memory.nmem.summary import summary_from
+from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from relay.client.client import Client
     from relay.client.nmem.cipher import CacheKey
@@ -61,10 +63,13 @@ class NmemRecorder(NmemReader):
         *,
         secrets: SecretFilter | None = None,
         group: str | None = None,
+        agents: Iterable[str] = (),
     ) -> None:
         """`relay`: a URL, or an open client that outlives this object. `key`: encrypts the cache.
-        `group`: its members may read the records; None: only author and owner."""
+        `group`: its members may read the records, and theirs are fetched; None: only author and
+        owner. `agents`: others whose records are fetched (npub or 64 hex). Raises Invalid."""
         super().__init__(relay, signer, db_path, key)
+        self._sources = Sources(group, frozenset(map(public_key, agents)))
         self._secrets = SecretFilter() if secrets is None else secrets
         self._group = group
 

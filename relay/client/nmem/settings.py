@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from relay.client.nmem.sources import Sources
 from relay.client.settings import FILE, path_in, read_client_file, suggestion
 from relay.errors import ConfigFaults, Fault, Invalid
 from relay.memory.nmem.secrets import SecretFilter, Sensitivity
+from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientFile
 
 _TEXTS: Final = ("db", "key_file", "group", "summary_url", "summary_model", "summary_key_file")
-KEYS: Final = (*_TEXTS, "sensitivity", "patterns")
+KEYS: Final = (*_TEXTS, "agents", "sensitivity", "patterns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,9 @@ class NmemSettings:
     key_file: Path | None
     """Key file of the cache; None: a file in `data`."""
     group: str | None
-    """Members may read the records; None: only author and owner."""
+    """Members may read the records, and theirs are fetched; None: only author and owner."""
+    agents: frozenset[str]
+    """Other agents whose records are fetched, 64 hex each."""
     sensitivity: Sensitivity
     patterns: tuple[str, ...]
     """Additional secret patterns, RE2 syntax."""
@@ -41,6 +45,10 @@ class NmemSettings:
 
     def secret_filter(self) -> SecretFilter:
         return SecretFilter(self.sensitivity, self.patterns)
+
+    @property
+    def sources(self) -> Sources:
+        return Sources(self.group, self.agents)
 
 
 def find_nmem_settings(home: Path) -> tuple[ClientFile, NmemSettings]:
@@ -57,6 +65,7 @@ def find_nmem_settings(home: Path) -> tuple[ClientFile, NmemSettings]:
         path_in(table, "db", home) or data / "nmem.db",
         path_in(table, "key_file", home),
         given.get("group"),
+        frozenset(map(public_key, given.get("agents", ()))),
         Sensitivity(given.get("sensitivity", "normal")),
         tuple(given.get("patterns", ())),
         given.get("summary_url"),
@@ -71,6 +80,8 @@ def _faults(table: Mapping[str, object]) -> Iterator[str]:
             yield f"{name}: unknown key; {suggestion(name, KEYS)}"
         elif name == "patterns":
             yield from _pattern_faults(value)
+        elif name == "agents":
+            yield from _key_faults(value)
         elif not isinstance(value, str):
             yield f"{name}: must be a string"
         elif name == "sensitivity" and value not in list(Sensitivity):
@@ -79,6 +90,17 @@ def _faults(table: Mapping[str, object]) -> Iterator[str]:
             yield "summary_url: must begin with http:// or https://"
     if ("summary_url" in table) != ("summary_model" in table):
         yield "summary_url and summary_model must be set together"
+
+
+def _key_faults(value: object) -> Iterator[str]:
+    if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+        yield "agents: must be a list of public keys"
+        return
+    for text in value:
+        try:
+            public_key(text)
+        except Invalid:
+            yield "agents: must be a list of public keys, npub1… or 64 hex characters"
 
 
 def _pattern_faults(value: object) -> Iterator[str]:

@@ -20,9 +20,12 @@ from relay.client.errors import (
 )
 from relay.client.information import owners_in, reads_prefixes
 from relay.client.nmem.apply import drop_deleted, put_all, set_event_id
+from relay.client.nmem.updates import about, set_about
 from relay.client.sync import items_of
 from relay.errors import Prefix
 from relay.memory.draft import Draft
+from relay.memory.fence import name_in
+from relay.memory.fields import compact, object_in
 from relay.memory.nmem.checks import PIN
 from relay.nostr import kinds
 
@@ -32,9 +35,12 @@ if TYPE_CHECKING:
     from relay.client.client import Client
     from relay.client.nmem.apply import Progress
     from relay.client.nmem.database import Database
+    from relay.client.nmem.sources import Sources
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
+SOURCES: Final = "sources"
+"""In `_rk_about`: of which sources the records of others are."""
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""
@@ -142,35 +148,74 @@ def record_answers(
 
 
 async def fetch(
-    client: Client, signer: SecretKey, database: Database, progress: Progress | None = None
+    client: Client,
+    signer: SecretKey,
+    database: Database,
+    sources: Sources,
+    progress: Progress | None = None,
 ) -> Synced:
     """Fetch records missing in the cache, and apply deletions.
 
     Raises QueryClosed, Unanswered, CacheUnusable, OSError.
     """
-    records, pins, authors = await asyncio.to_thread(_known, database)
+    known = await asyncio.to_thread(_known, database)
     document = await client.information_or_empty()
     owners = owners_in(document)  # owners may pin records of others (M-07)
-    events, missing = await _missing(client, records)
-    keys = {signer.pubkey, *authors, *owners, *(event.pubkey for event in events)}
+    trusted = owners | sources.agents | {signer.pubkey}
+    events, missing = await _missing(client, known.records, known.foreign, sources, trusted)
+    keys = {*trusted, *known.foreign.values(), *(event.pubkey for event in events)}
     at_relay = await _pins(client, document, keys)
-    events += [event for event in at_relay if event.id not in pins and event.id not in records]
-    missing += pins - {event.id for event in at_relay}
+    events += [
+        event for event in at_relay if event.id not in known.pins and event.id not in known.records
+    ]
+    missing += known.pins - {event.id for event in at_relay}
     fetched = await asyncio.to_thread(
         put_all, database, events, signer.pubkey, owners, progress=progress
     )
     deleted = await _deletions_of(client, missing)
+    if document:
+        marks = compact([sources.group, sorted(sources.agents), sorted(owners)])
+        if known.sources != marks:
+            # Taken in from other sources, or by a version that took in whatever it could read.
+            deleted += [
+                (id_, known.foreign[id_])
+                for id_ in missing
+                if id_ in known.foreign and known.foreign[id_] not in trusted
+            ]
     dropped = await asyncio.to_thread(drop_deleted, database, deleted)
+    if document and known.sources != marks:
+        await asyncio.to_thread(_note, database, {SOURCES: marks})
+    await _learn_names(client, database)
     return Synced(fetched=fetched, deleted=dropped)
+
+
+def _note(database: Database, values: Mapping[str, str]) -> None:
+    with database.transaction() as db:
+        set_about(db, values)
+
+
+async def _learn_names(client: Client, database: Database) -> None:
+    """Names of the other authors, from their profiles."""
+    authors = set((await asyncio.to_thread(_known, database)).foreign.values())
+    if not authors:
+        return
+    names: dict[str, str] = {}
+    async for events in client.query_pages({"kinds": [kinds.PROFILE], "authors": sorted(authors)}):
+        for event in events:
+            name = (object_in(event.content) or {}).get("name")
+            names[f"name:{event.pubkey}"] = name_in(name) if isinstance(name, str) else ""
+    await asyncio.to_thread(_note, database, names)
 
 
 async def fetch_all(
     client: Client,
     signer: SecretKey,
     document: Mapping[str, object],
+    sources: Sources,
     progress: Progress | None = None,
 ) -> list[Event]:
-    """Every nmem record that this key may read. `document`: the relay information document.
+    """Every nmem record of these sources that this key may read. `document`: the relay information
+    document.
 
     Raises QueryClosed, Unanswered.
     """
@@ -180,28 +225,68 @@ async def fetch_all(
         found += [event for event in events if event.d.startswith("nmem:")]
         if progress is not None:
             progress(len(events))
-    others, _ = await _missing(client, {event.id: event.created_at for event in found})
-    known = {event.id for event in found}
-    keys = {event.pubkey for event in others} | owners_in(document)
+    known = {event.id: event.created_at for event in found}
+    trusted = owners_in(document) | sources.agents | {signer.pubkey}
+    others, _ = await _missing(client, known, {}, sources, trusted)
+    keys = {event.pubkey for event in others} | trusted
     pins = [event for event in await _pins(client, document, keys) if event.id not in known]
     if progress is not None:
         progress(len(others) + len(pins))
     return found + others + pins
 
 
-async def _missing(client: Client, known: Mapping[str, int]) -> tuple[list[Event], list[str]]:
-    """Records at the relay not in `known` (id → `created_at`), and known ids missing there."""
+async def _missing(
+    client: Client,
+    known: Mapping[str, int],
+    foreign: Mapping[str, str],
+    sources: Sources,
+    trusted: frozenset[str],
+) -> tuple[list[Event], list[str]]:
+    """Records of the sources not in `known` (id → `created_at`), and known ids missing there.
+
+    `foreign`: the authors of known records of others.
+    """
+    by_trusted = {id_: at for id_, at in known.items() if foreign.get(id_, "") in trusted | {""}}
+    parts: list[tuple[dict[str, object], Mapping[str, int]]] = [
+        ({**_TAGGED, "authors": sorted(trusted)}, by_trusted)
+    ]
+    if sources.group is not None:
+        parts.append(({**_TAGGED, "#h": [sources.group]}, known))
+    missing = dict.fromkeys(known)
+    events: dict[str, Event] = {}
+    for filter_, part in parts:
+        new, absent = await _compared(client, filter_, part)
+        events |= {
+            event.id: event
+            for event in new
+            # Whatever the relay sends.
+            if event.pubkey in trusted
+            or (sources.group is not None and event.tag("h") == sources.group)
+        }
+        for id_ in part.keys() - absent:
+            missing.pop(id_, None)
+    return list(events.values()), list(missing)
+
+
+async def _compared(
+    client: Client, filter_: Mapping[str, object], known: Mapping[str, int]
+) -> tuple[list[Event], set[str]]:
+    """Records at the relay not in `known`, and known ids missing there."""
     items = items_of(array("Q", known.values()), b"".join(bytes.fromhex(id_) for id_ in known))
     try:
-        difference = await client.reconcile(_TAGGED, items)
+        difference = await client.reconcile(filter_, items)
     except (Incomparable, QueryClosed):
         at_relay: dict[str, Event] = {}
-        async for events in client.query_pages(_TAGGED):
-            at_relay.update((event.id, event) for event in events)
+        try:
+            async for events in client.query_pages(filter_):
+                at_relay.update((event.id, event) for event in events)
+        except QueryClosed as closed:
+            if closed.prefix != Prefix.RESTRICTED:
+                raise  # otherwise this key is no member of the group
         new = [event for id_, event in at_relay.items() if id_ not in known]
-        return new, [id_ for id_ in known if id_ not in at_relay]
+        return new, {id_ for id_ in known if id_ not in at_relay}
     needed = [id_.hex() for id_ in difference.need]
-    return await _with_ids(client, needed), [id_.hex() for id_ in difference.have]
+    return await _with_ids(client, needed), {id_.hex() for id_ in difference.have}
 
 
 async def _pins(
@@ -215,7 +300,7 @@ async def _pins(
         return []
     found: list[Event] = []
     async for events in client.query_pages(wanted):
-        found += [event for event in events if event.d.startswith(PIN)]
+        found += [event for event in events if event.d.startswith(PIN) and event.pubkey in keys]
     return found
 
 
@@ -238,18 +323,32 @@ async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, s
     return [each for each in deletions if each[0] in wanted]
 
 
-def _known(database: Database) -> tuple[dict[str, int], set[str], set[str]]:
-    """Records known to the relay (id → `created_at`), pins, and other authors."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the cache holds of the relay's."""
+
+    records: Mapping[str, int]
+    """id → `created_at`."""
+    foreign: Mapping[str, str]
+    """id → author of records of others."""
+    pins: frozenset[str]
+    sources: str | None
+
+
+def _known(database: Database) -> _Known:
     with database.reading() as db:
-        records = dict(
-            db.execute(
-                "SELECT event_id, created_at FROM _rk_observations WHERE event_id IS NOT NULL"
-                " UNION ALL SELECT event_id, created_at FROM _rk_prompts WHERE event_id IS NOT NULL"
-                " UNION ALL SELECT event_id, created_at FROM _rk_sessions"
-                " WHERE event_id IS NOT NULL"
-                " UNION ALL SELECT event_id, created_at FROM _rk_passed_over"
-            ).fetchall()
-        )
+        rows = db.execute(
+            "SELECT event_id, created_at, author FROM _rk_observations WHERE event_id IS NOT NULL"
+            " UNION ALL SELECT event_id, created_at, author FROM _rk_prompts"
+            " WHERE event_id IS NOT NULL"
+            " UNION ALL SELECT event_id, created_at, author FROM _rk_sessions"
+            " WHERE event_id IS NOT NULL"
+            " UNION ALL SELECT event_id, created_at, '' FROM _rk_passed_over"
+        ).fetchall()
         pins = db.execute("SELECT event_id FROM _rk_pins WHERE event_id IS NOT NULL").fetchall()
-        authors = db.execute("SELECT DISTINCT author FROM _rk_sessions WHERE author <> ''")
-        return records, {id_ for (id_,) in pins}, {author for (author,) in authors}
+        return _Known(
+            {id_: at for id_, at, _ in rows},
+            {id_: author for id_, _, author in rows if author},
+            frozenset(id_ for (id_,) in pins),
+            about(db, SOURCES),
+        )

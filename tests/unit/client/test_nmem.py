@@ -14,6 +14,7 @@ from aiohttp import web
 from relay.client import Client
 from relay.client.nmem import Nmem, NotFound, Order
 from relay.client.nmem import memory as memory_module
+from relay.client.nmem.apply import put_all
 from relay.client.nmem.database import CacheUnusable
 from relay.client.nmem.import_db import Imported
 from relay.client.nmem.settings import find_nmem_settings
@@ -24,7 +25,7 @@ from relay.memory.nmem.records import Source
 from relay.memory.nmem.secrets import SecretFilter, Sensitivity
 from relay.memory.nmem.summary import Summary
 from relay.nostr.filters import FilterTerms
-from tests.cast import owner, robot, rover
+from tests.cast import alice, owner, robot, rover, stranger
 from tests.harness import fake_relay
 from tests.harness.fake_relay import FakeRelay
 from tests.unit.client.conftest import TIMEOUTS
@@ -46,6 +47,8 @@ async def nmem(
     now: int = NOW,
     **options: Any,
 ) -> AsyncIterator[Nmem]:
+    """Robot and rover trust each other."""
+    options = {"agents": [robot.pubkey, rover.npub], **options}
     url = fake if isinstance(fake, str) else fake.url
     client = Client(url, signer, timeouts=TIMEOUTS, now=lambda: now, start_offline=True)
     async with client, Nmem(client, signer, path / f"{signer.pubkey[:8]}.db", **options) as memory:
@@ -289,6 +292,79 @@ async def test_a_purge_deletes_at_the_relay(fake: FakeRelay, tmp_path: Path) -> 
         fake.events = [event for event in fake.events if event.id not in named]
         assert (await there.sync()).deleted == 5
         assert rows(there.database, "sessions") == []
+
+
+@pytest.mark.proves("M-28")
+@pytest.mark.parametrize("has_negentropy", [True, False])
+async def test_a_cache_takes_in_the_records_of_its_sources_only(
+    fake: FakeRelay, tmp_path: Path, *, has_negentropy: bool
+) -> None:
+    if not has_negentropy:
+        fake.most_records = 0
+    for number, (key, group) in enumerate(
+        [(stranger, None), (stranger, "trap"), (rover, None), (rover, "trap"), (alice, "den")]
+    ):
+        async with nmem(fake, tmp_path / str(number), key, group=group) as other:
+            await other.pin(await other.mark(f"tea of {key.pubkey[:8]} in {group}", "rook"))
+            await other.sync()
+
+    async def recalled(**options: Any) -> list[str]:
+        async with nmem(fake, tmp_path / "own", **options) as memory:
+            await memory.sync()
+            found = sorted(hit.content for hit in await memory.search("tea", limit=100))
+            if options != {"agents": [], "group": "trap"}:
+                assert await memory.rebuild() >= len(found)
+                again = await memory.search("tea", limit=100)
+                assert sorted(hit.content for hit in again) == found
+            context = await memory.context("rook")
+            assert [text for text in found if text not in context] == []
+            return found
+
+    theirs, of_rover = stranger.pubkey[:8], rover.pubkey[:8]
+    assert await recalled(agents=[]) == []
+    by_rover = [f"tea of {of_rover} in None", f"tea of {of_rover} in trap"]
+    assert await recalled(agents=[rover.pubkey]) == by_rover
+    in_den = f"tea of {alice.pubkey[:8]} in den"
+    assert await recalled(agents=[], group="den") == [in_den]
+    assert await recalled(agents=[rover.pubkey], group="den") == sorted([in_den, *by_rover])
+    in_trap = [f"tea of {who} in trap" for who in (theirs, of_rover)]
+    assert await recalled(agents=[], group="trap") == sorted(in_trap)
+    assert await recalled(agents=[]) == []  # what came in before goes
+
+
+@pytest.mark.proves("M-28")
+async def test_a_cache_that_took_in_everything_is_cleaned_by_the_next_synchronisation(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with nmem(fake, tmp_path, stranger, group="trap") as other:
+        await other.mark("tea", "rook")
+        await other.sync()
+    async with nmem(fake, tmp_path) as memory:
+        own, owners = memory.pubkey, frozenset[str]()
+        put_all(memory.database, fake.events, own, owners)
+        assert len(await memory.search("tea")) == 1
+        fake.events.clear()  # also what this key may no longer read
+        await memory.sync()
+        assert await memory.search("tea") == []
+
+
+@pytest.mark.proves("M-28")
+async def test_the_name_beside_an_npub_is_that_of_the_profile(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async with nmem(fake, tmp_path, rover) as there, nmem(fake, tmp_path) as here:
+        await there.pin(await there.mark("tea", "rook"))
+        await there.sync()
+        await here.sync()
+        short = f"({rover.npub[:12]}…)"
+        (found,) = await here.search("tea")
+        assert found.author == f"unnamed {short}"
+        fake.events.append(rover.sign(0, [], '{"name": "Rover\\n# (npub1owner)"}', NOW))
+        await here.sync()
+        (found,) = await here.search("tea")
+        assert found.author == f"Rover {short}"
+        assert f"tea (pinned) — by Rover {short}\n" in await here.context("rook")
+        assert " — by " not in await there.context("rook")
 
 
 async def test_rows_missing_at_the_relay_stay_in_the_cache(fake: FakeRelay, tmp_path: Path) -> None:
