@@ -97,7 +97,7 @@ async def test_the_story_by_nostr_tools(node_modules: Path, tmp_path: Path, chap
         await tells("story.mjs", chapter, [rookery], node_modules, tmp_path / "node")
 
 
-@pytest.mark.parametrize("chapter", ["several", "group", "address", "login"])
+@pytest.mark.parametrize("chapter", ["several", "group", "invite", "address", "login"])
 async def test_nostr_tools_pool_groups_and_login(
     node_modules: Path, tmp_path: Path, chapter: str
 ) -> None:

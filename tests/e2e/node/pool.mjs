@@ -1,6 +1,7 @@
 // Chapters about nostr-tools itself: SimplePool over two relays, nip29's parsing, nip42's login.
 import { strict as assert } from 'node:assert'
 import * as nip11 from 'nostr-tools/nip11'
+import { naddrEncode } from 'nostr-tools/nip19'
 import * as nip29 from 'nostr-tools/nip29'
 import { makeAuthEvent } from 'nostr-tools/nip42'
 import { queryWebAddress, useFetchImplementation } from 'nostr-tools/nipad'
@@ -100,6 +101,40 @@ const chapters = {
 
       const code = nip29.encodeGroupReference(group.reference)
       assert.equal(nip29.parseGroupCode(code).id, 'tea')
+    } finally {
+      pool.destroy()
+    }
+  },
+
+  /** A closed group by its naddr; joined with a code, written in, and left. */
+  async invite() {
+    const [owner, alice] = [await enter('owner'), await enter('alice')]
+    const publish = (person, template) => person.relay.publish(person.sign(template))
+    await publish(owner, nip29.generateCreateGroupEventTemplate('tea'))
+    await publish(owner, nip29.generateEditGroupMetadataEventTemplate({
+      relay: url, metadata: { id: 'tea', pubkey: '', name: 'Tea', isPrivate: true, isClosed: true },
+    }))
+    await assert.rejects(publish(alice, nip29.generateGroupJoinRequestEventTemplate('tea')), /restricted: /)
+    await publish(owner, nip29.generateCreateInviteEventTemplate('tea', 'come to tea'))
+    const asked = nip29.generateGroupJoinRequestEventTemplate('tea', 'come to tea')
+    assert.equal(await publish(alice, asked), '')
+
+    const information = await nip11.fetchRelayInformation(url)
+    const { self } = information
+    const code = naddrEncode({ kind: 39000, pubkey: self, identifier: 'tea', relays: [url] })
+    const pool = poolOf(alice)
+    try {
+      const group = await nip29.loadGroup({
+        pool, groupReference: nip29.parseGroupCode(code), normalizedRelayURL: url,
+        relayInformation: { ...information, pubkey: self },
+      })
+      assert.deepEqual([group.metadata.name, group.metadata.pubkey], ['Tea', self])
+      assert.deepEqual(group.members.map(member => member.pubkey).sort(), [owner.pubkey, alice.pubkey].sort())
+      const heard = await owner.watch({ kinds: [9], '#h': ['tea'] })
+      await alice.say(9, [['h', 'tea']], 'hello')
+      await heard.until('hello')
+      assert.equal(await publish(alice, nip29.generateGroupLeaveRequestEventTemplate('tea')), '')
+      assert.deepEqual(await alice.contents({ kinds: [9], '#h': ['tea'] }), [])
     } finally {
       pool.destroy()
     }
