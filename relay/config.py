@@ -93,6 +93,8 @@ class LimitsConfig:
     """Per connection."""
     max_filters: int = 50
     """Per REQ or COUNT."""
+    max_live_filters: int = 1000
+    """Of all open subscriptions of a connection."""
     max_limit: int = 50_000
     """Rows per filter."""
     default_limit: int = 50_000
@@ -346,6 +348,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "max_message_length": _integer(1),
         "max_subscriptions": _integer(1),
         "max_filters": _integer(1),
+        "max_live_filters": _integer(1),
         "max_limit": _integer(1),
         "default_limit": _integer(1),
         "max_connections": _integer(0),

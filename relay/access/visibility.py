@@ -10,6 +10,7 @@ a target that was not looked up allows nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +59,15 @@ BANNED: Final = Reject(Prefix.RESTRICTED, "this key is banned here", "bans")
 """For a banned key that authenticates or queries."""
 
 
+class Reading(Enum):
+    """Whether a viewer may read a row."""
+
+    NEVER = auto()
+    BY_FILTER = auto()
+    """As a match of a filter that names what the rules' `only_by` asks for."""
+    ALWAYS = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Visibility:
     """Made by `visibility_for`."""
@@ -90,6 +100,16 @@ class Visibility:
             for rule in self.rules
             if rule.applies_to(row, self.groups)
         )
+
+    def reading(self, row: Row, readable_targets: Set[Target] = _NO_TARGETS) -> Reading:
+        """What `may_read` says of this row for every filter, or that it depends on the filter."""
+        by_filter = False
+        for rule in self.rules:
+            if rule.applies_to(row, self.groups):
+                if not self._lets(rule, row, readable_targets):
+                    return Reading.NEVER
+                by_filter = by_filter or rule.only_by is not None
+        return Reading.BY_FILTER if by_filter else Reading.ALWAYS
 
     def targets_of(self, row: Row) -> Sequence[tuple[Target, str]]:
         """What `may_read` needs to have looked up: (target, value)."""
@@ -142,6 +162,10 @@ class Visibility:
         """Whether a rule that applies to this row lets this viewer read it."""
         if rule.only_by is not None and not _names_one(filter_, rule.only_by):
             return False
+        return self._lets(rule, row, readable_targets)
+
+    def _lets(self, rule: ReadRule, row: Row, readable_targets: Set[Target]) -> bool:
+        """`allows`, for a filter that names what `only_by` asks for."""
         readers = rule.readers
         keys = self.viewer.keys
         if readers & self.global_words and (

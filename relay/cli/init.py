@@ -59,6 +59,7 @@ _SETTINGS: Final = """\
 # max_message_length = 524288          # bytes per frame
 # max_subscriptions = 200              # per connection
 # max_filters = 50                     # per REQ or COUNT
+# max_live_filters = 1000              # of all open subscriptions of a connection
 # max_limit = 50000                    # rows per filter
 # default_limit = 50000                # rows of a filter without limit
 # max_connections = 5000

@@ -56,6 +56,17 @@ class Filter:
     """First value, in the order received, of the only tag condition; None with several or none. The
     HyperLogLog offset depends on it (N45-11, N45-15)."""
 
+    @property
+    def values(self) -> int:
+        """How many values its conditions list."""
+        lists = (self.ids, self.authors, self.kinds, *(values for _, values in self.tags))
+        return sum(len(listed) for listed in lists if listed is not None)
+
+    @property
+    def is_wide(self) -> bool:
+        """No id, author or tag: live, it is asked about each event, or each of its kinds."""
+        return self.ids is None and self.authors is None and not self.tags
+
     def matches(self, event: Event) -> bool:
         """Every condition holds, except `limit` and `search`, which are not checked."""
         if self.kinds is not None and event.kind not in self.kinds:

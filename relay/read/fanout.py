@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from relay.access.visibility import Reading
+from relay.errors import Prefix, Refused
 from relay.nostr import messages
 from relay.nostr.nip50 import searchable
 from relay.read.linked_rows import NO_LINKS
@@ -81,6 +83,47 @@ class Subscription:
             self.has_overflowed = True
 
 
+class _Costs(NamedTuple):
+    """What filters cost while they are live."""
+
+    unindexed: int = 0
+    """Filters without any condition that an event is looked up by: each is asked about each."""
+    searches: int = 0
+    values: int = 0
+    """Above `_FREE_VALUES`."""
+
+    def plus(self, other: _Costs, sign: int = 1) -> _Costs:
+        unindexed, searches, values = other
+        return _Costs(
+            self.unindexed + sign * unindexed,
+            self.searches + sign * searches,
+            self.values + sign * values,
+        )
+
+    def adds_to_over(self, held: _Costs, most: _Costs) -> bool:
+        """Whether something that these filters have is over its limit."""
+        return any(own and all_ > limit for own, all_, limit in zip(self, held, most, strict=True))
+
+
+def _costs_of(filters: Sequence[Filter]) -> _Costs:
+    return _Costs(
+        sum(each.is_wide and each.kinds is None for each in filters),
+        sum(each.search is not None for each in filters),
+        max(0, sum(each.values for each in filters) - _FREE_VALUES),
+    )
+
+
+_FREE_VALUES: Final = 1000
+"""Of each subscription: an ordinary one finds room however many large ones are open."""
+_MOST: Final = _Costs(unindexed=2000, searches=128, values=1_000_000)
+"""Of all connections together: 2 ms and 8 ms of the loop per event, 400 MB."""
+_MOST_ANONYMOUS: Final = _Costs(unindexed=1000, searches=64, values=500_000)
+"""Of connections without a login: they leave as much to the others."""
+_FULL: Final = Refused(
+    Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
+)
+
+
 class Fanout:
     """All open subscriptions of this process."""
 
@@ -95,14 +138,35 @@ class Fanout:
         self._matcher = matcher
         self._linked_rows = linked_rows
         self._live: Subscriptions[Subscription] = Subscriptions()
+        self._costs: dict[int, tuple[_Costs, bool]] = {}
+        """By identity of an open subscription: its costs, and whether nobody is logged in."""
+        self._held = _Costs()
+        self._held_anonymous = _Costs()
 
     def __len__(self) -> int:
         return len(self._live)
 
     def open(self, subscription: Subscription) -> None:
+        """Raises Refused when all subscriptions together would cost too much."""
+        costs, is_anonymous = _costs_of(subscription.filters), not subscription.reader.viewer.keys
+        if any(costs):
+            held, anonymous = self._held.plus(costs), self._held_anonymous
+            if is_anonymous:
+                anonymous = anonymous.plus(costs)
+            if costs.adds_to_over(held, _MOST) or (
+                is_anonymous and costs.adds_to_over(anonymous, _MOST_ANONYMOUS)
+            ):
+                raise _FULL
+            self._held, self._held_anonymous = held, anonymous
+            self._costs[id(subscription)] = costs, is_anonymous
         self._live.add(subscription, subscription.filters)
 
     def close(self, subscription: Subscription) -> None:
+        costs, is_anonymous = self._costs.pop(id(subscription), (None, False))
+        if costs is not None:
+            self._held = self._held.plus(costs, -1)
+            if is_anonymous:
+                self._held_anonymous = self._held_anonymous.plus(costs, -1)
         self._live.remove(subscription)
 
     async def refresh_links(self, subscription: Subscription) -> None:
@@ -163,14 +227,24 @@ class Fanout:
         state = self._state
         targets = frozenset([target for target, _ in state.targets_of(row)])
         found = set()
-        for entry in self._live.candidates(row.event):
-            viewer = entry.subscription.reader.viewer
-            if viewer not in found and (entry.is_exact or entry.filter.matches(row.event)):
-                visibility = state.visibility(viewer)
-                if visibility.may_read(row, entry.filter, targets) and not visibility.may_read(
-                    row, entry.filter
-                ):
-                    found.add(viewer)
+        seen: dict[Viewer, bool] = {}
+        for entries in self._live.candidates(row.event):
+            viewer = entries[0].subscription.reader.viewer
+            if viewer in found:
+                continue
+            visibility = state.visibility(viewer)
+            depends = seen.get(viewer)
+            if depends is None:
+                depends = seen[viewer] = (
+                    visibility.reading(row, targets) is not Reading.NEVER
+                    and visibility.reading(row) is Reading.NEVER
+                )
+            if depends and any(
+                (entry.is_exact or entry.filter.matches(row.event))
+                and visibility.may_read(row, entry.filter, targets)
+                for entry in entries
+            ):
+                found.add(viewer)
         return found
 
     def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> int:
@@ -187,27 +261,46 @@ class Fanout:
             frames: dict[bytes, bytes] = {}
             text: Searchable | None = None
             is_text_built = False
-            for entry in candidates(event):
-                subscription = entry.subscription
+            readings: dict[Viewer, Reading] = {}
+            for entries in candidates(event):
+                subscription = entries[0].subscription
                 if subscription.last_row is row or 0 < seq <= subscription.cursor:
                     continue
-                if not entry.is_exact and not entry.filter.matches(event):
-                    continue
-                if not public and not self._may_read(subscription, row, entry.filter, links):
-                    continue
-                if entry.search is not None:
-                    if not is_text_built:
-                        text, is_text_built = self._text_of(event), True
-                    if not self._contains(text, entry.search):
+                reading = Reading.ALWAYS
+                if not public:
+                    # Before the filters: somebody may have thousands, and not one that counts.
+                    viewer = subscription.reader.viewer
+                    known = readings.get(viewer)
+                    if known is None:
+                        known = readings[viewer] = self._reading(viewer, row, links)
+                    if known is Reading.NEVER:
                         continue
-                subscription.last_row = row
-                if subscription.backlog is not None:
-                    subscription.add_to_backlog(row, entry.filter, links)
-                    continue
-                head = subscription.head
-                frame = frames.get(head)
-                if frame is None:
-                    frame = frames[head] = framed(messages.event_frame(head, raw))
-                subscription.outbox.put_frame(frame)
-                delivered += 1
+                    reading = known
+                for entry in entries:
+                    if not entry.is_exact and not entry.filter.matches(event):
+                        continue
+                    if reading is Reading.BY_FILTER and not self._may_read(
+                        subscription, row, entry.filter, links
+                    ):
+                        continue
+                    if entry.search is not None:
+                        if not is_text_built:
+                            text, is_text_built = self._text_of(event), True
+                        if not self._contains(text, entry.search):
+                            continue
+                    subscription.last_row = row
+                    if subscription.backlog is not None:
+                        subscription.add_to_backlog(row, entry.filter, links)
+                        break
+                    head = subscription.head
+                    frame = frames.get(head)
+                    if frame is None:
+                        frame = frames[head] = framed(messages.event_frame(head, raw))
+                    subscription.outbox.put_frame(frame)
+                    delivered += 1
+                    break
         return delivered
+
+    def _reading(self, viewer: Viewer, row: Stored, links: Links) -> Reading:
+        visibility = self._state.visibility(viewer)
+        return visibility.reading(row, links.readable(row, visibility))

@@ -208,7 +208,11 @@ class QueryRunner:
             self._store.committed(),
             max_backlog=_MAX_BACKLOG,
         )
-        self._fanout.open(subscription)
+        try:
+            self._fanout.open(subscription)
+        except Refused as refused:
+            peer.outbox.put(messages.closed(sub, refused))
+            return None
         if len(filters) == 1 and filters[0].search is None and peer.is_reading and not wants_invite:
             began = perf_counter()
             try:

@@ -40,7 +40,8 @@ class Subscriptions(Generic[S]):
     """The live filters of all connections. `S` is compared by identity."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Hashable, dict[int, list[Entry[S]]]] = {}
+        self._by_key: dict[Hashable, tuple[Entry[S]] | dict[int, list[Entry[S]]]] = {}
+        """A tuple while a key has one filter: most of many values have no more."""
         self._keys: dict[int, set[Hashable]] = {}
 
     def __len__(self) -> int:
@@ -56,28 +57,39 @@ class Subscriptions(Generic[S]):
             search = None if filter_.search is None else search_from(filter_.search)
             entry = Entry(subscription, filter_, is_exact, search)
             for key in filter_keys:
-                self._by_key.setdefault(key, {}).setdefault(owner, []).append(entry)
+                self._put(key, owner, entry)
                 keys.add(key)
+
+    def _put(self, key: Hashable, owner: int, entry: Entry[S]) -> None:
+        entries = self._by_key.get(key)
+        if entries is None:
+            self._by_key[key] = (entry,)
+            return
+        if isinstance(entries, tuple):
+            entries = self._by_key[key] = {id(entries[0].subscription): [*entries]}
+        entries.setdefault(owner, []).append(entry)
 
     def remove(self, subscription: S) -> None:
         owner = id(subscription)
         for key in self._keys.pop(owner, ()):
             entries = self._by_key[key]
-            del entries[owner]
-            if not entries:
+            if isinstance(entries, dict):
+                del entries[owner]
+            if not entries or isinstance(entries, tuple):
                 del self._by_key[key]
 
-    def candidates(self, event: Event) -> Iterator[Entry[S]]:
-        """Entries that may match; a subscription with several filters may come several times."""
+    def candidates(self, event: Event) -> Iterator[Sequence[Entry[S]]]:
+        """Entries that may match, each time of one subscription; it may come several times."""
         by_key = self._by_key
         if not by_key:
             return
         for key in _keys_of_event(event):
             entries = by_key.get(key)
-            if entries:
+            if isinstance(entries, tuple):
+                yield entries
+            elif entries:
                 # A copy: delivery may close a connection, which removes its subscriptions.
-                for of_subscription in list(entries.values()):
-                    yield from of_subscription
+                yield from list(entries.values())
 
 
 def _keys_of_filter(filter_: Filter) -> tuple[list[Hashable], bool]:

@@ -118,6 +118,7 @@ class Connection:
             secrets.token_hex(16),
             addresses,
             max_subscriptions=limits.max_subscriptions,
+            max_live_filters=limits.max_live_filters,
             trusted=trusted,
         )
         self.outbox = Outbox(

@@ -2,7 +2,7 @@
 
 An effect is the message itself where the read or the write pipeline takes it from here:
   EVENT → Publish      from anyone, the policies decide; kind 24133 is rate-limited here
-  REQ   → Subscribe    while fewer than `max_subscriptions` are open, else CLOSED rate-limited
+  REQ   → Subscribe    while all open ones are within their limits, else CLOSED rate-limited
   CLOSE → Close        when the subscription is open, else nothing
   COUNT → Count        NEG-* → NegOpen, NegMessage, NegClose
   AUTH  → VerifyLogin  when challenge, relay and time are right; several keys may log in (N42-07)
@@ -41,12 +41,21 @@ if TYPE_CHECKING:
 
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
     from relay.nostr.messages import ClientMessage
     from relay.nostr.nip42 import RelayAddress
 
 MAX_BAD_FRAMES: Final = 20
 MAX_OPEN_BYTES: Final = 1 << 20
-"""Of the REQ frames of all open subscriptions; their index takes about 20 times as much memory."""
+"""Of the REQ frames of all open subscriptions."""
+MAX_OPEN_VALUES: Final = 32_768
+"""Ids, authors, kinds and tag values in them: each takes up to 700 bytes in the index, however
+short it is."""
+MAX_WIDE: Final = 256
+"""Filters of open subscriptions that name no id, author or tag: each costs the loop up to 1 us per
+event."""
+MAX_SEARCHES: Final = 16
+"""Filters of open subscriptions with `search`: each costs the loop 65 us per event with a text."""
 MAX_KEYS: Final = 64
 """Per connection."""
 MAX_CALLS: Final = 120
@@ -91,6 +100,37 @@ Effect = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What open subscriptions hold."""
+
+    bytes: int = 0
+    """Of the frames that opened them."""
+    filters: int = 0
+    values: int = 0
+    wide: int = 0
+    searches: int = 0
+
+    def plus(self, other: _Held, sign: int = 1) -> _Held:
+        return _Held(
+            self.bytes + sign * other.bytes,
+            self.filters + sign * other.filters,
+            self.values + sign * other.values,
+            self.wide + sign * other.wide,
+            self.searches + sign * other.searches,
+        )
+
+
+def _held_by(filters: Sequence[Filter], size: int) -> _Held:
+    return _Held(
+        size,
+        len(filters),
+        sum(each.values for each in filters),
+        sum(each.is_wide for each in filters),
+        sum(each.search is not None for each in filters),
+    )
+
+
 class Session:
     """Challenge, logged-in keys, open subscriptions and rate limit of one client."""
 
@@ -100,9 +140,10 @@ class Session:
         "_called_at",
         "_calls",
         "_challenge",
+        "_held",
+        "_max_live_filters",
         "_max_subscriptions",
-        "_open_bytes",
-        "_sizes",
+        "_open",
         "viewer",
     )
 
@@ -112,24 +153,27 @@ class Session:
         addresses: frozenset[RelayAddress],
         *,
         max_subscriptions: int,
+        max_live_filters: int,
         trusted: bool,
     ) -> None:
         self._challenge = challenge
         self._addresses = addresses
         self._max_subscriptions = max_subscriptions
+        self._max_live_filters = max_live_filters
         self._bad_frames = 0
         self._calls = MAX_CALLS
         """Left in the bucket of kind 24133 at `_called_at`."""
         self._called_at = 0
         self.viewer = Viewer(trusted=trusted)
-        self._sizes: dict[str, int] = {}
-        """Open subscriptions: id → bytes of the frame that opened it."""
-        self._open_bytes = 0
+        self._open: dict[str, _Held] = {}
+        """Open subscriptions, by id."""
+        self._held = _Held()
+        """All of them."""
 
     @property
     def open(self) -> Set[str]:
         """Ids of open subscriptions."""
-        return self._sizes.keys()
+        return self._open.keys()
 
     def greeting(self) -> bytes:
         """Sent on connect (N42-02)."""
@@ -187,23 +231,36 @@ class Session:
         sub = message.sub
         # The old subscription ends even when the new one is refused (N01-54).
         replaced = (Close(sub),) if self._remove(sub) else ()
-        if len(self._sizes) >= self._max_subscriptions:
-            text = f"at most {self._max_subscriptions} open subscriptions"
-        elif self._open_bytes + size > MAX_OPEN_BYTES:
-            text = f"at most {MAX_OPEN_BYTES} bytes of filters in open subscriptions"
-        else:
-            self._sizes[sub] = size
-            self._open_bytes += size
+        adds = _held_by(message.filters, size)
+        held = self._held.plus(adds)
+        text = self._over(held)
+        if text is None:
+            self._open[sub], self._held = adds, held
             return *replaced, message
         refused = Refused(Prefix.RATE_LIMITED, text)
         return *replaced, Reply(messages.closed(sub, refused))
 
+    def _over(self, held: _Held) -> str | None:
+        """Which limit one more subscription, with which they hold this, would exceed."""
+        if len(self._open) >= self._max_subscriptions:
+            return f"at most {self._max_subscriptions} open subscriptions"
+        for what, number, most in (
+            ("bytes of filters", held.bytes, MAX_OPEN_BYTES),
+            ("filters", held.filters, self._max_live_filters),
+            ("values", held.values, MAX_OPEN_VALUES),
+            ("filters without ids, authors and tags", held.wide, MAX_WIDE),
+            ("searches", held.searches, MAX_SEARCHES),
+        ):
+            if number > most:
+                return f"at most {most} {what} in open subscriptions"
+        return None
+
     def _remove(self, sub: str) -> bool:
         """True: it was open."""
-        size = self._sizes.pop(sub, None)
-        if size is None:
+        held = self._open.pop(sub, None)
+        if held is None:
             return False
-        self._open_bytes -= size
+        self._held = self._held.plus(held, -1)
         return True
 
     def _refuse_query(self, sub: str, refused: Refused) -> Sequence[Effect]:

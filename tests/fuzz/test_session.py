@@ -44,7 +44,9 @@ assert HERE is not None
 
 def new_session() -> Session:
     assert HERE is not None
-    return Session(CHALLENGE, frozenset({HERE}), max_subscriptions=3, trusted=False)
+    return Session(
+        CHALLENGE, frozenset({HERE}), max_subscriptions=3, max_live_filters=20, trusted=False
+    )
 
 
 def test_every_frame_is_understood_or_refused(tally: Tally) -> None:

@@ -15,12 +15,12 @@ from msgspec import structs
 
 from policies import load
 from relay.access.actors import Attestations
-from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
+from relay.access.visibility import ANONYMOUS, Reading, Viewer, visibility_for
 from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.agents import Attestation
-from relay.nostr.filters import filter_from
+from relay.nostr.filters import Filter, filter_from
 from relay.nostr.kinds import GROUP_RECORDS
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
     from relay.nostr.event import Event
-    from relay.nostr.filters import Filter
     from relay.storage import Store
 
 
@@ -145,6 +144,23 @@ async def may_read_equals_its_sql(case: ReadCase, asking: list[tuple[Viewer, Fil
                 given_out = await world.ids_seen(store, one, visibility)
                 assert len(given_out) == len(set(given_out))
                 assert set(given_out) == readable(rows, one, visibility)
+            for row in rows:
+                reading_agrees(row, visibility, readable_targets(rows, row, visibility))
+
+
+def reading_agrees(row: Stored, visibility: Visibility, targets: frozenset[Target]) -> None:
+    """What live delivery asks once for all filters of a viewer says the same as `may_read`."""
+    reading = visibility.reading(row, targets)
+    naming = [
+        Filter(**{name: frozenset({"0" * 64})})  # type: ignore[arg-type]
+        for name in ("ids", "authors")
+    ]
+    naming.append(Filter(tags=tuple((name, frozenset("x")) for name in "abcdeghpqtx")))
+    every = Filter(ids=naming[0].ids, authors=naming[1].authors, tags=naming[2].tags)
+    answers = [visibility.may_read(row, each, targets) for each in (None, *naming, every)]
+    assert answers[-1] is (reading is not Reading.NEVER)
+    if reading is not Reading.BY_FILTER:
+        assert len(set(answers)) == 1
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ SETTINGS_AND_DEFAULTS: dict[str, dict[str, object]] = {
         "max_message_length": 524288,
         "max_subscriptions": 200,
         "max_filters": 50,
+        "max_live_filters": 1000,
         "max_limit": 50000,
         "default_limit": 50000,
         "max_connections": 5000,
@@ -114,6 +115,7 @@ def test_every_key_can_be_set() -> None:
         max_message_length = 1
         max_subscriptions = 2
         max_filters = 3
+        max_live_filters = 4
         max_limit = 500
         default_limit = 100
         max_connections = 0
@@ -276,6 +278,7 @@ BAD = [
             "max_message_length",
             "max_subscriptions",
             "max_filters",
+            "max_live_filters",
             "max_limit",
             "default_limit",
             "outbox_bytes",

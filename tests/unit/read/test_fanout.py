@@ -8,13 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import orjson
 import pytest
 
-from relay.access.visibility import Viewer
+from relay.access.visibility import Viewer, Visibility
+from relay.errors import Refused
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
+from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
 from tests.cast import admin, alice, bob, carol, stranger
 from tests.contract.writing import asked, group_of, unsigned
@@ -24,7 +27,6 @@ from tests.harness.read_side import DEN, ReadSide
 if TYPE_CHECKING:
     from policies import PolicySet
     from relay.nostr.event import Event
-    from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
 
 IN_DEN = ["h", "den"]
@@ -294,3 +296,68 @@ def test_closing_a_slow_reader_does_not_affect_others(relay: Subscribed) -> None
     relay.commits(note("tea?"), note("more tea?"))
     assert clients[0].contents() == clients[2].contents() == ["tea?", "more tea?"]
     assert len(relay.fanout) == 2
+
+
+# what live filters cost --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked_filters(monkeypatch: pytest.MonkeyPatch) -> list[Filter]:
+    """Each filter that is asked whether it matches an event."""
+    counted: list[Filter] = []
+    matches = Filter.matches
+
+    def counting(self: Filter, event: Event) -> bool:
+        counted.append(self)
+        return matches(self, event)
+
+    monkeypatch.setattr(Filter, "matches", counting)
+    return counted
+
+
+def test_filters_of_who_may_not_read_a_row_are_not_asked(
+    relay: Subscribed, asked_filters: list[Filter]
+) -> None:
+    """Whether it may is asked once for each viewer, however many filters it has."""
+    nosy, member = Client(stranger), Client(alice)
+    for number in range(20):
+        relay.follows(nosy, *(asked(since=n) for n in range(10)), sub=f"{number}")
+    relay.follows(member, asked(since=1))
+    with patch.object(Visibility, "reading", autospec=True, side_effect=Visibility.reading) as read:
+        relay.commits(chat("psst"))
+    assert (len(asked_filters), read.call_count) == (1, 2)
+    assert member.contents() == ["psst"]
+    assert nosy.contents() == []
+
+
+def test_a_subscription_that_has_a_row_is_not_asked_again(
+    relay: Subscribed, asked_filters: list[Filter]
+) -> None:
+    relay.follows(Client(stranger), *(asked(since=n) for n in range(10)))
+    assert relay.commits(note("tea?")) == 1
+    assert len(asked_filters) == 1
+
+
+@pytest.mark.parametrize(
+    ("filter_", "for_all"),
+    [
+        (asked(since=1), 2000),
+        (replace(asked(kinds=[1]), search="tea"), 128),
+        (asked(tag_t=[f"{n}" for n in range(11_000)]), 100),
+    ],
+)
+def test_costly_filters_of_all_connections_are_limited(
+    relay: Subscribed, filter_: Filter, for_all: int
+) -> None:
+    """Half of them only without a login, so that members find room."""
+    open_ = [relay.opens(Client(), filter_) for _ in range(for_all // 2)]
+    with pytest.raises(Refused, match="too many costly subscriptions"):
+        relay.opens(Client(), filter_)
+    relay.opens(Client(), asked(kinds=[1]))
+    for _ in range(for_all // 2):
+        relay.opens(Client(alice), filter_)
+    with pytest.raises(Refused):
+        relay.opens(Client(alice), filter_)
+    for each in open_:
+        relay.fanout.close(each)
+    relay.opens(Client(), filter_)

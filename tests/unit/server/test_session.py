@@ -10,7 +10,7 @@ import pytest
 from relay.access.visibility import Viewer
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr import messages
-from relay.nostr.filters import Filter, FilterTerms
+from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.nostr.messages import (
     BadEvent,
     BadFrame,
@@ -29,6 +29,9 @@ from relay.server.session import (
     MAX_CALLS,
     MAX_KEYS,
     MAX_OPEN_BYTES,
+    MAX_OPEN_VALUES,
+    MAX_SEARCHES,
+    MAX_WIDE,
     Hangup,
     Reply,
     Session,
@@ -55,9 +58,15 @@ NOTE = alice.sign(1, [], "tea is ready", NOW)
 class Client:
     """Says frames to a session of its own; remembers all that was said back."""
 
-    def __init__(self, *, max_subscriptions: int = 3, trusted: bool = False) -> None:
+    def __init__(
+        self, *, max_subscriptions: int = 3, max_live_filters: int = 1000, trusted: bool = False
+    ) -> None:
         self.session = Session(
-            CHALLENGE, HERE, max_subscriptions=max_subscriptions, trusted=trusted
+            CHALLENGE,
+            HERE,
+            max_subscriptions=max_subscriptions,
+            max_live_filters=max_live_filters,
+            trusted=trusted,
         )
 
     def says(self, *frame: object, now: int = NOW) -> Sequence[Effect]:
@@ -199,6 +208,32 @@ def test_the_bytes_of_open_filters_are_limited(client: Client) -> None:
     assert [type(effect) for effect in client.asks("a", **{"#t": large})] == [Close, Subscribe]
     client.says("CLOSE", "a")
     assert isinstance(client.asks("c", **{"#t": large})[0], Subscribe)
+
+
+@pytest.mark.parametrize(
+    ("what", "most", "filter_"),
+    [
+        ("filters", 1000, {"ids": ["0" * 64]}),
+        ("filters without ids, authors and tags", MAX_WIDE, {"since": 1}),
+        ("filters without ids, authors and tags", MAX_WIDE, {"kinds": [1]}),
+        ("searches", MAX_SEARCHES, {"search": "tea", "#t": ["x"]}),
+        ("values", MAX_OPEN_VALUES, {"#t": [f"{n}" for n in range(MAX_OPEN_VALUES // 2)]}),
+    ],
+)
+def test_what_open_filters_cost_is_limited(what: str, most: int, filter_: dict[str, Any]) -> None:
+    """Each live filter costs the loop at every event, and memory as long as it is open."""
+    client = Client(max_subscriptions=2000)
+    one = filter_from(filter_, FilterTerms(search=True))
+    count = most // one.values if what == "values" else most
+    for number in range(count):
+        sub = Subscribe(f"{number}", (one,))
+        assert client.session.receive(sub, NOW, 10) == (sub,)
+    (refusal,) = told(client.session.receive(Subscribe("more", (one,)), NOW, 10))
+    text = f"rate-limited: at most {most} {what} in open subscriptions"
+    assert refusal == ["CLOSED", "more", text]
+    client.session.closed_by_relay("0")
+    more = Subscribe("more", (one,))
+    assert client.session.receive(more, NOW, 10) == (more,)
 
 
 def test_open_filters_may_have_exactly_the_largest_size(client: Client) -> None:
