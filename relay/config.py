@@ -101,8 +101,8 @@ class LimitsConfig:
     """Rows of a filter without `limit`; at most `max_limit`."""
     max_connections: int = 5000
     """0: no limit."""
-    connections_per_address: int = 0
-    """0: no limit."""
+    connections_per_address: int = 50
+    """Of one IPv4 address or IPv6 /64, except of this machine. 0: no limit."""
     outbox_bytes: int = 4_194_304
     """Per connection."""
     neg_records: int = 1_000_000

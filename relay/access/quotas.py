@@ -171,15 +171,15 @@ class InviteGuesses:
         self._by_address = MinuteCounter(GUESSES_PER_ADDRESS)
 
     def allows(self, pubkey: str, address: IPv4Address | IPv6Address | None, now: int) -> bool:
-        return self._by_address.allows(_subnet(address), now) and self._by_key.allows(pubkey, now)
+        return self._by_address.allows(subnet_of(address), now) and self._by_key.allows(pubkey, now)
 
     def count(self, pubkey: str, address: IPv4Address | IPv6Address | None, now: int) -> None:
         # The address first: else one client with many keys would fill the counters of keys.
-        if self._by_address.count(_subnet(address), now):
+        if self._by_address.count(subnet_of(address), now):
             self._by_key.count(pubkey, now)
 
 
-def _subnet(address: IPv4Address | IPv6Address | None) -> str:
+def subnet_of(address: IPv4Address | IPv6Address | None) -> str:
     """The address, of IPv6 its /64: one household has that many."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is None:

@@ -14,6 +14,8 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from relay.access.quotas import subnet_of
+from relay.config import LOOPBACK
 from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
@@ -21,6 +23,7 @@ from relay.server import http
 from relay.server.connection import Connection, RelaySocket
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
+from relay.turns import Turns
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
@@ -35,6 +38,8 @@ _SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 1024
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
+_MAX_DISPLACED: Final = 64
+"""Connections that are being closed to make room: they stay beyond `max_connections` meanwhile."""
 
 
 class _ClientErrors(logging.Filter):
@@ -60,6 +65,11 @@ class Server:
         self._checked_at = float("-inf")
         self._writable = True
         self._per_address: Counter[str] = Counter()
+        self._from: dict[Connection, str] = {}
+        """Where each counts in `_per_address`; the oldest first."""
+        self._displaced: set[Connection] = set()
+        """Being closed, to make room."""
+        self._turns = Turns()
         self._calls = Calls(
             services.state,
             services.store,
@@ -253,15 +263,16 @@ class Server:
         if not self._may_connect(request, services.state.blocked):
             services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
-        max_connections = config.limits.max_connections
-        if max_connections and len(self._connections) >= max_connections:
+        counted = http.counted_address(request, config.server.trusted_proxies)
+        name = subnet_of(counted)
+        if self._is_full() and not self._made_room(name):
             services.metrics.connection_refused()
             return web.Response(
                 status=503, text="too many connections", headers={"Retry-After": "30"}
             )
         limit = config.limits.connections_per_address
-        name = str(address)
-        if limit and self._per_address[name] >= limit:
+        is_local = http.is_within(counted, LOOPBACK)
+        if limit and not is_local and self._per_address[name] >= limit:
             services.metrics.connection_refused()
             return web.Response(status=429, text="too many connections from your address")
         socket = RelaySocket(
@@ -274,21 +285,49 @@ class Server:
             request,
             socket,
             self._addresses_for(request),
+            self._turns,
             address=address,
             trusted=self._is_trusted(address),
         )
         self._connections[connection] = request
+        self._from[connection] = name
         self._per_address[name] += 1
         services.metrics.connections(len(self._connections))
         try:
             await connection.serve()
         finally:
-            del self._connections[connection]
+            del self._connections[connection], self._from[connection]
+            self._displaced.discard(connection)
             self._per_address[name] -= 1
             if not self._per_address[name]:
                 del self._per_address[name]
             services.metrics.connections(len(self._connections))
         return socket
+
+    def _is_full(self) -> bool:
+        most = self._config.limits.max_connections
+        return bool(most) and len(self._connections) - len(self._displaced) >= most
+
+    def _made_room(self, name: str) -> bool:
+        """Close a connection without a login of the address that has most of them, if that has
+        more than `name` will: nobody alone may keep all others out."""
+        if len(self._displaced) >= _MAX_DISPLACED:
+            return False
+        silent = [
+            (connection, origin)
+            for connection, origin in self._from.items()
+            if not connection.authenticated and connection not in self._displaced
+        ]
+        left = self._per_address - Counter(self._from[each] for each in self._displaced)
+        least = left[name] + 1
+        having = {origin for _, origin in silent if left[origin] > least}
+        if not having:
+            return False
+        crowded = max(having, key=lambda origin: left[origin])
+        oldest = next(connection for connection, origin in silent if origin == crowded)
+        self._displaced.add(oldest)
+        oldest.close_displaced()
+        return True
 
     def _may_connect(self, request: web.Request, blocked: Blocklist) -> bool:
         return http.may_connect(request, self._config.server.trusted_proxies, blocked)

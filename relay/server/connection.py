@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from itertools import count
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, assert_never
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -21,7 +22,9 @@ from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
+from relay.turns import Slice
 from relay.verdict import Origin, WriteOutcome, ok_reply
+from relay.write.commands import weight_of
 from relay.write.judge import BAD_SIGNATURE
 
 if TYPE_CHECKING:
@@ -32,10 +35,13 @@ if TYPE_CHECKING:
     from relay.nostr.nip42 import RelayAddress
     from relay.server.services import ServerServices
     from relay.server.session import Effect
+    from relay.turns import Turns
     from relay.verdict import Result
 
 _MAX_UNANSWERED: Final = 2048
 """Events of one connection that wait for their OK; with more its socket is not read."""
+_MAX_UNANSWERED_WEIGHT: Final = 16 << 20
+"""… or with more than this many bytes of them in memory, as `weight_of` estimates it."""
 _IS_READING_SHARE: Final = 4
 """A scan pauses while more than this fraction of the outbox (1/4) is unread."""
 _CLOSE_S: Final = 1.0
@@ -89,8 +95,10 @@ class Connection:
         "_request",
         "_services",
         "_session",
+        "_slice",
         "_socket",
         "_unanswered",
+        "_unanswered_weight",
         "connection",
         "outbox",
     )
@@ -101,6 +109,7 @@ class Connection:
         request: web.Request,
         socket: RelaySocket,
         addresses: frozenset[RelayAddress],
+        turns: Turns,
         *,
         address: IPv4Address | IPv6Address | None,
         trusted: bool,
@@ -130,7 +139,9 @@ class Connection:
         )
         self._queries = QueryQueue(services.queries, self)
         self._negentropy = NegentropyQueue(services.negentropy, self)
+        self._slice = Slice(turns, perf_counter)
         self._unanswered = 0
+        self._unanswered_weight = 0
         self._may_read_on: asyncio.Event | None = None
         self._hangup: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -173,6 +184,7 @@ class Connection:
 
     def answered(self, event: Event, result: Result) -> None:
         self._unanswered -= 1
+        self._unanswered_weight -= weight_of(event)
         if result is WriteOutcome.STORED:
             self.outbox.put(messages.ok(event.id, None))
         else:
@@ -180,7 +192,11 @@ class Connection:
             self.outbox.put(messages.ok_text(event.id, text, accepted=accepted))
         if self._is_stopping and not self._unanswered:
             self._all_answered.set()
-        if self._may_read_on is not None and self._unanswered < _MAX_UNANSWERED // 2:
+        if (
+            self._may_read_on is not None
+            and self._unanswered < _MAX_UNANSWERED // 2
+            and self._unanswered_weight < _MAX_UNANSWERED_WEIGHT // 2
+        ):
             self._may_read_on.set()
 
     def close_subscriptions(self) -> None:
@@ -196,6 +212,12 @@ class Connection:
             self._queries.cancel(sub)
         self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
+    def close_displaced(self) -> None:
+        """Others need its place more."""
+        for sub in list(self._session.open):
+            self._queries.cancel(sub)
+        self._hang_up(WSCloseCode.TRY_AGAIN_LATER, "error: too many connections; log in to stay")
+
     def trust(self, *, trusted: bool) -> None:
         """After a reload: whether `trusted_readers` has the client's address."""
         self._session.trust(trusted=trusted)
@@ -207,7 +229,7 @@ class Connection:
         socket, services = self._socket, self._services
         terms, max_filters = services.terms, services.config.limits.max_filters
         clock = services.clock
-        receive, act = self._session.receive, self._act
+        receive, act, work = self._session.receive, self._act, self._slice
         count_frames = services.metrics.frames_in
         self.outbox.put(self._session.greeting())
         try:
@@ -215,6 +237,7 @@ class Connection:
                 if self._is_stopping:
                     continue
                 count_frames(1)
+                work.begin()
                 if frame.type is WSMsgType.TEXT:
                     message = messages.parse(frame.data, terms, max_filters)
                 elif frame.type is WSMsgType.BINARY:
@@ -223,10 +246,16 @@ class Connection:
                     break
                 for effect in receive(message, clock(), len(frame.data)):
                     act(effect)
-                if self._unanswered >= _MAX_UNANSWERED:
+                is_over = work.end()
+                if (
+                    self._unanswered >= _MAX_UNANSWERED
+                    or self._unanswered_weight >= _MAX_UNANSWERED_WEIGHT
+                ):
                     await self._wait_for_answers()
                 if self._hangup is not None:
                     break
+                if is_over:  # more frames may be buffered, and reading those never waits
+                    await work.rest()
         except ConnectionError:
             pass  # closed while the socket sent a pong
         finally:
@@ -242,6 +271,7 @@ class Connection:
         match effect:
             case Publish(event):
                 self._unanswered += 1
+                self._unanswered_weight += weight_of(event)
                 self._services.ingest.submit(event, self, Origin.WIRE)
             case Subscribe(sub, filters):
                 self._queries.subscribe(sub, filters)

@@ -167,6 +167,13 @@ def client_address(
     return None
 
 
+def counted_address(
+    request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network]
+) -> IPv4Address | IPv6Address | None:
+    """By which connections are counted: the client's, else the peer's; no header escapes that."""
+    return client_address(request, trusted_proxies) or _address(request.remote or "")
+
+
 def may_connect(
     request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network], blocked: Blocklist
 ) -> bool:

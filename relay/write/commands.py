@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.verdict import Origin, Reject, WriteOutcome
 
@@ -108,3 +108,11 @@ class Purpose(Enum):
 
 
 LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows
+
+
+_TAG_WEIGHT: Final = 200
+
+
+def weight_of(event: Event) -> int:
+    """Bytes that it takes in memory, about: its tags are lists of texts, and may be very short."""
+    return len(event.raw) + _TAG_WEIGHT * len(event.tags)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.access.quotas import InviteGuesses, TokenBuckets
@@ -20,6 +21,7 @@ from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
 from relay.nostr.keys import are_signed
 from relay.read.linked_rows import NO_LINKS
+from relay.turns import Slice, Turns
 from relay.verdict import Arrival, Origin, Reject
 from relay.write.batch import Batch
 from relay.write.candidate import candidate_of, sender_of
@@ -30,6 +32,7 @@ from relay.write.commands import (
     ManagementChange,
     SweepRows,
     WriteEvent,
+    weight_of,
 )
 from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge
 from relay.write.lane import Lane
@@ -57,6 +60,10 @@ _MAX_BATCH: Final = 512
 _MAX_VERIFIED: Final = 128
 """Events per batch of signature checks: 16 to 64 per thread."""
 _MAX_WAITING: Final = 32_768
+_MAX_WEIGHT: Final = 256 << 20
+"""Bytes of all waiting events of clients, as `weight_of` estimates it."""
+_DELIVERED_AT_ONCE: Final = 16
+"""Rows delivered before the loop is asked whether another task is due."""
 _MIN_SPLIT: Final = 32
 """From so many events on, a batch is verified on two threads."""
 _MAX_PLUGIN_BATCH: Final = 256
@@ -113,6 +120,9 @@ class Ingest:
         self._plugins = plugins
         self._guesses = InviteGuesses()
         self._buckets = TokenBuckets()
+        self._turns = Turns()
+        self._weight = 0
+        """Of the events that wait."""
         self._verifying = Lane(self._verify, max_batch=_MAX_VERIFIED, max_waiting=_MAX_WAITING)
         self._asking = Lane(self._ask, max_batch=_MAX_PLUGIN_BATCH, max_waiting=_MAX_WAITING)
         self._lane: Lane[LaneItem] = Lane(
@@ -143,8 +153,12 @@ class Ingest:
     def submit(self, event: Event, author: Author, origin: Origin) -> None:
         """Queue an event; `author.answered` is called when it is committed or refused."""
         refusal = self._screened(event, origin)
-        if refusal is None and not self._verifying.put(WriteEvent(event, author, origin)):
-            refusal = QUEUE_FULL
+        if refusal is None:
+            is_over = origin is Origin.WIRE and self._weight >= _MAX_WEIGHT
+            if is_over or not self._verifying.put(WriteEvent(event, author, origin)):
+                refusal = QUEUE_FULL
+            else:
+                self._weight += weight_of(event)
         if refusal is not None:
             self._metrics.answered([refusal])
             self._record_refusal(refusal, event, author)
@@ -240,6 +254,7 @@ class Ingest:
         return self._asking
 
     def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
+        self._weight -= weight_of(item.event)
         self._metrics.answered([refusal])
         self._record_refusal(refusal, item.event, item.author)
         item.author.answered(item.event, refusal)
@@ -301,6 +316,7 @@ class Ingest:
         for item in batch:
             match item:
                 case WriteEvent():
+                    self._weight -= weight_of(item.event)
                     result = fault or item.result
                     if isinstance(result, Reject):
                         self._record_refusal(result, item.event, item.author)
@@ -315,7 +331,13 @@ class Ingest:
     async def _deliver(self, rows: Sequence[Stored]) -> None:
         try:
             links = await self._links_of(rows)
-            self._metrics.delivered(self._fanout.deliver(rows, links))
+            work = Slice(self._turns, perf_counter)
+            for start in range(0, len(rows), _DELIVERED_AT_ONCE):
+                work.begin()
+                slice_ = rows[start : start + _DELIVERED_AT_ONCE]
+                self._metrics.delivered(self._fanout.deliver(slice_, links))
+                if work.end():
+                    await work.rest()
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
 

@@ -18,6 +18,7 @@ from relay.cli.services import run_services
 from relay.config import load_config
 from relay.nostr.nip42 import relay_address
 from relay.server.connection import Connection
+from relay.turns import Turns
 from tests import cast
 from tests.fuzz.ledger import Ledger, Marker, message_of
 from tests.fuzz.thrown import Frame, Thrown, now, ok_reply, setting
@@ -123,6 +124,7 @@ class Visit:
             self._memory,  # type: ignore[arg-type]
             self._memory,  # type: ignore[arg-type]
             frozenset({address}),
+            Turns(),
             address=None,
             trusted=False,
         )

@@ -51,7 +51,7 @@ SETTINGS_AND_DEFAULTS: dict[str, dict[str, object]] = {
         "max_limit": 50000,
         "default_limit": 50000,
         "max_connections": 5000,
-        "connections_per_address": 0,
+        "connections_per_address": 50,
         "outbox_bytes": 4194304,
         "neg_records": 1000000,
         "neg_sessions": 16,

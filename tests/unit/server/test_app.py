@@ -376,6 +376,44 @@ async def test_connections_per_address_is_enforced() -> None:
         await relay.visit(X_Forwarded_For="10.0.0.1")
 
 
+async def test_an_ipv6_network_counts_as_one_address() -> None:
+    proxied = 'connections_per_address = 1\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    async with serving(f"[limits]\n{proxied}") as relay:
+        one = await relay.visit(X_Forwarded_For="2001:db8::1")
+        other = await relay.visit(X_Forwarded_For="2001:db8:0:1::1")
+        again = {"Upgrade": "websocket", "X_Forwarded_For": "2001:db8::ffff"}
+        assert (await relay.get(**again)).status == 429
+        for visit in (one, other):
+            assert await visit.asks({}) == [["EOSE", "s"]]
+
+
+async def test_programs_of_this_machine_are_not_counted() -> None:
+    """Also behind a proxy that `trusted_proxies` does not name: all would count as one."""
+    async with serving("[limits]\nconnections_per_address = 1\n") as relay:
+        proxied = {"X_Forwarded_For": "10.0.0.1"}
+        asked: tuple[dict[str, str], ...] = ({}, {}, proxied, proxied)
+        visits = [await relay.visit(**headers) for headers in asked]
+        assert await relay.counts("rookery_connections") == len(visits)
+
+
+async def test_one_address_cannot_keep_all_others_out() -> None:
+    """When all places are taken, those lose one who have most and are not logged in."""
+    proxied = 'max_connections = 4\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    async with serving(f"[limits]\n{proxied}") as relay:
+        known = await relay.visit(X_Forwarded_For="10.0.0.1")
+        assert await known.logs_in(alice, f"ws://{relay.at}") == (True, "")
+        crowd = [await relay.visit(X_Forwarded_For="10.0.0.1") for _ in range(3)]
+        first = await relay.visit(X_Forwarded_For="10.0.0.2")
+        assert await crowd[0].hears() == ["closed", 1013]
+        second = await relay.visit(X_Forwarded_For="10.0.0.3")
+        assert await crowd[1].hears() == ["closed", 1013]
+        # Two of one address, one of each of two others: a third other one would have as many.
+        again = {"Upgrade": "websocket", "X_Forwarded_For": "10.0.0.2"}
+        assert (await relay.get(**again)).status == 503
+        for visit in (known, crowd[2], first, second):
+            assert await visit.asks({}) == [["EOSE", "s"]]
+
+
 async def test_a_limit_of_0_is_no_limit() -> None:
     """0: none."""
     limits = "max_connections = 0\nconnections_per_address = 0\n"

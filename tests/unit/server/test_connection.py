@@ -6,6 +6,7 @@ Over real sockets; `serving` is a relay in this process.
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,6 +16,7 @@ from aiohttp import ClientSession, WSMsgType
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
+from relay.turns import Turns
 from tests.cast import admin, alice, bob
 from tests.contract.writing import unsigned, write
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
@@ -195,6 +197,62 @@ async def test_the_socket_is_not_read_while_too_many_events_are_unanswered(
     relay.disk.may_commit.set()
     answers = [await visit.hears() for _ in sent]
     assert sorted(answers) == sorted(["OK", event.id, True, ""] for event in sent)
+
+
+async def test_the_socket_is_not_read_while_unanswered_events_take_much_memory(
+    relay: Relay,
+) -> None:
+    """5,000 tags take a megabyte, whatever is in them."""
+    tags = [["t", "x"]] * 5000
+    sent = [alice.sign(1, tags, str(number), NOW) for number in range(40)]
+    visit = await relay.visit()
+    relay.disk.may_commit.clear()
+    for event in sent:
+        await visit.says("EVENT", fields(event))
+    await relay.disk.append_called.wait()
+    while await relay.counts("rookery_frames_in_total") < 16:
+        pass
+    assert await (await relay.visit()).asks({"ids": ["0" * 64]}) == [["EOSE", "s"]]
+    assert await relay.counts("rookery_frames_in_total") == 16 + 1
+    relay.disk.may_commit.set()
+    answers = [await visit.hears() for _ in sent]
+    assert sorted(answers) == sorted(["OK", event.id, True, ""] for event in sent)
+
+
+async def test_events_of_all_connections_that_wait_are_bounded_in_memory(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.write.ingest._MAX_WEIGHT", 10_000)
+    visit, other = await relay.visit(), await relay.visit()
+    large, small = note("x" * 20_000), note("small")
+    relay.disk.may_commit.clear()
+    await visit.says("EVENT", fields(large))
+    await relay.disk.append_called.wait()
+    full = "rate-limited: too many events are waiting, slow down"
+    assert await other.publishes(small) == (False, full)
+    relay.disk.may_commit.set()
+    assert await visit.hears() == ["OK", large.id, True, ""]
+    assert await other.publishes(small) == (True, "")
+
+
+async def test_reading_what_is_buffered_lets_others_run(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames that came in one piece are handled in slices of 5 ms; here each takes ten."""
+    ticks, turns = count(), list[int]()
+    wait = Turns.wait
+
+    async def noted(self: Turns) -> None:
+        turns.append(1)
+        await wait(self)
+
+    monkeypatch.setattr("relay.server.connection.perf_counter", lambda: next(ticks) / 100)
+    monkeypatch.setattr(Turns, "wait", noted)
+    visit = await relay.visit()
+    for _ in range(100):
+        await visit.says("CLOSE", "never opened")
+    await visit.asks({"ids": ["0" * 64]})
+    assert len(turns) == 101
 
 
 # slow readers ------------------------------------------------------------------------------------
