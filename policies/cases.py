@@ -55,6 +55,7 @@ GIVEN_KEYS: Final = (
     "members",
     "admins",
     "agents",
+    "founder",
     "kinds",
     "logged_in",
     "known",
@@ -102,6 +103,8 @@ class Given:
     admins: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
     """Members of the group with the role `[actors] agent_role`."""
+    founder: str = "owner"
+    """Who made the group."""
     kinds: frozenset[int] | None = None
     logged_in: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
@@ -124,7 +127,13 @@ class Given:
         members |= dict.fromkeys(cast.keys(self.agents), (actors.agent_role,))
         members |= dict.fromkeys(cast.keys(self.admins), (Role.ADMIN.value,))
         flags = frozenset(Flag(flag) for flag in self.flags)
-        group = Group(self.group, flags=flags, members=members, supported_kinds=self.kinds)
+        group = Group(
+            self.group,
+            flags=flags,
+            members=members,
+            supported_kinds=self.kinds,
+            founder=cast.key(self.founder),
+        )
         return Groups().with_group(group)
 
 
@@ -255,6 +264,7 @@ def _given(table: Table | None) -> Given:
         table.text("group"),
         tuple(sorted(flags)),
         **names,
+        founder=table.text("founder") or "owner",
         kinds=frozenset(listed) if isinstance(listed, list) else None,
         replaces=table.boolean("replaces") or False,
         deletes_own=table.boolean("deletes_own") or False,

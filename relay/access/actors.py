@@ -97,13 +97,27 @@ def author_words(
         roles = group.members.get(pubkey)
         if roles is not None:
             who.add(Who.INSIDER)
-            if actors.agent_role in roles:
+            if holds_agent_role(pubkey, actors, group):
                 who.add(Who.AGENT)
         if group.is_moderated_by(pubkey) or pubkey in actors.owners:
             who.add(Who.ADMIN)
     if who & {Who.OWNER, Who.AGENT, Who.MEMBER} or pubkey in actors.allowed:
         who.add(Who.KNOWN)
     return frozenset(who)
+
+
+def holds_agent_role(pubkey: str, actors: Actors, group: Group) -> bool:
+    """Whether the key is an agent in this group by its role there.
+
+    Only where an owner, an agent or the relay itself made the group: whoever makes a group gives
+    roles in it.
+    """
+    made_by = group.founder
+    return actors.agent_role in group.members.get(pubkey, ()) and (
+        actors.is_owner(made_by)
+        or actors.is_agent(made_by)
+        or (made_by != "" and made_by == actors.relay)
+    )
 
 
 def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
@@ -128,7 +142,7 @@ def vouches(attestation: Attestation, actors: Actors, groups: Groups) -> bool:
         and is_known(owner, actors, groups)
         and not actors.is_agent(owner)
         and not any(
-            actors.agent_role in groups.by_id[group_id].members[owner]
+            holds_agent_role(owner, actors, groups.by_id[group_id])
             for group_id in groups.groups_of(owner)
         )
     )

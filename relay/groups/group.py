@@ -95,6 +95,8 @@ class Group:
     """Every key that was ever put in, taken out or asked to join: it may know of the group."""
     only_requested: frozenset[str] = frozenset()
     """Those of `ever_involved` only because of a pending 9021: removed with it."""
+    founder: str = ""
+    """The key that made the group, as the relay's first 9000 names it; empty: unknown."""
     parent: str | None = None
     """The group that this one is a subgroup of (N29-131)."""
     children: tuple[str, ...] = ()
@@ -387,6 +389,9 @@ def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Gro
 
 
 def _after_put(group: Group, put: PutUsers, relay_pubkey: str) -> Group:
+    # The 9007 of a founder that vanished is deleted, the relay's 9000 is not.
+    if not group.founder and not group.members and (users := [*put.users]):
+        group = replace(group, founder=users[0])
     if group.is_founding(put) and put.pubkey != relay_pubkey:
         group = replace(group, former_relay_keys=group.former_relay_keys | {put.pubkey})
     elif (

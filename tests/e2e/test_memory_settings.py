@@ -232,8 +232,8 @@ async def test_what_decides_about_writes_takes_effect_while_everybody_stays_conn
     rookery: Rookery,
 ) -> None:
     async with connected(rookery.url) as wire:
-        made = signed(cast.alice, 9007, ["h", "tea"])
-        put = signed(cast.alice, 9000, ["h", "tea"], ["p", cast.bob.pubkey, "helper"])
+        made = signed(cast.owner, 9007, ["h", "tea"])
+        put = signed(cast.owner, 9000, ["h", "tea"], ["p", cast.bob.pubkey, "helper"])
         assert [await wire.publish(event) for event in (made, put)] == [TAKEN] * 2
         for name, change in CHANGES.items():
             assert await wire.publish(change.event()) == change.before, f"{name}, before"

@@ -114,7 +114,10 @@ def _actors(found: PolicySet) -> Iterator[str]:
     for home in actors.households:
         yield from _named(f"household {home.name}: owner", home.owners)
         yield from _named(f"household {home.name}: agents", home.agents)
-    yield f"agents within a group: members with the role {actors.agent_role!r} there"
+    yield (
+        "agents within a group that an owner or agent made: members with the role"
+        f" {actors.agent_role!r} there"
+    )
     if actors.allowed:
         yield f"known by a file of [allow]: {len(actors.allowed)} keys"
     if actors.banned:
