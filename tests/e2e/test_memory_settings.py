@@ -233,7 +233,13 @@ async def test_what_decides_about_writes_takes_effect_while_everybody_stays_conn
 ) -> None:
     async with connected(rookery.url) as wire:
         made = signed(cast.owner, 9007, ["h", "tea"])
-        put = signed(cast.owner, 9000, ["h", "tea"], ["p", cast.bob.pubkey, "helper"])
+        put = signed(
+            cast.owner,
+            9000,
+            ["h", "tea"],
+            ["p", cast.alice.pubkey],
+            ["p", cast.bob.pubkey, "helper"],
+        )
         assert [await wire.publish(event) for event in (made, put)] == [TAKEN] * 2
         for name, change in CHANGES.items():
             assert await wire.publish(change.event()) == change.before, f"{name}, before"

@@ -150,6 +150,13 @@ class Database:
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
+    def is_in_place(self) -> bool:
+        """Whether the folder of the cache is still there."""
+        try:
+            return os.stat(lock_path(self.path)).st_ino == os.fstat(self._lock).st_ino
+        except OSError:
+            return False
+
     def _was_replaced(self) -> bool:
         """Whether the file was replaced or deleted since it was opened."""
         try:

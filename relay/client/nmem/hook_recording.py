@@ -30,10 +30,16 @@ class Hooks:
     def __init__(self, home: Path) -> None:
         """Raises ConfigFaults, UserError, CacheUnusable, OSError."""
         self.home = home
-        _, self.settings = find_nmem_settings(home)
+        file, self.settings = find_nmem_settings(home)
+        named = (file.key_file, file.agent_key_file)
+        self._key_files = [path for path in named if path is not None and path.exists()]
         key = cache_key(os.environ, self.settings.key_file, self.settings.data / "nmem.key")
         self.database = Database(self.settings.db, key, busy_s=_BUSY_S)
         self._secrets = self.settings.secret_filter()
+
+    def is_in_place(self) -> bool:
+        """Whether the cache's folder, and the key files of the settings, are still there."""
+        return self.database.is_in_place() and all(path.exists() for path in self._key_files)
 
     def record(self, data: bytes, named: str, now: int) -> HookResult:
         """Raises Invalid, CacheUnusable, OSError."""

@@ -39,6 +39,8 @@ _BATCH_S: Final = 0.2
 """Records of this period are sent together."""
 _REQUEST_S: Final = 5.0
 """Deadline for reading a hook's request and for writing the reply."""
+_CHECK_S: Final = 2.0
+"""Interval at which the keeper looks whether its folders and settings are still there."""
 _INTERVAL_S: Final = 60.0
 """Interval of background work."""
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 2.0, 120.0
@@ -47,11 +49,15 @@ _DAY: Final = 86_400
 
 
 async def keep(home: Path, idle_s: float = IDLE_S, lock: int | None = None) -> None:
-    """Run until idle for `idle_s`, or until the settings change. Returns at once if there is
-    another keeper. `lock`: file descriptor of the lock inherited from the hook that started it;
-    closed here. Raises OSError."""
+    """Run until idle for `idle_s`, until the settings change, or until a folder that it needs is
+    removed, which it does not make again. Returns at once if there is another keeper.
+
+    `lock`: file descriptor of the lock inherited from the hook that started it; closed here. Raises
+    OSError.
+    """
     socket = home / SOCKET
-    socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if lock is None:  # otherwise the hook made the folder
+        socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _lock(socket.with_name(LOCK), lock) as is_ours:
         if not is_ours:
             return
@@ -88,6 +94,13 @@ def _stamp(home: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
 class _Keeper:
     def __init__(self, home: Path, idle_s: float) -> None:
         self._home = home
@@ -95,6 +108,8 @@ class _Keeper:
         self._opening = Lock()
         self._idle_s = idle_s
         self._stamp = _stamp(home)
+        self._socket: int | None = None
+        """Inode of the socket: another one is another keeper's."""
         self._ending = asyncio.Event()
         self._recording: set[asyncio.Task[HookResult]] = set()
         self._busy_at = asyncio.get_running_loop().time()
@@ -121,6 +136,8 @@ class _Keeper:
         the error; if it ended, each hook would start another. Raises what `Hooks` raises."""
         with self._opening:
             if self._hooks is None:
+                if not self._is_wanted():
+                    raise FileNotFoundError("the folder of the hooks was removed")
                 self._hooks = Hooks(self._home)
             return self._hooks
 
@@ -142,11 +159,13 @@ class _Keeper:
             server = await asyncio.start_unix_server(self._answer, socket)
         finally:
             os.umask(before)
+        self._socket = await asyncio.to_thread(_inode, socket)
         try:
             yield
         finally:
             server.close()
-            await asyncio.to_thread(socket.unlink, missing_ok=True)
+            if await asyncio.to_thread(_inode, socket) == self._socket:
+                await asyncio.to_thread(socket.unlink, missing_ok=True)
             await server.wait_closed()
 
     async def _until_idle(self) -> None:
@@ -154,9 +173,21 @@ class _Keeper:
         while (
             not self._ending.is_set() and (remaining := self._busy_at + self._idle_s - clock()) > 0
         ):
+            if not await asyncio.to_thread(self._is_wanted):
+                self._ending.set()
+                return
             with suppress(TimeoutError):
-                async with asyncio.timeout(remaining):
+                async with asyncio.timeout(min(remaining, _CHECK_S)):
                     await self._ending.wait()
+
+    def _is_wanted(self) -> bool:
+        """Whether socket, cache and settings are where they were."""
+        socket, hooks = self._home / SOCKET, self._hooks
+        return (
+            _inode(socket) == self._socket
+            and self._stamp == _stamp(self._home)
+            and (hooks is None or hooks.is_in_place())
+        )
 
     # -- hooks ------------------------------------------------------------------------------------
 
@@ -178,7 +209,8 @@ class _Keeper:
             return b"-"  # the hook was killed before it sent anything, or this process is ending
         *expected, _, _ = words("", 0)
         parts = request.split(b"\0", len(expected) + 2)
-        if parts[:-3] != expected or not parts[-2].isdigit() or self._stamp != _stamp(self._home):
+        is_other = parts[:-3] != expected or not parts[-2].isdigit()
+        if is_other or not await asyncio.to_thread(self._is_wanted):
             self._ending.set()  # a keeper with the current settings replaces this one
             return b"-"
         self._busy_at = asyncio.get_running_loop().time()
@@ -192,7 +224,7 @@ class _Keeper:
         try:
             result = await recording
         except Exception as error:  # noqa: BLE001  hooks must never stop an agent
-            log(self._home, named, error, at)
+            await asyncio.to_thread(self._log, error, named, at)
             return b"+"
         self._must_fetch |= result.event is HookEvent.SESSION_START
         self._work.set()
@@ -226,8 +258,13 @@ class _Keeper:
         try:
             return await work
         except Exception as error:  # noqa: BLE001  hooks must still be recorded
-            log(self._home, "keep", error, unix_now())
+            await asyncio.to_thread(self._log, error)
             return False
+
+    def _log(self, error: BaseException, named: str = "keep", at: int | None = None) -> None:
+        """Unless the folder is gone: `log` would make it again."""
+        if self._is_wanted():
+            log(self._home, named, error, unix_now() if at is None else at)
 
     async def _synchronise(self) -> bool:
         """Whether everything is stored or refused at the relay. Raises Unreachable, UserError, …"""

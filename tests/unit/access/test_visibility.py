@@ -556,15 +556,20 @@ def test_memory_needs_authentication_whatever_group_is_named(
         (owner, ATTIC, {Who.OWNER, Who.KNOWN, Who.ADMIN}),
         (
             alice,
-            DEN.with_users({alice.pubkey: ("agent",)}),
+            replace(DEN.with_users({alice.pubkey: ("agent",)}), founder=owner.pubkey),
             {Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.AGENT},
+        ),
+        (
+            alice,
+            replace(DEN.with_users({alice.pubkey: ("agent",)}), founder=admin.pubkey),
+            {Who.MEMBER, Who.KNOWN, Who.INSIDER},
         ),
     ],
 )
 def test_the_who_words_of_an_author_are(
     who: SecretKey, group: Group | None, words: set[Who]
 ) -> None:
-    """The role of agents counts in its group, for writing."""
+    """The role of agents counts in a group that an owner or agent made, for writing."""
     assert author_words(who.pubkey, ACTORS, GROUPS, group) - {Who.ANYONE, Who.AUTHOR} == words
     assert is_known(who.pubkey, ACTORS, GROUPS) is (Who.KNOWN in words)
 

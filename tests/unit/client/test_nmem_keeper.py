@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.client.nmem import keeper
 from relay.client.nmem.hook_recording import Hooks, log, log_of, record_alone
 from relay.client.nmem.keeper import keep
 from relay.client.settings import FILE
@@ -25,7 +26,7 @@ from tests.harness.patience import ANSWER_S
 from tests.unit.client.nmem_cache import NOW
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 PROMPT = json.dumps(
     {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": "/w/rook", "prompt": "tea"}
@@ -264,3 +265,55 @@ def test_errors_are_logged_on_one_line_and_the_log_is_rotated(home: Path, size: 
     *old, first, second = log_of(home).read_text().splitlines()
     assert (first, second) == (f"{NOW} Stop UserError: one two", f"{NOW} - KeyError: ")
     assert len(old) == (1 if size == 10 else 0)
+
+
+def _remove_home(home: Path) -> None:
+    shutil.rmtree(home)
+
+
+def _remove_data(home: Path) -> None:
+    shutil.rmtree((home / SOCKET).parent)
+
+
+def _remove_settings(home: Path) -> None:
+    (home / FILE).unlink()
+
+
+def _remove_cache(home: Path) -> None:
+    shutil.rmtree(home / "cache")
+
+
+def _remove_key(home: Path) -> None:
+    shutil.rmtree(home / "relay")
+
+
+@pytest.mark.parametrize(
+    "remove", [_remove_home, _remove_data, _remove_settings, _remove_cache, _remove_key]
+)
+async def test_the_keeper_ends_when_what_it_serves_is_removed_and_makes_none_of_it_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch, remove: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(keeper, "_CHECK_S", 0.02, raising=False)
+    monkeypatch.setattr(keeper, "_BATCH_S", 0.0)
+    monkeypatch.setattr(keeper, "_FIRST_BACKOFF_S", 0.01)
+    (home / "relay").mkdir()
+    (home / "relay/agent.nsec").write_text(robot.nsec)
+    settings = home / FILE
+    settings.parent.mkdir(parents=True)
+    settings.write_text(
+        f'agent_key_file = "{home}/relay/agent.nsec"\n[nmem]\ndb = "{home}/cache/nmem.db"\n'
+    )
+    async with kept(home) as task:
+        assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
+        await asyncio.to_thread(remove, home)
+        left = await asyncio.to_thread(_files, home)
+        async with asyncio.timeout(ANSWER_S):
+            await task
+        made = await asyncio.to_thread(_files, home) - left
+        assert made <= {log_of(home)}
+        assert not (made and remove in (_remove_home, _remove_data))
+        await asyncio.to_thread(home.mkdir, exist_ok=True)  # for the fixture
+
+
+def _files(home: Path) -> set[Path]:
+    return set(home.rglob("*"))
