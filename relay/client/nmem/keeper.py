@@ -210,7 +210,7 @@ class _Keeper:
         *expected, _, _ = words("", 0)
         parts = request.split(b"\0", len(expected) + 2)
         is_other = parts[:-3] != expected or not parts[-2].isdigit()
-        if is_other or not await asyncio.to_thread(self._is_wanted):
+        if is_other or not self._is_wanted():
             self._ending.set()  # a keeper with the current settings replaces this one
             return b"-"
         self._busy_at = asyncio.get_running_loop().time()
