@@ -177,6 +177,43 @@ async def test_scans_do_not_hold_up_an_erasure(tmp_path: Path) -> None:
         await asyncio.gather(*scanning, return_exceptions=True)
 
 
+class OneSearchAfterAnother:
+    """A reader of the index that always has a snapshot, but while it is paused."""
+
+    def __init__(self, folder: Path) -> None:
+        self._db = sqlite3.connect(folder / "search.db", isolation_level=None)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._db.execute("BEGIN")
+        self._db.execute("SELECT count(*) FROM meta").fetchall()
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        self._db.execute("COMMIT")
+        yield
+        self._begin()
+
+    def close(self) -> None:
+        self._db.close()
+
+
+async def test_searches_one_after_another_do_not_hold_up_an_erasure(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "rookery.db", TERMS)
+    texts = planted(0)
+    events = saying(texts)
+    await write(store, *events)
+    await store.index(lambda event: event.content, "content", 100)
+    with closing(OneSearchAfterAnother(tmp_path)) as searches:
+        await write(store, deletion(*events))
+        pausing: Any = searches
+        while await store._index.tidy(1, pausing):
+            pass
+        assert store._index.pending_s == 0
+        assert not any("search" in name for name in left_of(texts, tmp_path))
+    await store.close()
+
+
 async def test_another_program_that_reads_is_waited_for_and_named(tmp_path: Path) -> None:
     async with running(tmp_path) as store:
         await after_a_first_deletion(store, tmp_path)

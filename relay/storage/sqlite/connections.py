@@ -160,6 +160,10 @@ class AsyncReader:
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
         self._db = threaded(connector)
         self._lock = asyncio.Lock()
+        self._may_run = asyncio.Event()
+        """Not set: queries that wait give way to pauses."""
+        self._may_run.set()
+        self._pauses = 0
         self._is_open = True
 
     async def __aenter__(self) -> AsyncReader:
@@ -179,9 +183,19 @@ class AsyncReader:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Wait for the query that runs; inside, none runs and no snapshot is held."""
-        async with self._lock:
-            yield
+        """Wait for the query that runs, before those that wait: there may be any number of them.
+
+        Inside, none runs and no snapshot is held.
+        """
+        self._pauses += 1
+        self._may_run.clear()
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses:
+                self._may_run.set()
 
     async def page(self, query: Query) -> list[Any]:
         """As `PageCursor.fetchmany`."""
@@ -201,11 +215,23 @@ class AsyncReader:
 
     @asynccontextmanager
     async def _free(self) -> AsyncIterator[None]:
-        async with self._lock:
+        await self._turn()
+        try:
             if not self._is_open:
                 raise StoreFault(CLOSED)
             with sqlite_faults():
                 yield
+        finally:
+            self._lock.release()
+
+    async def _turn(self) -> None:
+        """Take the lock, once no pause waits for it."""
+        while True:
+            await self._may_run.wait()
+            await self._lock.acquire()
+            if self._may_run.is_set():
+                return
+            self._lock.release()
 
 
 class BulkReader(AsyncReader):

@@ -531,7 +531,7 @@ class SqliteStore:
     async def tidy_index(self, now: int) -> bool:
         self._check_open()
         with sqlite_faults():
-            return await self._index.tidy(now)
+            return await self._index.tidy(now, self._search_conn)
 
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int

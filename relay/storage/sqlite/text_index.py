@@ -14,7 +14,7 @@ import asyncio
 import os
 import sqlite3
 from collections import deque
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import aiosqlite
 
     from relay.nostr.event import Event
+    from relay.storage.sqlite.connections import AsyncReader
 
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
 INDEX_VERSION: Final = 1
@@ -49,6 +50,9 @@ _MERGE_PAUSE_RATIO: Final = 9
 _SHORT_MERGE_S: Final = 1.5
 _SHORT_PAUSE_S: Final = 3.0
 """and those of an index that is not large so much that a deletion waits five seconds at most."""
+_BUSY_MS: Final = 50
+"""How long a truncation waits for other readers, while searches wait."""
+_PATIENT_MS: Final = 10_000
 _CLOSING_S: Final = 3.0
 """How long `close` may go on removing deleted texts; the next start continues."""
 
@@ -160,12 +164,15 @@ class TextIndex:
         await self._db.executemany(QUERIES["drop_rank"], of)
         await self._db.executemany(QUERIES["drop_text"], of)
 
-    async def tidy(self, now: int) -> bool:
-        """Remove some texts of deleted and expired rows; True: call again at once."""
-        async with self._lock:
-            return await self._tidy(now)
+    async def tidy(self, now: int, searches: AsyncReader) -> bool:
+        """Remove some texts of deleted and expired rows; True: call again at once.
 
-    async def _tidy(self, now: int) -> bool:
+        `searches`: reads the index, and is paused while its WAL is truncated.
+        """
+        async with self._lock:
+            return await self._tidy(now, searches)
+
+    async def _tidy(self, now: int, searches: AsyncReader | None = None) -> bool:
         async with _transaction(self._db):
             await self._drop_deleted()
             # In rounds over all rows: finds what expired, and what a crash left.
@@ -176,13 +183,13 @@ class TextIndex:
             await self._drop([seq for (seq,) in gone])
         if not self._checked and self._rounds_wanted:
             self._rounds_wanted -= 1
-        if self._deleted or self._rounds_wanted or await self._merge():
+        if self._deleted or self._rounds_wanted or await self._merge(searches):
             return True
         if self._is_clean:
             self._dirty_since = self._deleted_at if self._deleted else None
         return False
 
-    async def _merge(self) -> bool:
+    async def _merge(self, searches: AsyncReader | None) -> bool:
         """A step of rewriting all segments without deleted words; True: call again at once."""
         db = self._db
         before = db.total_changes
@@ -205,11 +212,20 @@ class TextIndex:
             return True
         if self._must_truncate:
             await db.execute_fetchall("PRAGMA main.incremental_vacuum")
-            ((busy, *_),) = await db.execute_fetchall("PRAGMA main.wal_checkpoint(TRUNCATE)")
-            self._must_truncate = bool(busy)
-            if not busy and self._has_deleted:
+            self._must_truncate = not await self._truncate(searches)
+            if not self._must_truncate and self._has_deleted:
                 self._dirty_since = self._merge_began
         return False
+
+    async def _truncate(self, searches: AsyncReader | None) -> bool:
+        """False: something was reading. Searches that follow one another would always be."""
+        db = self._db
+        await db.execute_fetchall("PRAGMA main.wal_checkpoint(PASSIVE)")  # most of the work
+        async with nullcontext() if searches is None else searches.paused():
+            await db.execute_fetchall(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            ((busy, *_),) = await db.execute_fetchall("PRAGMA main.wal_checkpoint(TRUNCATE)")
+            await db.execute_fetchall(f"PRAGMA busy_timeout = {_PATIENT_MS}")
+        return not busy
 
     async def _rows(self, name: str, *values: int | str) -> list[Any]:
         return list(await self._db.execute_fetchall(QUERIES[name], values))
