@@ -15,12 +15,20 @@ class Person {
   /** Connected; logged in unless told otherwise. */
   async enter(name, { login = true } = {}) {
     const signer = login ? new NDKPrivateKeySigner(keys[name]) : undefined
-    this.ndk = new NDK({ explicitRelayUrls: [url], enableOutboxModel: false, signer })
     this.pubkey = new NDKPrivateKeySigner(keys[name]).pubkey
-    if (login) this.ndk.relayAuthDefaultPolicy = NDKRelayAuthPolicies.signIn({ ndk: this.ndk })
-    const ready = new Promise(resolve => {
-      this.ndk.pool.on(login ? 'relay:authed' : 'relay:connect', resolve)
+    let loginId
+    let netDebug
+    // The OK of the login as it came: the pool's event `relay:authed` is missing at times.
+    const ready = new Promise((resolve, reject) => {
+      netDebug = (frame, _, direction) => {
+        const [verb, subject, accepted, text] = direction ? JSON.parse(frame) : []
+        if (direction === 'send' && verb === 'AUTH') loginId = subject.id
+        else if (verb === 'AUTH' && !login) resolve()
+        else if (verb === 'OK' && subject === loginId) accepted ? resolve() : reject(new Error(text))
+      }
     })
+    this.ndk = new NDK({ explicitRelayUrls: [url], enableOutboxModel: false, signer, netDebug })
+    if (login) this.ndk.relayAuthDefaultPolicy = NDKRelayAuthPolicies.signIn({ ndk: this.ndk })
     await this.ndk.connect(PATIENCE)
     await ready
     this.relays = NDKRelaySet.fromRelayUrls([url], this.ndk)
