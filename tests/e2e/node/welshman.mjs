@@ -2,7 +2,7 @@
 import { strict as assert } from 'node:assert'
 import { mock } from 'node:test'
 import WebSocket from 'ws'
-import { last, on, poll } from '@welshman/lib'
+import { on, poll } from '@welshman/lib'
 import {
   RELAY_ADD_MEMBER, RELAY_INVITE, RELAY_JOIN, RELAY_LEAVE, RELAY_MEMBERS, RELAY_REMOVE_MEMBER,
   ROOM_ADD_MEMBER, ROOM_ADMINS, ROOM_DELETE, ROOM_MEMBERS, ROOM_META, ROOM_REMOVE_MEMBER,
@@ -217,6 +217,13 @@ const chapters = {
     assert.equal(await does(deleteRoom(url, room)), '')
     const deleted = await later.find(event => event.kind === ROOM_DELETE)
     assert.equal(getTagValue('h', deleted.tags), 'tea')
+
+    session('owner')
+    const den = makeRoomMeta({ h: 'den', name: 'Den' })
+    await submits(den)
+    session('alice')
+    assert.equal(await joins(), '')
+    assert.deepEqual([await does(joinRoom(url, den)), await does(leaveRoom(url, den))], ['', ''])
     assert.deepEqual(refusals, [])
   },
 
