@@ -127,6 +127,8 @@ class UsageCounter:
 WINDOW_S: Final = 60
 GUESSES_PER_KEY: Final = 30
 GUESSES_PER_ADDRESS: Final = 300
+VANISHED_PER_ADDRESS: Final = 30
+"""Requests to vanish a minute, by keys of which nothing is stored: each is kept for ever."""
 _MAX_NAMES: Final = 10_000
 
 

@@ -166,8 +166,14 @@ def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:
             until, kept = tombstone.until, tombstone.request
     if kept is None or request.created_at > until:
         return None
-    same = event_from_raw(kept).id == request.id
+    id_ = event_from_raw(kept).id if _is_whole(kept) else kept.decode()
+    same = id_ == request.id
     return WriteOutcome.DUPLICATE if same else WriteOutcome.STORED
+
+
+def _is_whole(kept: bytes | None) -> bool:
+    """Whether `Tombstone.request` is the event, not its id alone."""
+    return kept is not None and kept.startswith(b"{")
 
 
 def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
@@ -180,11 +186,13 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     deleted = {row.seq: row for row in rows if vanished.covers(row.event)}
     for row in deleted.values():
         remove(row, found, plan)
-    plan.vanishes.append(vanished)
     target = key_target(vanished.pubkey)
-    add_tombstone(
-        Tombstone(target, vanished.pubkey, vanished.until, "kind 62", request.raw), found, plan
-    )
+    kept = request.raw
+    if deleted or vanished.pubkey in found.stored_keys:
+        plan.vanishes.append(vanished)
+    elif not any(_is_whole(stone.request) for stone in found.tombstones.get(target, ())):
+        kept = request.id.encode()  # anybody may send one, of any number of new keys
+    add_tombstone(Tombstone(target, vanished.pubkey, vanished.until, "kind 62", kept), found, plan)
     return list(deleted.values())
 
 

@@ -6,7 +6,7 @@ What becomes of an event in between is decided in `relay.lifecycle.versions` and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -92,7 +92,8 @@ class Tombstone:
     """The last created_at that it refuses; None for an id."""
     why: str
     request: bytes | None = None
-    """Of a vanished key: its signed kind 62, never served (N62-08)."""
+    """Of a vanished key: its signed kind 62, never served (N62-08); of a key of which nothing was
+    stored its id alone, in hex."""
 
 
 _SENT_TO_ONE: Final = frozenset({kinds.GIFT_WRAP, *kinds.GROUP_MEMBER_NOTICES})
@@ -238,8 +239,27 @@ class Lookups:
     """Whose referrers, rows of no group and of `referring_kinds`, go into `Found.referrers`; and
     the referrers of those, step by step."""
     referring_kinds: frozenset[int] = frozenset()
+    ids_if_vanishing: frozenset[str] = frozenset()
+    """As `ids`, if something is stored of one of the `vanishing_keys`."""
+    slots_if_vanishing: frozenset[Slot] = frozenset()
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
+
+
+def narrowed(lookups: Lookups, stored_keys: frozenset[str]) -> Lookups:
+    """What is left to look up when of the `vanishing_keys` only of these something is stored."""
+    if not lookups.vanishing_keys:
+        return lookups
+    more = lookups if stored_keys else _NOTHING
+    return replace(
+        lookups,
+        ids=lookups.ids | more.ids_if_vanishing,
+        slots=lookups.slots | more.slots_if_vanishing,
+        vanishing_keys=stored_keys,
+    )
+
+
+_NOTHING: Final = Lookups(frozenset(), frozenset(), frozenset())
 
 
 @dataclass(slots=True)
@@ -257,6 +277,9 @@ class Found:
     """Those that some id of the group begins with."""
     groups_with_content: set[str] = field(default_factory=set)
     """Those that have a row beside 9000–9022 and 39000–39005."""
+    stored_keys: frozenset[str] = frozenset()
+    """Those of `Lookups.vanishing_keys` that wrote a row, or to which a wrap, a notice or a 9000
+    was sent."""
     group_records: list[Stored] = field(default_factory=list)
     """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored; not updated:
     `remaining_records` applies the batch to them."""

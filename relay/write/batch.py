@@ -20,6 +20,7 @@ from relay.access.membership import (
     role_tags,
     withdrawn,
 )
+from relay.access.quotas import subnet_of
 from relay.errors import Prefix
 from relay.groups.group import Groups, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
@@ -43,7 +44,7 @@ from relay.verdict import Origin, Reject, WriteOutcome
 from relay.write.candidate import Candidate, candidate_of, sender_of
 from relay.write.commands import ExpireRows, ManagementChange, Purpose, SweepRows, WriteEvent
 from relay.write.derived import followers
-from relay.write.judge import judge
+from relay.write.judge import is_paced, judge
 from relay.write.lookups import lookups_for
 from relay.write.pins import all_pinning, pins_left
 from relay.write.world import World
@@ -51,7 +52,7 @@ from relay.write.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Set
 
-    from relay.access.quotas import InviteGuesses, TokenBuckets
+    from relay.access.quotas import InviteGuesses, MinuteCounter, TokenBuckets
     from relay.groups.context import Ruling
     from relay.groups.group import Group
     from relay.lifecycle.rows import Found, Lookups
@@ -89,6 +90,7 @@ class Batch:
         is_here: Callable[[str], bool],
         guesses: InviteGuesses,
         buckets: TokenBuckets,
+        vanished: MinuteCounter,
     ) -> None:
         """`is_here`: whether a URL is this relay's."""
         self.plan = WritePlan()
@@ -106,6 +108,7 @@ class Batch:
         self._now = now
         self._guesses = guesses
         self._buckets = buckets
+        self._vanished = vanished
         derived = state.policy.groups.derived
         keep_of, systems = state.policy.keep.keep_of, state.policy.systems
         foreign_h = state.policy.groups.foreign_h
@@ -150,6 +153,7 @@ class Batch:
             self.plan.adds,
             self._guesses,
             self._buckets,
+            self._vanished,
         )
         listed = found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_MEMBERS, ""))
         if listed is not None:  # each list is newer than the one before (as N29-68)
@@ -185,6 +189,8 @@ class Batch:
             self._buckets.take(rate, name, self._now)
         if candidate.vanishes:
             if judged.vanishes:
+                if is_paced(candidate, self._world):
+                    self._world.vanished.count(subnet_of(candidate.sender.address), self._now)
                 self._vanish(candidate.event)
         elif judged.outcome is WriteOutcome.PASSED_ON:
             # seq 0: it has no place in the log

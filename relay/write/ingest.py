@@ -15,7 +15,7 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from relay.access.quotas import InviteGuesses, TokenBuckets
+from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
 from relay.errors import Prefix, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
@@ -120,6 +120,7 @@ class Ingest:
         self._plugins = plugins
         self._guesses = InviteGuesses()
         self._buckets = TokenBuckets()
+        self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
         self._turns = Turns()
         self._weight = 0
         """Of the events that wait."""
@@ -359,6 +360,7 @@ class Ingest:
             is_here=self._is_here,
             guesses=self._guesses,
             buckets=self._buckets,
+            vanished=self._vanished,
         )
         with self._metrics.commit(len(items)):
             await self._store.append(batch.lookups, batch.decide)

@@ -22,7 +22,7 @@ from relay.access.management import (
 )
 from relay.access.membership import RULE as MEMBERSHIP
 from relay.access.membership import Members, is_counted, ruling_on_request, untimely
-from relay.access.quotas import CountedEvent, Token, check_usage_limits
+from relay.access.quotas import CountedEvent, Token, check_usage_limits, subnet_of
 from relay.access.visibility import ANONYMOUS, kind_is_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused
 from relay.groups.actions import JoinRequest
@@ -63,6 +63,16 @@ _OTHER_RELAYS: Final = Reject(
 )
 _OWN_KEY: Final = Reject(
     Prefix.RESTRICTED, "the key of this relay cannot vanish from it", "requests to vanish"
+)
+MAX_VANISH_BYTES: Final = 4096
+"""Of a request to vanish: it is kept, and no rule or quota is asked."""
+_TOO_LARGE: Final = Reject(
+    Prefix.INVALID,
+    f"a request to vanish has at most {MAX_VANISH_BYTES} bytes",
+    "requests to vanish",
+)
+_TOO_MANY_VANISH: Final = Reject(
+    Prefix.RATE_LIMITED, "too many requests to vanish, wait a minute", "requests to vanish"
 )
 _TOO_MANY_CODES: Final = Reject(
     Prefix.RATE_LIMITED, "too many invite codes tried, wait a minute", "invite codes"
@@ -136,7 +146,7 @@ def screen_and_judge(candidate: Candidate, world: World) -> Judgement:
 def judge(candidate: Candidate, world: World) -> Judgement:
     """What becomes of the event in this world."""
     if candidate.vanishes:
-        return _judge_vanish(candidate.event, world)
+        return _judge_vanish(candidate, world)
     if candidate.malformed is not None:
         return Judgement(candidate.malformed)
     try:
@@ -350,8 +360,12 @@ def _deletion_reach(
     return group_id, quiet
 
 
-def _judge_vanish(request: Event, world: World) -> Judgement:
-    """No policy rule is asked (N62-11)."""
+def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
+    """No policy rule is asked (N62-11): so its size and pace are bounded here."""
+    request = candidate.event
+    is_trusted = candidate.sender.origin is Origin.TRUSTED_IMPORT
+    if len(request.raw) > MAX_VANISH_BYTES and not is_trusted:
+        return Judgement(_TOO_LARGE)
     ahead, most = request.created_at - world.now, world.policy.limits.created_at_upper
     if ahead > most:  # of an import too: its tombstone would refuse the author until then (N62-10)
         text = f"created_at: {ahead} s in the future, at most {most} s allowed"
@@ -359,4 +373,18 @@ def _judge_vanish(request: Event, world: World) -> Judgement:
     if request.pubkey == world.relay:
         return Judgement(_OWN_KEY)
     done = vanish_outcome(request, world.found)
-    return Judgement(WriteOutcome.STORED, vanishes=True) if done is None else Judgement(done)
+    if done is not None:
+        return Judgement(done)
+    if is_paced(candidate, world):
+        name = subnet_of(candidate.sender.address)
+        if not world.vanished.allows(name, world.now):
+            return Judgement(_TOO_MANY_VANISH)
+    return Judgement(WriteOutcome.STORED, vanishes=True)
+
+
+def is_paced(candidate: Candidate, world: World) -> bool:
+    """Whether a request to vanish counts for `World.vanished`."""
+    return (
+        candidate.sender.origin is Origin.WIRE
+        and candidate.event.pubkey not in world.found.stored_keys
+    )

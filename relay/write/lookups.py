@@ -115,6 +115,8 @@ class _Builder:
         self._prefixes: set[tuple[str, str]] = set()
         self._used_groups: set[str] = set()
         self._vanishing: set[str] = set()
+        self._ids_if_vanishing: set[str] = set()
+        self._slots_if_vanishing: set[Slot] = set()
         self._recorded: set[str] = set()
         self._named: set[RecordName] = set()
         self._named_near: set[RecordName] = set()
@@ -135,6 +137,8 @@ class _Builder:
             own_rows=frozenset(self._own_rows),
             named=frozenset(self._named),
             named_near=frozenset(self._named_near),
+            ids_if_vanishing=frozenset(self._ids_if_vanishing),
+            slots_if_vanishing=frozenset(self._slots_if_vanishing),
             names_in=self._systems.names_in,
             referrers=frozenset(self._referrers),
             referring_kinds=self._referring_kinds,
@@ -295,7 +299,7 @@ class _Builder:
             and candidate.event.kind in kinds.MODERATION
             and candidate.group is not None
         )
-        self.add_pins(all_pinning(groups))
+        self._add_pins(all_pinning(groups), self._ids_if_vanishing, self._slots_if_vanishing)
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -313,14 +317,17 @@ class _Builder:
 
     def add_pins(self, group_ids: Set[str]) -> None:
         """What these groups pin, and the 39005 that lists it."""
+        self._add_pins(group_ids, self.ids, self.slots)
+
+    def _add_pins(self, group_ids: Set[str], ids: set[str], slots: set[Slot]) -> None:
         for group_id in group_ids:
-            self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
+            slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
             for name, value, *_ in self._groups.by_id[group_id].pins:
                 slot = slot_of_pin((name, value))
                 if slot is not None:
-                    self.slots.add(slot)
+                    slots.add(slot)
                 elif name == "e":
-                    self.ids.add(value)
+                    ids.add(value)
 
 
 def _related_groups(event: Event, group_id: str, groups: Groups) -> Iterable[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.access.actors import author_words, is_known, lent_words, vouches
 from relay.access.management import ListName, Management
-from relay.access.quotas import InviteGuesses, TokenBuckets
+from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
 from relay.access.visibility import Viewer, visibility_for
 from relay.groups.actions import DeleteEvents, previous_in
 from relay.groups.context import GroupContext, NotStored, TargetRow
@@ -62,6 +62,8 @@ class World:
     """id → row that an earlier event of the batch added."""
     guesses: InviteGuesses = field(default_factory=InviteGuesses)
     buckets: TokenBuckets = field(default_factory=TokenBuckets)
+    vanished: MinuteCounter = field(default_factory=lambda: MinuteCounter(VANISHED_PER_ADDRESS))
+    """Requests to vanish by keys of which nothing is stored, by address."""
     rated_origins: frozenset[Origin] = frozenset({Origin.WIRE})
     """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from relay.errors import StoreFault
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import ban_tombstone, is_group_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
-from relay.lifecycle.rows import ERASURE_DAYS, Found, references_of
+from relay.lifecycle.rows import ERASURE_DAYS, Found, narrowed, references_of
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Searchable, search_from, searchable
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _NO_GROUPS: Final = Groups()
+_SENT_TO_KEYS: Final = frozenset({kinds.GIFT_WRAP, kinds.PUT_USER, *kinds.GROUP_MEMBER_NOTICES})
 _OUTLIVE_THEIR_GROUP: Final = frozenset({kinds.CREATE_GROUP, kinds.DELETE_GROUP})
 
 
@@ -74,7 +75,9 @@ class ReferenceStore:
 
     def _found(self, lookups: Lookups) -> Found:
         """The facts, in containers of their own: `decide` may change them and then fail."""
-        found = Found(self._head)
+        stored_keys = frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
+        lookups = narrowed(lookups, stored_keys)
+        found = Found(self._head, stored_keys=stored_keys)
         for row in self._rows.values():
             if row.event.id in lookups.ids or any(own.is_it(row) for own in lookups.own_rows):
                 found.rows[row.event.id] = row
@@ -109,6 +112,13 @@ class ReferenceStore:
         self._find_named(lookups, found)
         self._find_referrers(lookups, found)
         return found
+
+    def _is_stored(self, pubkey: str) -> bool:
+        return any(
+            row.event.pubkey == pubkey
+            or (row.event.kind in _SENT_TO_KEYS and pubkey in row.event.tag_values("p"))
+            for row in self._rows.values()
+        )
 
     def _find_referrers(self, lookups: Lookups, found: Found) -> None:
         step = lookups.referrers
@@ -377,6 +387,10 @@ class ReferenceStore:
         for row in self._rows.values():
             of = _line_of(row, by)
             sizes[of] = sizes.get(of, Size()).plus(Size(1, len(row.event.raw)))
+        requests = [len(each.request) for each in self._tombstones if each.request is not None]
+        if requests and by is SizedBy.KIND:
+            kept = Size(len(requests), sum(requests))
+            sizes[kinds.VANISH] = sizes.get(kinds.VANISH, Size()).plus(kept)
         lines = [Sized(of, size) for of, size in sizes.items()]
         # Lines of one size in the order of their names, those of no group first.
         lines.sort(key=lambda line: (-line.size.bytes, line.of is not None, line.of))

@@ -26,6 +26,7 @@ from relay.lifecycle.rows import (
     Tombstone,
     Vanish,
     WritePlan,
+    narrowed,
     references_of,
 )
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
@@ -145,10 +146,13 @@ class Writer:
 
     def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
-        change = _Change(flushes_all=bool(lookups.vanishing_keys))
+        stored_keys = frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
+        lookups = narrowed(lookups, stored_keys)
+        change = _Change(flushes_all=bool(stored_keys))
         if change.flushes_all:
             self._flush_tag_buffer()
         found = self._found(lookups)
+        found.stored_keys = stored_keys
         before = found.last_seq
         plan = decide(found)
         if plan.is_empty() and found.last_seq == before:
@@ -178,6 +182,13 @@ class Writer:
             self._tag_buffer.slice_flushed(change.flushed)
             self._tag_buffer.add(change.tags)
         self.head = change.head
+
+    def _is_stored(self, pubkey: str) -> bool:
+        """As `Found.stored_keys`."""
+        p = self._hashes.tag("p", pubkey)
+        newest = orjson.dumps(self._tag_buffer.seqs_of([p])).decode()
+        asked: dict[str, Value] = {**_key_of(pubkey), "p": p, "newest": newest}
+        return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
 
     def _flush_tag_buffer(self) -> None:
         """Statements that read the tag table alone (end of a group, vanish) need all tags there."""

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.quotas import Size, SizedBy
 from relay.access.visibility import Viewer
 from relay.groups.actions import Flag
+from relay.lifecycle.rows import Found, WritePlan
 from relay.nostr import kinds
 from relay.nostr.nip42 import OwnAddresses, relay_address
 from relay.verdict import Origin
+from relay.write.candidate import Sender, candidate_of
+from relay.write.lookups import lookups_for
 from tests.cast import admin, alice, bob, carol, dave, owner, person, stranger
 from tests.contract.writing import EVERYTHING, asked
 from tests.harness.relay_in_process import (
@@ -512,3 +516,86 @@ async def test_who_vanishes_was_in_no_group_that_ended(home: Home) -> None:
     for who, reads in ((alice, False), (admin, False), (bob, True), (carol, False)):
         seen = home.state.visibility(Viewer(frozenset({who.pubkey})))
         assert seen.may_read(end, None) is reads
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+async def kept_requests(home: Home) -> Size:
+    """What requests to vanish take on the disk, as `rookery stats` shows it."""
+    lines = await home.store.sizes(SizedBy.KIND, 10)
+    return next((line.size for line in lines if line.of == kinds.VANISH), Size())
+
+
+async def test_a_request_to_vanish_is_small(home: Home) -> None:
+    """No rule or quota is asked about it, and it is kept for ever."""
+    tags = [["relay", "ALL_RELAYS"]]
+    least = len(alice.sign(62, tags, "", NOON).raw)
+    over = alice.sign(62, tags, "x" * (4097 - least), NOON)
+    text = "invalid: a request to vanish has at most 4096 bytes"
+    assert await home.take(over) == [(False, text)]
+    assert await home.take(alice.sign(62, tags, "x" * (4096 - least), NOON)) == [STORED]
+
+
+async def test_of_a_key_of_which_nothing_is_stored_only_the_id_and_date_are_kept(
+    home: Home,
+) -> None:
+    """Anybody may send requests, of keys made for that."""
+    request, known = home.request(stranger), home.request(alice)
+    note = await home.do(alice, 1)
+    assert await home.take(request, known) == [STORED, STORED]
+    assert await kept_requests(home) == Size(2, 64 + len(known.raw))
+    assert await home.take(request, known, note) == [DUPLICATE, DUPLICATE, DELETED]
+    assert await home.take(home.made(stranger, 1)) == [DELETED]
+    assert await home.take(home.made(stranger, 1, at=NOON + 1)) == [STORED]
+    # What it writes in the same batch is something, too.
+    late = home.made(bob, 1), home.request(bob)
+    assert await home.take(*late) == [STORED, STORED]
+    assert await kept_requests(home) == Size(3, 64 + len(known.raw) + len(late[1].raw))
+    assert await home.found(authors=[bob.pubkey]) == []
+
+
+async def test_requests_of_keys_of_which_nothing_is_stored_are_paced(home: Home) -> None:
+    """By address; those of others are not."""
+    for who in (alice, bob):
+        await home.do(who, 1)
+    many = [home.request(person(f"key {number}")) for number in range(40)]
+    answers = await home.take(*many[:20]) + await home.take(*many[20:])
+    late = (False, "rate-limited: too many requests to vanish, wait a minute")
+    assert answers == [STORED] * 30 + [late] * 10
+    assert await kept_requests(home) == Size(30, 30 * 64)
+    assert await home.take(home.request(alice), home.request(bob)) == [STORED, STORED]
+    home.now += 60
+    assert await home.take(many[-1]) == [STORED]
+
+
+async def test_a_request_of_an_unknown_key_reads_no_pins(home: Home) -> None:
+    """Of a key of which something is stored, the events that groups have pinned are needed."""
+    await home.do(admin, 9007, h="tea")
+    post = await home.do(admin, 9, h="tea")
+    await home.do(admin, 9010, ["e", post.id], h="tea")
+    groups, seen = home.state.groups, list[Found]()
+
+    def noted(found: Found) -> WritePlan:
+        seen.append(found)
+        return WritePlan()
+
+    for who in (stranger, admin):
+        keep = home.state.policy.keep.keep_of(home.request(who))
+        sent = candidate_of(
+            home.request(who), keep, home.state.policy.systems, Sender(), lambda _: True
+        )
+        wanted = lookups_for(
+            [sent],
+            (),
+            groups=groups,
+            actors=home.state.actors,
+            policy=home.state.policy,
+            relay=RELAY.pubkey,
+        )
+        await home.store.append(wanted, noted)
+    unknown, known = seen
+    assert not unknown.rows
+    assert not unknown.stored_keys
+    assert post.id in known.rows
+    assert known.stored_keys == {admin.pubkey}

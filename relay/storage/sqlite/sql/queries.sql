@@ -61,6 +61,14 @@ WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
 UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101);
 
+-- :key_is_stored  id_key and pubkey, hash of p, [newest seq] -> 1 when something would go with the key
+SELECT 1 FROM events INDEXED BY events_author WHERE author_key = :key AND pubkey = :pubkey
+UNION ALL
+SELECT 1 FROM tags WHERE hash = :p AND kind IN (1059, 9000, 44100, 44101)
+UNION ALL
+SELECT 1 FROM json_each(:newest)
+LIMIT 1;
+
 -- :rows_to_ban  id_key and pubkey, seq -> seq, id of rows of a banned key up to seq (N86-11)
 SELECT seq, id FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND seq <= :upto
@@ -124,8 +132,12 @@ DELETE FROM tags WHERE hash = ? AND created_at = ? AND id_key = ? AND seq = ?;
 -- :drop_empty_size  pubkey, kind, grp
 DELETE FROM sizes WHERE pubkey = ? AND kind = ? AND grp = ? AND events = 0;
 
--- :sizes_by_kind  limit -> kind, events, bytes, most bytes first
-SELECT kind, sum(events), sum(bytes) FROM sizes GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT ?;
+-- :sizes_by_kind  limit -> kind, events, bytes, most bytes first; requests to vanish too, which are no rows
+SELECT kind, sum(events), sum(bytes) FROM (
+    SELECT kind, events, bytes FROM sizes
+    UNION ALL
+    SELECT 62, 1, length(request) FROM tombstones WHERE request IS NOT NULL
+) GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT ?;
 
 -- :sizes_by_author  limit -> pubkey in hex, events, bytes, most bytes first
 SELECT lower(hex(pubkey)), sum(events), sum(bytes) FROM sizes
