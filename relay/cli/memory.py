@@ -12,7 +12,7 @@ import click
 
 from relay.cli.connect import with_client, with_settings
 from relay.cli.memory_search import search
-from relay.cli.memory_text import Shown, iso, lines_of, shown_in
+from relay.cli.memory_text import Shown, iso, lines_of, readers_of, shown_in
 from relay.cli.options import client_options, console, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.tables import print_nothing_found
@@ -37,6 +37,7 @@ from relay.memory.snowclaw.keys import (
     memory_scope,
     user_ds,
 )
+from relay.memory.snowclaw.working_copy import private_d
 from relay.nostr import kinds
 from relay.nostr.keys import npub
 from relay.nostr.nip44 import conversation_key
@@ -65,6 +66,11 @@ class Key:
     """`<category>:<key>` of an agent's own memory."""
 
     @property
+    def private_ds(self) -> list[str]:
+        """`d` of an owner's notes that no group reads."""
+        return [] if self.user is None else [private_d(OfUser(self.user[:32]))]
+
+    @property
     def ds(self) -> list[str]:
         """`d` tags of its records; one that ends in `:` is a prefix (G-09)."""
         if self.user is not None:
@@ -85,6 +91,8 @@ class Key:
         """Whether the event is a record of this key."""
         if self.user is None:
             return event.d in self.ds
+        if event.d in self.private_ds:
+            return True
         try:
             scope = memory_scope(event.d)
         except Invalid:
@@ -217,6 +225,9 @@ def set_(
 
     Memory of a user is readable by the agent and the owner, or by the members of --group.
 
+    An owner's note without --group is never added to a record that a group reads: it is a record
+    apart.
+
     An owner's note is written by the agent and marked as the owner's if client.toml has its
     agent_key_file. Otherwise it is written with the owner's key, which needs a relay with
     owner_annotations; the agent reads it as a member of --group.
@@ -243,9 +254,17 @@ def set_(
             if key.plain is not None:
                 category, _, name = key.plain.partition(":")
                 return await claw.store(name, text or "", category, encrypted=given["encrypted"])
-            await claw.load(at=key.ds)
+            await claw.load(at=[*key.ds, *key.private_ds])
+            written = None
+            if key.user is not None and is_for_owner and given["group"] is None:
+                shared = []
+                for note in given["notes"]:
+                    private = await claw.annotate_privately(key.user, note)
+                    written = private or written
+                    shared += [note] if private is None else []
+                given["notes"] = tuple(shared)
             _note(claw, key, given, is_for_owner=is_for_owner)
-            return next(iter(await claw.flush()), None)
+            return next(iter(await claw.flush()), written)
 
     written = with_settings(Actor.USER, relay, key_file, work)
     if written is None:
@@ -255,6 +274,7 @@ def set_(
         print_json({"id": event.id, "d": event.d, "author": event.pubkey})
     else:
         click.echo(f"stored {written.event.id[:8]} {printable(written.event.d)}")
+        click.echo(f"read by {printable(readers_of(written.event))}", err=True)
 
 
 def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
@@ -387,5 +407,5 @@ async def _delete_records(client: Client, signer: SecretKey, ds: set[str]) -> li
 
 
 async def _events(client: Client, key: Key) -> list[Event]:
-    found = client.query_all({"kinds": [kinds.APP_DATA], "#d": key.ds})
+    found = client.query_all({"kinds": [kinds.APP_DATA], "#d": [*key.ds, *key.private_ds]})
     return [event async for event in found if key.names(event)]

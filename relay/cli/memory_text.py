@@ -79,7 +79,9 @@ def shown_in(
     of_author: dict[tuple[str, bool], list[Event]] = {}
     for event in events:
         # An agent's own memory and collective memory may have the same name.
-        of_author.setdefault((event.pubkey, event.d.startswith(COLLECTIVE)), []).append(event)
+        of_author.setdefault((event.pubkey, event.d.startswith((MEMORY, COLLECTIVE))), []).append(
+            event
+        )
     found = [
         (event, record_in(event, key) if event.d.startswith(MEMORY) else _other_in(event, key))
         for event in map(newest, of_author.values())
@@ -119,11 +121,16 @@ def lines_of(shown: Shown) -> list[tuple[str, str]]:
     """(label, text) per line; the label is empty for continuation lines."""
     event = shown.event
     lines = [("key", event.d), *_lines_in(shown.known)]
-    if (group := event.tag("h")) is not None:
-        lines.append(("read by", f"group:{group}"))
+    lines.append(("read by", readers_of(event)))
     lines.append(("version", f"{event.id[:8]} {iso(event.created_at)}"))
     lines.append(("author", npub(event.pubkey)))
     return lines
+
+
+def readers_of(event: Event) -> str:
+    """Who may read a record."""
+    group = event.tag("h")
+    return "its author and the owner" if group is None else f"group:{group}"
 
 
 def _lines_in(known: Known) -> Iterator[tuple[str, str]]:

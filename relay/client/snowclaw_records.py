@@ -28,7 +28,7 @@ from relay.memory.snowclaw.keys import (
     key_of,
     scope_in,
 )
-from relay.memory.snowclaw.working_copy import WorkingCopy
+from relay.memory.snowclaw.working_copy import PRIVATE, WorkingCopy
 from relay.nostr import kinds
 from relay.nostr.keys import public_key
 from relay.nostr.nip44 import conversation_key
@@ -194,6 +194,20 @@ class SnowclawRecords(MemoryClient):
             self.note_user(key, text, group=group)
         else:
             self._edit_user(key, lambda memory: memory.annotated(text), group)
+
+    async def annotate_privately(self, key: str, text: str) -> Written | None:
+        """A note on behalf of the owner that no group reads, in a record apart. Published at once.
+
+        None: the user's record is read by no group, so `annotate_user` does. Raises Invalid; as
+        `write`.
+        """
+        subject = self._working_copy.subject_of(key)
+        if self._working_copy.group_reading(subject) is None:
+            return None
+        lines = (*self._working_copy.private_notes(subject), " ".join(text.split()))
+        return await self.store(
+            f"npub:{subject.key}", "\n".join(dict.fromkeys(lines)), category=PRIVATE
+        )
 
     def set_preference(self, key: str, name: str, value: str, *, group: str | None = None) -> None:
         self._edit_user(key, lambda memory: memory.preferring(name, value), group)

@@ -23,6 +23,7 @@ from relay.memory.snowclaw.keys import (
     KeyStyle,
     OfGroup,
     OfUser,
+    agent_d,
     group_d,
     hex_of,
     key_of,
@@ -52,8 +53,14 @@ Subject = OfUser | OfGroup
 known."""
 
 _SHORT: Final = 32
+PRIVATE: Final = "private"
+"""Category of agent memory: the owner's notes about a user whose record a group reads."""
 _MAX_USERS: Final = 50_000
 """Users whose full keys are remembered."""
+
+
+def private_d(subject: OfUser) -> str:
+    return agent_d(PRIVATE, f"npub:{subject.key}")
 
 
 class WorkingCopy:
@@ -149,9 +156,22 @@ class WorkingCopy:
             if (record := _latest(self._user_records(subject, {owner})))
             and self._enters(record, group)
         ]
-        if not notes:
+        private = self.private_notes(subject)
+        if not notes and not private:
             return memory
-        return annotated_user(UserMemory() if memory is None else memory, notes)
+        memory = UserMemory() if memory is None else memory
+        return annotated_user(memory, notes).annotated(*private)
+
+    def group_reading(self, subject: OfUser) -> str | None:
+        """The group whose members read the stored record of a user; None: author and owner only."""
+        own = self._own(subject)
+        return own.event.tag("h") if isinstance(own, UserRecord) else None
+
+    def private_notes(self, subject: OfUser) -> tuple[str, ...]:
+        """The owner's notes about a user that are a record apart, which no group reads."""
+        event = self.own(private_d(subject))
+        found = None if event is None else self.read(event)
+        return tuple(found.text.splitlines()) if isinstance(found, AgentMemory) else ()
 
     def group(self, group: str) -> GroupMemory | None:
         """The memory of a group, with the owner's notes."""

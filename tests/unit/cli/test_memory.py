@@ -346,6 +346,29 @@ async def test_an_owners_note_is_written_by_the_agent(
 
 
 @pytest.mark.proves("S-23")
+async def test_an_owners_private_note_is_in_no_record_that_a_group_reads(
+    relay: FakeRelay, rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bot").write_text(robot.nsec)
+    client_toml(tmp_path, 'agent_key_file = "~/bot"\n')
+    relay.events = [record(ALICE, {"notes": ["seen"]}, ["h", "tea"])]
+    args = ("memory", "set", alice.npub, "--note", "owes me", "--note", "is late")
+    assert await rookery(*args, by=owner) == 0
+    assert capsys.readouterr().err.splitlines() == ["read by its author and the owner"]
+    assert {event.tag("h") for event in sent(relay)} == {None}
+    assert sent(relay)[-1].content == "owes me\nis late"
+    assert await rookery("memory", "get", alice.npub, by=owner) == 0
+    shown = capsys.readouterr().out
+    assert "read by      group:tea" in shown
+    assert "read by      its author and the owner" in shown
+    # Named, the group reads it, and that is said.
+    assert await rookery(*args[:3], "--note", "tea", "--group", "tea", by=owner) == 0
+    assert sent(relay)[-1].tag("h") == "tea"
+    assert "owes me" not in sent(relay)[-1].content
+    assert capsys.readouterr().err.splitlines() == ["read by group:tea"]
+
+
+@pytest.mark.proves("S-23")
 async def test_without_an_agents_key_an_owner_gets_an_error(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
