@@ -167,11 +167,12 @@ async def test_a_script_that_fails_lets_nothing_in_and_takes_nothing_down(
     a_script(rookery, script)
     await rookery.start()
     async with connected(rookery.url) as wire:
-        kept_out = cast.alice.sign(1, [], "quiet words", now())
-        assert await wire.publish(kept_out) == SILENT
-        assert await wire.query_ids([kept_out.id]) == set()
         async with until("the admin hears of it") as tries:
-            async for _ in tries:
+            async for number in tries:
+                # It is down until it is started again, and asked it fails again.
+                kept_out = cast.alice.sign(1, [], f"quiet words {number}", now())
+                assert await wire.publish(kept_out) == SILENT
+                assert await wire.query_ids([kept_out.id]) == set()
                 # Between two pages the process may have been started again.
                 if await page(
                     rookery, "/readyz"

@@ -104,17 +104,26 @@ class Life:
         for event, (accepted, _) in zip(events, answers, strict=True):
             assert accepted or event.kind != kinds.VANISH
             if event.kind == kinds.VANISH:
-                until = max(event.created_at, self.until(event.pubkey))
-                self.gone[event.pubkey] = Vanish(event.pubkey, until)
+                if event not in self.sent:
+                    self.sent.append(event)
+                if event.created_at > self.until(event.pubkey):
+                    self.gone[event.pubkey] = Vanish(event.pubkey, event.created_at, event.id)
         return answers
 
     def until(self, pubkey: str) -> int:
         return self.gone[pubkey].until if pubkey in self.gone else -1
 
     def is_left(self, row: Event, gone: Vanish) -> bool:
-        """A notice of its last second may tell that the key was put in again since."""
-        is_notice = row.kind in kinds.GROUP_MEMBER_NOTICES and row.created_at == gone.until
-        return gone.covers(row) and not is_notice
+        """A notice may tell that the key was put in again since: its `e` names what did it."""
+        if row.kind in kinds.GROUP_MEMBER_NOTICES and self.place(row.tag("e")) > self.place(
+            gone.request
+        ):
+            return False
+        return gone.covers(row)
+
+    def place(self, event_id: str | None) -> int:
+        ids = [event.id for event in self.sent]
+        return ids.index(event_id) if event_id in ids else -1
 
     async def is_sound(self) -> None:
         home = self.home
