@@ -115,9 +115,9 @@ def _costs_of(filters: Sequence[Filter]) -> _Costs:
 
 _FREE_VALUES: Final = 1000
 """Of each subscription: an ordinary one finds room however many large ones are open."""
-_MOST: Final = _Costs(unindexed=2000, searches=128, values=1_000_000)
-"""Of all connections together: 2 ms and 8 ms of the loop per event, 400 MB."""
-_MOST_ANONYMOUS: Final = _Costs(unindexed=1000, searches=64, values=500_000)
+_MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000)
+"""Of all connections together: 2 ms and 32 ms of the loop per event, 400 MB."""
+_MOST_ANONYMOUS: Final = _Costs(unindexed=1000, searches=256, values=500_000)
 """Of connections without a login: they leave as much to the others."""
 _FULL: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"

@@ -54,7 +54,7 @@ short it is."""
 MAX_WIDE: Final = 256
 """Filters of open subscriptions that name no id, author or tag: each costs the loop up to 1 us per
 event."""
-MAX_SEARCHES: Final = 16
+MAX_SEARCHES: Final = 100
 """Filters of open subscriptions with `search`: each costs the loop 65 us per event with a text."""
 MAX_KEYS: Final = 64
 """Per connection."""

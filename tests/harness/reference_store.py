@@ -387,7 +387,13 @@ class ReferenceStore:
         for row in self._rows.values():
             of = _line_of(row, by)
             sizes[of] = sizes.get(of, Size()).plus(Size(1, len(row.event.raw)))
-        requests = [len(each.request) for each in self._tombstones if each.request is not None]
+        kept_until: dict[tuple[str, str], Tombstone] = {}
+        for stone in self._tombstones:
+            key = stone.target, stone.by
+            if key not in kept_until or (stone.until or 0) > (kept_until[key].until or 0):
+                kept_until[key] = stone
+        stones = kept_until.values()
+        requests = [len(each.request) for each in stones if each.request is not None]
         if requests and by is SizedBy.KIND:
             kept = Size(len(requests), sum(requests))
             sizes[kinds.VANISH] = sizes.get(kinds.VANISH, Size()).plus(kept)
