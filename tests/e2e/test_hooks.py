@@ -183,7 +183,10 @@ async def test_a_session_while_the_relay_is_away_is_all_there_when_it_is_back(
         await rookery.stop()
         await a_session(agent)
         assert (await agent.told("status"))["waiting"] == 7
-        assert "cannot reach" in agent.log()
+        async with until("the keeper has tried to send") as tries:
+            async for _ in tries:
+                if "cannot reach" in agent.log():
+                    break
         code, _, err = await agent.run("nmem", "sync")
         assert code == 1
         assert "does not answer" in err
