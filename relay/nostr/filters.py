@@ -59,8 +59,10 @@ class Filter:
     @property
     def values(self) -> int:
         """How many values its conditions list."""
-        lists = (self.ids, self.authors, self.kinds, *(values for _, values in self.tags))
-        return sum(len(listed) for listed in lists if listed is not None)
+        number = len(self.ids or ()) + len(self.authors or ()) + len(self.kinds or ())
+        for _, values in self.tags:
+            number += len(values)
+        return number
 
     @property
     def is_wide(self) -> bool:

@@ -13,7 +13,7 @@ connection (1008). PING and PONG get no answer and count for nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from relay.access.visibility import Viewer
 from relay.errors import Invalid, Prefix, Refused
@@ -100,8 +100,7 @@ Effect = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(NamedTuple):
     """What open subscriptions hold."""
 
     bytes: int = 0
@@ -112,12 +111,13 @@ class _Held:
     searches: int = 0
 
     def plus(self, other: _Held, sign: int = 1) -> _Held:
+        size, filters, values, wide, searches = other
         return _Held(
-            self.bytes + sign * other.bytes,
-            self.filters + sign * other.filters,
-            self.values + sign * other.values,
-            self.wide + sign * other.wide,
-            self.searches + sign * other.searches,
+            self.bytes + sign * size,
+            self.filters + sign * filters,
+            self.values + sign * values,
+            self.wide + sign * wide,
+            self.searches + sign * searches,
         )
 
 
@@ -125,9 +125,9 @@ def _held_by(filters: Sequence[Filter], size: int) -> _Held:
     return _Held(
         size,
         len(filters),
-        sum(each.values for each in filters),
-        sum(each.is_wide for each in filters),
-        sum(each.search is not None for each in filters),
+        sum([each.values for each in filters]),
+        sum([each.is_wide for each in filters]),
+        sum([each.search is not None for each in filters]),
     )
 
 
